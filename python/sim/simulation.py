@@ -47,7 +47,7 @@ from sim.history import (
 )
 from sim.rules.checker import check
 from sim.rules.findings import Finding
-from sim.world import Stuck, World, quietly, shorten
+from sim.world import Stuck, World, quietly, shorten, shorten_positions
 from tms.errors import TopicNotFound
 from tms.model.message import PartitionPosition
 from tms.model.position import Position
@@ -216,7 +216,8 @@ class Simulation:
                 world.jump(random.choice((-2_000, -1, 2_000)))
             case 4:
                 quietly(engine.maintenance.clean)
-                quietly(lambda: engine.transactions.shorten_journals(20, 5))
+                quietly(lambda: engine.transactions.manager.shorten(20))
+                quietly(lambda: shorten_positions(engine, 5))
                 quietly(lambda: shorten(engine.queues, 10))
                 quietly(lambda: compact(world))
             case 5:
@@ -282,7 +283,7 @@ class Simulation:
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
         for group, (topic, partition), output in groups:
-            found = world.engine.transactions.positions(topic_of((topic, partition)), group)
+            found = world.engine.groups.positions(topic_of((topic, partition)), group)
             if (position := found.get(partition)) is not None:
                 place = topic, partition
                 history.add(Done(history.now(), group, place, str(position.id), output))

@@ -27,7 +27,8 @@ from tms.engine import Engine
 from tms.errors import TMSError
 from tms.log import pending
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.queues.queues import BYTES_MAX, Queues
+from tms.queues.queues import Queues
+from tms.queues.shard import BYTES_MAX
 from tms.topics.filtering import FetchBounds as FilterBounds
 
 START_MS = 1_700_000_000_000
@@ -219,9 +220,15 @@ class World:
 
 
 def shorten(queues: Queues, entries_max: int = 0, bytes_max: int = BYTES_MAX) -> None:
-    """Shorten the journal of queues if it is longer than this."""
-    with patch.multiple("tms.queues.queues", ENTRIES_MAX=entries_max, BYTES_MAX=bytes_max):
-        queues.shorten_journal()
+    """Shorten the journals of queues that are longer than this."""
+    with patch.multiple("tms.queues.shard", ENTRIES_MAX=entries_max, BYTES_MAX=bytes_max):
+        queues.shorten_journals()
+
+
+def shorten_positions(engine: Engine, entries_max: int) -> None:
+    """Shorten the journals of positions that are longer than this."""
+    with patch.multiple("tms.shards", CLOSING_POSITIONS=entries_max):
+        engine.shards.shorten_journals()
 
 
 def quietly(work: Callable[[], object]) -> None:

@@ -33,3 +33,9 @@ def event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
     asyncio.set_event_loop_policy(policies[request.param]())
     yield
     asyncio.set_event_loop_policy(None)
+
+
+@pytest.fixture
+def one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores that are made in this test have one shard."""
+    monkeypatch.setattr("tms.topics.shards.SHARDS", 1)

@@ -10,8 +10,8 @@ Invariants
 * What waits to be written is bounded per partition and in total.
 * In a store that others can reach it serves only while it owns it (`cluster.ownership`): once it
   does not, everything in it stops, and every call raises `NotOwner`.
-* In a cluster it opens what it should own, and closes what it should not (`settle_roles`). What
-  the coordinator has is then asked of the process that coordinates: here it raises `NotOwner`.
+* In a cluster it opens what it should own, and closes what it should not (`settle_roles`):
+  partitions, shards, and transactions. What others keep raises `NotOwner` here.
 """
 
 import threading
@@ -26,11 +26,8 @@ from tms.clock import Clock
 from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import OwnerLimits, Ownership
 from tms.compaction.compaction import Compaction, CompactionLimits
-from tms.coordinator import Coordinator
-from tms.delayed.delayed import DelayedMessages
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
-from tms.groups.groups import LogGroups
 from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
 from tms.model.filter import Filter
@@ -39,14 +36,17 @@ from tms.model.inspection import PartitionInspection
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition, Readable
 from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
+from tms.model.stats import EngineStats
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
+from tms.model.transaction import TransactionStats
 from tms.options import named_fields
-from tms.queues import Queues
+from tms.shards import Commits, ShardStates
 from tms.store.base import Store
 from tms.tables.tables import Tables
 from tms.topics.inspection import inspect_partition
 from tms.topics.partitions import TopicLimits
 from tms.topics.registry import topic_info
+from tms.topics.shards import SHARD_JOURNALS, TRANSACTIONS
 from tms.topics.sweep import open_metadata
 from tms.topics.topics import Topics
 from tms.topics.upkeep import CLOSE_TIMEOUT_S, Maintenance
@@ -55,7 +55,8 @@ from tms.transactions.transactions import Transactions
 __all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineOptions", "EngineStats", "own"]
 
 _log = EventLog(__name__)
-ROLES = ("transactions", "delayed", "tables", "groups", "queues")
+CLOSING_EDITS = 2_000  # the journal of transactions stays as long as that
+ROLES = ("transactions", "tables")
 _LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
 
 
@@ -108,41 +109,6 @@ class EngineConfig:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Counters since the engine was opened, and what it holds now."""
-
-    messages: int
-    blocks: int
-    bytes: int
-    writes: int
-    syncs: int
-    partitions_open: int
-    cache_bytes: int
-    cache_hits: int
-    cache_misses: int
-    in_flight_bytes: int
-    clock_ahead_ms: int
-    retention_held_back_ms: int
-    compaction_passes: int
-    compaction_removed: int  # messages
-    compaction_reclaimed_bytes: int
-    erased: int  # messages
-    cluster_instances: int = 0  # this and the next where there is a cluster
-    cluster_coordinates: int = 0
-    cluster_taken_over: int = 0  # partitions, from instances that may have lived
-    cluster_released: int = 0  # partitions, to others
-    cluster_fates_asked: int = 0
-    cluster_opening_ms: int = 0
-    transactions_open: int = 0  # this and what follows where they are kept
-    transactions_oldest_ms: int = 0
-    transactions_invalid: int = 0
-    partitions_blocked: int = 0
-    transactions_committed: int = 0
-    delayed_waiting: int = 0
-    delayed_delivered: int = 0
-
-
 def own(
     store: Store, clock: Clock, name: str, limits: OwnerLimits, take_over: bool = False
 ) -> Ownership | None:
@@ -162,11 +128,8 @@ class Engine:
     given. `owner` is the ownership of a shared store (`own`), or a cluster of those who share it;
     without one whoever makes the engine sees to it that no other serves the same store."""
 
-    transactions: Transactions  # this and what follows only while this process coordinates
-    delayed: DelayedMessages
+    transactions: Transactions  # this and the next only while this process keeps them
     tables: Tables
-    groups: LogGroups
-    queues: Queues
 
     def __init__(
         self,
@@ -187,15 +150,22 @@ class Engine:
         self._threads = threads or ThreadPoolExecutor(config.threads, "tms-append")
         self.topics = topics = Topics(store, clock, config.of_topics(), self._threads, owner)
         self._publisher, self._fetcher = topics.publisher, topics.fetcher
-        self._coordinator: Coordinator | None = None
-        self._started = False
+        self._kept: Transactions | None = None
+        self._unopened: dict[str, str] = {}  # what should be kept and is not, and why
+        commits = Commits(lambda: self._kept, self.cluster)
+        self.shards = ShardStates(topics, commits, self._random, self.cluster)
+        self.groups, self.queues = self.shards.groups, self.shards.queues
+        self.delayed = self.shards.delayed
         if self.cluster is None:
             self._coordinate()
+            for number in range(topics.shards.count):
+                self.shards.open(number)
         else:
             topics.decide_by(self.cluster.decisions)
+            topics.shards.missing = self.cluster.not_keeper
         self.compaction = Compaction(topics, config.compaction, self._erase_delayed)
         self.maintenance = Maintenance(
-            topics, config.cleaner_interval_s, self._tidy, self._forget_topic
+            topics, config.cleaner_interval_s, self._tidy, self.delayed.forget
         )
         self._lock = threading.Lock()
         self._closed = False
@@ -207,66 +177,88 @@ class Engine:
 
     def _tidy(self) -> None:
         """What maintenance does each time."""
-        if self._coordinator is not None:
-            self._coordinator.tidy()
-
-    def _forget_topic(self, uid: int) -> None:
-        if self._coordinator is not None:
-            self._coordinator.delayed.forget(uid)
+        if self._kept is not None:
+            self._kept.tidy()
+        self.shards.tidy()
 
     def _erase_delayed(self, name: TopicName, key: bytes, partition: int | None) -> int:
-        if self._coordinator is None and self.cluster is not None:
-            return self.cluster.coordinator().erase_delayed(name, key, partition)
-        return self.delayed.erase(name, key, partition)
+        number = self.topics.shards.of_delayed(name)
+        if self.cluster is None or number in self.shards.kept:
+            return self.delayed.erase(name, key, partition)
+        return self.cluster.keeper(number).erase_delayed(name, key, partition)
 
     # -- roles ---------------------------------------------------------------------------------
 
     def _coordinate(self) -> None:
         """Open what one process keeps for all."""
-        coordinator = Coordinator(self.topics, self._lifetime_ms, self._random)
-        if self._started:
-            coordinator.start()
-        self.transactions, self.tables = coordinator.transactions, coordinator.tables
-        self.delayed, self.groups = coordinator.delayed, coordinator.groups
-        self.queues, self._coordinator = coordinator.queues, coordinator
+        self._kept = kept = Transactions(self.topics, self._lifetime_ms, self.shards.shares)
+        self.transactions, self.tables = kept, Tables(self._store, kept.manager)
 
     def _coordinate_no_more(self, cluster: Cluster) -> None:
-        coordinator, self._coordinator = self._coordinator, None
+        kept, self._kept = self._kept, None
         self.topics.decide_by(cluster.decisions)
-        if coordinator is not None:
+        if kept is not None:
+            self.tables.close()
             for role in ROLES:
                 delattr(self, role)
-            coordinator.stop()
+            kept.manager.wake_all()
 
     def __getattr__(self, name: str) -> Any:
-        """What only the coordinator has. Raises `NotOwner` elsewhere."""
+        """What is kept elsewhere. Raises `NotOwner`."""
         if name in ROLES and self.cluster is not None:
             raise self.cluster.not_coordinator()
         raise AttributeError(name)
 
     @property
     def coordinates(self) -> bool:
-        """Whether this process keeps transactions, groups, queues and delayed messages."""
-        return self._coordinator is not None
+        """Whether this process keeps transactions."""
+        return self._kept is not None
+
+    def kept_elsewhere(self, kind: str, topic: str, group: str) -> TMSError | None:
+        """Why this process does not answer for what is kept by one: `NotOwner`, or `Unavailable`
+        while nobody can tell; None if it does. `kind` is `transactions`, `group`, `queue` or
+        `delayed`."""
+        if self.cluster is None:
+            return None
+        if kind == "transactions":
+            return None if self._kept is not None else self.cluster.not_coordinator()
+        number = self.topics.shards.of(kind, topic, group)
+        return None if number in self.shards.kept else self.cluster.not_keeper(number)
 
     def settle_roles(self, cluster: Cluster) -> None:
         """Open what this process should own, close what others should. One at a time calls it.
-        Raises what keeps the coordinator from being opened; it may be called again."""
-        if cluster.coordinates and self._coordinator is None:
+        Raises what keeps something from being opened; it may be called again."""
+        wanted, failed = cluster.shards(), dict[str, TMSError]()
+        if self._kept is not None and not cluster.coordinates:
+            self._coordinate_no_more(cluster)
+        for number in sorted(self.shards.kept - wanted):
+            self.shards.close(number)
+        if cluster.coordinates and self._kept is None:
             try:
                 self._coordinate()
-            except BaseException:
+            except BaseException as why:
                 self._coordinate_no_more(cluster)
-                raise
-        elif self._coordinator is not None and not cluster.coordinates:
-            self._coordinate_no_more(cluster)
+                if not isinstance(why, TMSError):
+                    raise
+                failed["transactions"] = why
+        for number in sorted(wanted - self.shards.kept):
+            try:
+                self.shards.open(number)
+            except TMSError as why:
+                failed[f"shard {number} (groups, queues, delayed messages)"] = why
+        self._unopened = {role: why.message for role, why in failed.items()}
         cluster.released += self.topics.release_foreign(cluster.not_owner)
+        for error in failed.values():
+            raise error
 
     def recheck(self, cluster: Cluster) -> None:
         """Others have taken something over, or changed topics: forget what was true before. Raises
         `StorageUnavailable`."""
-        if self.topics.recheck(cluster.not_owner) and self._coordinator is not None:
-            self._coordinate_no_more(cluster)
+        for name, number in self.topics.recheck(cluster.not_owner):
+            if name == TRANSACTIONS:
+                self._coordinate_no_more(cluster)
+            elif name in SHARD_JOURNALS:
+                self.shards.close(number)
             cluster.settle_again()
 
     # -- topics --------------------------------------------------------------------------------
@@ -467,17 +459,14 @@ class Engine:
 
     def start(self) -> None:
         """Begin cleaning, recovering, compacting and delivering what is due in the background."""
-        self._started = True
         self.maintenance.start()
         self.compaction.start()
-        if self._coordinator is not None:
-            self._coordinator.start()
+        self.shards.start()
 
     def confirm_clock(self) -> None:
         """Let retention and delayed messages believe the wall clock after a jump."""
         self.topics.retention.confirm()
-        if self._coordinator is not None:
-            self._coordinator.delayed.confirm_clock()
+        self.delayed.confirm_clock()
 
     def inspect(self, name: TopicName, partition: int = 0, limit: int = 20) -> PartitionInspection:
         """How a partition stands in the store, with its newest `limit` blocks."""
@@ -497,6 +486,7 @@ class Engine:
             reasons.append(self._lost.message)
         if self.cluster is not None:
             reasons += self.cluster.reasons()
+            reasons += [f"Not open yet: {role}. {why}" for role, why in self._unopened.items()]
         unhealthy = self._store.healthy()
         if unhealthy is not None:
             reasons.append(unhealthy)
@@ -506,17 +496,14 @@ class Engine:
         """What is wrong although it stores, in sentences."""
         if self._closed:
             return []
-        coordinator = self._coordinator
-        more = [] if coordinator is None else coordinator.warnings()
-        return [*self._store.warnings(), *more]
+        return [*self._store.warnings(), *self.shards.warnings()]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
         logs = self.topics.partitions.opened()
         counters = [log.state.counters for log in logs]
         now_ms = self._clock.now_ms()
-        coordinator = self._coordinator
-        kept = {} if coordinator is None else coordinator.stats(now_ms)
+        kept = {} if self._kept is None else _named(self._kept.stats(now_ms))
         return EngineStats(
             messages=sum(c.messages for c in counters),
             blocks=sum(c.blocks for c in counters),
@@ -531,7 +518,9 @@ class Engine:
             clock_ahead_ms=max(0, *(log.state.last[0] - now_ms for log in logs), 0),
             retention_held_back_ms=self.topics.retention.held_back_ms(),
             **kept,
-            **({} if self.cluster is None else self.cluster.stats(self.coordinates)),
+            delayed_waiting=self.delayed.waiting,
+            delayed_delivered=self.delayed.lateness.messages,
+            **({} if self.cluster is None else self.cluster.stats(self)),
             **self.compaction.counters(),
         )
 
@@ -543,18 +532,25 @@ class Engine:
             self._closed = True
         if self.cluster is not None:
             self.cluster.play_no_more()
-        coordinator = self._coordinator
-        if coordinator is not None:
-            coordinator.stop()
-            if self._lost is None:
-                coordinator.shorten_journals()
+        self.shards.stop()
+        if self._lost is None:
+            self._shorten_journals()
         self._stop(Closed("The engine is closed; open it again."))
         self._threads.shutdown(wait=True)
-        if self._lost is None and coordinator is not None:
-            coordinator.transactions.close()  # when nothing is committed any more
+        if self._lost is None and self._kept is not None:
+            self._kept.close()  # when nothing is committed any more
         if self._owner is not None:
             self._owner.release()
         self._store.close()
+
+    def _shorten_journals(self) -> None:
+        """Let the next start be short; without that it only takes longer."""
+        try:
+            self.shards.shorten_journals()
+            if self._kept is not None:
+                self._kept.manager.shorten(CLOSING_EDITS)
+        except TMSError as error:
+            _log.warning("shortening_failed", error=error.message)
 
     def confirm_owner(self) -> None:
         """Raise `NotOwner` if another process owns the store now. What is answered after this, to a
@@ -574,8 +570,9 @@ class Engine:
     def _step_down(self, reason: TMSError) -> None:
         """Another process owns the store: nothing here works on by itself, and who waits is told
         so."""
-        if self._coordinator is not None:
-            self._coordinator.stop()
+        self.shards.stop()
+        if self._kept is not None:
+            self._kept.manager.wake_all()
         self._stop(reason)
 
     def _stop(self, reason: TMSError) -> None:
@@ -587,8 +584,8 @@ class Engine:
 
     def _forked(self) -> None:
         """Two engines over one store destroy it."""
-        doors = () if self._coordinator is None else self._coordinator.doors()
-        forks.leave(self, *doors, self.compaction, self.maintenance)
+        kept = () if self._kept is None else (self._kept, self.tables)
+        forks.leave(self, *kept, *self.shards.doors(), self.compaction, self.maintenance)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -597,3 +594,14 @@ class Engine:
     def _require_owned(self) -> None:
         self._require_open()
         self.confirm_owner()
+
+
+def _named(stats: TransactionStats) -> dict[str, int]:
+    """By the names of `EngineStats`."""
+    return {
+        "transactions_open": stats.open,
+        "transactions_oldest_ms": stats.oldest_ms,
+        "transactions_invalid": stats.invalid,
+        "partitions_blocked": stats.partitions_blocked,
+        "transactions_committed": stats.committed,
+    }

@@ -143,7 +143,7 @@ class Transformer:
     def _look(self) -> None:
         history, topic = self._world.history, topic_of(self._source)
         began = history.now()
-        found = self._world.engine.transactions.positions(topic, self.GROUP)
+        found = self._world.engine.groups.positions(topic, self.GROUP)
         self._position = found.get(self._source[1])
         self._known = True
         id = "" if self._position is None else str(self._position.id)

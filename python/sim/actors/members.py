@@ -73,7 +73,7 @@ class Member:
         for partition in standing.release:
             mine.pop(partition, None)
         if mine != self._holding:
-            found = engine.transactions.positions(self._topic, GROUP)
+            found = engine.groups.positions(self._topic, GROUP)
             for partition, epoch in mine.items():
                 if self._holding.get(partition) != epoch:
                     self._positions[partition] = found.get(partition, Position.earliest())

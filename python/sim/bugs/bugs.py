@@ -117,7 +117,6 @@ def _read_journal_without_barrier() -> list[Replacement]:
     def ready(self: TransactionJournal) -> TransactionState:
         if not self.known:
             self.load()
-            self._reloaded()
         return self.state
 
     return [(TransactionJournal, "ready", ready), (PartitionLog, "settle", lambda self: None)]
@@ -219,13 +218,13 @@ def _deliveries_in_memory() -> list[Replacement]:
 
 def _settle_without_the_commit() -> list[Replacement]:
     """What a transaction settles is settled whatever becomes of it."""
-    from tms.queues import queues
     from tms.queues import replay as loading
+    from tms.queues import shard
 
-    def replayed(entries: Any, fate: Any, clock: Any) -> Any:
-        return loading.replayed(entries, lambda pointer: Fate.VISIBLE, clock)
+    def replayed(entries: Any, learn: Any, clock: Any) -> Any:
+        return loading.replayed(entries, lambda _: lambda pointer, issued: Fate.VISIBLE, clock)
 
-    return [(queues, "replayed", replayed)]
+    return [(shard, "replayed", replayed)]
 
 
 def _roll_back_nothing() -> list[Replacement]:

@@ -195,7 +195,7 @@ def test_who_waits_learns_of_what_ends_sooner_than_it_knew(
 ) -> None:
     monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)
     queue = bus.queue("jobs", group="g", lease_s=60)
-    bus._transport.queues.close()  # type: ignore[attr-defined]  # nothing runs in the background
+    bus._transport.queues.stop()  # type: ignore[attr-defined]  # nothing runs in the background
     bus.publish("jobs", b"1")
     messages = queue.receive()
     found: list[bytes | None] = []

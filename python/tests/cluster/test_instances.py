@@ -389,5 +389,5 @@ def test_a_commit_that_comes_behind_another_reader_of_a_journal_may_be_repeated(
             with pytest.raises(StorageUnavailable, match="another reader"):
                 engine.transactions.commit(request)
             engine.transactions.commit(request)
-        assert engine.transactions.positions(orders, "g") == {0: Position.offset(1)}
+        assert engine.groups.positions(orders, "g") == {0: Position.offset(1)}
         assert queue.receive(limit=1) == []

@@ -426,7 +426,7 @@ def test_a_topic_that_is_deleted_while_something_is_published_leaves_nothing(sha
 def test_who_comes_after_the_end_is_told_what_to_do(world: World) -> None:
     world.engine.create_topic(B, TopicSettings(PARTITIONS))
     world.later(b"1", delay_ms=1)
-    world.delayed.close()
+    world.delayed.stop()
     for name in (A, B):
         with pytest.raises(Closed, match="closed; open it again"):
             world.later(b"2", delay_ms=1, name=name)

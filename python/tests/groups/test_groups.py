@@ -14,6 +14,7 @@ from tms.block import encode
 from tms.engine import Engine
 from tms.errors import Fenced, GroupNotFound, Overloaded, TMSError, TopicNotFound
 from tms.groups import members
+from tms.groups.membership import GroupKey
 from tms.model.group import GroupStanding, MemberInfo
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
@@ -67,14 +68,19 @@ class World:
     @property
     def journaled(self) -> int:
         """Entries of the journal since it was shortened."""
-        return self.engine.groups._members._journal.length
+        return sum(shard.members._journal.length for shard in self.engine.groups._kept.values())
+
+    def groups(self) -> list[GroupKey]:
+        """Which groups have members."""
+        kept = self.engine.groups._kept.values()
+        return [key for shard in kept for key in shard.members.groups()]
 
     def move(self, to: int, owner: Owner | None, partition: int = 0) -> None:
         key = PositionKey("g", A, partition)
-        self.engine.transactions.move([PositionChange(key, Position.offset(to), None, owner)])
+        self.engine.groups.move([PositionChange(key, Position.offset(to), None, owner)])
 
     def position(self, partition: int = 0) -> str:
-        return str(self.engine.transactions.positions(A, "g")[partition])
+        return str(self.engine.groups.positions(A, "g")[partition])
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "shared"])
@@ -118,11 +124,11 @@ def test_a_member_that_never_comes_back_is_forgotten(world: World) -> None:
     world.poll("b", topic=B)
     world.clock.pass_ms(69_000)
     world.engine.groups.tidy()
-    assert len(world.engine.groups._members.groups()) == 2
+    assert len(world.groups()) == 2
     world.engine.delete_topic(B)
     world.clock.pass_ms(10_000)
     world.engine.groups.tidy()
-    assert world.engine.groups._members.groups() == []
+    assert world.groups() == []
     with pytest.raises(GroupNotFound):
         world.engine.groups.describe(A, "g")
 
@@ -135,7 +141,7 @@ def test_leaving_is_not_waiting_and_may_be_repeated(world: World) -> None:
     assert sorted(world.poll("b").partitions) == [0, 1, 2, 3]
     world.leave("b")
     world.leave("nobody")
-    assert world.engine.groups._members.groups() == []
+    assert world.groups() == []
 
 
 def test_who_reads_up_to_the_end_is_counted_for_the_others(world: World) -> None:
@@ -154,8 +160,8 @@ def test_a_topic_that_is_not_there_has_no_members(world: World) -> None:
         world.poll("a", topic=TopicName("default", "nowhere"))
 
 
-def test_a_group_and_an_engine_take_so_many_members_and_no_more(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_a_group_and_a_shard_take_so_many_members_and_no_more(
+    one_shard: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "MEMBERS_MAX", 2)
     mine = world.poll("a").partitions
@@ -265,7 +271,7 @@ def test_heartbeats_go_on_while_the_store_is_full(world: World) -> None:
 
 
 def test_the_journal_is_shortened_and_forgets_groups_without_members(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    one_shard: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "ENTRIES_MAX", 10)
     for number in range(20):
@@ -320,7 +326,7 @@ def test_nothing_of_a_transaction_is_seen_whose_member_was_replaced(world: World
     with pytest.raises(Fenced):
         world.engine.transactions.commit(request("late"))
     assert world.engine.offsets(B, Position.latest())[0] == 0
-    assert world.engine.transactions.positions(A, "g") == {}
+    assert world.engine.groups.positions(A, "g") == {}
 
 
 def test_a_member_that_is_replaced_while_its_commit_is_under_way_commits_all_or_nothing(
@@ -345,7 +351,7 @@ def test_a_member_that_is_replaced_while_its_commit_is_under_way_commits_all_or_
         world.engine.transactions.commit(Commit(blocks=blocks[1], positions=(change,)))
     world.store.before = lambda operation, name: None
     assert replaced.is_set() and world.owners()[0] == "b"
-    assert world.engine.transactions.positions(A, "g") == {}
+    assert world.engine.groups.positions(A, "g") == {}
     found = world.engine.fetch(B, [PartitionPosition(0, Position.earliest())], 1 << 20)
     assert len(found.blocks) == 1
 
@@ -361,7 +367,7 @@ def test_the_lag_counts_what_is_before_a_group_and_how_old_it_is(world: World) -
     for count in (3, 2):
         world.engine.append(A, [NewBlock(0, encode([b"x"] * count))])
         world.clock.pass_ms(1_000)
-    world.engine.transactions.move(
+    world.engine.groups.move(
         [PositionChange(PositionKey("g", A, p), Position.earliest()) for p in range(2)]
     )
     assert lags() == [(5, 2_000), (0, 0), (0, 0), (0, 0)]

@@ -257,7 +257,7 @@ class Work(World):
         self.clock.pass_ms(round(log_uniform(self.random, 1, 60_000)))
 
     def maintain(self) -> None:
-        self.random.choice((self.queues.shorten_journal, lambda: shorten(self.queues)))()
+        self.random.choice((self.queues.shorten_journals, lambda: shorten(self.queues)))()
         self.queues.tidy()
 
     # -- what must be ------------------------------------------------------------------------------

@@ -30,7 +30,9 @@ from tms.model.queue import QueueInfo, QueuePartition, QueueSettings, Settlement
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
-from tms.queues.queues import ENTRIES_MAX, QUEUES
+from tms.queues.journal import QueueJournal
+from tms.queues.shard import ENTRIES_MAX
+from tms.topics.shards import QUEUES
 
 JOBS, OUT = TopicName("default", "jobs"), TopicName("default", "out")
 DEAD = TopicName("default", "jobs-g-dead")
@@ -51,6 +53,11 @@ class World:
     def open(self) -> None:
         self.engine = Engine(self.store, self.clock)
         self.queues = self.engine.queues
+
+    @property
+    def journal(self) -> QueueJournal:
+        """That of the queue's shard."""
+        return self.queues._of(JOBS, "g")._journal
 
     def reopen(self, down_ms: int = 1) -> None:
         """Without closing: as after a crash of the process, and so long later."""
@@ -465,7 +472,7 @@ def test_the_journal_is_shortened_and_says_the_same() -> None:
     world.queues.tidy()
     before = world.info()
     shorten(world.queues)
-    assert world.queues._journal.length < 5
+    assert world.journal.length < 5
     world.ack(messages[4])
     world.reopen(0)
     after = world.info()
@@ -762,7 +769,7 @@ def test_what_a_commit_under_way_settles_is_held_though_the_journal_is_read_agai
     world.publish(b"1", b"2")
     one, _ = world.receive()
     with under_way(world, world.settle(one, out=b"done")):
-        world.queues._journal.invalidate()
+        world.journal.invalidate()
         world.clock.pass_ms(30_000)
         assert world.values() == [b"2"] and world.info().leased == 2
     assert [m.value for m in world.read(OUT)] == [b"done"] and world.info().leased == 1
@@ -832,9 +839,9 @@ def test_a_journal_of_many_bytes_is_shortened(world: World) -> None:
     world.publish(*[b"%d" % i for i in range(100)])
     world.receive()
     shorten(world.queues, ENTRIES_MAX, 10_000)
-    assert 0 < world.queues._journal.bytes < 10_000
+    assert 0 < world.journal.bytes < 10_000
     shorten(world.queues, ENTRIES_MAX, 10)
-    assert world.queues._journal.bytes == 0
+    assert world.journal.bytes == 0
     world.reopen()
     assert world.info().leased == 100
 
@@ -847,7 +854,7 @@ def test_a_queue_whose_snapshot_could_not_be_stored_waits_for_nobody(
     def fail(*args: object) -> object:
         raise TMSError("The store has failed.")
 
-    monkeypatch.setattr(world.queues._journal._topic, "write", fail)
+    monkeypatch.setattr(world.journal._topic, "write", fail)
     with pytest.raises(TMSError, match="store has failed") as kept:
         shorten(world.queues)
     monkeypatch.undo()
@@ -862,16 +869,16 @@ def test_the_journal_does_not_begin_anew_while_it_has_to_be_read(
     world.publish(b"1")
     world.receive()
     (queue,) = world.queues.opened()
-    length, snapshot = world.queues._journal.length, queue.snapshot
+    length, snapshot = world.journal.length, queue.snapshot
 
     def taken_meanwhile() -> Iterator[Cells]:
         yield from snapshot()
-        world.queues._journal.invalidate()
+        world.journal.invalidate()
 
     monkeypatch.setattr(queue, "snapshot", taken_meanwhile)
     with pytest.raises(StorageUnavailable, match="read again"):
         shorten(world.queues)
-    assert world.queues._journal.length > length
+    assert world.journal.length > length
     assert world.info().leased == 1
 
 
@@ -880,17 +887,17 @@ def test_after_a_failed_write_the_journal_is_read_again(
 ) -> None:
     world.publish(b"1", b"2")
     messages = world.receive()
-    append = world.queues._journal._topic.append
+    append = world.journal._topic.append
 
     def fail(*args: object, **kwargs: object) -> object:
         append(*args, **kwargs).result(5)  # type: ignore[arg-type]  # stored all the same
         raise TMSError("The store has failed.")
 
-    monkeypatch.setattr(world.queues._journal._topic, "append", fail)
+    monkeypatch.setattr(world.journal._topic, "append", fail)
     with pytest.raises(TMSError, match="store has failed"):
         world.ack(messages[0])
     monkeypatch.undo()
-    assert not world.queues._journal.known
+    assert not world.journal.known
     assert world.info().leased == 1  # it was stored, so it counts
     assert world.ack(messages[1]).done == 1
 
@@ -898,7 +905,7 @@ def test_after_a_failed_write_the_journal_is_read_again(
 def test_a_journal_that_is_invalidated_while_it_is_read_is_read_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal, replays = world.queues._journal, list[bool]()
+    journal, replays = world.journal, list[bool]()
     replay = journal._topic.replay
 
     def invalidated() -> Iterator[JournalEntry]:

@@ -158,7 +158,7 @@ class World:
     def position(self) -> Position:
         """The position that says which batches are done."""
         query = json.loads((self._checkpoint / "metadata").read_text())["id"]
-        return self.topics.engine.transactions.positions(FENCE, f"spark-{query}")[0]
+        return self.topics.engine.groups.positions(FENCE, f"spark-{query}")[0]
 
     def attempts(self) -> Iterator[tuple[str, list[Row], bool]]:
         """What attempts of tasks have read: batch and task, rows, whether it was all."""

@@ -219,7 +219,7 @@ def query(spark: "SparkSession", world: Topics, topic: str, tmp_path: Path) -> Q
 
 
 def position(world: Topics, query: Query) -> Position:
-    return world.bus._transport.transactions.positions(FENCE, f"spark-{query.id}")[0]
+    return world.bus._transport.groups.positions(FENCE, f"spark-{query.id}")[0]
 
 
 def test_a_stream_that_is_started_again_writes_every_row_once(

@@ -181,10 +181,10 @@ def test_a_position_that_somebody_reset_counts_as_none() -> None:
     service = Service()
     driver = Driver(service, some_batches()[:1])
     key = driver.begin().position
-    service.engine.transactions.move([PositionChange(key, Position.earliest())])
+    service.engine.groups.move([PositionChange(key, Position.earliest())])
     driver.run()
     assert service.values() == driver.expected
-    assert service.engine.transactions.positions(key.topic, key.group) == {0: Position.offset(1)}
+    assert service.engine.groups.positions(key.topic, key.group) == {0: Position.offset(1)}
 
 
 def test_a_commit_expects_the_position_that_the_batch_before_left() -> None:

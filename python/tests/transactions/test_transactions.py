@@ -11,6 +11,7 @@ from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tests.owners_kit import Later as NoThread
+from tests.shards_kit import shorten_journals
 from tms.block import decode, encode
 from tms.engine import Engine
 from tms.errors import (
@@ -33,7 +34,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, TransactionType
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
-from tms.transactions.transactions import TRANSACTIONS
+from tms.topics.shards import TRANSACTIONS
 from tms.transactions.uncommitted import StoredRange
 from tms.transactions.writes import UncommittedWrites
 
@@ -338,16 +339,16 @@ def test_a_snapshot_decides_for_readers_whose_transactions_run_elsewhere(world: 
 
 def test_positions_move_with_their_transaction_or_not_at_all(world: World) -> None:
     world.tx.commit(Commit(blocks=commit(b"1").blocks, positions=(moved(5),)))
-    assert world.tx.positions(A, "g") == {0: Position.offset(5)}
+    assert world.engine.groups.positions(A, "g") == {0: Position.offset(5)}
     with pytest.raises(Conflict):
         world.tx.commit(Commit(blocks=commit(b"2").blocks, positions=(moved(9, "offset:4"),)))
     world.tx.commit(Commit(positions=(moved(7, "offset:5"),)))
     assert world.read() == [b"1"]
     world.reopen()
-    assert world.tx.positions(A, "g") == {0: Position.offset(7)}
+    assert world.engine.groups.positions(A, "g") == {0: Position.offset(7)}
     assert world.tx.groups() == [("g", A)]
-    world.tx.move([moved(8)])
-    world.tx.forget_positions(A, "g")
+    world.engine.groups.move([moved(8)])
+    world.engine.groups.forget_positions(A, "g")
     world.reopen()
     assert world.tx.groups() == []
 
@@ -360,14 +361,14 @@ def test_of_two_that_move_a_position_from_the_same_place_one_commits(world: Worl
 
 
 def test_who_has_lost_a_partition_moves_no_position_of_it(world: World) -> None:
-    world.tx.move([moved(1)])
+    world.engine.groups.move([moved(1)])
     lost = replace(moved(2), owner=Owner("somebody", 1))
     with pytest.raises(Fenced):
         world.tx.commit(Commit(blocks=commit(b"1").blocks, positions=(lost,)))
     with pytest.raises(Fenced):
-        world.tx.move([lost])
-    assert world.read() == [] and world.tx.positions(A, "g") == {0: Position.offset(1)}
-    world.engine.groups._members._journaled.invalidate()
+        world.engine.groups.move([lost])
+    assert world.read() == [] and world.engine.groups.positions(A, "g") == {0: Position.offset(1)}
+    world.engine.groups._of("g").members._journaled.invalidate()
     assert not world.tx.is_ready(Commit(positions=(moved(2),)))
 
 
@@ -562,11 +563,11 @@ def test_what_was_open_before_a_start_times_out_though_nothing_is_begun(world: W
 def test_journals_are_kept_once_they_have_grown_and_not_again(world: World) -> None:
     for _ in range(5):
         world.tx.commit(commit(b"1"))
-    world.tx.shorten_journals(5, 5)
+    shorten_journals(world.engine, 5, 5)
     first = world.tx._registry.journal_start(world.tx._registry.find(TRANSACTIONS).uid)
     assert first is not None
     for _ in range(2):
-        world.tx.shorten_journals(5, 5)
+        shorten_journals(world.engine, 5, 5)
         again = world.tx._registry.journal_start(world.tx._registry.find(TRANSACTIONS).uid)
         assert again == first
 
@@ -576,7 +577,7 @@ def test_a_commit_is_ready_when_it_needs_to_read_nothing(world: World) -> None:
     world.tx.begin(token="t")
     assert not world.tx.is_ready(commit(b"1", token="t"))
     assert world.tx.is_ready(Commit(positions=(moved(1),)))
-    world.tx._positions.invalidate()
+    world.engine.groups._of("g").positions.invalidate()
     assert not world.tx.is_ready(Commit(positions=(moved(1),)))
     assert world.tx.is_ready(commit(b"1"))
 
@@ -681,13 +682,13 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
     world.publish_in(open, b"2")
     world.publish_in(gone, b"never")
     world.tx.invalidate(gone)
-    world.tx.shorten_journals(0, 0)
+    shorten_journals(world.engine, 0, 0)
     world.tx.commit(commit(b"3", name=B))
     first = next(world.tx.manager._journal._topic.replay()).value or b""
     assert first.startswith(b'[["kept"')
     world.reopen()
-    assert len(list(world.engine.groups._positions._journal.replay())) == 1
-    assert world.tx.positions(A, "g") == {0: Position.offset(3)}
+    assert len(list(world.engine.groups._of("g").positions._journal.replay())) == 1
+    assert world.engine.groups.positions(A, "g") == {0: Position.offset(3)}
     assert world.tx.describe(done).outcome == "committed"
     assert world.tx.commit(commit(b"1", token="t")).transaction_id == done
     assert world.read() == [b"1"] and world.read(B) == [b"3"]
@@ -699,8 +700,8 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
 def test_a_start_after_a_close_does_not_read_long_journals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.coordinator.CLOSING_EDITS", 20)
-    monkeypatch.setattr("tms.coordinator.CLOSING_POSITIONS", 20)
+    monkeypatch.setattr("tms.engine.CLOSING_EDITS", 20)
+    monkeypatch.setattr("tms.shards.CLOSING_POSITIONS", 20)
     store, clock = KeptStore(), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))
@@ -708,8 +709,8 @@ def test_a_start_after_a_close_does_not_read_long_journals(
     engine.close()
     engine = Engine(store, clock)
     assert engine.transactions.manager._journal.length < 5
-    assert engine.groups._positions._journal.length == 1
-    assert engine.transactions.positions(A, "g") == {0: Position.offset(29)}
+    assert engine.groups._of("g").positions._journal.length == 1
+    assert engine.groups.positions(A, "g") == {0: Position.offset(29)}
     assert {engine.transactions.describe(one.transaction_id).outcome for one in done} == {
         "committed"
     }
@@ -718,7 +719,7 @@ def test_a_start_after_a_close_does_not_read_long_journals(
 def test_a_full_disk_does_not_keep_an_engine_from_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.coordinator.CLOSING_EDITS", 1)
+    monkeypatch.setattr("tms.engine.CLOSING_EDITS", 1)
     store, clock = FaultyStore(KeptStore()), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))
@@ -741,7 +742,7 @@ def test_how_a_transaction_ended_is_known_for_a_day(
     world.tx.manager.expire()
     for number in range(5):
         world.tx.commit(commit(b"%d" % number))
-    world.tx.shorten_journals(0, 0)
+    shorten_journals(world.engine, 0, 0)
     world.reopen()
     assert committed not in world.tx.manager.state.ended
     assert world.tx.describe(committed).outcome == "committed"
@@ -751,7 +752,7 @@ def test_how_a_transaction_ended_is_known_for_a_day(
         world.tx.describe(committed - 1)
     world.clock.pass_ms(60 * 3_600_000)
     world.tx.commit(commit(b"later"))
-    world.tx.shorten_journals(0, 0)
+    shorten_journals(world.engine, 0, 0)
     with pytest.raises(TransactionNotFound):
         world.tx.describe(committed)
 
@@ -782,7 +783,7 @@ def test_commits_of_many_threads_go_on_while_journals_are_kept(world: World) -> 
 
     def keep() -> None:
         while not stop.is_set():
-            world.tx.shorten_journals(0, 0)
+            shorten_journals(world.engine, 0, 0)
             world.engine.maintenance.clean()
 
     def work(number: int) -> None:

@@ -8,11 +8,10 @@ import pytest
 from tests.transactions.test_transactions_repeated import TOPIC, WAIT_S, World, commit
 from tms.block import encode
 from tms.errors import StorageUnavailable, TransactionEnded
-from tms.groups.groups import POSITIONS
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.transaction import PositionChange, PositionKey
-from tms.transactions.transactions import TRANSACTIONS
+from tms.topics.shards import POSITIONS, TRANSACTIONS
 
 
 @pytest.fixture(params=[False, True], ids=["lost", "stored"])
@@ -93,11 +92,11 @@ def test_what_could_not_be_taken_back_is_invalid(stored: bool) -> None:
 def test_a_position_of_which_nobody_knows_whether_it_moved_is_looked_up(stored: bool) -> None:
     world = World()
     key = PositionKey("g", TOPIC, 0)
-    world.tx.move([PositionChange(key, Position.offset(1))])
+    world.engine.groups.move([PositionChange(key, Position.offset(1))])
     world.store.fail_write(1, stored=stored, prefix=world.segments(POSITIONS))
     with pytest.raises(StorageUnavailable):
-        world.tx.move([PositionChange(key, Position.offset(2))])
-    assert world.tx.positions(TOPIC, "g") == {0: Position.offset(2 if stored else 1)}
-    world.tx.move([PositionChange(key, Position.offset(3))])
+        world.engine.groups.move([PositionChange(key, Position.offset(2))])
+    assert world.engine.groups.positions(TOPIC, "g") == {0: Position.offset(2 if stored else 1)}
+    world.engine.groups.move([PositionChange(key, Position.offset(3))])
     world.restart()
-    assert world.tx.positions(TOPIC, "g") == {0: Position.offset(3)}
+    assert world.engine.groups.positions(TOPIC, "g") == {0: Position.offset(3)}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.shards_kit import shorten_journals
 from tests.transactions.test_transactions_repeated import SYNCED, TOPIC, WRITTEN, World, values
 from tms.block import encode
 from tms.engine import Engine
@@ -86,10 +87,10 @@ def test_a_position_is_moved_as_durably_as_is_asked(
 ) -> None:
     for to, durability in ((1, SYNCED), (2, second)):
         position = Position.offset(to)
-        world.tx.move([PositionChange(PositionKey("g", TOPIC, 0), position)], durability)
-        assert world.tx.positions(TOPIC, "g") == {0: position}
+        world.engine.groups.move([PositionChange(PositionKey("g", TOPIC, 0), position)], durability)
+        assert world.engine.groups.positions(TOPIC, "g") == {0: position}
     lose_power(world)
-    assert world.tx.positions(TOPIC, "g") == {0: Position.offset(expected)}
+    assert world.engine.groups.positions(TOPIC, "g") == {0: Position.offset(expected)}
 
 
 def sync_journal(world: World) -> None:
@@ -124,7 +125,7 @@ def test_a_commit_that_lost_a_position_with_the_power_is_invalid_too(world: Worl
     sync_journal(world)
     lose_power(world)
     assert world.tx.describe(torn).outcome == "invalid"
-    assert world.tx.positions(OTHER, "g") == {}
+    assert world.engine.groups.positions(OTHER, "g") == {}
     assert world.read() == [b"2"]
 
 
@@ -142,7 +143,7 @@ def test_a_lost_message_is_missed_though_one_before_it_was_committed_later(world
 def test_what_is_kept_of_the_journal_outlives_no_message_of_its_commits(world: World) -> None:
     """A start does not look for the messages of commits from before."""
     world.tx.commit(Commit(blocks=(block(b"1"),), durability=WRITTEN))
-    world.tx.shorten_journals(0, 0)
+    shorten_journals(world.engine, 0, 0)
     lose_power(world)
     assert world.read() == [b"1"]
 
@@ -152,9 +153,9 @@ def test_a_position_that_is_kept_outlives_no_message_that_was_committed_with_it(
 ) -> None:
     moved = (PositionChange(PositionKey("g", OTHER, 0), Position.offset(7)),)
     world.tx.commit(Commit(blocks=(block(b"1"),), positions=moved, durability=WRITTEN))
-    world.tx.shorten_journals(1_000, 0)
+    shorten_journals(world.engine, 1_000, 0)
     lose_power(world)
-    assert world.tx.positions(OTHER, "g") == {0: Position.offset(7)}
+    assert world.engine.groups.positions(OTHER, "g") == {0: Position.offset(7)}
     assert world.read() == [b"1"]
 
 
@@ -163,6 +164,6 @@ def test_what_is_kept_outlives_no_message_of_the_process_before(world: World) ->
     world.tx.commit(Commit(blocks=(block(b"1"),), durability=WRITTEN))
     world.engine._threads.shutdown()
     world.engine = Engine(world.store, world.clock)
-    world.engine.transactions.shorten_journals(0, 0)
+    shorten_journals(world.engine, 0, 0)
     lose_power(world)
     assert world.read() == [b"1"]

@@ -15,6 +15,7 @@ from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tests.gate_kit import WAIT_S, StoreGate, in_thread
 from tests.log_kit import KeptStore, until
+from tests.shards_kit import shorten_journals
 from tms import Bus
 from tms.block import decode, encode
 from tms.engine import Engine
@@ -40,8 +41,8 @@ from tms.model.transaction import (
     TopicBlock,
 )
 from tms.store.base import Store
+from tms.topics.shards import TRANSACTIONS
 from tms.transactions.edits import Edit
-from tms.transactions.transactions import TRANSACTIONS
 
 TOPIC, OTHER = TopicName("default", "a"), TopicName("default", "b")
 SYNCED, WRITTEN = Durability.SYNCED, Durability.WRITTEN
@@ -498,7 +499,7 @@ def test_a_commit_repeated_after_a_restart_is_answered_with_the_places_of_the_fi
     world.restart()
     for _ in range(2):
         assert world.tx.commit(request()) == first
-        world.tx.shorten_journals(0, 0)  # the state is kept; the places are further back
+        shorten_journals(world.engine, 0, 0)  # the state is kept; the places are further back
         world.restart()
     assert [one.place.count for one in first.appended] == [2, 1, 1]
     assert world.read() == [b"1"]

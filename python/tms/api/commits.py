@@ -123,27 +123,29 @@ def encode_commit(commit: Commit) -> list[Buffer]:
     parts: dict[TopicName, list[NewBlock]] = {}
     for topic, new in commit.blocks:
         parts.setdefault(topic, []).append(new)
-    head = bodies.encode(
-        CommitHead(
-            [_topic_part(topic, blocks) for topic, blocks in parts.items()],
-            [_position_body(change) for change in commit.positions],
-            [*commit.changes],
-            commit.token,
-            None if commit.durability is None else commit.durability.value,
-            [
-                StagedPart(full_name(one.topic), one.partition, one.blocks, [*one.producers])
-                for one in commit.staged
-            ],
-            [
-                SettlementBody(one.group, full_name(one.topic), [*one.tokens])
-                for one in commit.settlements
-            ],
-        )
-    )
+    head = bodies.encode(_head(commit, parts))
     chunks: list[Buffer] = [_LENGTH.pack(len(head)) + head]
     for blocks in parts.values():
         chunks += bodies.frames(blocks)
     return chunks
+
+
+def _head(commit: Commit, parts: Mapping[TopicName, list[NewBlock]]) -> CommitHead:
+    return CommitHead(
+        [_topic_part(topic, blocks) for topic, blocks in parts.items()],
+        [_position_body(change) for change in commit.positions],
+        [*commit.changes],
+        commit.token,
+        None if commit.durability is None else commit.durability.value,
+        [
+            StagedPart(full_name(one.topic), one.partition, one.blocks, [*one.producers])
+            for one in commit.staged
+        ],
+        [
+            SettlementBody(one.group, full_name(one.topic), [*one.tokens])
+            for one in commit.settlements
+        ],
+    )
 
 
 def head_bytes(body: Buffer) -> int:
@@ -151,8 +153,9 @@ def head_bytes(body: Buffer) -> int:
     return int(_LENGTH.unpack_from(body)[0]) if len(body) >= _LENGTH.size else -1
 
 
-def decode_commit(body: Buffer, transaction_id: int) -> Commit:
-    """The commit in a body. Raises `Malformed`, `Invalid`, `BadBlock`, `TooLarge`."""
+def decode_commit(body: Buffer, transaction_id: int, own: bool = False) -> Commit:
+    """The commit in a body; one of an instance's `own` may move TMS's own groups. Raises
+    `Malformed`, `Invalid`, `BadBlock`, `TooLarge`."""
     view = memoryview(body)
     length = head_bytes(view)
     start = _LENGTH.size + length
@@ -177,7 +180,7 @@ def decode_commit(body: Buffer, transaction_id: int) -> Commit:
         transaction_id,
         head.token,
         blocks,
-        tuple(_position_change(one) for one in head.positions),
+        tuple(_position_change(one, own) for one in head.positions),
         tuple(head.changes),
         None if head.durability is None else parse_durability(head.durability),
         tuple(map(_staged, head.staged)),
@@ -239,9 +242,20 @@ def _position_body(change: PositionChange) -> PositionBody:
     )
 
 
-def _position_change(body: PositionBody) -> PositionChange:
-    key = PositionKey(check_group(body.group), TopicName.parse(body.topic), body.partition)
+def _position_change(body: PositionBody, own: bool) -> PositionChange:
+    group = body.group if own else check_group(body.group)
+    key = PositionKey(group, TopicName.parse(body.topic), body.partition)
     return PositionChange(key, Position.parse(body.position), body.expected, body.owner)
+
+
+def _share(head: CommitHead) -> Commit:
+    return Commit(
+        positions=tuple(_position_change(one, own=True) for one in head.positions),
+        settlements=tuple(map(_settlement, head.settlements)),
+    )
+
+
+SHARE: Codec[Commit] = Codec(CommitHead, _share, lambda commit: _head(commit, {}))
 
 
 def encode_result(result: CommitResult) -> bytes:

@@ -5,7 +5,7 @@ from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
 
-from tms.api import bodies, routes
+from tms.api import bodies, commits, queues, routes
 from tms.api.operation import (
     Access,
     Codec,
@@ -21,13 +21,17 @@ from tms.api.operation import (
 )
 from tms.api.parameters import LARGE_BYTES, Shown, number_in
 from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
+from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock, Readable, Staged
 from tms.model.position import LATEST, Position
+from tms.model.queue import QueueInfo
 from tms.model.snapshot import Fate, Isolation
 from tms.model.topic import PARTITIONS_MAX, Durability, PartitionInfo, TopicName
+from tms.model.transaction import Commit, CommitResult
 
 ERASE_TIMEOUT_S = 3_600.0
+PREPARE_TIMEOUT_S = 35.0
 Number = Annotated[
     int, Meta(pattern="^[0-9]{1,4}$"), Codec(str, number_in("partition", PARTITIONS_MAX), str)
 ]
@@ -254,7 +258,7 @@ class PartitionsApi(Protocol):
 
 
 class PeersApi(Protocol):
-    """What an instance does for others besides; all but the last as the coordinator."""
+    """What an instance does for others besides, as who keeps transactions, or shards."""
 
     @post("cluster/fates", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
     def fates(self, pointers: list[int]) -> Annotated[Mapping[int, Fate], FATES]:
@@ -273,6 +277,68 @@ class PeersApi(Protocol):
         self, name: TopicName, key: bytes, partition: int | None = None
     ) -> Annotated[int, named("ErasedDelayed", "How many.", "erased", int)]:
         """Erase the messages of a key that are not due yet."""
+        raise DeclaredOnly
+
+    @post("cluster/sync-commits", Resource.INSTANCE, Access.OPERATE)
+    def sync_commits(self) -> None:
+        """Make every commit so far durable."""
+        raise DeclaredOnly
+
+    @post(
+        "cluster/commits",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        repeat=Repeat.NEVER,
+        form=Form(body={routes.COMMIT: bytes}, answer={routes.JSON: commits.CommittedBody}),
+    )
+    def commit_own(self, request: Commit) -> CommitResult:
+        """Commit blocks that another instance made."""
+        raise DeclaredOnly
+
+    @post(
+        "cluster/shards/{number}/verify",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        body_bytes_max=LARGE_BYTES,
+    )
+    def verify_share(
+        self, number: Number, share: Annotated[Commit, commits.SHARE]
+    ) -> Annotated[
+        Durability, named("Verified", "How durable it has to be.", "durability", Durability)
+    ]:
+        """Whether a commit may change this in a shard."""
+        raise DeclaredOnly
+
+    @post(
+        "cluster/shards/{number}/prepare",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        repeat=Repeat.NEVER,
+        timeout_s=PREPARE_TIMEOUT_S,
+        body_bytes_max=LARGE_BYTES,
+    )
+    def prepare_share(
+        self,
+        number: Number,
+        share: Annotated[Commit, commits.SHARE],
+        write_pointer: Pointer,
+        durability: Durability,
+    ) -> Annotated[Appended, named("Prepared", "Where it is.", "place", Appended)]:
+        """Hold and store what a commit changes in a shard."""
+        raise DeclaredOnly
+
+    @post("{topic}/owned/queues", Resource.INSTANCE, Access.OPERATE)
+    def list_queues_of(
+        self, topic: TopicName, shards: list[int]
+    ) -> Annotated[list[QueueInfo], named("QueuesOf", "Queues.", "queues", queues.QUEUES)]:
+        """The queues of a topic in some shards."""
+        raise DeclaredOnly
+
+    @post("{topic}/owned/groups", Resource.INSTANCE, Access.OPERATE)
+    def list_groups_of(
+        self, topic: TopicName, shards: list[int]
+    ) -> Annotated[list[GroupSummary], named("GroupsOf", "Groups.", "groups", list[GroupSummary])]:
+        """The groups of a topic in some shards."""
         raise DeclaredOnly
 
     @get("cluster/own-events", Resource.INSTANCE, Access.OBSERVE)

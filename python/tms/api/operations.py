@@ -350,7 +350,7 @@ class QueuesApi(Protocol):
 
 
 class GroupsApi(Protocol):
-    """Log groups. `tms.groups.groups.LogGroups` documents the promises."""
+    """Log groups, and their positions. `tms.groups.groups.LogGroups` documents the promises."""
 
     @get("{topic}/groups", Resource.TOPIC, Access.READ)
     def list_groups(
@@ -388,13 +388,38 @@ class GroupsApi(Protocol):
         """Leave a group: its partitions go to others at once."""
         raise DeclaredOnly
 
+    @get("{topic}/positions/{group}", Resource.GROUP, Access.READ)
+    def positions(
+        self, topic: TopicName, group: Group
+    ) -> Annotated[Mapping[int, Position], commits.POSITIONS]:
+        """Where a group stands."""
+        raise DeclaredOnly
 
-# --- transactions and positions -------------------------------------------------------------------
+    @put(
+        "{topic}/positions/{group}",
+        Resource.GROUP,
+        Access.CONSUME,
+        form=Form(
+            path={"topic": TopicName, "group": Group},
+            body={routes.JSON: commits.PositionsBody},
+            answer={routes.JSON: commits.PositionsBody},
+        ),
+    )
+    def move(self, changes: Sequence[PositionChange]) -> None:
+        """Move a group."""
+        raise DeclaredOnly
+
+    @delete("{topic}/positions/{group}", Resource.GROUP, Access.MANAGE)
+    def forget_positions(self, topic: TopicName, group: Group) -> None:
+        """Let a group begin anew."""
+        raise DeclaredOnly
+
+
+# --- transactions ---------------------------------------------------------------------------------
 
 
 class TransactionsApi(Protocol):
-    """Transactions, and positions of groups. `tms.transactions.Transactions` documents the
-    promises."""
+    """Transactions. `tms.transactions.Transactions` documents the promises."""
 
     @get("transactions", Resource.TRANSACTIONS, Access.READ)
     def open(
@@ -463,32 +488,6 @@ class TransactionsApi(Protocol):
         """Commit with everything in it; see docs/transactions.md."""
         raise DeclaredOnly
 
-    @get("{topic}/positions/{group}", Resource.GROUP, Access.READ)
-    def positions(
-        self, topic: TopicName, group: Group
-    ) -> Annotated[Mapping[int, Position], commits.POSITIONS]:
-        """Where a group stands."""
-        raise DeclaredOnly
-
-    @put(
-        "{topic}/positions/{group}",
-        Resource.GROUP,
-        Access.CONSUME,
-        form=Form(
-            path={"topic": TopicName, "group": Group},
-            body={routes.JSON: commits.PositionsBody},
-            answer={routes.JSON: commits.PositionsBody},
-        ),
-    )
-    def move(self, changes: Sequence[PositionChange]) -> None:
-        """Move a group."""
-        raise DeclaredOnly
-
-    @delete("{topic}/positions/{group}", Resource.GROUP, Access.MANAGE)
-    def forget_positions(self, topic: TopicName, group: Group) -> None:
-        """Let a group begin anew."""
-        raise DeclaredOnly
-
 
 class DelayedApi(Protocol):
     """Delayed messages. `tms.delayed.delayed.DelayedMessages` documents the promises. A publish
@@ -539,6 +538,8 @@ class DelayedApi(Protocol):
         raise DeclaredOnly
 
 
+Kept = tuple[str, str, str]  # a kind, a topic, a group
+TRANSACTIONS: Kept = ("transactions", "", "")
 APIS: dict[str, type] = {
     "topics": TopicsApi,
     "queues": QueuesApi,
@@ -550,9 +551,22 @@ APIS: dict[str, type] = {
     "partitions": PartitionsApi,
     "peers": PeersApi,
 }
-COORDINATED = frozenset(("transactions", "queues", "groups", "delayed"))  # by one instance
 OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for name, api in APIS.items()
     for operation in operations_of(api, name)
 }
+
+
+def kept_with(operation: Operation, arguments: Mapping[str, Any]) -> Kept | None:
+    """With what somebody keeps that this concerns; None: with partitions, or nothing."""
+    match operation.api, operation.on:
+        case "groups", Resource.GROUP:
+            return "group", "", arguments["group"]
+        case "queues", Resource.QUEUE:
+            return "queue", str(arguments["topic"]), arguments["group"]
+        case "delayed", _:
+            return "delayed", str(arguments["name"]), ""
+        case "transactions", _:
+            return TRANSACTIONS
+    return None

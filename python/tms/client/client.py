@@ -227,7 +227,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        committed = CommittedPositions(name, group, self.transactions.move)
+        committed = CommittedPositions(name, group, self._transport.groups.move)
         known = committed if options is None else None
         positions = self.starts(topic, start, partitions, known)
         cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)

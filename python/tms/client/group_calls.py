@@ -43,7 +43,7 @@ class GroupCalls(BusCalls):
     def positions(self, topic: str, *, group: str) -> dict[int, Position]:
         """Where a group stands in a topic, by partition."""
         name = TopicName.parse(topic)
-        return dict(self._transport.transactions.positions(name, check_group(group)))
+        return dict(self._transport.groups.positions(name, check_group(group)))
 
     def set_positions(self, topic: str, positions: Mapping[int, Start], *, group: str) -> None:
         """Move a group, whatever its consumers do. Raises `TopicNotFound`."""
@@ -56,7 +56,7 @@ class GroupCalls(BusCalls):
             )
         numbers(positions, "positions")
         self.refresh_topic(topic)
-        self._transport.transactions.move(
+        self._transport.groups.move(
             [
                 PositionChange(PositionKey(check_group(group), name, p), as_position(start))
                 for p, start in positions.items()
@@ -67,4 +67,4 @@ class GroupCalls(BusCalls):
         """Let a group begin anew in a topic. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
         self._transport.describe_topic(name)
-        self._transport.transactions.forget_positions(name, check_group(group))
+        self._transport.groups.forget_positions(name, check_group(group))

@@ -64,7 +64,6 @@ class Member:
         self._make_name = make_name
         self._topic = name
         self._groups = transport.groups
-        self._transactions = transport.transactions
         self._clock = clock
         self.options = options
         self._leavers = leavers
@@ -187,7 +186,7 @@ class Member:
             self.options.on_revoked(lost)
         given = [p for p in told.partitions if p not in self._holding]
         if given:
-            stored = self._transactions.positions(self._topic, self._group)
+            stored = self._groups.positions(self._topic, self._group)
             for partition in given:
                 self._take(partition, told.partitions[partition], stored.get(partition))
             self.options.on_assigned(given)
@@ -298,7 +297,7 @@ class Member:
             if not changes:
                 break
             try:
-                self._transactions.move(changes)
+                self._groups.move(changes)
             except Fenced:
                 if not left:
                     raise
@@ -313,7 +312,7 @@ class Member:
         return void
 
     def _go_where_the_group_stands(self, changes: Iterable[PositionChange]) -> list[int]:
-        stored = self._transactions.positions(self._topic, self._group)
+        stored = self._groups.positions(self._topic, self._group)
         moved = []
         for partition in (change.key.partition for change in changes):
             position = stored.get(partition)

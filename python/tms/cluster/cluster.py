@@ -33,14 +33,19 @@ from tms.errors import NotOwner, StorageUnavailable, TMSError, Unavailable
 from tms.events import EventLog
 from tms.model import keys
 from tms.model.cluster import ClusterEvent
-from tms.model.topic import SYSTEM_NAMESPACE, TopicName
+from tms.model.group import GroupSummary
+from tms.model.message import Appended
+from tms.model.queue import QueueInfo
+from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
+from tms.model.transaction import Commit, CommitResult
 from tms.store.base import Map
 from tms.topics.owners import Peer
+from tms.topics.shards import SHARD_JOURNALS, count_shards
 
 ASKING_THREADS = 32
 LOOK_S = 5.0  # after which it is looked whether owners were chosen, if nobody has said so
 AGAIN_S = 0.5  # after which roles that could not be settled are tried again
-COORDINATOR = (0, 0)  # its place; no topic has the uid 0
+_ROLES = 0  # the uid of no topic: transactions are its number 0, the shards follow
 _log = EventLog(__name__)
 
 
@@ -59,10 +64,43 @@ class ClusterPeer(Peer, Coordinating, Protocol):
         """What it noticed and did."""
         ...
 
+    def verify_share(self, number: int, share: Commit) -> Durability:
+        """See `transactions.participants.CommitShare`; this and the next, of what a commit changes
+        in a shard that it keeps."""
+        ...
+
+    def prepare_share(
+        self, number: int, share: Commit, write_pointer: int, durability: Durability
+    ) -> Appended:
+        """Hold what changes, and write it; where."""
+        ...
+
+    def commit_own(self, request: Commit) -> CommitResult:
+        """Commit blocks that an instance made, as the coordinator."""
+        ...
+
+    def sync_commits(self) -> None:
+        """Make every commit so far durable, as the coordinator."""
+        ...
+
+    def list_queues_of(self, topic: TopicName, shards: list[int]) -> list[QueueInfo]:
+        """The queues of a topic in shards that it keeps."""
+        ...
+
+    def list_groups_of(self, topic: TopicName, shards: list[int]) -> list[GroupSummary]:
+        """The groups of a topic in shards that it keeps."""
+        ...
+
     def give_up(self) -> None:
         """The others see it no more: what is asked of it fails with `Unavailable`, also what is
         under way. Never waits."""
         ...
+
+
+class KeptShards(Protocol):
+    """The shards of a process."""
+
+    kept: frozenset[int]
 
 
 class RolePlayer(Protocol):
@@ -70,7 +108,12 @@ class RolePlayer(Protocol):
 
     @property
     def coordinates(self) -> bool:
-        """Whether it keeps what one process keeps for all."""
+        """Whether it keeps transactions."""
+        ...
+
+    @property
+    def shards(self) -> KeptShards:
+        """The shards that it keeps."""
         ...
 
     def settle_roles(self, cluster: "Cluster") -> None:
@@ -105,7 +148,8 @@ class Cluster:
         self.decisions = AskedDecisions(self.coordinator, clock, lifetime_ms)
         self.taken_over = self.released = 0  # partitions
         self.events = ClusterEvents(record.id, clock)
-        self._opening_s = 0.0  # of the coordinator's states, the last time
+        self._shards = count_shards(metadata)
+        self._opening_s = 0.0  # of transactions and shards, the last time
         self._player: RolePlayer | None = None
         self._asking = ThreadPoolExecutor(ASKING_THREADS, "tms-peers")
         self._checking = threading.Lock()  # held by who looks what others have changed
@@ -202,14 +246,15 @@ class Cluster:
         self._read_pins()
         if self._player is None:
             return
-        before, began_s = self._player.coordinates, self._clock.monotonic_s()
+        player, began_s = self._player, self._clock.monotonic_s()
+        before = player.coordinates, player.shards.kept
         try:
-            self._player.settle_roles(self)
+            player.settle_roles(self)
         finally:
-            coordinates = self._player.coordinates
-            if coordinates and not before:
+            coordinates, shards = player.coordinates, player.shards.kept
+            if coordinates > before[0] or shards - before[1]:
                 self._opening_s = self._clock.monotonic_s() - began_s
-            self.events.look(self, coordinates, self._opening_s)
+            self.events.look(self, coordinates, len(shards), self._opening_s)
 
     # -- who owns what -------------------------------------------------------------------------
 
@@ -230,17 +275,37 @@ class Cluster:
 
     @property
     def coordinates(self) -> bool:
-        """Whether this instance should keep what one keeps for all."""
+        """Whether this instance should keep transactions."""
         try:
-            return self._owner(COORDINATOR, 1).id == self._record.id
+            return self._role().id == self._record.id
         except Unavailable:
             return False
 
+    def shards(self) -> frozenset[int]:
+        """The shards that this instance should keep."""
+        try:
+            ids = [self._role(1 + number).id for number in range(self._shards)]
+        except Unavailable:
+            return frozenset()
+        return frozenset(number for number, id in enumerate(ids) if id == self._record.id)
+
+    def _role(self, number: int = 0) -> InstanceRecord:
+        """Who should keep transactions (0), or a shard (from 1 on). Raises `Unavailable`."""
+        return self._owner((_ROLES, number), 1 + self._shards)
+
     def owner(self, name: TopicName, place: tuple[int, int], partitions: int) -> InstanceRecord:
         """Who should own a partition. Raises `Unavailable`."""
-        if name.namespace == SYSTEM_NAMESPACE:
-            return self._owner(COORDINATOR, 1)
+        place, partitions = self.place_of(name, place, partitions)
         return self._owner(place, partitions)
+
+    def place_of(
+        self, name: TopicName, place: tuple[int, int], partitions: int
+    ) -> tuple[tuple[int, int], int]:
+        """As what a partition is placed: a journal with whose journal it is."""
+        if name.namespace != SYSTEM_NAMESPACE:
+            return place, partitions
+        number = 1 + place[1] if name in SHARD_JOURNALS else 0
+        return (_ROLES, number), 1 + self._shards
 
     def peer_of(self, name: TopicName, place: tuple[int, int], partitions: int) -> Peer | None:
         """See `Owners`."""
@@ -253,16 +318,24 @@ class Cluster:
 
     def coordinator(self) -> ClusterPeer:
         """The instance that coordinates, if it is another one. Raises `Unavailable`."""
-        owner = self._owner(COORDINATOR, 1)
+        return self._other(0)
+
+    def keeper(self, number: int) -> ClusterPeer:
+        """The instance that keeps a shard, if it is another one. Raises `Unavailable`."""
+        return self._other(1 + number)
+
+    def _other(self, role: int) -> ClusterPeer:
+        owner = self._role(role)
         if owner.id == self._record.id:
-            raise Unavailable("This instance begins to coordinate. Try again.")
+            raise _begins(role)
         return self._peer(owner)
 
-    def stats(self, coordinates: bool) -> dict[str, int]:
+    def stats(self, player: RolePlayer) -> dict[str, int]:
         """Counters, by the names of `EngineStats`."""
         return {
             "cluster_instances": len(self.view.instances),
-            "cluster_coordinates": int(coordinates),
+            "cluster_coordinates": int(player.coordinates),
+            "cluster_shards": len(player.shards.kept),
             "cluster_taken_over": self.taken_over,
             "cluster_released": self.released,
             "cluster_fates_asked": self.decisions.asked,
@@ -272,19 +345,26 @@ class Cluster:
     def coordinator_id(self) -> str:
         """Who should coordinate; empty while nobody can tell."""
         try:
-            return self._owner(COORDINATOR, 1).id
+            return self._role().id
         except Unavailable:
             return ""
 
     def not_coordinator(self) -> TMSError:
-        """The error of an instance that is asked for what only the coordinator has."""
+        """The error of an instance that is asked for transactions and does not keep them."""
+        return self._not_keeper(0, "Transactions are")
+
+    def not_keeper(self, number: int) -> TMSError:
+        """The error of an instance that is asked for a shard that it does not keep."""
+        return self._not_keeper(1 + number, "This group, queue, or topic's delayed messages are")
+
+    def _not_keeper(self, role: int, what: str) -> TMSError:
         try:
-            owner = self._owner(COORDINATOR, 1)
+            owner = self._role(role)
         except Unavailable as error:
             return error
         if owner.id == self._record.id:
-            return Unavailable("This instance begins to coordinate. Try again.")
-        return self.not_owner(owner, "Transactions, groups, queues and delayed messages are")
+            return _begins(role)
+        return self.not_owner(owner, what)
 
     def not_owner(self, owner: InstanceRecord | None = None, what: str = "This is") -> TMSError:
         """The error of an instance that is asked for what another one owns."""
@@ -298,8 +378,8 @@ class Cluster:
         )
 
     def pin(self, place: str, id: str | None) -> None:
-        """Choose the owner of a partition (`UID/NUMBER`, `0/0`: the coordinator); None: as it is
-        placed. Raises `StorageUnavailable` when others do at the same time."""
+        """Choose the owner of a place (`UID/NUMBER`; see `place_of`); None: as it is placed. Raises
+        `StorageUnavailable` when others do at the same time."""
         raw = self._metadata.get(keys.PINS)
         pins = {} if raw is None else msgspec.json.decode(raw, type=dict[str, str])
         pins.pop(place, None)
@@ -420,3 +500,8 @@ class Cluster:
     def ask(self, question: Callable[[], None]) -> None:
         """See `Owners`."""
         self._asking.submit(question)
+
+
+def _begins(role: int) -> Unavailable:
+    what = f"keep the shard {role - 1}" if role else "coordinate"
+    return Unavailable(f"This instance begins to {what}. Try again.")

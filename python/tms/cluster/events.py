@@ -39,13 +39,13 @@ class ClusterEvents:
         self._draining: frozenset[str] = frozenset()
         self._state = MembershipState.LOST
         self._taken_over = self._released = 0
-        self._coordinates = False
+        self._coordinates, self._shards = False, 0
 
     def newest(self) -> list[ClusterEvent]:
         """All that are remembered, oldest first."""
         return list(self._events)
 
-    def look(self, cluster: Counted, coordinates: bool, opening_s: float) -> None:
+    def look(self, cluster: Counted, coordinates: bool, shards: int, opening_s: float) -> None:
         """Note what is different now."""
         seen = frozenset(one.id for one in cluster.view.instances)
         draining = frozenset(one.id for one in cluster.view.instances if one.draining)
@@ -61,6 +61,8 @@ class ClusterEvents:
         if coordinates != self._coordinates:
             ready = f"ready after {opening_s:.3f} s"
             self._note("coordinates" if coordinates else "coordinates no more", ready * coordinates)
+        if shards != self._shards:
+            self._note("keeps shards", f"{shards}, after {opening_s:.3f} s")
         for what, count in (
             ("took over", cluster.taken_over - self._taken_over),
             ("released", cluster.released - self._released),
@@ -69,7 +71,7 @@ class ClusterEvents:
                 self._note(what, f"{count} partition{'s' * (count > 1)}")
         self._seen, self._draining, self._state = seen, draining, cluster.state
         self._taken_over, self._released = cluster.taken_over, cluster.released
-        self._coordinates = coordinates
+        self._coordinates, self._shards = coordinates, shards
 
     def _note(self, what: str, details: str) -> None:
         self._events.append(ClusterEvent(self._clock.now_ms(), self._id, what, details))

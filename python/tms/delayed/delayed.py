@@ -25,7 +25,7 @@ from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.topics.retention import RetentionClock
 from tms.topics.topics import Topics
-from tms.transactions.transactions import Transactions
+from tms.transactions.participants import OwnCommits, OwnPositions
 
 LIST_MAX = 10_000
 LIST_BYTES = 8 << 20
@@ -36,22 +36,47 @@ _TIMEOUT_S = 30.0
 class DelayedMessages:
     """Messages that wait until they are due. Thread-safe."""
 
-    def __init__(self, topics: Topics, transactions: Transactions) -> None:
+    def __init__(self, topics: Topics, commits: OwnCommits, positions: OwnPositions) -> None:
+        self._shards = topics.shards
         self._store = topics.store
         self._registry = topics.registry
         self._publisher = topics.publisher
-        self._transactions = transactions
+        self._positions = positions
         self._clock = topics.clock
         self._time = RetentionClock(topics.clock, None)
         self._run_in_background = topics.run_in_background
         self._lock = threading.Lock()  # guards what follows
+        self._kept: frozenset[int] = frozenset()  # shards
         self._waiting: dict[int, DelayQueue] = {}  # by topic uid
         self._gone: TMSError | None = None
         self._deleted: set[int] = set()
         self._scheduler = Scheduler(
-            topics.registry, transactions, topics.clock, self._time.now_ms, self._topics, self.tidy
+            topics.registry, commits, topics.clock, self._time.now_ms, self._topics, self.tidy
         )
+
+    # -- shards ------------------------------------------------------------------------------------
+
+    def open(self, number: int) -> None:
+        """Keep the delayed messages of the topics of a shard."""
+        self._kept |= {number}
         self.find(at_start=True)
+
+    def close(self, number: int) -> None:
+        """Keep them no more."""
+        with self._lock:
+            self._kept -= {number}
+            gone = [
+                self._waiting.pop(uid)
+                for uid, waiting in [*self._waiting.items()]
+                if self._shards.of_delayed(waiting.stored.name) == number
+            ]
+        self._retire(gone, self._shards.missing(number))
+
+    def _retire(self, gone: Sequence[DelayQueue], reason: TMSError) -> None:
+        for waiting in gone:
+            waiting.retire(reason)
+            self._scheduler.forget(waiting.stored.uid)
+            self._store.let_go(keys.delayed_map(waiting.stored.uid))
 
     @property
     def lateness(self) -> Lateness:
@@ -187,7 +212,8 @@ class DelayedMessages:
             return
         for name, record in self._registry.all():
             with self._lock:
-                if record.uid in uids - self._waiting.keys() - self._deleted:
+                is_kept = self._shards.of_delayed(name) in self._kept
+                if is_kept and record.uid in uids - self._waiting.keys() - self._deleted:
                     queue = self._waiting[record.uid] = self._make(name, record.uid)
                     if at_start:
                         queue.stored.lost = False
@@ -212,15 +238,13 @@ class DelayedMessages:
             gone.retire(TopicNotFound("The topic was deleted."))
             self._scheduler.forget(uid)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Stop moving, and let nothing new in."""
         reason = Closed("The engine is closed; open it again.")
         with self._lock:
             self._gone = reason
         self._scheduler.stop()
-        for waiting in self._topics():
-            waiting.retire(reason)
-            self._store.let_go(keys.delayed_map(waiting.stored.uid))
+        self._retire(self._topics(), reason)
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -255,16 +279,19 @@ class DelayedMessages:
         queue = self._waiting.get(uid)
         if queue is not None:
             return queue
+        number = self._shards.of_delayed(name)
         with self._lock:
             if self._gone is not None:
                 raise again(self._gone)
+            if number not in self._kept:
+                raise self._shards.missing(number)
             if uid in self._deleted:
                 raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
             return self._waiting.setdefault(uid, self._make(name, uid))
 
     def _make(self, name: TopicName, uid: int) -> DelayQueue:
         return DelayQueue(
-            StoredDelayQueue(self._store, name, uid, self._transactions),
+            StoredDelayQueue(self._store, name, uid, self._positions),
             self._clock,
             self._time.now_ms,
             self._run_in_background,

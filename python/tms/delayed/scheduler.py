@@ -29,7 +29,7 @@ from tms.events import EventLog
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
 from tms.topics.registry import Registry
-from tms.transactions.transactions import Transactions
+from tms.transactions.participants import OwnCommits
 
 BATCH_BYTES = 8 << 20
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
@@ -67,14 +67,14 @@ class Scheduler:
     def __init__(
         self,
         registry: Registry,
-        transactions: Transactions,
+        commits: OwnCommits,
         clock: Clock,
         now_ms: Callable[[], int],
         topics: Callable[[], list[DelayQueue]],
         tidy: Callable[[], None],
     ) -> None:
         self._registry = registry
-        self._transactions = transactions
+        self._commits = commits
         self._clock = clock
         self._now_ms = now_ms
         self._topics = topics
@@ -183,6 +183,7 @@ class Scheduler:
                     PositionKey(GROUP, name, 0),
                     taken.moved.position(),
                     str(before.position()) if before.before else "",
+                    waiting.stored.mover,
                 )
                 request = Commit(
                     blocks=tuple(TopicBlock(name, new) for new in blocks),
@@ -207,7 +208,7 @@ class Scheduler:
             self._require_alive(waiting)
             waiting.stored.require_owned()
 
-        pending = self._transactions.submit_commit(request, Durability.SYNCED, begun)
+        pending = self._commits.submit_own(request, begun)
         while True:
             try:
                 pending.result(_WAIT_S)

@@ -8,10 +8,11 @@ Invariants
 * Entries of earlier moves are gone before the next one is committed; so one position says enough.
 * A request is durable before its entries are moved: a repetition of what is in the log for good is
   never stored again.
-* In a store that others write to, each owner raises the epoch first, and makes sure that nothing
-  which another one began to move can be committed any more. A request is stored, then the epoch
-  looked at, then its entries stored, then the epoch looked at: so who takes over finds the request
-  of every entry that may still come. What is not whole then is cancelled for good.
+* Who reads everything again takes the position first, so nothing that was begun to be moved before,
+  here or elsewhere, is moved any more.
+* In a store that others write to, each owner raises the epoch first. A request is stored, then the
+  epoch looked at, then its entries stored, then the epoch looked at: so who takes over finds the
+  request of every entry that may still come. What is not whole then is cancelled for good.
 * Several may take over at once. Each decides of the newest requests by compare-and-set of their
   rows, so all decide the same; then it notes at the head, as its owner, up to where requests are
   settled. A request from before that nobody has decided of was stored too late, and never counts.
@@ -48,8 +49,9 @@ from tms.log.records import decode, encode
 from tms.model import keys
 from tms.model.delayed import SEQUENCE_MAX, DelayedId
 from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Owner, PositionKey
 from tms.store.base import Map, Row, Store, pages
-from tms.transactions.transactions import Transactions
+from tms.transactions.participants import OwnPositions
 
 RESERVED = 1 << 20  # sequences given away with one write
 SCAN_BYTES = 4 << 20
@@ -74,7 +76,7 @@ class RowWrites:
 class StoredDelayQueue:
     """What is stored of one topic. The caller holds the topic's lock, but for `peek` and `scan`."""
 
-    def __init__(self, store: Store, name: TopicName, uid: int, transactions: Transactions) -> None:
+    def __init__(self, store: Store, name: TopicName, uid: int, positions: OwnPositions) -> None:
         self.name = name
         self.uid = uid
         self.shared = store.shared
@@ -87,7 +89,8 @@ class StoredDelayQueue:
         self.requests = Requests()
         self.head = Head(0, 1)
         self._store = store
-        self._transactions = transactions
+        self.mover: Owner | None = None  # who alone may move the position
+        self._positions = positions
         self._map: Map | None = None
         self._unsynced = False  # whether a power loss may take what was stored
 
@@ -279,10 +282,8 @@ class StoredDelayQueue:
         old = Head(0, 1) if raw is None else decode(raw, Head, HEAD)
         self.head = Head(old.epoch + 1, old.reserved + RESERVED, old.settled)
         self._set(HEAD, raw, encode(self.head))
-        if self.shared:
-            self._transactions.manager.confirm()
-        self._transactions.settle()
-        self.moved = Moved.of(self._transactions.positions(self.name, GROUP).get(0))
+        self.mover, position = self._positions.take(PositionKey(GROUP, self.name, 0))
+        self.moved = Moved.of(position)
         # An earlier topic of this name may have left the position.
         self.next_sequence = max(old.reserved, self.moved.before)
         self.requests = Requests(self._stored_requests)

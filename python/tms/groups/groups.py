@@ -1,8 +1,14 @@
-"""The groups of one engine: who is a member, who reads what, and how far they are behind."""
+"""The groups of one engine: who is a member, who reads what, and how far they are behind.
+
+Invariants
+
+* What concerns a group is answered from its shard; one that this process does not keep is refused.
+"""
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 
 from tms.errors import GroupNotFound, TMSError, TopicNotFound
@@ -21,31 +27,66 @@ from tms.model.group import (
     check_member,
     check_session,
 )
-from tms.model.topic import SYSTEM_NAMESPACE, TopicName
-from tms.model.transaction import PositionKey, check_group
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Owner, PositionChange, PositionKey, check_group
+from tms.topics.shards import GROUPS, POSITIONS
 from tms.topics.topics import Topics
-from tms.transactions.transactions import Transactions
 
-GROUPS = TopicName(SYSTEM_NAMESPACE, "_groups")
-POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
 _log = EventLog(__name__)
+
+
+class GroupShard:
+    """The groups of one shard. Raises what keeps its journals from being read."""
+
+    def __init__(self, topics: Topics, number: int) -> None:
+        turn = threading.RLock()
+        self.members = Members(
+            topics.journal_of_shard(GROUPS, number),
+            topics.registry,
+            topics.clock,
+            self._undisturbed,
+        )
+        journal = topics.journal_of_shard(POSITIONS, number)
+        self.positions = GroupPositions(journal, lambda: topics.decisions, self.members, turn)
+        self.positions.load()
+        self.members.load()
+
+    def _undisturbed(self, keys: Collection[PositionKey], do: Callable[[], bool]) -> bool:
+        return self.positions.undisturbed(keys, do)
 
 
 class LogGroups:
     """The groups of one engine. Thread-safe."""
 
-    def __init__(self, topics: Topics, transactions: Transactions) -> None:
-        self._registry = registry = topics.registry
-        manager = transactions.manager
-        journal = topics.journal(GROUPS)
-        self._members = Members(journal, registry, topics.clock, manager.alone)
-        positions = topics.journal(POSITIONS, manager.fate)
-        self._positions = GroupPositions(positions, manager, self._members)
-        transactions.join_positions(self._positions)
-        self._positions.load()
-        self._members.load()
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._registry = topics.registry
+        self._kept: dict[int, GroupShard] = {}
         self._lags = Lags(topics.fetcher, topics.clock)
         self._lock = threading.Lock()  # guards the lags
+
+    # -- shards ------------------------------------------------------------------------------------
+
+    def open(self, number: int) -> None:
+        """Keep a shard. Raises what keeps its journals from being read."""
+        self._kept = {**self._kept, number: GroupShard(self._topics, number)}
+
+    def close(self, number: int) -> None:
+        """Keep it no more."""
+        self._kept = {n: shard for n, shard in self._kept.items() if n != number}
+
+    def at(self, number: int) -> GroupShard:
+        """A shard that is kept here. Raises `NotOwner`, `Unavailable`."""
+        shard = self._kept.get(number)
+        if shard is None:
+            raise self._topics.shards.missing(number)
+        return shard
+
+    def _of(self, group: str) -> GroupShard:
+        return self.at(self._topics.shards.of_group(group))
+
+    # -- members -----------------------------------------------------------------------------------
 
     def poll(
         self,
@@ -61,20 +102,22 @@ class LogGroups:
         `TopicNotFound`, `Invalid`, `Overloaded`."""
         key = GroupKey(check_group(group), topic)
         poll = Poll(check_member(member), check_session(session_s), holding)
-        return self._members.poll(key, poll, reading)
+        return self._of(group).members.poll(key, poll, reading)
 
     def leave(self, topic: TopicName, group: str, member: str) -> None:
         """A member leaves: its partitions go to others at once. May be repeated. Raises
         `TopicNotFound`, `Invalid`."""
         poll = Poll(check_member(member), SESSION_S, {}, leaving=True)
-        self._members.poll(GroupKey(check_group(group), topic), poll, reading=False)
+        key = GroupKey(check_group(group), topic)
+        self._of(group).members.poll(key, poll, reading=False)
 
     def describe(self, topic: TopicName, group: str) -> GroupInfo:
         """How a group stands. Raises `TopicNotFound`, `GroupNotFound`."""
         partitions = self._registry.find(topic).partitions
         key = GroupKey(check_group(group), topic)
-        membership, left_s = self._members.look(key)
-        if not membership.sessions and not self._positions.of(group, topic):
+        shard = self._of(group)
+        membership, left_s = shard.members.look(key)
+        if not membership.sessions and not shard.positions.of(group, topic):
             raise GroupNotFound(
                 f"The topic {topic} has no group {group!r}: nobody is a member of it, and it has "
                 "no positions.",
@@ -83,12 +126,16 @@ class LogGroups:
             )
         return self._info(key, membership, left_s, partitions)
 
-    def list_groups(self, topic: TopicName) -> list[GroupSummary]:
-        """The groups of a topic, by name. Raises `TopicNotFound`."""
+    def list_groups(
+        self, topic: TopicName, shards: Iterable[int] | None = None
+    ) -> list[GroupSummary]:
+        """The groups of a topic, by name, in some shards or in all. Raises `TopicNotFound`,
+        `NotOwner` for a shard that is not kept here."""
         partitions = self._registry.find(topic).partitions
+        numbers = range(self._topics.shards.count) if shards is None else shards
         return [
-            self._info(key, *self._members.look(key), partitions).summary()
-            for key in self._keys()
+            self._info(key, *self._of(key.group).members.look(key), partitions).summary()
+            for key in self._keys([self.at(number) for number in numbers])
             if key.topic == topic
         ]
 
@@ -97,28 +144,79 @@ class LogGroups:
         whose lag can be told."""
         groups: list[GroupInfo] = []
         try:
-            for key in self._keys():
+            for key in self._keys(self._kept.values()):
                 with contextlib.suppress(TopicNotFound):  # deleted, its positions are still here
                     partitions = self._registry.find(key.topic).partitions
                     if partitions <= partitions_max:
-                        groups.append(self._info(key, *self._members.look(key), partitions))
+                        look = self._of(key.group).members.look(key)
+                        groups.append(self._info(key, *look, partitions))
                         partitions_max -= partitions
         except TMSError as error:
             _log.warning("lag_unknown", why=str(error))
         return groups
 
+    # -- positions ---------------------------------------------------------------------------------
+
+    def _positions_of(self, topic: TopicName, group: str) -> GroupPositions:
+        return self.at(self._topics.shards.of_position(topic, group)).positions
+
+    def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
+        """A group's positions in a topic."""
+        return self._positions_of(topic, group).of(group, topic)
+
+    def move(
+        self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
+    ) -> None:
+        """Move positions outside of a transaction; those of a group all or none. Raises `Conflict`,
+        `Fenced`."""
+        for positions, some in self._by_shard(changes).items():
+            positions.move(some, durability)
+
+    def _by_shard(
+        self, changes: Sequence[PositionChange]
+    ) -> dict[GroupPositions, list[PositionChange]]:
+        shards: dict[GroupPositions, list[PositionChange]] = {}
+        for change in changes:
+            positions = self._positions_of(change.key.topic, change.key.group)
+            shards.setdefault(positions, []).append(change)
+        return shards
+
+    def forget_positions(self, topic: TopicName, group: str) -> None:
+        """Forget where a group stands in a topic: it begins anew."""
+        self._positions_of(topic, group).forget(group, topic)
+
+    def take(self, key: PositionKey) -> tuple[Owner, Position | None]:
+        """See `GroupPositions.take`."""
+        return self._positions_of(key.topic, key.group).take(key)
+
+    def shorten_journals(
+        self, entries_max: int, durable: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Let a start read the positions as they are now where it had more entries to read. For
+        `durable` see `OwnCommits`."""
+        for shard in self._kept.values():
+            shard.positions.shorten(entries_max, durable)
+
+    # -- operating ---------------------------------------------------------------------------------
+
     def forget_members(self) -> None:
         """Nobody who was a member before this start will come back: others need not wait for their
         sessions."""
-        self._members.forget()
+        for shard in self._kept.values():
+            shard.members.forget()
 
     def tidy(self) -> None:
         """What is to be done now and then."""
-        self._members.tidy()
+        for shard in self._kept.values():
+            shard.members.tidy()
+            shard.positions.learn()
 
-    def _keys(self) -> list[GroupKey]:
-        moved = (GroupKey(*place) for place in self._positions.groups())
-        return sorted({*moved, *self._members.groups()})
+    def _keys(self, shards: Iterable[GroupShard]) -> list[GroupKey]:
+        keys: set[GroupKey] = set()
+        for shard in shards:
+            keys.update(GroupKey(*place) for place in shard.positions.groups())
+            keys.update(shard.members.groups())
+        return sorted(keys)
 
     def _info(
         self,
@@ -127,7 +225,7 @@ class LogGroups:
         left_s: Mapping[str, float],
         partitions: int,
     ) -> GroupInfo:
-        positions = self._positions.of(*key)
+        positions = self._of(key.group).positions.of(*key)
         members = [
             MemberInfo(
                 member,

@@ -1,38 +1,48 @@
-"""The members of all groups, kept in the journal `system:_groups`, and their sessions.
+"""The members of the groups of a shard, over its journal in `system:_groups`, and their sessions.
 
 Invariants
 
 * What a member is told was journaled before. A journal that fails leaves everybody what he has.
-* While an owner changes, nothing is committed: what the one before committed stands in the
-  positions that the next one reads, and what comes later is refused (`Fenced`).
+* A partition changes its owner while no transaction holds its position, and nobody moves it: what
+  the one before committed stands in the positions that the next one reads, and what comes later is
+  refused (`Fenced`).
 * Sessions follow the monotonic clock and begin anew at a start. They end for those whom somebody
   else waits for; a member who is alone may be late.
-* Of a group without members nothing is kept; generations grow over all groups together, so that
+* Of a group without members nothing is kept; generations grow over all groups of a shard, so that
   one that comes back has none of its old epochs.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tms.clock import Clock
-from tms.errors import Fenced, Overloaded, TopicNotFound
-from tms.groups.membership import Change, GroupKey, Membership, Poll, decode_entry, encode_entry
+from tms.errors import Fenced, Overloaded, StorageUnavailable, TopicNotFound
+from tms.groups.membership import (
+    Change,
+    GroupKey,
+    Membership,
+    Owned,
+    Poll,
+    decode_entry,
+    encode_entry,
+)
 from tms.journal.journaled import Cells, Journaled, JournalEntry
 from tms.model.group import GroupStanding
 from tms.model.topic import Durability
-from tms.model.transaction import PositionChange
+from tms.model.transaction import PositionChange, PositionKey
 from tms.topics.internal_topic import InternalTopic
 from tms.topics.registry import Registry
 
 MEMBERS_MAX = 1_000  # of a group
-GROUPS_MAX = 10_000  # with members
+GROUPS_MAX = 10_000  # of a shard, with members
 ENTRIES_MAX = 10_000  # of the journal, before it is shortened
+ATTEMPTS = 8
 LATE_S = 60.0  # after its session a member is forgotten, even if nobody waits for it
 _GENERATION = b"generation"  # the key of the entry that keeps the number alone
 _NOBODY = Membership()
 _Event = tuple[GroupKey, Change] | int  # a change of a group, or a generation
+Undisturbed = Callable[[Collection[PositionKey], Callable[[], bool]], bool]
 
 
 @dataclass(slots=True)
@@ -110,19 +120,20 @@ def _snapshot(groups: _Groups) -> Iterator[_Event]:
 
 
 class Members:
-    """The members of all groups. Thread-safe. `alone` keeps commits out meanwhile."""
+    """The members of the groups of a shard. Thread-safe. `undisturbed` does something while nobody
+    moves these positions."""
 
     def __init__(
         self,
         journal: InternalTopic,
         registry: Registry,
         clock: Clock,
-        alone: Callable[[], AbstractContextManager[None]],
+        undisturbed: Undisturbed,
     ) -> None:
         self._journal = journal
         self._registry = registry
         self._clock = clock
-        self._alone = alone
+        self._undisturbed = undisturbed
         self._lock = threading.RLock()
         machine = _MembersMachine(clock)
         self._sessions = machine.sessions
@@ -149,11 +160,30 @@ class Members:
             change = self._decide(key, poll, partitions)
             if change is None:
                 return self._answer(key, poll, partitions, reading)
-        with self._alone(), self._lock:
-            change = self._decide(key, poll, partitions)
-            if change is not None:
-                self._journaled.write([(key, change)], Durability.SYNCED)
+        self._change(key, change, poll, partitions)
+        with self._lock:
             return self._answer(key, poll, partitions, reading)
+
+    def _change(
+        self, key: GroupKey, change: Change | None, poll: Poll | None, partitions: int
+    ) -> None:
+        """Let what is decided happen, while nobody moves the positions that get another owner."""
+        for _ in range(ATTEMPTS):
+            moving = _moving(key, change)
+
+            def write(moving: set[PositionKey] = moving) -> bool:
+                nonlocal change
+                with self._lock:
+                    change = self._decide(key, poll, partitions)
+                    if not _moving(key, change) <= moving:
+                        return False
+                    if change is not None:
+                        self._journaled.write([(key, change)], Durability.SYNCED)
+                    return True
+
+            if self._undisturbed(moving, write):
+                return
+        raise StorageUnavailable(f"The group {key.group} changes too often. Try again.")
 
     def _decide(self, key: GroupKey, poll: Poll | None, partitions: int) -> Change | None:
         groups, now_s = self._journaled.load(), self._clock.monotonic_s()
@@ -255,15 +285,19 @@ class Members:
             self._expire(key)
 
     def _expire(self, key: GroupKey) -> None:
-        with self._lock:
-            late_s = self._clock.monotonic_s() - LATE_S
-            if all(session.until_s > late_s for session in self._sessions.get(key, {}).values()):
-                return
         try:
             partitions = self._registry.find(key.topic).partitions
         except TopicNotFound:
             partitions = 0
-        with self._alone(), self._lock:
+        with self._lock:
+            late_s = self._clock.monotonic_s() - LATE_S
+            if all(session.until_s > late_s for session in self._sessions.get(key, {}).values()):
+                return
             change = self._decide(key, None, partitions)
-            if change is not None:
-                self._journaled.write([(key, change)], Durability.SYNCED)
+        self._change(key, change, None, partitions)
+
+
+def _moving(key: GroupKey, change: Change | None) -> set[PositionKey]:
+    """The positions of the partitions that get another owner."""
+    edits = () if change is None else change.edits
+    return {PositionKey(*key, edit.partition) for edit in edits if isinstance(edit, Owned)}

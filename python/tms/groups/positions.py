@@ -7,6 +7,7 @@ write pointer there, like any message, so they count exactly if it commits.
 Invariants
 
 * A change that expects another position than there is changes nothing.
+* What a transaction is about to change is held until that has ended: nobody else changes it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,12 +17,16 @@ from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange, PositionKey
 
+Move = tuple[PositionKey, Position | None]
+
 
 class Positions:
-    """All positions. Not thread-safe."""
+    """The positions of a shard. Not thread-safe."""
 
     def __init__(self) -> None:
         self._positions: dict[tuple[str, TopicName], dict[int, Position]] = {}
+        self.prepared: dict[int, list[Move]] = {}  # by transaction
+        self._held: dict[PositionKey, int] = {}  # by whom
 
     def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
         """A group's positions in a topic, by partition."""
@@ -55,6 +60,34 @@ class Positions:
                     partition=key.partition,
                     position=now,
                 )
+
+    def holders(self, keys: Iterable[PositionKey]) -> set[int]:
+        """The transactions that hold some of these."""
+        held = self._held
+        return {held[key] for key in keys if key in held} if held else set()
+
+    def holders_of(self, group: str, topic: TopicName) -> set[int]:
+        """The transactions that hold some of a group's positions in a topic."""
+        return {id for key, id in self._held.items() if (key.group, key.topic) == (group, topic)}
+
+    def are_held(self, keys: Iterable[PositionKey], id: int) -> bool:
+        """Whether a transaction holds all of these."""
+        return all(self._held.get(key) == id for key in keys)
+
+    def hold(self, id: int, moves: Iterable[Move]) -> None:
+        """A transaction has prepared these."""
+        prepared = self.prepared.setdefault(id, [])
+        for move in moves:
+            prepared.append(move)
+            self._held[move[0]] = id
+
+    def end(self, id: int, committed: bool) -> None:
+        """A transaction has ended: what it prepared is done, or let go."""
+        for key, position in self.prepared.pop(id, ()):
+            if self._held.get(key) == id:
+                del self._held[key]
+                if committed:
+                    self.apply(key, position)
 
     def of_key(self, key: PositionKey) -> Position | None:
         """One position."""

@@ -29,7 +29,8 @@ Keys in `metadata`, all ASCII:
     partition/{uid:08x}/{partition:05d}    epoch and segments
     producers/{uid:08x}/{partition:05d}    snapshot of the idempotent producers' windows
     compaction/{uid:08x}/{partition:05d}   how far a partition is compacted, what is left to do
-    journal/{uid:08x}                      from where an internal topic is to be read
+    journal/{uid:08x}[/{partition:05d}]    from where a partition of an internal topic is read; the
+                                           first one without its number
     counter/topic-uid                      the last topic uid given out
     deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
     clock/retention                        the latest time by which retention was judged, ms
@@ -39,6 +40,7 @@ Keys in `metadata`, all ASCII:
     owner                                  which process owns the store; see `tms.cluster.ownership`
     instance/{id}                          an instance of a cluster; see `tms.cluster.standing`
     cluster/pins                           partitions whose owner people have chosen
+    shards                                 how many there are; see `tms.model.shard`
 
 Invariants
 
@@ -65,6 +67,7 @@ TRANSACTIONS_IMAGE = b"transactions/image"
 OWNER = b"owner"
 INSTANCE_PREFIX = b"instance/"
 PINS = b"cluster/pins"
+SHARDS = b"shards"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 
@@ -172,9 +175,10 @@ def compaction_key(topic_uid: int, partition: int) -> bytes:
     return b"compaction/%08x/%05d" % (topic_uid, partition)
 
 
-def journal_key(topic_uid: int) -> bytes:
-    """The key of the note from where an internal topic is to be read."""
-    return b"journal/%08x" % topic_uid
+def journal_key(topic_uid: int, partition: int) -> bytes:
+    """The key of the note from where a partition of an internal topic is to be read."""
+    key = b"journal/%08x" % topic_uid
+    return b"%b/%05d" % (key, partition) if partition else key
 
 
 def deleted_key(topic_uid: int) -> bytes:

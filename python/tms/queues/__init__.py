@@ -19,7 +19,8 @@ over the journal and the log
     waiters       who waits for messages
     checks        what callers ask, checked
     queue         one open queue
-    queues        all queues of an engine
+    shard         the queues of one shard, over their journal
+    queues        the facade: all queues of an engine
 """
 
 from tms.queues.queues import Queues

@@ -34,12 +34,7 @@ from tms.model.queue import (
     partition_of_origin,
     redrive_group,
 )
-from tms.model.topic import (
-    MESSAGE_BYTES_MAX,
-    Durability,
-    TopicName,
-    TopicSettings,
-)
+from tms.model.topic import MESSAGE_BYTES_MAX, TopicName, TopicSettings
 from tms.model.transaction import (
     Commit,
     PositionChange,
@@ -49,7 +44,7 @@ from tms.model.transaction import (
 from tms.queues.queue import OpenQueue
 from tms.queues.reading import readable_ends
 from tms.topics.topics import Topics
-from tms.transactions.transactions import Transactions
+from tms.transactions.participants import OwnCommits, OwnPositions
 
 LETTERS, LETTER_BYTES = 1_000, 4 << 20
 COMMIT_TIMEOUT_S = 30.0
@@ -77,10 +72,11 @@ class Letter(NamedTuple):
 class DeadLetters:
     """Moves messages into dead letter topics and back. Of a queue one thread at a time moves."""
 
-    def __init__(self, topics: Topics, transactions: Transactions) -> None:
+    def __init__(self, topics: Topics, commits: OwnCommits, positions: OwnPositions) -> None:
         self._log = topics.fetcher
         self._registry = topics.registry
-        self._transactions = transactions
+        self._commits = commits
+        self._positions = positions
 
     # -- there -------------------------------------------------------------------------------------
 
@@ -204,7 +200,7 @@ class DeadLetters:
 
     def _count(self, queue: OpenQueue, name: TopicName) -> int:
         ends = self._log.offsets(name, Position.latest())
-        positions = self._transactions.positions(name, redrive_group(queue.group, queue.topic))
+        positions = self._positions.positions(name, redrive_group(queue.group, queue.topic))
         starts: dict[Position, Mapping[int, int]] = {}
         count = 0
         for partition, stop in ends.items():
@@ -235,7 +231,7 @@ class DeadLetters:
     def _redrive_some(self, queue: OpenQueue, key: PositionKey, limit: int) -> int | None:
         """Move some dead letters in one transaction; None when none is left. Raises `Conflict` when
         another redrive runs at the same time."""
-        committed = self._transactions.positions(key.topic, key.group).get(key.partition)
+        committed = self._positions.positions(key.topic, key.group).get(key.partition)
         start = committed or Position.earliest()
         fetched = self._log.fetch(
             key.topic, [PartitionPosition(key.partition, start)], LETTER_BYTES
@@ -273,12 +269,11 @@ class DeadLetters:
 
     def _move(self, request: Commit) -> None:
         """Commit blocks that were made here, of messages that were checked when published."""
-        pending = self._transactions.submit_commit(request, Durability.SYNCED, _unchecked)
-        pending.result(COMMIT_TIMEOUT_S)
+        self._commits.submit_own(request, _nothing).result(COMMIT_TIMEOUT_S)
 
 
-def _unchecked() -> None:
-    """That it has begun: there is nothing to be done."""
+def _nothing() -> None:
+    """It has begun."""
 
 
 def _without(headers: Mapping[str, bytes]) -> Mapping[str, bytes]:

@@ -2,23 +2,16 @@
 
 Invariants
 
-* The journal `system:_queues` is the truth; it is read when it is first needed, and again after a
-  write of it failed.
-* A queue belongs to one generation of its topic: of a topic that was created anew it begins anew,
-  at the first message and with another epoch, and keeps its settings.
+* What concerns a queue is answered from its shard; one that this process does not keep is refused.
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 
-import msgspec
-
 from tms.block.received import Received
-from tms.errors import Conflict, DataCorrupt, Invalid, TopicNotFound
-from tms.journal.journaled import Cells, JournalEntry, together, unreadable
-from tms.model.position import Position, PositionKind
+from tms.errors import Conflict, DataCorrupt, Invalid
+from tms.model.position import Position
 from tms.model.queue import (
     DELAY_S_MAX,
     LEASE_S_MAX,
@@ -31,24 +24,18 @@ from tms.model.queue import (
     check_cause,
     check_seconds,
 )
-from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName, strongest
+from tms.model.topic import TopicName
 from tms.model.transaction import check_group
-from tms.queues.checks import check_dead_letter, differences, not_found, parsed
+from tms.queues.checks import check_dead_letter, differences, parsed
 from tms.queues.dead_letters import DeadLetters
-from tms.queues.entries import NOWHERE, Declared, encode
-from tms.queues.journal import QueueJournal
-from tms.queues.queue import OpenQueue, QueueServices
+from tms.queues.queue import OpenQueue
 from tms.queues.reading import readable_ends
-from tms.queues.replay import replayed
-from tms.queues.settling import Settling
-from tms.queues.state import QueueState
+from tms.queues.shard import QueueShard
 from tms.queues.upkeep import QueueUpkeep
 from tms.topics.registry import TopicRecord
 from tms.topics.topics import Topics
-from tms.transactions.transactions import Transactions
+from tms.transactions.participants import OwnCommits, OwnPositions
 
-QUEUES = TopicName(SYSTEM_NAMESPACE, "_queues")
-ENTRIES_MAX, BYTES_MAX = 200_000, 64 << 20  # of the journal that a start reads
 LOOK_S = 5.0  # how long one waits before looking again, whatever happens
 WAIT_S_MAX = 3_600.0
 REDRIVE_MAX = 1_000_000
@@ -57,30 +44,50 @@ REDRIVE_MAX = 1_000_000
 class Queues:
     """The queues of one engine. Thread-safe; see `QueuesApi`."""
 
-    def __init__(self, topics: Topics, transactions: Transactions, random: Random) -> None:
+    def __init__(
+        self, topics: Topics, commits: OwnCommits, positions: OwnPositions, random: Random
+    ) -> None:
+        self._topics = topics
         self._log = topics.fetcher
         self._registry = topics.registry
         self._clock = topics.clock
+        self._commits = commits
         self._random = random
-        self._manager = transactions.manager
-        self._journal = QueueJournal(topics.journal(QUEUES), self._replay)
-        self._lock = threading.RLock()  # guards which queues there are
-        self._queues: dict[tuple[str, TopicName], OpenQueue] = {}
-        self._open_pointers: set[int] = set()  # of the last replay, which nobody follows yet
-        self._settling = Settling(
-            self._journal,
-            self._manager,
-            lambda group, topic: self._find(group, topic)[0],
-            lambda group, topic: self._queues.get((group, topic)),
-            self.opened,
-            self._durability,
-        )
-        transactions.join(self._settling)
-        self._dead = DeadLetters(topics, transactions)
+        self._kept: dict[int, QueueShard] = {}
+        self._dead = DeadLetters(topics, commits, positions)
         self._upkeep = QueueUpkeep(self._dead, self._known_queues, topics.clock)
-        self._services = QueueServices(
-            self._log, self._journal, self._clock, random, self._upkeep.kick
-        )
+
+    # -- shards ------------------------------------------------------------------------------------
+
+    def open(self, number: int) -> None:
+        """Keep a shard. In a store of several the journal is taken over now, else it is read when
+        it is needed, or has to be rewound. Raises what keeps it from being read."""
+        shard = QueueShard(self._topics, number, self._random, self._upkeep.kick)
+        if self._topics.partitions.are_of_several:
+            shard.load()
+        if not self._topics.store.shared:  # what is stored there outlives its machines
+            shard.rewind()
+        self._kept = {**self._kept, number: shard}
+
+    def close(self, number: int) -> None:
+        """Keep it no more: who waits looks again."""
+        shard = self._kept.get(number)
+        self._kept = {n: kept for n, kept in self._kept.items() if n != number}
+        if shard is not None:
+            shard.close()
+
+    def at(self, number: int) -> QueueShard:
+        """A shard that is kept here. Raises `NotOwner`, `Unavailable`."""
+        shard = self._kept.get(number)
+        if shard is None:
+            raise self._topics.shards.missing(number)
+        return shard
+
+    def _of(self, topic: TopicName, group: str) -> QueueShard:
+        return self.at(self._topics.shards.of_queue(topic, group))
+
+    def _find(self, group: str, topic: TopicName) -> tuple[OpenQueue, TopicRecord]:
+        return self._of(topic, group).find(group, topic)
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -90,13 +97,7 @@ class Queues:
         check_group(group)
         topic.require_writable()
         check_dead_letter(group, topic, settings)
-        record = self._registry.find(topic)
-        self._load()
-        with self._lock:
-            queue = self._queues.get((group, topic))
-            if queue is None:
-                queue = self._make(group, topic, record, settings)
-        queue, _ = self._find(group, topic)
+        queue = self._of(topic, group).declare(topic, group, settings)
         if queue.state.settings != settings:
             raise Conflict(
                 f"The queue {group} of {topic} exists with other settings: "
@@ -107,69 +108,30 @@ class Queues:
             )
         return self._info(queue)
 
-    def _make(
-        self, group: str, topic: TopicName, record: TopicRecord, settings: QueueSettings
-    ) -> OpenQueue:
-        starts = self._starts(topic, Position.parse(settings.start))
-        epoch = self._random.getrandbits(32)
-        declared = Declared(settings, epoch, record.uid, self._clock.now_ms(), starts)
-        queue = self._opened(group, topic, QueueState(declared))
-        batch = self._journal.add([(queue.key(), encode(declared))], Durability.SYNCED)
-        self._queues[group, topic] = queue
-        self._journal.wait(batch)
-        return queue
-
-    def _starts(self, topic: TopicName, start: Position) -> list[tuple[int, int, int]]:
-        if start.kind is PositionKind.EARLIEST:
-            return []
-        return [
-            (partition, offset, NOWHERE)
-            for partition, offset in self._log.offsets(topic, start).items()
-            if offset
-        ]
-
-    def _opened(self, group: str, topic: TopicName, state: QueueState) -> OpenQueue:
-        return OpenQueue(group, topic, state, self._services)
-
     def update(self, topic: TopicName, group: str, changes: Mapping[str, object]) -> QueueInfo:
         """Change settings, fields of `QueueSettings`. Raises `QueueNotFound`, `Invalid`."""
-        queue, _ = self._find(group, topic)
-        with queue.lock:
-            settings = queue.state.settings.changed(changes)
-            check_dead_letter(group, topic, settings)
-            declared = msgspec.structs.replace(queue.state.declared, settings=settings, starts=[])
-            batch = self._journal.add([(queue.key(), encode(declared))], Durability.SYNCED)
-            queue.state.change(declared)
-        self._journal.wait(batch)
-        return self._info(queue)
+        return self._info(self._of(topic, group).update(topic, group, changes))
 
     def describe(self, topic: TopicName, group: str) -> QueueInfo:
         """How a queue stands. Raises `QueueNotFound`, `TopicNotFound`."""
         return self._info(self._find(group, topic)[0])
 
-    def list_queues(self, topic: TopicName) -> list[QueueInfo]:
-        """The queues of a topic, by name."""
+    def list_queues(self, topic: TopicName, shards: Iterable[int] | None = None) -> list[QueueInfo]:
+        """The queues of a topic, by name, in some shards or in all. Raises `NotOwner` for one that
+        is not kept here."""
         self._registry.find(topic)
-        self._load()
-        groups = sorted(group for group, name in self._queues if name == topic)
+        numbers = range(self._topics.shards.count) if shards is None else shards
+        queues = [queue for number in numbers for queue in self.at(number).all()]
+        groups = sorted(queue.group for queue in queues if queue.topic == topic)
         return [self.describe(topic, group) for group in groups]
 
     def delete(self, topic: TopicName, group: str) -> None:
         """Forget a queue, also of a topic that is gone. Its dead letters stay. Raises
         `QueueNotFound`."""
-        self._load()
-        with self._lock:
-            queue = self._queues.get((group, topic))
-            if queue is None:
-                raise not_found(group, topic)
-            with queue.lock:
-                batch = self._journal.add([(queue.key(), None)], Durability.SYNCED)
-                queue.begin_anew(None)
-                del self._queues[group, topic]
-        queue.waiters.wake_all()
-        self._journal.wait(batch)
+        self._of(topic, group).delete(topic, group)
 
     def _info(self, queue: OpenQueue) -> QueueInfo:
+        self._of(queue.topic, queue.group).settling.learn(queue)
         try:
             ends = self._log.offsets(queue.topic, Position.latest())
         except DataCorrupt:
@@ -198,8 +160,10 @@ class Queues:
         check_seconds("wait_s", wait_s, 0, WAIT_S_MAX)
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
-            queue, record = self._find(group, topic)
-            durability = self._durability(queue)  # a token is good once only, if that is synced
+            shard = self._of(topic, group)
+            queue, record = shard.find(group, topic)
+            shard.settling.learn(queue)
+            durability = shard.durability(queue)  # a token is good once only, if that is synced
             received = queue.receive(record.partitions, limit, max(1, bytes_max), durability)
             left_s = deadline_s - self._clock.monotonic_s()
             if received is not None:
@@ -247,8 +211,9 @@ class Queues:
     def ack(self, topic: TopicName, group: str, tokens: Sequence[str]) -> TokenResult:
         """Settle messages: they are never delivered again."""
         parsed_ = parsed(tokens)
-        queue, _ = self._find(group, topic)
-        return queue.ack(parsed_, self._durability(queue))
+        shard = self._of(topic, group)
+        queue, _ = shard.find(group, topic)
+        return queue.ack(parsed_, shard.durability(queue))
 
     def nack(
         self, topic: TopicName, group: str, tokens: Sequence[str], delay_s: float | None = None
@@ -258,9 +223,10 @@ class Queues:
         if delay_s is not None:
             check_seconds("delay_s", delay_s, 0, DELAY_S_MAX)
         parsed_ = parsed(tokens)
-        queue, _ = self._find(group, topic)
+        shard = self._of(topic, group)
+        queue, _ = shard.find(group, topic)
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
-        return queue.nack(parsed_, delay_ms, self._durability(queue))
+        return queue.nack(parsed_, delay_ms, shard.durability(queue))
 
     def extend(
         self, topic: TopicName, group: str, tokens: Sequence[str], lease_s: float | None = None
@@ -269,9 +235,10 @@ class Queues:
         if lease_s is not None:
             check_seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
         parsed_ = parsed(tokens)
-        queue, _ = self._find(group, topic)
+        shard = self._of(topic, group)
+        queue, _ = shard.find(group, topic)
         lease_ms = None if lease_s is None else max(1, round(lease_s * 1_000))
-        return queue.extend(parsed_, lease_ms, self._durability(queue))
+        return queue.extend(parsed_, lease_ms, shard.durability(queue))
 
     def reject(
         self, topic: TopicName, group: str, tokens: Sequence[str], cause: str = ""
@@ -279,8 +246,9 @@ class Queues:
         """Send messages to the dead letters, with a cause."""
         check_cause(cause)
         parsed_ = parsed(tokens)
-        queue, _ = self._find(group, topic)
-        return queue.reject(parsed_, cause or "it was rejected", self._durability(queue))
+        shard = self._of(topic, group)
+        queue, _ = shard.find(group, topic)
+        return queue.reject(parsed_, cause or "it was rejected", shard.durability(queue))
 
     def redrive(self, topic: TopicName, group: str, limit: int = 1_000) -> int:
         """Publish dead letters to the topic again, up to `limit` of those that were not moved yet;
@@ -299,103 +267,21 @@ class Queues:
         """Do what the background does: let leases end, move what is dying; how many."""
         return self._upkeep.tidy()
 
-    def shorten_journal(self) -> None:
-        """Begin the journal anew with every queue as it stands if a start would have to read more
-        than `ENTRIES_MAX` entries, or `BYTES_MAX`. Cut anywhere, nothing is lost: a replay begins
-        where it began before until every queue is written."""
-        journal = self._journal
-        if (journal.length > ENTRIES_MAX or journal.bytes > BYTES_MAX) and journal.known:
-            with closing(self._snapshots()) as snapshots:
-                journal.snapshot(snapshots)
+    def shorten_journals(self) -> None:
+        """Let a start read less where it had much to read."""
+        for shard in self._kept.values():
+            shard.settling.learn_all()
+            shard.shorten(self._commits.durable)
 
-    def _snapshots(self) -> Generator[list[Cells], None, None]:
-        """Each queue as it stands, which waits until that is stored: no more than one does. A
-        snapshot is synced, so the commits that it rests on are synced before."""
-        term = self._journal.term
-        for queue in self.opened():
-            with self._manager.alone(durable=True), queue.lock:
-                if not queue.deleted:
-                    yield from together(queue.snapshot())
-        if self._journal.term is not term:
-            raise unreadable()
-
-    def close(self) -> None:
+    def stop(self) -> None:
         """End the background's work, and let everybody who waits look again."""
         self._upkeep.stop()
-        for queue in self.opened():
-            queue.waiters.wake_all()
-
-    # -- which there are ---------------------------------------------------------------------------
+        for shard in self._kept.values():
+            shard.close()
 
     def opened(self) -> list[OpenQueue]:
-        """Every queue that is known by now."""
-        with self._lock:
-            return [*self._queues.values()]
+        """Every queue that is kept here and known by now."""
+        return [queue for shard in self._kept.values() for queue in shard.opened()]
 
-    def _known_queues(self) -> Iterable[OpenQueue]:
-        self._load()
-        return self.opened()
-
-    def _find(self, group: str, topic: TopicName) -> tuple[OpenQueue, TopicRecord]:
-        record = self._registry.find(topic)
-        if not self._journal.known:
-            self._load()
-        queue = self._queues.get((group, topic))
-        if queue is None:
-            raise not_found(group, topic)
-        if queue.state.declared.topic_uid != record.uid:
-            self._renew(queue, record)
-        return queue, record
-
-    def _renew(self, queue: OpenQueue, record: TopicRecord) -> None:
-        """The topic was created anew."""
-        with queue.lock:
-            before = queue.state.declared
-            if before.topic_uid >= record.uid:
-                return
-            declared = msgspec.structs.replace(
-                before, epoch=self._random.getrandbits(32), topic_uid=record.uid, starts=[]
-            )
-            batch = self._journal.add([(queue.key(), encode(declared))], Durability.SYNCED)
-            queue.begin_anew(QueueState(declared))
-        queue.waiters.wake_all()
-        self._journal.wait(batch)
-
-    def _durability(self, queue: OpenQueue) -> Durability:
-        chosen = queue.state.settings.durability or self._registry.find(queue.topic).durability
-        return strongest(chosen, Durability.WRITTEN)
-
-    def rewind(self) -> None:
-        """Go back to where the log ends, where a power loss took messages that a queue had seen:
-        their offsets are given again. Before anything is stored."""
-        self._load()
-        for queue in self.opened():
-            try:
-                record = self._registry.find(queue.topic)
-            except TopicNotFound:
-                continue
-            if record.uid == queue.state.declared.topic_uid:
-                queue.rewind(range(record.partitions))
-
-    def _load(self) -> None:
-        """Read the journal, unless it is known."""
-        if self._journal.known:
-            return
-        with self._lock:
-            self._journal.load()
-            pointers, self._open_pointers = self._open_pointers, set()
-        for pointer in pointers:
-            self._settling.follow(pointer)
-
-    def _replay(self, entries: Iterator[JournalEntry]) -> None:
-        """Let the queues stand as the journal says."""
-        states, self._open_pointers = replayed(
-            entries, lambda pointer: self._manager.fate(pointer, True), self._clock
-        )
-        for place, state in states.items():
-            if place in self._queues:
-                self._queues[place].replace(state)
-            else:
-                self._queues[place] = self._opened(*place, state)
-        for place in [place for place in self._queues if place not in states]:
-            self._queues.pop(place).replace(None)
+    def _known_queues(self) -> list[OpenQueue]:
+        return [queue for shard in self._kept.values() for queue in shard.all()]

@@ -6,7 +6,7 @@ Invariants
 * A queue that is not declared has no state: entries about it, before its snapshot, are passed over.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from tms.clock import Clock
 from tms.journal.journaled import JournalEntry
@@ -30,10 +30,15 @@ from tms.queues.state import QueueState
 States = dict[tuple[str, TopicName], QueueState]
 
 
+Learn = Callable[[Collection[int]], Callable[[int, bool], Fate]]  # see `Decisions`
+
+
 def replayed(
-    entries: Iterable[JournalEntry], fate: Callable[[int], Fate], clock: Clock
+    entries: Iterable[JournalEntry], learn: Learn, clock: Clock
 ) -> tuple[States, set[int]]:
     """The queues, and the transactions that are open and hold some of their messages."""
+    entries = list(entries)
+    fate = learn({entry.write_pointer for entry in entries} - {0})
     states: States = {}
     now_ms, wall_ms = int(clock.monotonic_s() * 1_000), clock.now_ms()
     for entry in entries:
@@ -53,21 +58,22 @@ def replayed(
             if not entry.write_pointer:
                 state.apply(edit, now_ms, max(0, wall_ms - _when_ms(edit, wall_ms)))
             elif isinstance(edit, Settled):
-                outcome = fate(entry.write_pointer)
+                outcome = fate(entry.write_pointer, True)
                 if outcome is Fate.VISIBLE:
                     state.apply(edit, now_ms)
                 elif outcome is Fate.OPEN:
                     state.hold(offsets_in(edit.runs), entry.write_pointer)
-    return states, _judged(states, fate, now_ms)
+    return states, _judged(states, learn, now_ms)
 
 
-def _judged(states: States, fate: Callable[[int], Fate], now_ms: int) -> set[int]:
+def _judged(states: States, learn: Learn, now_ms: int) -> set[int]:
     """End what transactions hold that have ended; the others."""
     open_ones = set()
+    fate = learn({pointer for queue in states.values() for pointer in queue.holders()})
     for queue in states.values():
         for state in queue.partitions.values():
             for pointer in set(state.held.values()):
-                outcome = fate(pointer)
+                outcome = fate(pointer, True)
                 if outcome is Fate.OPEN:
                     open_ones.add(pointer)
                 else:

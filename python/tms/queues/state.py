@@ -75,6 +75,11 @@ class QueueState:
         """How many messages were looked at and are not settled."""
         return sum(len(partition.out) for partition in self.partitions.values())
 
+    def holders(self) -> set[int]:
+        """The commits under way that settle something here."""
+        held = [partition.held for partition in self.partitions.values() if partition.held]
+        return {pointer for each in held for pointer in each.values()}
+
     def rewound(self, ends: Mapping[int, tuple[int, MessageId | None]]) -> Edits:
         """What takes it back to where its log ends: the offset and the last id, by partition."""
         edits: Edits = []

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tms.api import routes
-from tms.api.operation import Resource
-from tms.api.operations import COORDINATED, OPERATIONS
+from tms.api.operation import Operation, Resource
+from tms.api.operations import OPERATIONS, TRANSACTIONS, Kept, kept_with
 from tms.api.routes import MethodNotAllowed
 from tms.compat.cdap import answers
 from tms.compat.cdap.app import CDAP, Cdap, is_cdap
@@ -22,6 +22,7 @@ from tms.server.delayed import DelayedPublishing
 from tms.server.fetch import Fetching
 from tms.server.forwarding import HOP
 from tms.server.http.exchange import Disconnected, Exchange
+from tms.server.http.request import path_text
 from tms.server.publish import Publishing
 from tms.server.receive import Receiving
 from tms.server.router import Route, RouteTable
@@ -87,7 +88,7 @@ class App:
                 self._answer_other_method(exchange, [*sorted(methods), "OPTIONS"])
             elif is_cdap(exchange.path):
                 name = CDAP
-                if not await self._forwarded(exchange):
+                if not await self._forwarded(exchange, TRANSACTIONS):
                     if service.ownership is not None:
                         await service.ownership.confirm()
                     await self._cdap(exchange)
@@ -121,8 +122,10 @@ class App:
         asked = HOP in exchange.headers  # as the owner: it may not know of it yet
         if asked and service.ownership is not None:
             await service.ownership.confirm()
-        if route.operation.api in COORDINATED and await self._forwarded(exchange):
-            return
+        if service.engine.cluster is not None:
+            kept = _kept(route.operation, varying)
+            if kept is not None and await self._forwarded(exchange, kept):
+                return
         if service.ownership is not None and not asked:
             await service.ownership.confirm()
         try:
@@ -134,15 +137,17 @@ class App:
                 raise
             await self._forward(exchange, str(error.details["owner"]), address)
 
-    async def _forwarded(self, exchange: Exchange) -> bool:
-        """Whether another instance coordinates; it has answered. Raises `Unavailable`."""
-        engine = self._service.engine
-        if engine.coordinates or engine.cluster is None:
+    async def _forwarded(self, exchange: Exchange, kept: Kept) -> bool:
+        """Whether another instance keeps this; it has answered. Raises `Unavailable`."""
+        elsewhere = self._service.engine.kept_elsewhere(*kept)
+        if elsewhere is None:
             return False
         if HOP in exchange.headers:
-            raise engine.cluster.not_coordinator()
-        peer = engine.cluster.coordinator()
-        await self._forward(exchange, peer.name, peer.address)
+            raise elsewhere
+        address = elsewhere.details.get("address")
+        if not address:
+            raise elsewhere
+        await self._forward(exchange, str(elsewhere.details["owner"]), address)
         return True
 
     async def _forward(self, exchange: Exchange, owner: str, address: str) -> None:
@@ -159,6 +164,15 @@ class App:
             f"{allowed[-1]}.",
             allowed=allowed,
         )
+
+
+def _kept(operation: Operation, varying: Sequence[bytes]) -> Kept | None:
+    """With what it is kept that a request concerns."""
+    if operation.api == "transactions":
+        return TRANSACTIONS
+    if operation.on is Resource.INSTANCE or operation.api not in ("groups", "queues", "delayed"):
+        return None
+    return kept_with(operation, operation.in_path([path_text(raw) for raw in varying]))
 
 
 def _refuse(exchange: Exchange, error: TMSError, operation: str) -> None:

@@ -6,6 +6,8 @@ from tms.cluster.cluster import Cluster
 from tms.engine import Engine
 from tms.errors import Conflict, Invalid, NotFound, NotOwner, TMSError
 from tms.model.cluster import ClusterEvent, ClusterView, InstanceInfo, TopicOwners
+from tms.model.group import GroupSummary
+from tms.model.queue import QueueInfo
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.server.service import Service
@@ -18,6 +20,8 @@ class Peers:
         self._service = service
         self._engine = engine = service.engine
         self.erase_own = engine.compaction.erase_own
+        self.verify_share = engine.shards.verify_share
+        self.prepare_share = engine.shards.prepare_share
 
     def answer_tephra(self, message: bytes) -> bytes:
         """Answer a message of Tephra's protocol."""
@@ -32,6 +36,19 @@ class Peers:
     def undecided_since_ms(self, foreign: bool) -> int:
         """A time before which nothing was published by a transaction that is not decided."""
         return self._engine.transactions.undecided_since_ms(foreign)
+
+    def sync_commits(self) -> None:
+        """Make every commit so far durable."""
+        with self._engine.transactions.manager.alone(durable=True):
+            pass
+
+    def list_queues_of(self, topic: TopicName, shards: list[int]) -> list[QueueInfo]:
+        """The queues of a topic in some shards. Raises `NotOwner`."""
+        return self._engine.queues.list_queues(topic, shards)
+
+    def list_groups_of(self, topic: TopicName, shards: list[int]) -> list[GroupSummary]:
+        """The groups of a topic in some shards. Raises `NotOwner`."""
+        return self._engine.groups.list_groups(topic, shards)
 
     def events(self) -> list[ClusterEvent]:
         """What this instance noticed and did."""
@@ -109,9 +126,10 @@ class Instances:
         self._cluster().pin(self._place(name, partition), None)
 
     def _place(self, name: TopicName, partition: int) -> str:
-        topic = self._engine.topics.registry.find(name)
+        topic, cluster = self._engine.topics.registry.find(name), self._cluster()
         self._engine.topics.partitions.peer_of(name, topic, partition)  # is there
-        return f"{topic.uid}/{partition}"
+        (uid, number), _ = cluster.place_of(name, (topic.uid, partition), topic.partitions)
+        return f"{uid}/{number}"
 
     def _cluster(self) -> Cluster:
         cluster = self._engine.cluster

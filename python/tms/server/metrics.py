@@ -34,8 +34,9 @@ _OTHERS = ("(others)", "(others)")
 GROUP_PARTITIONS_MAX = 1_000
 _GAUGES = {
     "cluster_instances": "Instances that this one sees, itself included; 0 for one that is alone.",
-    "cluster_opening_ms": "How long this instance took to open what the coordinator keeps, in ms.",
-    "cluster_coordinates": "1 at the instance that keeps transactions, groups and queues.",
+    "cluster_opening_ms": "How long this instance took to open transactions and shards, in ms.",
+    "cluster_shards": "Shards that this instance keeps: groups, queues and delayed messages.",
+    "cluster_coordinates": "1 at the instance that keeps transactions.",
     "delayed_waiting": "Delayed messages that are not due yet.",
     "partitions_open": "Partition logs that are open.",
     "cache_bytes": "Bytes of recent blocks in memory.",

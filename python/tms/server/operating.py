@@ -43,9 +43,8 @@ def routes_of(service: Service) -> list[Route]:
 
     async def metrics(exchange: Exchange, _: Sequence[bytes]) -> None:
         engine = service.engine
-        if engine.coordinates:
-            find = engine.groups.all
-            service.metrics.groups = await service.in_thread(find, GROUP_PARTITIONS_MAX)
+        find = engine.groups.all
+        service.metrics.groups = await service.in_thread(find, GROUP_PARTITIONS_MAX)
         body, media = service.metrics.exposition(header(exchange, b"accept"))
         exchange.respond(routes.OK, f"content-type: {media}\r\n".encode(), body)
 

@@ -19,10 +19,12 @@ from tms.api.operation import Access, Operation, Resource, operations_of
 from tms.api.operations import APIS, OPERATIONS
 from tms.api.parameters import TOPICS_DEFAULT
 from tms.api.strict import decode_strict
+from tms.cluster.cluster import ClusterPeer
 from tms.engine import Engine
 from tms.errors import QueueNotFound, TopicNotFound
 from tms.model.delayed import DelayedId
-from tms.model.queue import QueueSettings
+from tms.model.group import GroupSummary
+from tms.model.queue import QueueInfo, QueueSettings
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
 from tms.server import instances
@@ -146,9 +148,11 @@ def _works_of(service: Service) -> dict[str, _Work]:
         "topics.list_topics": around.list_topics,
         "topics.create_topic": around.create_topic,
         "topics.erase": around.erase,
+        "queues.list_queues": around.list_queues,
+        "groups.list_groups": around.list_groups,
         "queues.declare": around.declare_queue,
-        "transactions.move": around.move,
-        "transactions.forget_positions": around.forget_positions,
+        "groups.move": around.move,
+        "groups.forget_positions": around.forget_positions,
         "delayed.cancel": around.cancel,
     }
 
@@ -178,6 +182,28 @@ class _Around:
             return _Made(self._engine.create_topic(name, settings), True)
         return _Made(self._engine.create_topic(name, settings), False)
 
+    def list_queues(self, topic: TopicName) -> list[QueueInfo]:
+        """The queues of a topic, also those that others keep."""
+        found = self._engine.queues.list_queues(topic, self._engine.shards.kept)
+        for peer, shards in self._elsewhere().items():
+            found += peer.list_queues_of(topic, shards)
+        return sorted(found, key=lambda one: one.group)
+
+    def list_groups(self, topic: TopicName) -> list[GroupSummary]:
+        """The groups of a topic, also those that others keep."""
+        found = self._engine.groups.list_groups(topic, self._engine.shards.kept)
+        for peer, shards in self._elsewhere().items():
+            found += peer.list_groups_of(topic, shards)
+        return sorted(found, key=lambda one: one.group)
+
+    def _elsewhere(self) -> dict[ClusterPeer, list[int]]:
+        """The shards that others keep, by who does. Raises `Unavailable`."""
+        engine, peers = self._engine, dict[ClusterPeer, list[int]]()
+        for number in range(engine.topics.shards.count):
+            if engine.cluster is not None and number not in engine.shards.kept:
+                peers.setdefault(engine.cluster.keeper(number), []).append(number)
+        return peers
+
     def declare_queue(self, topic: TopicName, group: str, settings: QueueSettings) -> _Made:
         """A queue, and whether it is new."""
         queues = self._engine.queues
@@ -203,13 +229,13 @@ class _Around:
             )
             for partition, position in commits.POSITIONS.decode(body).items()
         ]
-        self._engine.transactions.move(changes)
+        self._engine.groups.move(changes)
         return PositionsBody(body.positions)
 
     def forget_positions(self, topic: TopicName, group: str) -> None:
         """Those of a group in a topic that exists."""
         self._engine.settings(topic)
-        self._engine.transactions.forget_positions(topic, group)
+        self._engine.groups.forget_positions(topic, group)
 
     def cancel(self, name: TopicName, id: DelayedId) -> bool:
         """A delayed message, within the time of a publish."""

@@ -4,21 +4,22 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tms.api import bodies, routes
+from tms.api import bodies, commits, routes
 from tms.api.bodies import AppendedBody
 from tms.api.instances import StampQuery
 from tms.api.operations import OPERATIONS
 from tms.errors import Invalid
-from tms.model.message import NewBlock
+from tms.model.message import Buffer, NewBlock
 from tms.model.preconditions import parse_expected
-from tms.model.topic import TopicName
+from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import content_type, header, parameters, query_of, topic_name
 from tms.server.operations import JSON_HEAD
 from tms.server.router import Route
 from tms.server.service import Service
 
-_BLOCKS_ONLY = (routes.BLOCKS,)
+_BLOCKS_ONLY, _COMMITS_ONLY = (routes.BLOCKS,), (routes.COMMIT,)
+COMMIT_TIMEOUT_S = 30.0
 
 
 def routes_of(service: Service) -> list[Route]:
@@ -52,8 +53,31 @@ def routes_of(service: Service) -> list[Route]:
 
         await _with_blocks(service, exchange, varying, do)
 
-    answers = {"store": store, "stage": stage, "count_stored": count_stored}
-    return [Route(OPERATIONS[f"partitions.{name}"], answer) for name, answer in answers.items()]
+    async def commit_own(exchange: Exchange, varying: Sequence[bytes]) -> None:
+        parameters(exchange.query, ())
+        content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
+
+        def do(data: Buffer) -> bytes:
+            request = commits.decode_commit(data, 0, own=True)
+            commit = service.engine.transactions.submit_commit
+            [result] = commit(request, Durability.SYNCED, _nothing).result(COMMIT_TIMEOUT_S)
+            return commits.encode_result(result)
+
+        async with service.received(exchange) as body:
+            answer = await service.for_peer(do, body.data)
+        exchange.respond(routes.OK, JSON_HEAD, answer)
+
+    answers = {
+        "partitions.store": store,
+        "partitions.stage": stage,
+        "partitions.count_stored": count_stored,
+        "peers.commit_own": commit_own,
+    }
+    return [Route(OPERATIONS[name], answer) for name, answer in answers.items()]
+
+
+def _nothing() -> None:
+    """It has begun."""
 
 
 async def _with_blocks(

@@ -125,8 +125,8 @@ class Service:
             lambda: not self.reasons(),
             self.watchdog,
             (self.publishing, self.fetching),
-            lambda: engine.queues.stats() if engine.coordinates else (),
-            lambda: engine.delayed.lateness.buckets() if engine.coordinates else ([], 0.0),
+            engine.queues.stats,
+            engine.delayed.lateness.buckets,
         )
         self.draining = False
         self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken

@@ -9,7 +9,7 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
@@ -42,6 +42,12 @@ class Decisions(Protocol):
 
     def fate_at_once(self, pointer: int, issued: bool) -> Fate:
         """The same without waiting. Raises `Unheard`."""
+        ...
+
+    def learn(self, pointers: Collection[int]) -> Callable[[int, bool], Fate]:
+        """What becomes of the messages of these transactions, asked for now: who has seen a commit
+        acknowledged is told of it. It may wait for the journal of transactions. Raises
+        `Unavailable`, `StorageUnavailable`."""
         ...
 
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:

@@ -1,8 +1,8 @@
-"""An internal topic: the journal of one state machine (`journal.journaled`).
+"""A partition of an internal topic: the journal of one state machine (`journal.journaled`).
 
 Invariants
 
-* It has one partition; nothing of it expires, and what a snapshot makes unneeded is dropped.
+* Nothing of it expires, and what a snapshot makes unneeded is dropped.
 * `replay` gives the entries in the order in which they were appended; an entry is there if its
   append was acknowledged, and may be there if it was not. What is not there comes never: nothing is
   replayed while a write that failed is still under way.
@@ -23,37 +23,36 @@ from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
-from tms.log.visibility import FateOf, fate_of_block
 from tms.model.ids import MessageId
 from tms.model.message import Appended
 from tms.model.position import Position
-from tms.model.snapshot import Fate
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
 from tms.topics.partitions import Partitions
 from tms.topics.registry import Registry
 
 READ_BYTES = 8 << 20
 TIMEOUT_S = 30.0
-_SETTINGS = TopicSettings(1, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX)
 
 
 class InternalTopic:
-    """The journal of one state machine. Thread-safe. With `fate_of`, `replay` gives only visible
-    entries of transactions; without it, all entries."""
+    """The journal of one state machine: a partition of a topic with so many `partitions`.
+    Thread-safe. Entries of transactions are given whatever became of these."""
 
     def __init__(
         self,
         name: TopicName,
         registry: Registry,
-        partitions: Partitions,
-        fate_of: FateOf | None = None,
+        logs: Partitions,
+        partition: int = 0,
+        partitions: int = 1,
     ) -> None:
         self.name = name
+        self.partition = partition
         self.length = 0  # in entries, of what the next replay reads
         self.bytes = 0  # of these
         self._registry = registry
+        self._logs = logs
         self._partitions = partitions
-        self._fate_of = fate_of
         self._exists = False
         self._term: object = None  # of the partition, since the last replay
         self._failed: list[PendingAppend] = []  # writes without an answer in time
@@ -108,7 +107,7 @@ class InternalTopic:
         if not places:
             return
         first, log = MessageId(places[0].time_ms, places[0].sequence), self._log()
-        self._registry.set_journal_start(log.uid, str(first))
+        self._registry.set_journal_start(log.uid, self.partition, str(first))
         self.length = self.bytes = 0
         before = Position.at(first) if before_ms is None else Position.time(before_ms)
         log.reader.truncate(before, first.time_ms)
@@ -118,7 +117,7 @@ class InternalTopic:
         failed is still under way, and `NotOwner`."""
         self.length = self.bytes = 0
         self._settle()
-        if self._partitions.are_of_several:
+        if self._logs.are_of_several:
             self._create()
             self._term = object()
             self._log().begin_term(self._term)
@@ -134,7 +133,10 @@ class InternalTopic:
 
     def _create(self) -> None:
         if not self._exists:
-            self._registry.create(self.name, _SETTINGS)
+            settings = TopicSettings(
+                self._partitions, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX
+            )
+            self._registry.create(self.name, settings)
             self._exists = True
 
     def _settle(self) -> None:
@@ -154,14 +156,14 @@ class InternalTopic:
 
     def _log(self) -> PartitionLog:
         record = self._registry.known.get(self.name) or self._registry.find(self.name)
-        return self._partitions.get(self.name, record, 0)
+        return self._logs.get(self.name, record, self.partition)
 
     def _entries(self, start: Position | None) -> Iterator[JournalEntry]:
         if not self._exists:
             return
         log = self._log()
         reader = log.reader
-        first = self._registry.journal_start(log.uid)
+        first = self._registry.journal_start(log.uid, self.partition)
         position = start or (Position.earliest() if first is None else Position.parse(first))
         ended = False
         while not ended:
@@ -169,11 +171,6 @@ class InternalTopic:
             position, ended = read.next, read.ended
             for stored in read.blocks:
                 header = header_of(stored)
-                # An entry of a transaction in progress counts when its commit tells those that
-                # replayed before, and holds nothing back.
-                fate_of = self._fate_of
-                if fate_of is not None and fate_of_block(header, fate_of) is not Fate.VISIBLE:
-                    continue
                 columns = decode(stored.block)
                 for key, value in zip(columns.keys(), columns.values(), strict=True):
                     yield JournalEntry(key, value, header.write_pointer)

@@ -257,14 +257,15 @@ class Registry:
         self.announce()
         return record
 
-    def journal_start(self, uid: int) -> str | None:
-        """The id of the message from which an internal topic is to be read."""
-        raw = self.metadata.get(keys.journal_key(uid))
+    def journal_start(self, uid: int, partition: int) -> str | None:
+        """The id of the message from which a partition of an internal topic is to be read."""
+        raw = self.metadata.get(keys.journal_key(uid, partition))
         return None if raw is None else raw.decode()
 
-    def set_journal_start(self, uid: int, id: str) -> None:
-        """Note from where an internal topic is to be read."""
-        self.metadata.write([(keys.journal_key(uid), id.encode())], Durability.SYNCED)
+    def set_journal_start(self, uid: int, partition: int, id: str) -> None:
+        """Note from where a partition of an internal topic is to be read."""
+        key = keys.journal_key(uid, partition)
+        self.metadata.write([(key, id.encode())], Durability.SYNCED)
 
     def deleted(self) -> list[int]:
         """The uids of deleted topics whose maps are still to be dropped."""

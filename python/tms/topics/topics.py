@@ -13,7 +13,6 @@ from concurrent.futures import Executor
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.log.partition_log import PartitionLog
-from tms.log.visibility import FateOf
 from tms.model import keys
 from tms.model.message import PartitionPosition
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
@@ -26,6 +25,7 @@ from tms.topics.partitions import Partitions, TopicLimits
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 from tms.topics.retention import RetentionClock
+from tms.topics.shards import Shards, count_shards
 from tms.topics.sweep import open_metadata, sweep
 
 RELEASE_TIMEOUT_S = 10.0
@@ -57,12 +57,18 @@ class Topics:
         self.publisher = Publisher(self.registry, self.partitions, limits.block_bytes, owners)
         self.fetcher = Fetcher(self.registry, self.partitions, self.retention, clock, owners)
         self.own = OwnPartitions(self)
+        self.shards = Shards(count_shards(self.metadata))
 
     def decide_by(self, decisions: Decisions) -> None:
         """Take the outcomes of transactions from these decisions."""
         self.fate = decisions.fate
         self.publisher.fate_of = decisions.fate
         self.fetcher.decisions = decisions
+
+    @property
+    def decisions(self) -> Decisions:
+        """What became of transactions."""
+        return self.fetcher.decisions
 
     def release_foreign(self, reason: Callable[[], TMSError]) -> int:
         """Close the logs that others should own by now; how many."""
@@ -77,18 +83,19 @@ class Topics:
                 released += 1
         return released
 
-    def recheck(self, reason: Callable[[], TMSError]) -> bool:
+    def recheck(self, reason: Callable[[], TMSError]) -> list[tuple[TopicName, int]]:
         """Close the logs that others have taken over, and forget of topics what others have
-        changed; whether a journal was among them. Raises `StorageUnavailable`."""
+        changed; which journals were among them. Raises `StorageUnavailable`."""
         topics = {record.uid: name for name, record in self.registry.refresh()}
-        journal_lost = False
+        journals: list[tuple[TopicName, int]] = []
         for log in self.partitions.opened():
             if log.uid not in topics:
                 self.partitions.forget(log.uid, RELEASE_TIMEOUT_S)
             elif not log.is_owned(self.metadata):
                 self.partitions.release(log, RELEASE_TIMEOUT_S, reason())
-                journal_lost |= topics[log.uid].namespace == SYSTEM_NAMESPACE
-        return journal_lost
+                if topics[log.uid].namespace == SYSTEM_NAMESPACE:
+                    journals.append((topics[log.uid], log.partition))
+        return journals
 
     def port(self, name: TopicName, partition: int) -> PartitionsPort:
         """The owner of a partition. Raises `TopicNotFound`, `PartitionNotFound`."""
@@ -116,6 +123,10 @@ class Topics:
         `NotOwner`."""
         return self.partitions.get(name, self.registry.find(name), partition)
 
-    def journal(self, name: TopicName, fate_of: FateOf | None = None) -> InternalTopic:
-        """An internal topic, which replays the transactions that `fate_of` shows; None: all."""
-        return InternalTopic(name, self.registry, self.partitions, fate_of)
+    def journal(self, name: TopicName) -> InternalTopic:
+        """An internal topic of one partition."""
+        return InternalTopic(name, self.registry, self.partitions)
+
+    def journal_of_shard(self, name: TopicName, number: int) -> InternalTopic:
+        """The partition of a shard in an internal topic."""
+        return InternalTopic(name, self.registry, self.partitions, number, self.shards.count)

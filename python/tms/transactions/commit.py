@@ -31,7 +31,7 @@ from tms.topics.registry import Registry
 from tms.transactions.commit_queue import Finish
 from tms.transactions.edits import Stored
 from tms.transactions.manager import TransactionManager
-from tms.transactions.participants import CommitParticipant
+from tms.transactions.participants import CommitShare
 from tms.transactions.uncommitted import StoredRange, UncommittedMessages, Unnamed
 from tms.transactions.writes import Writes
 
@@ -71,7 +71,7 @@ class CommitUnderWay:
         attempt: CommitAttempt,
         changes: Sequence[bytes],
         durability: Durability,
-        others: Sequence[CommitParticipant],
+        others: Sequence[CommitShare],
     ) -> None:
         self._parts = parts
         self._id = id
@@ -80,7 +80,7 @@ class CommitUnderWay:
         self._changes = changes
         self._durability = durability
         self._others = others
-        self._under_way: list[tuple[TopicName, PendingAppend]] = []
+        self._under_way: list[tuple[TopicName, PendingAppend, CommitShare | None]] = []
         self._unnamed: list[Unnamed] = []
         self._left = 1  # answers to wait for, and `start` itself
         self._lock = threading.Lock()
@@ -107,10 +107,10 @@ class CommitUnderWay:
                 pending = parts.publisher.submit(
                     topic, blocks, self._durability, inline, stamp, own
                 )
-                self._under_way.append((topic, pending))
-            for part in self._others:
-                pending = part.store(request, self._id, self._durability, stamp, inline)
-                self._under_way.append((part.journal_name, pending))
+                self._under_way.append((topic, pending, None))
+            for share in self._others:
+                pending = share.prepare(self._id, self._durability, stamp, inline)
+                self._under_way.append((share.journal_name, pending, share))
         except TMSError as error:
             self._fail(error, inline)
             return
@@ -119,7 +119,7 @@ class CommitUnderWay:
             attempt.answer.fail(1, TimedOut("The commit was interrupted; ask for its outcome."))
             raise
         waiting: list[PendingAppend] = []
-        for _, pending in self._under_way:
+        for _, pending, _ in self._under_way:
             if not pending.done():
                 waiting.append(pending)
         self._left += len(waiting)
@@ -148,7 +148,7 @@ class CommitUnderWay:
         pending = parts.publisher.submit(
             staged.topic, blocks, self._durability, self._attempt.inline, stamp, internal=True
         )
-        self._under_way.append((staged.topic, pending))
+        self._under_way.append((staged.topic, pending, None))
 
     def _stored_one(self, inline: Durability) -> None:
         with self._lock:
@@ -158,21 +158,18 @@ class CommitUnderWay:
         parts, writes = self._parts, self._attempt.writes
         appended: list[TopicAppended] = []
         stored: list[Stored] = [] if writes is None else writes.stored
-        journals: dict[TopicName, CommitParticipant] = {}
-        for part in self._others:
-            journals[part.journal_name] = part
         try:
-            for topic, pending in self._under_way:
+            for topic, pending, share in self._under_way:
                 uid = (parts.registry.known.get(topic) or parts.registry.find(topic)).uid
                 try:
                     places = pending.result(0)
                 except TMSError:
-                    if topic in journals:
-                        journals[topic].invalidate()
+                    if share is not None:
+                        share.invalidate()
                     raise
                 for place in places:
                     end = place.base_offset + place.count
-                    if topic in journals:
+                    if share is not None:
                         stored.append(Stored(uid, place.partition, end))
                         continue
                     first = place.time_ms, place.sequence, place.count
@@ -191,12 +188,12 @@ class CommitUnderWay:
         parts.manager.commits.submit(finish, inline)
 
     def _verify(self) -> None:
-        for part in self._others:
-            part.verify(self._request, self._id)
+        for share in self._others:
+            share.require_prepared(self._id)
 
     def _applied(self) -> None:
-        for part in self._others:
-            part.committed(self._request, self._id)
+        for share in self._others:
+            share.committed(self._id)
         self._parts.uncommitted.forget(self._id, committed=True)
 
     def _finished(self, error: TMSError | None) -> None:
@@ -214,8 +211,8 @@ class CommitUnderWay:
                 parts.run_in_background(lambda: parts.uncommitted.drop(self._unnamed))
 
     def _ended(self) -> None:
-        for part in self._others:
-            part.ended(self._request, self._id)
+        for share in self._others:
+            share.ended(self._id)
         self._parts.manager.finished(self._id)
         self._attempt.close()
 

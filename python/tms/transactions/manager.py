@@ -7,7 +7,7 @@ Invariants
 * Whoever waits for a transaction is called when it has ended.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -47,7 +47,6 @@ class TransactionManager:
         self,
         topics: Topics,
         journal: InternalTopic,
-        reloaded: Callable[[], None],
         lifetime_ms: int,
     ) -> None:
         self._clock = topics.clock
@@ -56,7 +55,7 @@ class TransactionManager:
             topics.partitions.are_of_several
         )  # others may have begun what is unknown here
         self._watchers = Watchers()
-        self._journal = TransactionJournal(journal, topics.clock, CommitPlaces(topics), reloaded)
+        self._journal = TransactionJournal(journal, topics.clock, CommitPlaces(topics))
         self.commits = CommitQueue(self._journal, self._watchers, topics.run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
@@ -282,6 +281,11 @@ class TransactionManager:
         return Fate.SKIPPED if late else Fate.OPEN
 
     fate_at_once = fate
+
+    def learn(self, pointers: Collection[int]) -> Callable[[int, bool], Fate]:
+        """See `Decisions`."""
+        self._journal.settled()
+        return self.fate
 
     def fates(self, pointers: Iterable[int]) -> dict[int, Fate]:
         """The same of several that were begun here, as it is in the journal. Raises

@@ -1,29 +1,32 @@
-"""What else a commit changes, besides messages: the port of those who keep it.
+"""What else a commit changes, besides messages: the ports of those who keep it, and of those who
+make commits of their own.
 
-    verify ─▶ store, with the write pointer ─▶ verify ─▶ the commit is journaled ─▶ committed
-                                  └─ anything fails ─▶ ended
+    verify ─▶ prepare: held, stored with the write pointer ─▶ the commit is journaled ─▶ committed
+                                           └─ anything fails ─▶ ended
 
 Invariants
 
-* What `store` writes counts exactly if the transaction commits.
-* After `store` one of `committed` and `ended` follows, also if it has raised. `ended` may come
-  while the transaction is still open, or although it is committed: its fate says how it ended.
-* `verify` for the second time and `committed` are called while nothing else commits, and must not
-  wait for a commit.
+* What `prepare` writes counts exactly if the transaction commits. Until its fate is known it is
+  held: nobody else changes it, whatever becomes of the processes that keep it or the transaction.
+* Whoever keeps it asks what became of the transaction; `committed` and `ended` only save the
+  question.
+* `require_prepared` and `committed` are called while nothing else commits, and must not wait for a
+  commit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tms.log.groups import Stamp
-from tms.log.pending import PendingAppend
+from tms.log.pending import Pending, PendingAppend
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, PositionChange
+from tms.model.transaction import Commit, CommitResult, Owner, PositionKey
 
 
-class CommitParticipant(Protocol):
-    """A state that commits change, kept in a journal of its own. Thread-safe."""
+class CommitShare(Protocol):
+    """What a commit changes in one of the states that a shard has."""
 
     @property
     def journal_name(self) -> TopicName:
@@ -32,65 +35,68 @@ class CommitParticipant(Protocol):
 
     @property
     def known(self) -> bool:
-        """Whether asking needs no reading."""
+        """Whether asking needs no reading, and nobody else."""
         ...
 
-    def concerns(self, request: Commit) -> bool:
-        """Whether a commit changes something here; nothing else is asked if not."""
-        ...
-
-    def durability_of(self, request: Commit) -> Durability:
-        """How durable its changes are unless the request says so."""
-        ...
-
-    def keys_of(self, request: Commit) -> Iterable[bytes]:
+    def keys(self) -> Iterable[bytes]:
         """What it changes: of two transactions at a time that change the same, one commits."""
         ...
 
-    def verify(self, request: Commit, id: int) -> None:
-        """Raises what keeps it from being done; `id` is 0 before it is stored."""
+    def verify(self) -> Durability:
+        """How durable it has to be unless the commit says so. Raises what keeps it from being
+        done."""
         ...
 
-    def store(
-        self, request: Commit, id: int, durability: Durability, stamp: Stamp, inline: Durability
+    def prepare(
+        self, id: int, durability: Durability, stamp: Stamp, inline: Durability
     ) -> PendingAppend:
-        """Write what changes, without changing it; the calling thread writes what needs at most
-        `inline`."""
+        """Hold what changes, and write it without changing it; the calling thread writes what needs
+        at most `inline`. Raises like `verify`."""
         ...
 
-    def committed(self, request: Commit, id: int) -> None:
+    def require_prepared(self, id: int) -> None:
+        """Raise what keeps it from being committed although it was prepared."""
+        ...
+
+    def committed(self, id: int) -> None:
         """It is committed."""
         ...
 
-    def ended(self, request: Commit, id: int) -> None:
-        """It failed, as far as is known."""
+    def ended(self, id: int) -> None:
+        """It failed, as far as is known: its fate says how it ended."""
         ...
 
     def invalidate(self) -> None:
-        """The outcome of a commit was looked up in its journal, or what `store` wrote failed: the
-        journal here may have what is not known, or have another owner. Read it again."""
+        """What `prepare` wrote failed: the journal may have it, or have another owner."""
         ...
 
 
-class PositionsParticipant(CommitParticipant, Protocol):
-    """Who keeps the positions of groups, which commits move, and others as well."""
+Shares = Callable[[Commit], Sequence[CommitShare]]  # of a commit
 
-    def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
+
+class OwnCommits(Protocol):
+    """Transactions, wherever they are kept, for those who make commits of their own."""
+
+    def submit_own(self, request: Commit, begun: Callable[[], None]) -> Pending[CommitResult]:
+        """Commit blocks that were made here, of messages that were checked when published. `begun`
+        is called before anything is stored, and may raise what keeps it from being done. An error
+        does not say that it is not, or will not be, committed."""
+        ...
+
+    def durable(self) -> AbstractContextManager[None]:
+        """Every commit so far is durable. Where transactions are kept in this process, none is
+        decided meanwhile."""
+        ...
+
+
+class OwnPositions(Protocol):
+    """The positions of TMS's own groups, in the shard of what moves them."""
+
+    def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
         """A group's positions in a topic."""
         ...
 
-    def groups(self) -> list[tuple[str, TopicName]]:
-        """Which groups have positions in which topics, but for TMS's own."""
-        ...
-
-    def move(self, changes: Sequence[PositionChange], durability: Durability) -> None:
-        """Move positions, all or none, while nothing is committed. Raises `Conflict`, `Fenced`."""
-        ...
-
-    def forget(self, group: str, topic: TopicName) -> None:
-        """Forget where a group stands in a topic, while nothing is committed."""
-        ...
-
-    def shorten(self, entries_max: int) -> None:
-        """Shorten the journal if a start would have more entries to read."""
+    def take(self, key: PositionKey) -> tuple[Owner, Position | None]:
+        """From now on only who names this owner moves a position, which stands there: nothing that
+        began to be moved before is moved any more."""
         ...

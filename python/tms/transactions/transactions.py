@@ -11,48 +11,44 @@ Invariants
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tms.errors import TimedOut, TMSError, again
 from tms.log.pending import Pending, PendingAppend
 from tms.model.message import Appended, NewBlock
-from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, TransactionType
-from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
+from tms.model.topic import Durability, TopicName
 from tms.model.transaction import (
     Commit,
     CommitResult,
-    PositionChange,
     TopicAppended,
     TransactionInfo,
     TransactionStats,
 )
+from tms.topics.shards import TRANSACTIONS
 from tms.topics.topics import Topics
 from tms.transactions.commit import CommitAttempt, CommitUnderWay, Parts
 from tms.transactions.edits import Outcome
 from tms.transactions.manager import LATE_MS, TransactionManager
-from tms.transactions.participants import CommitParticipant, PositionsParticipant
+from tms.transactions.participants import CommitShare, Shares
 from tms.transactions.stored_image import StoredImage
 from tms.transactions.tephra import TephraOperations
 from tms.transactions.uncommitted import StoredRange, UncommittedMessages
 
 RESULTS_REMEMBERED = 10_000
-TRANSACTIONS_MAX, POSITIONS_MAX = 150_000, 20_000  # entries of journals that a start reads
-TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
+TRANSACTIONS_MAX = 150_000  # entries of the journal that a start reads
 
 
 class Transactions:
     """The transactions of one engine. Thread-safe. `lifetime_ms`: of one that was begun
-    elsewhere."""
+    elsewhere; `shares` are what commits change besides messages."""
 
-    def __init__(self, topics: Topics, lifetime_ms: int) -> None:
+    def __init__(self, topics: Topics, lifetime_ms: int, shares: Shares) -> None:
         self._topics = topics
         self._registry = registry = topics.registry
-        self._positions: PositionsParticipant
-        self._others: list[CommitParticipant] = []
-        journal = topics.journal(TRANSACTIONS)
-        self.manager = TransactionManager(topics, journal, self._invalidate_others, lifetime_ms)
+        self._shares = shares
+        self.manager = TransactionManager(topics, topics.journal(TRANSACTIONS), lifetime_ms)
         topics.decide_by(self.manager)
         self._uncommitted = UncommittedMessages(self.manager, topics)
         self.tephra = TephraOperations(
@@ -77,24 +73,12 @@ class Transactions:
         if topics.store.shared:  # where others look
             self._image = StoredImage(topics.metadata, self.manager, topics.clock)
 
-    def join(self, part: CommitParticipant) -> None:
-        """Let commits change this, too; before the first one."""
-        self._others.append(part)
-
-    def join_positions(self, positions: PositionsParticipant) -> None:
-        """Let commits and `move` change positions of groups. Call it before the first commit."""
-        self._positions = positions
-        self.join(positions)
-
-    def _invalidate_others(self) -> None:
-        for part in self._others:
-            part.invalidate()
-
     def is_ready(self, request: Commit) -> bool:
         """Whether a commit can begin without reading a journal, or waiting for one."""
-        parts = (part for part in self._others if part.concerns(request))
         known = request.token in self.manager.state.tokens
-        return self.manager.known and not known and all(part.known for part in parts)
+        return (
+            self.manager.known and not known and all(share.known for share in self._shares(request))
+        )
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -190,13 +174,12 @@ class Transactions:
             if new.expect is not None:
                 self._parts.publisher.look(topic, new, id)
         changes = [*request.changes]
-        others: list[CommitParticipant] = []
-        for part in self._others:
-            if part.concerns(request):
-                part.verify(request, 0)
-                changes += part.keys_of(request)
-                others.append(part)
-        durability = request.durability or self._strongest(request, others)
+        others: Sequence[CommitShare] = self._shares(request)
+        levels: list[Durability] = []
+        for share in others:
+            levels.append(share.verify())
+            changes += share.keys()
+        durability = request.durability or self._strongest(request, levels)
         if id:
             self.manager.intend(id, changes)
         else:
@@ -257,34 +240,25 @@ class Transactions:
             appended.append(TopicAppended(name, place))
         return tuple(appended)
 
-    def _strongest(self, request: Commit, others: Iterable[CommitParticipant]) -> Durability:
-        levels: list[Durability] = []
+    def _strongest(self, request: Commit, levels: list[Durability]) -> Durability:
         for written in (request.blocks, request.staged):
             for block in written:
                 topic = self._registry.known.get(block.topic) or self._registry.find(block.topic)
                 levels.append(topic.durability)
-        for part in others:
-            levels.append(part.durability_of(request))
         is_synced = not levels or Durability.SYNCED in levels
         return Durability.SYNCED if is_synced else Durability.WRITTEN
 
     def tidy(self) -> None:
-        """What is to be done now and then: time-outs, and journals that have grown long."""
+        """What is to be done now and then: time-outs, and a journal that has grown long."""
         self.manager.expire()
         if self._image is not None:
             self._image.keep()
-        self.shorten_journals(TRANSACTIONS_MAX, POSITIONS_MAX)
+        self.manager.shorten(TRANSACTIONS_MAX)
 
     def close(self) -> None:
         """Nothing more is begun or ended: show others how it stands."""
         if self._image is not None:
             self._image.close()
-
-    def shorten_journals(self, transactions_max: int, positions_max: int) -> None:
-        """Keep the state in journals that a start would have to read more of than so many
-        entries."""
-        self.manager.shorten(transactions_max)
-        self._positions.shorten(positions_max)
 
     def _info(self, id: int, outcome: Outcome) -> TransactionInfo:
         transaction = self.manager.state.open.get(id)
@@ -348,27 +322,6 @@ class Transactions:
         were."""
         return self._uncommitted.roll_back(range)
 
-    # -- positions ---------------------------------------------------------------------------------
-
-    def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
-        """A group's positions in a topic."""
-        return self._positions.of(group, topic)
-
     def settle(self) -> None:
-        """Look up the outcome of every commit that has ended; positions asked for afterwards are
-        true."""
+        """Look up the outcome of every commit that has ended."""
         self.manager.look(lambda _: None)
-
-    def groups(self) -> list[tuple[str, TopicName]]:
-        """Which groups have positions in which topics, but for TMS's own."""
-        return self._positions.groups()
-
-    def move(
-        self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
-    ) -> None:
-        """Move positions outside of a transaction, all or none. Raises `Conflict`, `Fenced`."""
-        self._positions.move(changes, durability)
-
-    def forget_positions(self, topic: TopicName, group: str) -> None:
-        """Forget where a group stands in a topic: it begins anew."""
-        self._positions.forget(group, topic)

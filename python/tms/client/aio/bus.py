@@ -207,7 +207,7 @@ class AsyncBus:
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        committed = CommittedPositions(name, group, self._sync.transactions.move)
+        committed = CommittedPositions(name, group, self._sync._transport.groups.move)
 
         async def cursor() -> Cursor:
             known = committed if options is None else None

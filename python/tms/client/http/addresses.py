@@ -12,19 +12,18 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Final
 from urllib.parse import urlsplit
 
 from tms.api import routes
+from tms.api.operations import Kept
 from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError
 from tms.model.topic import TopicName
 
 SHUNNED_S = 10.0
 PLACES_MAX = 100_000  # whose owners are known; with one more all are learned anew
-COORDINATOR: Final = "coordinator"
 OWNER = routes.OWNER_HEADER.lower().encode()
-Place = tuple[TopicName, int] | str  # a partition, or what one instance keeps for all
+Place = tuple[TopicName, int] | Kept  # a partition, or something else that one instance keeps
 
 
 class ServiceAddress:
@@ -102,11 +101,7 @@ class ServiceAddresses:
                 if owner.is_local and not self._given[0].is_local:
                     continue
                 self._learn(
-                    [
-                        place
-                        for place in places
-                        if not numbers or (not isinstance(place, str) and place[1] in partitions)
-                    ],
+                    [place for place in places if not numbers or place[1] in partitions],
                     owner,
                 )
 

@@ -16,9 +16,9 @@ import msgspec
 from tms.api import bodies, commits, delayed, queues, routes
 from tms.api.erasing import ErasedBody
 from tms.api.operation import Operation
-from tms.api.operations import COORDINATED, OPERATIONS
+from tms.api.operations import OPERATIONS, Kept, kept_with
 from tms.block.received import Received
-from tms.client.http.addresses import COORDINATOR, Place
+from tms.client.http.addresses import Place
 from tms.client.transport import FetchRequest
 from tms.errors import (
     ConfigError,
@@ -68,13 +68,13 @@ class Call(msgspec.Struct, Generic[T]):
     read: Callable[[Response], T]
     topic: TopicName | None = None
     parts: Sequence[NewBlock | PartitionPosition] = ()  # what it says of partitions of the topic
-    coordinated: bool = False
+    kept: Kept | None = None  # with what it is kept that it is about
 
     @property
     def places(self) -> list[Place]:
         """What it concerns; see `ServiceAddresses`."""
-        if self.coordinated:
-            return [COORDINATOR]
+        if self.kept is not None:
+            return [self.kept]
         return [] if self.topic is None else [(self.topic, part.partition) for part in self.parts]
 
 
@@ -192,6 +192,15 @@ class Calls:
             kind=routes.COMMIT,
         )
 
+    def commit_own(self, commit: Commit) -> Call[CommitResult]:
+        return self._request(
+            OPERATIONS["peers.commit_own"],
+            {},
+            commits.encode_commit(commit),
+            commits.decode_result,
+            kind=routes.COMMIT,
+        )
+
     def move(self, name: TopicName, group: str, changes: Sequence[PositionChange]) -> Call[None]:
         body = commits.PositionsBody(
             {one.key.partition: str(one.position) for one in changes},
@@ -199,9 +208,7 @@ class Calls:
             {one.key.partition: one.owner for one in changes if one.owner is not None},
         )
         given = {"group": group, "topic": name}
-        return self._request(
-            OPERATIONS["transactions.move"], given, [bodies.encode(body)], _nothing
-        )
+        return self._request(OPERATIONS["groups.move"], given, [bodies.encode(body)], _nothing)
 
     def _make_append_head(
         self, name: TopicName, durability: Durability | None, expect: MessageId | None
@@ -232,7 +239,7 @@ class Calls:
         return Call(
             [f"{head}\r\n".encode("ascii"), *chunks],
             lambda answer: read(self._good(answer)),
-            coordinated=operation.api in COORDINATED,
+            kept=kept_with(operation, given),
         )
 
     def _good(self, answer: Response) -> Buffer:

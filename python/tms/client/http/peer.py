@@ -26,6 +26,7 @@ from tms.model.message import Appended, NewBlock, PartitionPosition
 from tms.model.preconditions import expected_text
 from tms.model.snapshot import Fate, Isolation, View
 from tms.model.topic import Durability, TopicName
+from tms.model.transaction import Commit, CommitResult
 from tms.retrying import is_retriable, retrying
 
 TIMEOUT_S = 10.0  # of a request to another instance
@@ -154,6 +155,10 @@ class HttpPeer(HttpTransport, PeersApi):
             return super()._exchange(connection, call, deadline_s)
         finally:
             self._asked.discard(connection)
+
+    def commit_own(self, request: Commit) -> CommitResult:
+        """Commit blocks that an instance made, as the coordinator."""
+        return self.attempt(self.calls.commit_own(request), STORE_TIMEOUT_S)
 
     def learn(self, pointers: Collection[int]) -> dict[int, Fate]:
         """What becomes of messages of these transactions."""

@@ -292,27 +292,13 @@ class _Port:
 
 @has_operations("transactions")
 class HttpTransactions(_Port, TransactionsApi):
-    """The transactions of a service, and the positions of groups."""
+    """The transactions of a service."""
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
         self._transport.call(self._transport.calls.stage(name, blocks, write_pointer))
 
     def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
         return self._transport.attempt(self._transport.calls.commit(request), timeout_s)
-
-    def move(self, changes: Sequence[PositionChange]) -> None:
-        by_place = sorted(changes, key=_place)
-        for (group, topic), some in groupby(by_place, _place):
-            self._move(topic, group, list(some))
-
-    def _move(self, topic: TopicName, group: str, changes: list[PositionChange]) -> None:
-        def is_done(error: BaseException) -> bool:
-            if not isinstance(error, Conflict):
-                return False
-            committed = self.positions(topic, group)
-            return all(committed.get(one.key.partition) == one.position for one in changes)
-
-        self._transport.call_once(self._transport.calls.move(topic, group, changes), is_done)
 
 
 def _place(change: PositionChange) -> tuple[str, TopicName]:
@@ -346,7 +332,21 @@ class HttpQueues(_Port, QueuesApi):
 
 @has_operations("groups")
 class HttpGroups(_Port, GroupsApi):
-    """The log groups of a service."""
+    """The log groups of a service, and their positions."""
+
+    def move(self, changes: Sequence[PositionChange]) -> None:
+        by_place = sorted(changes, key=_place)
+        for (group, topic), some in groupby(by_place, _place):
+            self._move(topic, group, list(some))
+
+    def _move(self, topic: TopicName, group: str, changes: list[PositionChange]) -> None:
+        def is_done(error: BaseException) -> bool:
+            if not isinstance(error, Conflict):
+                return False
+            committed = self.positions(topic, group)
+            return all(committed.get(one.key.partition) == one.position for one in changes)
+
+        self._transport.call_once(self._transport.calls.move(topic, group, changes), is_done)
 
 
 @has_operations("cluster")

@@ -82,7 +82,7 @@ class BatchFence:
         clock: Clock | None = None,
         timeout_s: float = COMMIT_TIMEOUT_S,
     ) -> None:
-        self._port = transport.transactions
+        self._port, self._groups = transport.transactions, transport.groups
         self._job = job
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
@@ -137,7 +137,7 @@ class BatchFence:
 
     def _standing(self) -> Position | None:
         key = self._job.position
-        return self._port.positions(key.topic, key.group).get(key.partition)
+        return self._groups.positions(key.topic, key.group).get(key.partition)
 
     def _is_behind(self, standing: Position | None) -> bool:
         """Whether the position is behind this batch."""
