@@ -191,7 +191,9 @@ class Engine:
 
     def _coordinate(self) -> None:
         """Open what one process keeps for all."""
-        self._kept = kept = Transactions(self.topics, self._lifetime_ms, self.shards.shares)
+        shards = self.shards
+        kept = Transactions(self.topics, self._lifetime_ms, shards.shares, shards.invalidate)
+        self._kept = kept
         self.transactions, self.tables = kept, Tables(self._store, kept.manager)
 
     def _coordinate_no_more(self, cluster: Cluster) -> None:

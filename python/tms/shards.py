@@ -145,6 +145,13 @@ class ShardStates:
         self.delayed.close(number)
         self.groups.close(number)
 
+    def invalidate(self) -> None:
+        """Read all journals again before anything else is done: what was taken for the outcome of a
+        transaction may have been wrong."""
+        for number in self.kept:
+            self.groups.at(number).positions.invalidate()
+            self.queues.at(number).settling.invalidate()
+
     def start(self) -> None:
         """Begin in the background what is due at some time."""
         self.queues.start()

@@ -117,6 +117,7 @@ def _read_journal_without_barrier() -> list[Replacement]:
     def ready(self: TransactionJournal) -> TransactionState:
         if not self.known:
             self.load()
+            self._reloaded()
         return self.state
 
     return [(TransactionJournal, "ready", ready), (PartitionLog, "settle", lambda self: None)]

@@ -119,7 +119,7 @@ class Succession:
     def finish(self) -> list[bytes | None]:
         """What was delivered in the end."""
         last = self.newest()
-        for _ in range(4):
+        for _ in range(12):
             last.delayed.move()
             self.clock.pass_ms(6_000)
         return last.read()

@@ -346,11 +346,11 @@ def test_positions_move_with_their_transaction_or_not_at_all(world: World) -> No
     assert world.read() == [b"1"]
     world.reopen()
     assert world.engine.groups.positions(A, "g") == {0: Position.offset(7)}
-    assert world.tx.groups() == [("g", A)]
+    assert world.engine.groups._of("g").positions.groups() == [("g", A)]
     world.engine.groups.move([moved(8)])
     world.engine.groups.forget_positions(A, "g")
     world.reopen()
-    assert world.tx.groups() == []
+    assert world.engine.groups._of("g").positions.groups() == []
 
 
 def test_of_two_that_move_a_position_from_the_same_place_one_commits(world: World) -> None:
@@ -564,11 +564,11 @@ def test_journals_are_kept_once_they_have_grown_and_not_again(world: World) -> N
     for _ in range(5):
         world.tx.commit(commit(b"1"))
     shorten_journals(world.engine, 5, 5)
-    first = world.tx._registry.journal_start(world.tx._registry.find(TRANSACTIONS).uid)
+    first = world.tx._registry.journal_start(world.tx._registry.find(TRANSACTIONS).uid, 0)
     assert first is not None
     for _ in range(2):
         shorten_journals(world.engine, 5, 5)
-        again = world.tx._registry.journal_start(world.tx._registry.find(TRANSACTIONS).uid)
+        again = world.tx._registry.journal_start(world.tx._registry.find(TRANSACTIONS).uid, 0)
         assert again == first
 
 

@@ -93,7 +93,8 @@ def test_a_position_of_which_nobody_knows_whether_it_moved_is_looked_up(stored: 
     world = World()
     key = PositionKey("g", TOPIC, 0)
     world.engine.groups.move([PositionChange(key, Position.offset(1))])
-    world.store.fail_write(1, stored=stored, prefix=world.segments(POSITIONS))
+    shard = world.engine.topics.shards.of_group("g")
+    world.store.fail_write(1, stored=stored, prefix=world.segments(POSITIONS, shard))
     with pytest.raises(StorageUnavailable):
         world.engine.groups.move([PositionChange(key, Position.offset(2))])
     assert world.engine.groups.positions(TOPIC, "g") == {0: Position.offset(2 if stored else 1)}

@@ -68,9 +68,9 @@ class World:
         self.engine.close()
         self.open()
 
-    def segments(self, name: TopicName = TOPIC) -> str:
-        """What the names of a topic's segments begin with."""
-        return segment_map(self.engine.topics.registry.find(name).uid, 0, 0)[:-1]
+    def segments(self, name: TopicName = TOPIC, partition: int = 0) -> str:
+        """What the names of a partition's segments begin with."""
+        return segment_map(self.engine.topics.registry.find(name).uid, partition, 0)[:-1]
 
     def read(self) -> list[bytes | None]:
         return values(self.engine)
@@ -218,7 +218,7 @@ def test_an_attempt_that_is_interrupted_leaves_nobody_waiting(
     with suppress(TransactionEnded):
         world.tx.commit(request)
     assert world.read() in ([b"1"], [])
-    assert not world.tx.manager.is_committing and not world.tx.open()
+    assert not world.tx.manager._committing and not world.tx.open()
 
 
 def test_what_begins_with_the_token_of_a_commit_that_looks_at_the_log_is_one_with_it(
@@ -380,7 +380,7 @@ def test_an_intention_that_could_not_be_journaled_is_not_under_way_for_ever(worl
     with pytest.raises(StorageUnavailable):
         world.tx.commit(commit(b"1", id=id))
     world.tx.manager.expire()
-    assert not world.tx.manager.is_committing
+    assert not world.tx.manager._committing
     with pytest.raises(TransactionEnded):
         world.tx.commit(commit(b"1", id=id))
     assert world.read() == []

@@ -78,6 +78,9 @@ class AskedDecisions:
 
         return fate
 
+    def confirm(self) -> None:
+        """See `Decisions`: whoever is asked looks before it answers."""
+
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
         with self._lock:

@@ -70,7 +70,8 @@ class _PositionsMachine:
 
 
 class GroupPositions:
-    """Where the groups of a shard stand. Thread-safe."""
+    """Where the groups of a shard stand. Thread-safe. `is_disputed`: other processes may take the
+    journal over."""
 
     def __init__(
         self,
@@ -78,11 +79,13 @@ class GroupPositions:
         decisions: Callable[[], Decisions],
         members: Members,
         turn: threading.RLock,
+        is_disputed: bool,
     ) -> None:
         self._journal = journal
         self._decisions = decisions
         self._members = members
         self._turn = turn
+        self._is_disputed = is_disputed
         self._lock = threading.Lock()
         self._machine = _PositionsMachine(decisions)
         self._journaled = Journaled(journal, self._machine, self._lock)
@@ -209,10 +212,15 @@ class GroupPositions:
         began to be moved before is moved any more."""
 
         def take() -> tuple[Owner, Position | None]:
-            self._takers[key] = taker = Owner("taker", next(_takes))
             with self._lock:
-                return taker, self._journaled.state.of_key(key)
+                position = self._journaled.state.of_key(key)
+            if self._is_disputed:  # it stands there, unless the journal is another one's by now
+                self._journaled.write([(key, position)], Durability.SYNCED)
+            self._takers[key] = taker = Owner("taker", next(_takes))
+            return taker, position
 
+        if self._is_disputed:
+            self._decisions().confirm()
         return self.undisturbed([key], take)
 
     def undisturbed(self, keys: Collection[PositionKey], do: Callable[[], T]) -> T:

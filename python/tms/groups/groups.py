@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 
-from tms.errors import GroupNotFound, TMSError, TopicNotFound
+from tms.errors import GroupNotFound, StorageUnavailable, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.groups.group_positions import GroupPositions
 from tms.groups.lag import Lags
@@ -37,7 +37,8 @@ _log = EventLog(__name__)
 
 
 class GroupShard:
-    """The groups of one shard. Raises what keeps its journals from being read."""
+    """The groups of one shard. Raises what keeps its journals from being read, but in a store that
+    this process has for itself what may pass: they are read when they are needed."""
 
     def __init__(self, topics: Topics, number: int) -> None:
         turn = threading.RLock()
@@ -48,9 +49,15 @@ class GroupShard:
             self._undisturbed,
         )
         journal = topics.journal_of_shard(POSITIONS, number)
-        self.positions = GroupPositions(journal, lambda: topics.decisions, self.members, turn)
-        self.positions.load()
-        self.members.load()
+        self.positions = GroupPositions(
+            journal, lambda: topics.decisions, self.members, turn, topics.store.shared
+        )
+        try:
+            self.positions.load()
+            self.members.load()
+        except StorageUnavailable:
+            if topics.partitions.are_of_several:
+                raise
 
     def _undisturbed(self, keys: Collection[PositionKey], do: Callable[[], bool]) -> bool:
         return self.positions.undisturbed(keys, do)

@@ -50,6 +50,11 @@ class Decisions(Protocol):
         `Unavailable`, `StorageUnavailable`."""
         ...
 
+    def confirm(self) -> None:
+        """Make sure that what is known of transactions is the truth. Raises
+        `StorageUnavailable`."""
+        ...
+
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
         ...

@@ -17,7 +17,7 @@ Invariants, besides those of `journal.journaled`
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tms.clock import Clock
@@ -167,6 +167,7 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
         topic: InternalTopic,
         clock: Clock,
         places: CommitPlaces,
+        reloaded: Callable[[], None],
     ) -> None:
         self.writing = threading.Lock()
         self.lock = threading.Lock()
@@ -174,6 +175,7 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
         self._clock = clock
         self._transactions = TransactionsMachine(topic, clock, places)
         self._make_durable = places.make_durable
+        self._reloaded = reloaded
         super().__init__(topic, self._transactions, self.lock)
         self.load()
 
@@ -195,6 +197,7 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
             barrier = encode_edits([Reserved(self.state.reserved)])
             self._topic.renew([(None, barrier)])
             self.load()
+            self._reloaded()
         return self.state
 
     def has_room(self, now_ms: int, room_ms: int = 1) -> bool:

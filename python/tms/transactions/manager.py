@@ -47,15 +47,14 @@ class TransactionManager:
         self,
         topics: Topics,
         journal: InternalTopic,
+        reloaded: Callable[[], None],
         lifetime_ms: int,
     ) -> None:
         self._clock = topics.clock
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
-        self._elsewhere = (
-            topics.partitions.are_of_several
-        )  # others may have begun what is unknown here
+        self._elsewhere = topics.store.shared  # others may have begun what is unknown here
         self._watchers = Watchers()
-        self._journal = TransactionJournal(journal, topics.clock, CommitPlaces(topics))
+        self._journal = TransactionJournal(journal, topics.clock, CommitPlaces(topics), reloaded)
         self.commits = CommitQueue(self._journal, self._watchers, topics.run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
@@ -173,11 +172,6 @@ class TransactionManager:
     def finished(self, id: int) -> None:
         """A commit came to its end, whichever: if it is still open, it is given up."""
         self._committing.discard(id)
-
-    @property
-    def is_committing(self) -> bool:
-        """Whether a commit is under way."""
-        return bool(self._committing)
 
     @contextmanager
     def alone(self, durable: bool = False) -> Iterator[None]:

@@ -42,13 +42,18 @@ TRANSACTIONS_MAX = 150_000  # entries of the journal that a start reads
 
 class Transactions:
     """The transactions of one engine. Thread-safe. `lifetime_ms`: of one that was begun
-    elsewhere; `shares` are what commits change besides messages."""
+    elsewhere; `shares` are what commits change besides messages; `reloaded` is called when outcomes
+    were looked up in the journal."""
 
-    def __init__(self, topics: Topics, lifetime_ms: int, shares: Shares) -> None:
+    def __init__(
+        self, topics: Topics, lifetime_ms: int, shares: Shares, reloaded: Callable[[], None]
+    ) -> None:
         self._topics = topics
         self._registry = registry = topics.registry
         self._shares = shares
-        self.manager = TransactionManager(topics, topics.journal(TRANSACTIONS), lifetime_ms)
+        self.manager = TransactionManager(
+            topics, topics.journal(TRANSACTIONS), reloaded, lifetime_ms
+        )
         topics.decide_by(self.manager)
         self._uncommitted = UncommittedMessages(self.manager, topics)
         self.tephra = TephraOperations(
