@@ -11,7 +11,7 @@ Invariants
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
 from threading import Lock
@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
+from sim.actors.actor import topic_of
+from sim.actors.later import LATER
 from sim.bounds.drawing import Bounds
 from sim.disk import Disk
 from sim.faulty import FaultyStore
@@ -32,18 +34,21 @@ from tms.compaction.compaction import CompactionLimits
 from tms.engine import ROLES, Engine
 from tms.errors import NotOwner, TimedOut, TMSError, Unavailable
 from tms.log.records import key_after
-from tms.model import keys
+from tms.model import keys, shard
 from tms.model.cluster import ClusterEvent
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.topics.filtering import FetchBounds as FilterBounds
+from tms.topics.shards import Shards
 from tms.topics.sweep import open_metadata
 
 INSTANCES = 3
+KEPT = ("groups", "queues", "delayed")  # in shards
 SETTLING = 9  # rounds
 LEADERLESS_MAX = 300  # questions in a row that nobody could answer
 IN_VAIN_MAX = 1_000  # times that somebody waits
 STIRRED = 0.03  # of the operations of stores come others in between
 LIFETIME_MS = 25 * 3_600_000
+COMMIT_S = 30.0
 LOST, UNANSWERED, LATE, TWICE = 0.02, 0.02, 0.01, 0.02  # shares of the questions
 T = TypeVar("T")
 
@@ -79,6 +84,7 @@ class WorldCluster(Cluster):
         connect = partial(_connected, instance)
         super().__init__(metadata, world.clock, instance.member, ownership, connect, lifetime_ms)
         self._instance = instance
+        self.decisions.watch_end = _watch_nothing  # type: ignore[method-assign]
         self._standing = Standing(metadata, instance.id, f"{instance.life:04d}")
         self.name = self._standing.name
 
@@ -167,10 +173,10 @@ class Instance:
             return
         if self.id in world.present:
             self.member.view, self.member.state = world.view(), MembershipState.MEMBER
-        before = engine.coordinates
+        before = engine.shards.kept
         with world.inside(self):
             quietly(self.cluster.settle)
-        world.era += before != engine.coordinates  # leases begin anew
+        world.era += before != engine.shards.kept  # leases begin anew
 
 
 class SimPeer:
@@ -209,6 +215,39 @@ class SimPeer:
     def events(self) -> list[ClusterEvent]:
         raise NotImplementedError
 
+    def verify_share(self, *given: Any) -> Durability:
+        return self.ask(lambda engine: engine.shards.verify_share(*given))
+
+    def prepare_share(self, *given: Any) -> Any:
+        return self.ask(lambda engine: engine.shards.prepare_share(*given), once=True)
+
+    def commit_own(self, request: Any) -> Any:
+        def commit(engine: Engine) -> Any:  # what is sent is a copy
+            transactions = engine.transactions
+            blocks = tuple(
+                one._replace(new=structs.replace(one.new, block=bytearray(one.new.block)))
+                for one in request.blocks
+            )
+            sent = structs.replace(request, blocks=blocks)
+            pending = transactions.submit_commit(sent, Durability.SYNCED, lambda: None)
+            return pending.result(COMMIT_S)[0]
+
+        with self._caller.world.waiting(self._caller):
+            return self.ask(commit, once=True)
+
+    def sync_commits(self) -> None:
+        def sync(engine: Engine) -> None:
+            with engine.transactions.manager.alone(durable=True):
+                pass
+
+        self.ask(sync)
+
+    def list_queues_of(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def list_groups_of(self, *given: Any) -> Any:
+        raise NotImplementedError
+
     def give_up(self) -> None:
         """Nobody waits here."""
 
@@ -239,7 +278,9 @@ class SimPeer:
     def _answered(self, do: Callable[[Engine], T], reading: bool) -> T:
         world, target = self._caller.world, self._target
         engine = target.engine
-        if engine is None or (world.busy[target.id] and not (reading and _at_rest(engine))):
+        # Who waits for a commit of its own is below on the stack twice, and at nothing.
+        busy = world.busy[target.id] > 2 * world.waits[target.id]
+        if engine is None or (busy and not (reading and _at_rest(engine))):
             raise Unavailable("It does not answer.", outcome="unknown")
         with world.inside(self._caller):
             try:
@@ -273,9 +314,34 @@ class SimPartitions:
         )
 
 
+class AtKeeper:
+    """Groups, queues or delayed messages, as actors know them: of the instance that keeps the shard
+    that a call concerns, or of some instance."""
+
+    def __init__(self, world: "ClusterWorld", role: str) -> None:
+        self._world = world
+        self._role = role
+
+    def __getattr__(self, method: str) -> Any:
+        world, role = self._world, self._role
+
+        def call(*given: Any, **named: Any) -> Any:
+            number = _shard_of(world.shards, role, method, given)
+            if number is not None:
+                return getattr(getattr(world.keeper(number), role), method)(*given, **named)
+            for engine in world.every():
+                quietly(partial(getattr(getattr(engine, role), method), *given, **named))
+            return None
+
+        if method.startswith("_"):  # of what waits in the only topic that has delayed messages
+            engine = world.keeper(world.shards.of_delayed(topic_of(LATER[0])))
+            return getattr(getattr(engine, role), method)
+        return call
+
+
 class AnyInstance:
-    """The engine as actors know it: some instance for what every one of them answers, one that
-    coordinates for the rest."""
+    """The engine as actors know it: some instance for what every one of them answers, and for the
+    rest the one that keeps it."""
 
     def __init__(self, world: "ClusterWorld") -> None:
         object.__setattr__(self, "_world", world)
@@ -284,6 +350,8 @@ class AnyInstance:
         if name == "open_channel":  # there is no network below
             raise AttributeError(name)
         world: ClusterWorld = object.__getattribute__(self, "_world")
+        if name in KEPT:
+            return AtKeeper(world, name)
         return getattr(world.coordinator() if name in ROLES else world.some(), name)
 
 
@@ -303,6 +371,7 @@ class ClusterWorld(World):
         self.life = self.era = 0
         self.between = lambda: None
         self.busy: Counter[str] = Counter()  # instances by how often they are on the stack
+        self.waits: Counter[str] = Counter()  # instances by how many own commits they wait for
         self.asked: set[str] = set()  # instances, in this step, which may still be at it
         self.present: set[str] = set()  # as ZooKeeper says
         self.calm = True  # nothing is lost on the way
@@ -312,6 +381,7 @@ class ClusterWorld(World):
         self._dying: Instance | None = None
         self._inside = False
         self.disk = Disk(shared=True)
+        self.shards = Shards(shard.SHARDS)
         self.instances = [Instance(self, f"i{number}") for number in range(INSTANCES)]
         self._waits = self.background.passes
         self.step(self._begin)
@@ -357,10 +427,28 @@ class ClusterWorld(World):
         raise Unavailable("No instance answers.")
 
     def coordinator(self) -> Engine:
-        """One that coordinates, as far as it knows."""
+        """One that keeps transactions, as far as it knows."""
+        return self._having(lambda engine: engine.coordinates)
+
+    def keeper(self, number: int) -> Engine:
+        """One that keeps a shard, as far as it knows."""
+        return self._having(lambda engine: number in engine.shards.kept)
+
+    def every(self) -> list[Engine]:
+        """All that may be asked for something, and answer."""
+        engines: list[Engine] = []
+        for one in self._alive():
+            if one.engine is not None and not self.busy[one.id]:
+                with suppress(TMSError), self.inside(one):
+                    one.engine.confirm_owner()
+                    self.asked.add(one.id)
+                    engines.append(one.engine)
+        return engines
+
+    def _having(self, has: Callable[[Engine], bool]) -> Engine:
         for attempt in range(6):
             free = [one for one in self._alive() if not self.busy[one.id]]
-            found = [one for one in free if one.engine and one.engine.coordinates]
+            found = [one for one in free if one.engine and has(one.engine)]
             if found:
                 instance = self.random.choice(found)
                 engine = instance.engine
@@ -370,7 +458,7 @@ class ClusterWorld(World):
                         engine.confirm_owner()
                 except TMSError:
                     continue
-                if engine.coordinates:
+                if has(engine):
                     self.asked.add(instance.id)
                     self._leaderless = 0
                     return engine
@@ -379,8 +467,8 @@ class ClusterWorld(World):
         if not self._inside and not any(self.busy.values()):
             self._leaderless += 1
         if self._leaderless > LEADERLESS_MAX:
-            raise Stuck("Nobody can coordinate.")
-        raise Unavailable("Nobody coordinates.")
+            raise Stuck("Nobody can keep what is asked for.")
+        raise Unavailable("Nobody keeps it.")
 
     # -- what happens to them ------------------------------------------------------------------
 
@@ -462,6 +550,16 @@ class ClusterWorld(World):
         finally:
             self.busy[instance.id] -= 1
 
+    @contextmanager
+    def waiting(self, instance: Instance) -> Iterator[None]:
+        """The instance waits for a commit of its own, and is at nothing else."""
+        self.waits[instance.id] += 1
+        try:
+            with self.inside(instance):
+                yield
+        finally:
+            self.waits[instance.id] -= 1
+
     def aside(self, work: Callable[[], object]) -> None:
         """Do something of another process: who waits here does not die of it."""
         try:
@@ -520,8 +618,14 @@ class ClusterWorld(World):
         for _ in range(SETTLING):
             for one in self._alive():
                 self.aside(one.settle)
-            if any(one.engine and one.engine.coordinates for one in self.instances):
+            if self._all_is_kept():
                 return
+
+    def _all_is_kept(self) -> bool:
+        engines = [one.engine for one in self.instances if one.engine is not None]
+        kept = frozenset[int]().union(*(engine.shards.kept for engine in engines))
+        counts = {engine.topics.shards.count for engine in engines}
+        return any(one.coordinates for one in engines) and {len(kept)} == counts
 
     def drop_unreadable(self) -> None:
         """What the coprocessor does while HBase compacts: take out what was written behind the end
@@ -574,6 +678,7 @@ class ClusterWorld(World):
                 raise
         finally:
             self.busy.clear()
+            self.waits.clear()
             self.asked.clear()
             pending._passes = waits
 
@@ -616,6 +721,24 @@ class ClusterWorld(World):
 def _connected(caller: Instance, record: InstanceRecord) -> SimPeer:
     target = next(one for one in caller.world.instances if one.id == record.id)
     return SimPeer(caller, target)
+
+
+def _watch_nothing(pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
+    """Who waits looks for himself."""
+    return lambda: None
+
+
+def _shard_of(shards: Shards, role: str, method: str, given: tuple[Any, ...]) -> int | None:
+    """The shard that a call of an actor concerns, None: any."""
+    if not given or not isinstance(given[0], TopicName):
+        return None
+    if role == "delayed":
+        return shards.of_delayed(given[0])
+    if role == "queues":
+        return shards.of_queue(given[0], given[1])
+    if method == "positions":
+        return shards.of_position(given[0], given[1])
+    return shards.of_group(given[1])
 
 
 def _undecided_since_ms(foreign: bool, engine: Engine) -> int:

@@ -216,17 +216,6 @@ class Engine:
         """Whether this process keeps transactions."""
         return self._kept is not None
 
-    def kept_elsewhere(self, kind: str, topic: str, group: str) -> TMSError | None:
-        """Why this process does not answer for what is kept by one: `NotOwner`, or `Unavailable`
-        while nobody can tell; None if it does. `kind` is `transactions`, `group`, `queue` or
-        `delayed`."""
-        if self.cluster is None:
-            return None
-        if kind == "transactions":
-            return None if self._kept is not None else self.cluster.not_coordinator()
-        number = self.topics.shards.of(kind, topic, group)
-        return None if number in self.shards.kept else self.cluster.not_keeper(number)
-
     def settle_roles(self, cluster: Cluster) -> None:
         """Open what this process should own, close what others should. One at a time calls it.
         Raises what keeps something from being opened; it may be called again."""

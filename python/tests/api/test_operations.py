@@ -31,7 +31,8 @@ from tms.model.message import Staged
 from tms.model.position import Position
 from tms.model.queue import QueueSettings, Token
 from tms.model.snapshot import Isolation
-from tms.model.topic import TopicName, TopicSettings
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.transaction import Commit, Owner, PositionChange, PositionKey
 from tms.server.app import App
 from tms.server.http.request import parameters
 
@@ -82,6 +83,13 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "before_ms": st.integers(0, 1 << 40),
 }
 _keys = st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 16))
+_moves = st.builds(
+    PositionChange,
+    st.builds(PositionKey, st.just("system:delayed") | st.just("g"), _topics, st.integers(0, 9)),
+    st.just(Position.offset(7)),
+    st.none() | st.just("offset:4"),
+    st.none() | st.builds(Owner, st.just("m"), st.integers(0, 9)),
+)
 _staged = st.builds(Staged, *[st.integers(0, 1 << 40)] * 5)
 VALUES |= {
     "write_pointer": st.integers(0, (1 << 63) - 1),
@@ -96,6 +104,10 @@ VALUES |= {
     "key": st.binary(max_size=20),
     "message": st.binary(max_size=20),
     "waiting": st.none() | st.integers(-1, 1_023),
+    "number": st.integers(0, 1_023),
+    "shards": st.lists(st.integers(0, 1_023), max_size=5),
+    "durability": st.sampled_from(Durability),
+    "share": st.builds(Commit, positions=st.lists(_moves, max_size=2).map(tuple)),
     "to": st.text(string.ascii_letters + "_.:-", min_size=1, max_size=20),
 }
 OF_ONE = {

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.clocks import ManualClock
-from tms.client.http.addresses import COORDINATOR, SHUNNED_S, Place, ServiceAddresses
+from tms.api.operations import TRANSACTIONS
+from tms.client.http.addresses import SHUNNED_S, Place, ServiceAddresses
 from tms.errors import ConfigError
 from tms.model.topic import TopicName
 
@@ -42,8 +43,8 @@ def test_partitions_go_to_the_owners_that_answers_name() -> None:
 
 def test_an_owner_of_a_whole_request_owns_all_its_places() -> None:
     addresses = ServiceAddresses(A)
-    addresses.take_in([COORDINATOR], _said(B))
-    assert addresses.of([COORDINATOR]).url == B
+    addresses.take_in([TRANSACTIONS], _said(B))
+    assert addresses.of([TRANSACTIONS]).url == B
     assert _urls(addresses) == [A, A, A]
 
 

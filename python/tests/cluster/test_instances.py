@@ -16,6 +16,7 @@ from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.topics.internal_topic import InternalTopic
+from tms.topics.shards import POSITIONS, QUEUES
 
 TOPIC, PARTITIONS = "orders", 8
 IN_TIME_S = 10.0
@@ -381,11 +382,12 @@ def test_a_commit_that_comes_behind_another_reader_of_a_journal_may_be_repeated(
         orders = TopicName("default", TOPIC)
         place = PositionChange(PositionKey("g", orders, 0), Position.offset(1))
         work = Settlement("work", orders, (str(queue.receive(limit=1)[0].token),))
-        for journal, request in (
-            ("_positions", Commit(positions=(place,))),
-            ("_queues", Commit(settlements=(work,))),
+        shards = engine.topics.shards
+        for journal, number, request in (
+            (POSITIONS, shards.of_group("g"), Commit(positions=(place,))),
+            (QUEUES, shards.of_queue(orders, "work"), Commit(settlements=(work,))),
         ):
-            entries(engine.topics.journal(TopicName("system", journal)))
+            entries(engine.topics.journal_of_shard(journal, number))
             with pytest.raises(StorageUnavailable, match="another reader"):
                 engine.transactions.commit(request)
             engine.transactions.commit(request)

@@ -50,12 +50,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "delayed": _VALUES | _TOLD | {"store/base", "journal", "topics", "log", "transactions"},
     "compaction": _VALUES | _TOLD | {"options", "store/base", "topics", "log"},
     "tables": _VALUES | {"store/base", "transactions"},
-    "coordinator": {"errors", "events", "topics"}
-    | {"transactions", "groups", "queues", "delayed", "tables"},
+    "shards": _VALUES | {"log", "topics", "transactions", "groups", "queues", "delayed"},
     "engine": _VALUES
     | _TOLD
-    | {"forks", "options", "store/base", "log", "topics", "cluster", "coordinator"}
-    | {"transactions", "groups", "queues", "delayed", "compaction", "tables"},
+    | {"forks", "options", "store/base", "log", "topics", "cluster", "shards"}
+    | {"transactions", "compaction", "tables"},
     "server": _VALUES
     | _TOLD
     | {"api", "cluster", "engine", "log", "topics", "transactions", "queues"},

@@ -27,6 +27,7 @@ from tms.model.keys import delayed_map, segment_map
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, TopicBlock
+from tms.topics.shards import POSITIONS, QUEUES, Shards
 
 TOPIC = TopicName("default", "t")
 PATH = "/v2/namespaces/default/topics/t"
@@ -50,9 +51,15 @@ class World:
             raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             return client.request(method, path, raw)
 
-    def maps(self, name: TopicName = TOPIC) -> str:
-        """What the names of the segments of a topic begin with."""
-        return segment_map(self.served.service.engine.topics.registry.find(name).uid, 0, 0)[:-1]
+    def maps(self, name: TopicName = TOPIC, partition: int = 0) -> str:
+        """What the names of the segments of a partition begin with."""
+        uid = self.served.service.engine.topics.registry.find(name).uid
+        return segment_map(uid, partition, 0)[:-1]
+
+    @property
+    def shards(self) -> Shards:
+        """Which shard has what."""
+        return self.served.service.engine.topics.shards
 
     def values(self, **query: str) -> list[str]:
         asked = "&".join(f"{name}={value}" for name, value in query.items())
@@ -208,7 +215,7 @@ def test_settling_messages_of_a_queue(world: World, cut: bool, how: str) -> None
     assert len(tokens) == 2
     body = {"tokens": tokens} | ({"delay_s": 3_600} if how == "nack" else {})
     raw = request("POST", f"{QUEUE}/{how}", json.dumps(body).encode())
-    journal = world.maps(TopicName("system", "_queues"))
+    journal = world.maps(QUEUES, world.shards.of_queue(TOPIC, "workers"))
     found = alike(world.twice(raw, "write", journal, cut))
     assert not found.get("failed"), found
     assert world.call("POST", f"{QUEUE}/receive", {"limit": 2}).json["messages"] == []
@@ -239,7 +246,7 @@ def test_positions_that_move_from_where_they_stand(world: World, cut: bool) -> N
     world.call("PUT", path, {"positions": {"0": "offset:1"}})
     body = {"positions": {"0": "offset:2"}, "expected": {"0": "offset:1"}}
     raw = request("PUT", path, json.dumps(body).encode())
-    journal = world.maps(TopicName("system", "_positions"))
+    journal = world.maps(POSITIONS, world.shards.of_group("g"))
     *first, second = world.twice(raw, "write", journal, cut)
     assert (second.problem, second.json["details"]["position"]) == ("conflict", "offset:2")
     assert [one.status for one in first] == [routes.OK] * (not cut)

@@ -23,6 +23,7 @@ from tms.server.fetch import Fetching
 from tms.server.forwarding import HOP
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.request import path_text
+from tms.server.instances import kept_elsewhere
 from tms.server.publish import Publishing
 from tms.server.receive import Receiving
 from tms.server.router import Route, RouteTable
@@ -139,7 +140,7 @@ class App:
 
     async def _forwarded(self, exchange: Exchange, kept: Kept) -> bool:
         """Whether another instance keeps this; it has answered. Raises `Unavailable`."""
-        elsewhere = self._service.engine.kept_elsewhere(*kept)
+        elsewhere = kept_elsewhere(self._service.engine, kept)
         if elsewhere is None:
             return False
         if HOP in exchange.headers:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tms.api.operations import TRANSACTIONS, Kept
 from tms.cluster.cluster import Cluster
 from tms.engine import Engine
 from tms.errors import Conflict, Invalid, NotFound, NotOwner, TMSError
@@ -136,6 +137,18 @@ class Instances:
         if cluster is None:
             raise Conflict("This service is alone: it owns everything. See docs/cluster.md.")
         return cluster
+
+
+def kept_elsewhere(engine: Engine, kept: Kept) -> TMSError | None:
+    """Why this instance does not answer for what one keeps: `NotOwner`, or `Unavailable` while
+    nobody can tell; None if it does."""
+    if engine.cluster is None:
+        return None
+    kind, topic, group = kept
+    if kept == TRANSACTIONS:
+        return None if engine.coordinates else engine.cluster.not_coordinator()
+    number = engine.topics.shards.of(kind, topic, group)
+    return None if number in engine.shards.kept else engine.cluster.not_keeper(number)
 
 
 def works_of(service: Service) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import content_type, header, parameters, query_of, topic_name
 from tms.server.operations import JSON_HEAD
-from tms.server.router import Route
+from tms.server.router import Answer, Route
 from tms.server.service import Service
 
 _BLOCKS_ONLY, _COMMITS_ONLY = (routes.BLOCKS,), (routes.COMMIT,)
@@ -53,6 +53,18 @@ def routes_of(service: Service) -> list[Route]:
 
         await _with_blocks(service, exchange, varying, do)
 
+    answers = {
+        "partitions.store": store,
+        "partitions.stage": stage,
+        "partitions.count_stored": count_stored,
+        "peers.commit_own": _committing(service),
+    }
+    return [Route(OPERATIONS[name], answer) for name, answer in answers.items()]
+
+
+def _committing(service: Service) -> Answer:
+    """Commits blocks that another instance made."""
+
     async def commit_own(exchange: Exchange, varying: Sequence[bytes]) -> None:
         parameters(exchange.query, ())
         content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
@@ -67,13 +79,7 @@ def routes_of(service: Service) -> list[Route]:
             answer = await service.for_peer(do, body.data)
         exchange.respond(routes.OK, JSON_HEAD, answer)
 
-    answers = {
-        "partitions.store": store,
-        "partitions.stage": stage,
-        "partitions.count_stored": count_stored,
-        "peers.commit_own": commit_own,
-    }
-    return [Route(OPERATIONS[name], answer) for name, answer in answers.items()]
+    return commit_own
 
 
 def _nothing() -> None:
