@@ -747,4 +747,8 @@ def _undecided_since_ms(foreign: bool, engine: Engine) -> int:
 
 def _at_rest(engine: Engine) -> bool:
     """Whether asking for outcomes needs nothing that somebody on the stack may hold."""
-    return engine.coordinates and engine.transactions.manager.known
+    assert engine.cluster is not None
+    if not engine.coordinates or engine.cluster._checking.locked():
+        return False
+    writing = any(waiting.writing.locked() for waiting in engine.delayed._waiting.values())
+    return engine.transactions.manager.known and not writing

@@ -61,7 +61,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "namespace": _names,
     "name": _topics,
     "topic": _topics,
-    "group": _words.filter(lambda text: len(text) < 200 and not text.startswith("redrive:")),
+    "group": _words.filter(
+        lambda text: len(text) < 200 and not text.startswith(("redrive:", "system:"))
+    ),
     "member": _words.filter(lambda text: len(text) < 100),
     "after": _names,
     "limit": st.integers(1, 1_000),
