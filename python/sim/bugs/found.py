@@ -11,6 +11,8 @@ from sim.replacing import Replacement
 from tms.client.cursor import Cursor
 from tms.delayed.stored_queue import StoredDelayQueue
 from tms.engine import Engine
+from tms.groups.group_positions import GroupPositions
+from tms.groups.positions import Positions
 from tms.log.reader import PartitionReader
 from tms.queues.key_order import KeyOrder
 from tms.queues.partition import QueuePartitionState
@@ -155,6 +157,31 @@ def _count_after_deleting() -> list[Replacement]:
     return [(StoredDelayQueue, "_moved", moved)]
 
 
+def _prepare_without_holding() -> list[Replacement]:
+    """What a commit is about to change in a shard others change meanwhile."""
+    return [
+        (Positions, "hold", lambda self, id, moves: self.prepared.setdefault(id, [*moves])),
+        (Positions, "are_held", lambda self, keys, id: True),
+        (Positions, "end", _end_whatever_holds_it),
+    ]
+
+
+def _end_whatever_holds_it(self: Positions, id: int, committed: bool) -> None:
+    for key, position in self.prepared.pop(id, ()) if committed else ():
+        self.apply(key, position)
+
+
+def _move_what_was_taken() -> list[Replacement]:
+    """What began before somebody took a position moves it nevertheless."""
+    right = GroupPositions._check
+
+    def check(self: GroupPositions, changes: Any) -> None:
+        self._takers = {one.key: one.owner for one in changes}
+        right(self, changes)
+
+    return [(GroupPositions, "_check", check)]
+
+
 class Elsewhere(NamedTuple):
     """A bug, and the test that finds it."""
 
@@ -193,6 +220,14 @@ ELSEWHERE: dict[str, Elsewhere] = {
     "hand-out-what-was-read-ahead": Elsewhere(
         _hand_out_what_was_read_ahead,
         "test_queue_gone.py::test_what_was_read_ahead_is_not_handed_out_once_it_is_gone",
+    ),
+    "move-what-was-taken": Elsewhere(
+        _move_what_was_taken,
+        "test_position_holds.py::test_what_began_before_somebody_took_a_position_moves_it_no_more",
+    ),
+    "prepare-without-holding": Elsewhere(
+        _prepare_without_holding,
+        "test_position_holds.py::test_nobody_else_moves_what_is_held",
     ),
     "put-back-twice": Elsewhere(
         _put_back_twice,

@@ -9,10 +9,12 @@ from tms.cluster.cluster import Cluster
 from tms.cluster.decisions import AskedDecisions
 from tms.cluster.standing import Standing
 from tms.engine import Engine
+from tms.groups.group_positions import GroupPositions
 from tms.log.partition import PartitionState
 from tms.log.records import BlockKey
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import Fate
+from tms.queues.settling import Settling
 
 
 def _no_epoch() -> list[Replacement]:
@@ -70,10 +72,20 @@ def _tell_nobody() -> list[Replacement]:
     return [(Standing, "fence", lambda self, names: None)]
 
 
+def _never_ask_for_the_end() -> list[Replacement]:
+    """Who keeps a shard waits until somebody tells it how a transaction has ended."""
+    return [
+        (GroupPositions, "_learn", lambda self, ids: set(ids)),
+        (Settling, "learn", lambda self, queue: None),
+        (Settling, "follow", lambda self, pointer: None),
+    ]
+
+
 OF_INSTANCES: dict[str, Callable[[], list[Replacement]]] = {
     "acknowledge-before-verify": _acknowledge_before_verify,
     "follow-without-asking": _follow_without_asking,
     "journal-in-any-term": _journal_in_any_term,
+    "never-ask-for-the-end": _never_ask_for_the_end,
     "no-epoch": _no_epoch,
     "scan-before-fence": _scan_before_fence,
     "tell-nobody": _tell_nobody,

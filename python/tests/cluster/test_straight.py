@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ import tms
 from tests.cluster.test_instances import PARTITIONS, TOPIC, read, spread, until, values
 from tests.cluster_kit import Instances, instances
 from tms.client.client import Bus
+from tms.client.http.peer import HttpPeer
 from tms.model.topic import TopicName
 
 MESSAGES = 2_000
@@ -123,6 +125,68 @@ def test_one_partition_is_consumed_at_its_owner(three: Instances) -> None:
         # The first answers say where to go; the fetch that was under way then ends first.
         assert hops(three)["forwarded"] <= before["forwarded"] + 1
         assert hops(three)["partitions.fetch"] == 0
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The instances that another one asked for messages."""
+    asked: list[str] = []
+    right = HttpPeer.fetch
+
+    def fetch(self: HttpPeer, *args: Any, **named: Any) -> Any:
+        asked.append(self.name)
+        return right(self, *args, **named)
+
+    monkeypatch.setattr(HttpPeer, "fetch", fetch)
+    return asked
+
+
+def test_a_consumer_that_is_behind_reads_at_each_owner(three: Instances, asked: list[str]) -> None:
+    with three.connect("a") as bus:
+        sent = {b"%d" % number for number in range(MESSAGES)}
+        with bus.producer(TOPIC) as producer:
+            for value in sorted(sent):
+                producer.send(value, key=value)
+        read(bus)  # the first answers say who has what
+        asked.clear()
+        consumer = bus.consumer(TOPIC, start="earliest", stop_at_end=True, bytes_max=1_000)
+        found = [message.value for message in consumer]
+        assert not asked
+        assert len(found) == MESSAGES and set(found) == sent
+
+
+def test_an_asyncio_consumer_that_is_behind_reads_at_each_owner(
+    three: Instances, asked: list[str]
+) -> None:
+    async def consume() -> list[bytes | None]:
+        async with tms.aio.connect(three.url("a")) as bus:
+            for _ in range(2):  # the first one learns
+                asked.clear()
+                consumer = bus.consumer(TOPIC, start="earliest", stop_at_end=True, bytes_max=1_000)
+                async with consumer:
+                    found = [message.value async for message in consumer]
+            assert not asked
+            return found
+
+    with three.connect("b") as bus:
+        sent = spread(bus, "x") | spread(bus, "y")
+    assert set(asyncio.run(consume())) == sent
+
+
+def test_a_consumer_that_waits_is_told_by_one_of_all(three: Instances, asked: list[str]) -> None:
+    with three.connect("a") as bus, three.connect("b") as other:
+        spread(bus, "x")
+        read(bus)
+        got: list[bytes | None] = []
+        for message in bus.consumer(TOPIC, start="earliest"):
+            got.append(message.value)
+            if len(got) == PARTITIONS + 20:
+                break
+            if len(got) >= PARTITIONS:  # it has read everything
+                value = b"%d" % len(got)
+                other.publish(TOPIC, value, partition=len(got) % PARTITIONS)
+        assert got[PARTITIONS:] == [b"%d" % n for n in range(PARTITIONS, PARTITIONS + 20)]
+        assert asked
 
 
 @pytest.mark.parametrize("producers", [1, 4])

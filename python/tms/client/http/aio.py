@@ -29,6 +29,7 @@ from tms.client.http.connection import (
     ended_error,
     exchange_error,
 )
+from tms.client.http.dividing import Dividing
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
@@ -46,6 +47,7 @@ class AsyncHttpChannel:
         self._addresses = addresses
         self._calls = calls
         self._closed = False
+        self._dividing = Dividing()
         self._lines: dict[ServiceAddress, _AsyncLine] = {}
         self._begin()
         forks.in_child(self._begin)
@@ -84,11 +86,19 @@ class AsyncHttpChannel:
         until_s = loop.time() + request.wait_s
         while True:  # the service may wait for less than it is asked to
             left_s = max(0.0, min(WAIT_S_MAX, until_s - loop.time()))
-            call = self._calls.fetch(request._replace(wait_s=left_s))
-            fetched = await self._exchange(call, left_s + timeout_s)
+            fetched = await self._fetch(request._replace(wait_s=left_s), left_s + timeout_s)
             if fetched.blocks or not fetched.ended or loop.time() >= until_s:
                 return fetched
             request = request.after(fetched, left_s)
+
+    async def _fetch(self, request: FetchRequest, timeout_s: float) -> Fetched:
+        call, addresses = self._calls.fetch(request), self._addresses
+        owners = addresses.by_owner(call.places) if addresses.informed else {}
+        parts = self._dividing.parts(request, owners)
+        if not parts:
+            return self._dividing.seen(await self._exchange(call, timeout_s))
+        asked = [(self._calls.fetch(part), owner) for owner, part in parts]
+        return self._dividing.joined(await self._exchange_all(asked, timeout_s))
 
     async def receive(
         self,

@@ -19,6 +19,7 @@ from tms.api.parameters import TIMEOUT_S
 from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
 from tms.client.http.answers import BODIES_KEPT
 from tms.client.http.connection import HttpConnection
+from tms.client.http.dividing import Dividing, PendingFetch
 from tms.client.http.exchange import Call, Calls, Response
 from tms.client.transport import FetchRequest, PendingAnswer
 from tms.clock import Clock
@@ -120,6 +121,7 @@ class HttpChannel:
         self._clock = clock
         self._send_s_max = attempt_s(timeout_s)
         self._lines: dict[ServiceAddress, _ChannelConnection] = {}
+        self._dividing = Dividing()
         self._reading = threading.Lock()
         self._closed = False
         forks.in_child(self._forked)
@@ -139,10 +141,15 @@ class HttpChannel:
         return _PendingParts(parts, self._clock)
 
     def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
-        call = self._calls.fetch(request)
-        addresses = self.addresses
-        address = addresses.of(call.places) if addresses.informed else addresses.now
-        return self._begin(call, address)
+        call, addresses = self._calls.fetch(request), self.addresses
+        if not addresses.informed:
+            return self._begin(call, addresses.now)
+        parts = self._dividing.parts(request, addresses.by_owner(call.places))
+        if not parts:
+            begun = [self._begin(call, addresses.of(call.places))]
+        else:
+            begun = [self._begin(self._calls.fetch(part), owner) for owner, part in parts]
+        return PendingFetch(self._dividing, begun, self._clock)
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))
