@@ -3,6 +3,8 @@
 Nothing but the fence keeps two of them from doing the same: a position is moved whatever it was.
 """
 
+from functools import partial
+
 from sim.actors.actor import SHARED as TOPIC
 from sim.actors.actor import seen
 from sim.actors.committers import Work, commit, made_of, making
@@ -44,7 +46,8 @@ class Member:
         if self._work is None:
             quietly(self._poll)
             for partition in list(self._holding):
-                quietly(lambda p=partition: self._process(p))  # type: ignore[misc]
+                if self._work is None and partition in self._holding:
+                    quietly(partial(self._process, partition))
         return self._work is None and not self._left()
 
     def _begin_anew(self) -> None:

@@ -9,9 +9,7 @@ from tests.log_kit import SEGMENTS, SYNCED, Bench, until
 from tms.block import Flags
 from tms.errors import StorageUnavailable, TimedOut
 from tms.log.groups import Stamp
-from tms.log.visibility import FateOf
 from tms.model.position import Position
-from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.topics.internal_topic import InternalTopic
 
@@ -22,8 +20,8 @@ def bench() -> Iterator[Bench]:
         yield made
 
 
-def _open(bench: Bench, fate_of: FateOf | None = None) -> InternalTopic:
-    return bench.engine.topics.journal(TopicName("system", "_test"), fate_of)
+def _open(bench: Bench) -> InternalTopic:
+    return bench.engine.topics.journal(TopicName("system", "_test"))
 
 
 def _write(topic: InternalTopic, *values: bytes) -> None:
@@ -107,19 +105,28 @@ def test_nothing_is_replayed_while_a_write_that_failed_is_under_way(
     assert _values(topic) == [b"1", b"2", b"3"]
 
 
-def test_of_transactions_those_entries_count_that_a_judge_admits(bench: Bench) -> None:
-    judged = list[tuple[int, bool]]()
-    fates = {5: Fate.VISIBLE, 6: Fate.SKIPPED, 7: Fate.OPEN, 8: Fate.VISIBLE}
-
-    def fate_of(pointer: int, issued: bool) -> Fate:
-        judged.append((pointer, issued))
-        return fates[pointer]
-
-    topic = _open(bench, fate_of)
+def test_entries_of_transactions_are_given_with_their_pointers(bench: Bench) -> None:
+    topic = _open(bench)
     _write(topic, b"0")
-    for pointer in fates:
+    for pointer in (5, 8):
         flags = Flags.TRANSACTIONAL | (Flags.ISSUED if pointer == 8 else 0)
         topic.append([(None, b"%d" % pointer)], SYNCED, Stamp(flags, pointer)).result(WAIT_S)
     found = [(entry.value, entry.write_pointer) for entry in topic.replay()]
     assert found == [(b"0", 0), (b"5", 5), (b"8", 8)]
-    assert judged == [(5, False), (6, False), (7, False), (8, True)]
+
+
+def test_a_partition_is_a_journal_of_its_own(bench: Bench) -> None:
+    topics, name = bench.engine.topics, TopicName("system", "_shards")
+    journals = [
+        InternalTopic(name, topics.registry, topics.partitions, number, 3) for number in range(3)
+    ]
+    for number, journal in enumerate(journals):
+        _write(journal, b"before")
+        _write(journal, b"%d" % number)
+    journals[1].snapshot([[(None, b"snapshot")]])
+    assert [[entry.value for entry in journal.replay()] for journal in journals] == [
+        [b"before", b"0"],
+        [b"snapshot"],
+        [b"before", b"2"],
+    ]
+    assert topics.registry.find(name).partitions == 3

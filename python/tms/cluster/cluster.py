@@ -45,7 +45,7 @@ from tms.topics.shards import SHARD_JOURNALS, count_shards
 ASKING_THREADS = 32
 LOOK_S = 5.0  # after which it is looked whether owners were chosen, if nobody has said so
 AGAIN_S = 0.5  # after which roles that could not be settled are tried again
-_ROLES = 0  # the uid of no topic: transactions are its number 0, the shards follow
+COORDINATOR = (0, 0)  # its place, behind which are those of shards; no topic has the uid 0
 _log = EventLog(__name__)
 
 
@@ -291,7 +291,7 @@ class Cluster:
 
     def _role(self, number: int = 0) -> InstanceRecord:
         """Who should keep transactions (0), or a shard (from 1 on). Raises `Unavailable`."""
-        return self._owner((_ROLES, number), 1 + self._shards)
+        return self._owner((COORDINATOR[0], number), 1 + self._shards)
 
     def owner(self, name: TopicName, place: tuple[int, int], partitions: int) -> InstanceRecord:
         """Who should own a partition. Raises `Unavailable`."""
@@ -305,7 +305,7 @@ class Cluster:
         if name.namespace != SYSTEM_NAMESPACE:
             return place, partitions
         number = 1 + place[1] if name in SHARD_JOURNALS else 0
-        return (_ROLES, number), 1 + self._shards
+        return (COORDINATOR[0], number), 1 + self._shards
 
     def peer_of(self, name: TopicName, place: tuple[int, int], partitions: int) -> Peer | None:
         """See `Owners`."""

@@ -1,0 +1,134 @@
+"""Groups, queues and delayed messages of several instances: each shard is kept by one of them, any
+of them answers for it, and what a commit changes in it counts wherever the commit is decided."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.test_instances import TOPIC, until
+from tests.cluster_kit import Instances, instances
+from tms.client.http.transport import HttpTransport
+from tms.errors import Fenced
+from tms.model.position import Position
+from tms.topics.shards import QUEUES
+
+GROUPS = [f"g{number}" for number in range(12)]
+
+
+@pytest.fixture
+def three() -> Iterator[Instances]:
+    with instances("a", "b", "c") as all, all.connect("a") as bus:
+        until(lambda: len(kept(all)) == 16, "all shards are kept")
+        bus.create_topic(TOPIC, partitions=2)
+        yield all
+
+
+def kept(all: Instances) -> dict[int, str]:
+    """Who keeps which shard."""
+    return {
+        number: id
+        for id, served in all.served.items()
+        for number in served.service.engine.shards.kept
+    }
+
+
+def test_shards_are_spread_and_kept_by_one_each(three: Instances) -> None:
+    counts = [list(kept(three).values()).count(id) for id in "abc"]
+    assert sum(counts) == 16 and min(counts) >= 2 and max(counts) <= 7
+    assert sum(len(one.service.engine.shards.kept) for one in three.served.values()) == 16
+
+
+def test_a_commit_moves_positions_and_settles_messages_wherever_they_are_kept(
+    three: Instances,
+) -> None:
+    with three.connect("a") as bus, three.connect("b") as other:
+        queues = {group: bus.queue(TOPIC, group=group, start="earliest") for group in GROUPS}
+        for number in range(4):
+            bus.publish(TOPIC, b"%d" % number, partition=0)
+        for _ in range(3):
+            with bus.transaction() as tx:
+                for group in GROUPS:
+                    consumer = bus.consumer(TOPIC, group=group, start="earliest", partitions=[0])
+                    next(iter(consumer))
+                    tx.ack(consumer)
+                    tx.ack(queues[group], queues[group].receive(limit=1, wait_s=5))
+                tx.send(TOPIC, b"out", partition=1)
+            for reader in (bus, other):
+                for group in GROUPS:
+                    assert len(reader.positions(TOPIC, group=group)) == 1
+        infos = {info.group: info for info in other.queues(TOPIC)}
+        assert list(infos) == sorted(GROUPS) and {one.leased for one in infos.values()} == {0}
+        assert {one.group for one in other.groups(TOPIC)} == set(GROUPS)
+
+
+def test_a_transaction_that_is_rolled_back_changes_no_shard(three: Instances) -> None:
+    with three.connect("a") as bus:
+        bus.publish(TOPIC, b"x", partition=0)
+        queues = {group: bus.queue(TOPIC, group=group, start="earliest") for group in GROUPS}
+        got = {group: queue.receive(limit=1, wait_s=5) for group, queue in queues.items()}
+        with pytest.raises(KeyError), bus.transaction() as tx:
+            for group in GROUPS:
+                tx.ack(queues[group], got[group])
+            raise KeyError
+        assert {one.leased for one in bus.queues(TOPIC)} == {1}
+        for group in GROUPS:
+            queues[group].ack(got[group])
+        assert {one.leased for one in bus.queues(TOPIC)} == {0}
+
+
+def test_what_is_settled_late_fails_as_a_whole(three: Instances) -> None:
+    with three.connect("a") as bus:
+        bus.publish(TOPIC, b"x", partition=0)
+        queues = {group: bus.queue(TOPIC, group=group, start="earliest") for group in GROUPS}
+        got = {group: queue.receive(limit=1, wait_s=5) for group, queue in queues.items()}
+        queues[GROUPS[-1]].ack(got[GROUPS[-1]])
+        with pytest.raises(Fenced), bus.transaction() as tx:
+            for group in GROUPS:
+                tx.ack(queues[group], got[group])
+        leased = {one.group: one.leased for one in bus.queues(TOPIC)}
+        assert leased == {group: int(group != GROUPS[-1]) for group in GROUPS}
+
+
+def test_delayed_messages_of_many_topics_are_delivered_by_whoever_keeps_them(
+    three: Instances,
+) -> None:
+    with three.connect("a") as bus:
+        topics = [f"later-{number}" for number in range(12)]
+        for topic in topics:
+            bus.create_topic(topic, partitions=2)
+            bus.publish_later(topic, b"x", delay="200ms")
+            bus.publish_later(topic, b"never", delay="1h")
+        for topic in topics:
+            consumer = bus.consumer(topic, start="earliest")
+            assert next(iter(consumer)).value == b"x"
+            consumer.close()
+
+
+def test_what_a_dead_keeper_kept_is_kept_by_others(three: Instances) -> None:
+    with three.connect("a") as bus:
+        bus.publish(TOPIC, b"x", partition=0)
+        for group in GROUPS:
+            bus.set_positions(TOPIC, {0: Position.offset(1)}, group=group)
+            bus.queue(TOPIC, group=group, start="earliest")
+        three.member["c"].expire()
+        three.stop("c")
+        until(lambda: len(kept(three)) == 16, "all shards are kept")
+        for group in GROUPS:
+            assert bus.positions(TOPIC, group=group) == {0: Position.offset(1)}
+            bus.set_positions(TOPIC, {0: Position.offset(0)}, group=group)
+            assert [m.value for m in bus.queue(TOPIC, group=group).receive(limit=1)] == [b"x"]
+
+
+def test_a_shard_is_moved_as_people_choose(three: Instances) -> None:
+    group = GROUPS[0]
+    number = three.served["a"].service.engine.topics.shards.of_group(group)
+    to = next(id for id in "abc" if kept(three)[number] != id)
+    with three.connect("a") as bus:
+        bus.set_positions(TOPIC, {0: Position.offset(0)}, group=group)
+        cluster = HttpTransport(three.url("b")).cluster
+        cluster.move(QUEUES, number, to)
+        until(lambda: kept(three).get(number) == to, "it has moved")
+        assert bus.positions(TOPIC, group=group) == {0: Position.offset(0)}
+        assert cluster.owners(QUEUES).owners[number] == to
+        cluster.unpin(QUEUES, number)
+        until(lambda: kept(three).get(number) != to, "it is where it is placed")
