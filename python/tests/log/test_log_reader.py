@@ -298,6 +298,16 @@ def test_truncation_within_a_block_is_exact_for_every_reader(
             bench.restart()
 
 
+def test_who_has_just_become_the_owner_knows_what_was_truncated() -> None:
+    with Bench() as bench:
+        for value in (b"0", b"1", b"2"):
+            bench.publish(value)
+        bench.engine.truncate_topic(NAME, Position.offset(2))
+        before = bench.engine.kept(NAME, [0])
+        bench.restart()
+        assert bench.engine.kept(NAME, [0])[0].floor == before[0].floor > (0, 0)
+
+
 def test_what_truncation_leaves_of_a_block_still_says_who_published_it() -> None:
     with Bench() as bench:
         bench.publish(b"a", producer=7, sequence=0)

@@ -81,7 +81,9 @@ class PartitionLog:
         return self.change(find)
 
     def readable(self, floor: BlockKey) -> Readable:
-        """What may still be shown of messages that were read before, of those from `floor` on."""
+        """What may still be shown of messages that were read before, of those from `floor` on;
+        before by another owner, perhaps."""
+        self.reader.load()
         record = self.state.chain.record
         rewrites = self.state.rewrites
         if self.state.chain.shared:  # the next owner begins to count anew
