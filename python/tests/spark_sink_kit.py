@@ -84,6 +84,10 @@ class Service:
     def transactions(self) -> "Service":
         return self
 
+    @property
+    def groups(self) -> "Service":
+        return self
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -101,7 +105,9 @@ class Service:
             raise TimedOut("scripted: lost")
         if fault is Fault.SERVICE_KILLED_BEFORE:
             self.kill()
-        of = self.engine if name == "describe_topic" else self.engine.transactions
+        of: object = self.engine.transactions
+        if name in ("describe_topic", "positions"):
+            of = self.engine if name == "describe_topic" else self.engine.groups
         result = getattr(of, name)(*args, **named)
         if fault is Fault.CALLER_DIES_AFTER:
             raise Died
