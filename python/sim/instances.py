@@ -34,11 +34,11 @@ from tms.compaction.compaction import CompactionLimits
 from tms.engine import ROLES, Engine
 from tms.errors import NotOwner, TimedOut, TMSError, Unavailable
 from tms.log.records import key_after
-from tms.model import keys, shard
+from tms.model import keys
 from tms.model.cluster import ClusterEvent
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.topics import sharding
 from tms.topics.filtering import FetchBounds as FilterBounds
-from tms.topics.shards import Shards
 from tms.topics.sweep import open_metadata
 
 INSTANCES = 3
@@ -381,7 +381,7 @@ class ClusterWorld(World):
         self._dying: Instance | None = None
         self._inside = False
         self.disk = Disk(shared=True)
-        self.shards = Shards(shard.SHARDS)
+        self.shards = sharding.Shards(sharding.SHARDS)
         self.instances = [Instance(self, f"i{number}") for number in range(INSTANCES)]
         self._waits = self.background.passes
         self.step(self._begin)
@@ -728,7 +728,9 @@ def _watch_nothing(pointer: int, callback: Callable[[], None]) -> Callable[[], N
     return lambda: None
 
 
-def _shard_of(shards: Shards, role: str, method: str, given: tuple[Any, ...]) -> int | None:
+def _shard_of(
+    shards: sharding.Shards, role: str, method: str, given: tuple[Any, ...]
+) -> int | None:
     """The shard that a call of an actor concerns, None: any."""
     if not given or not isinstance(given[0], TopicName):
         return None

@@ -27,8 +27,8 @@ from tms.engine import Engine
 from tms.errors import TMSError
 from tms.log import pending
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.queues.queue_shard import BYTES_MAX
 from tms.queues.queues import Queues
-from tms.queues.shard import BYTES_MAX
 from tms.topics.filtering import FetchBounds as FilterBounds
 
 START_MS = 1_700_000_000_000
@@ -221,7 +221,7 @@ class World:
 
 def shorten(queues: Queues, entries_max: int = 0, bytes_max: int = BYTES_MAX) -> None:
     """Shorten the journals of queues that are longer than this."""
-    with patch.multiple("tms.queues.shard", ENTRIES_MAX=entries_max, BYTES_MAX=bytes_max):
+    with patch.multiple("tms.queues.queue_shard", ENTRIES_MAX=entries_max, BYTES_MAX=bytes_max):
         queues.shorten_journals()
 
 

@@ -38,4 +38,4 @@ def event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores that are made in this test have one shard."""
-    monkeypatch.setattr("tms.topics.shards.SHARDS", 1)
+    monkeypatch.setattr("tms.topics.sharding.SHARDS", 1)

@@ -46,7 +46,7 @@ from tms.tables.tables import Tables
 from tms.topics.inspection import inspect_partition
 from tms.topics.partitions import TopicLimits
 from tms.topics.registry import topic_info
-from tms.topics.shards import SHARD_JOURNALS, TRANSACTIONS
+from tms.topics.sharding import SHARD_JOURNALS, TRANSACTIONS
 from tms.topics.sweep import open_metadata
 from tms.topics.topics import Topics
 from tms.topics.upkeep import CLOSE_TIMEOUT_S, Maintenance

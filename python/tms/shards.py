@@ -30,7 +30,7 @@ from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
 from tms.queues import Queues
 from tms.queues.settling import Settling
-from tms.topics.shards import POSITIONS, QUEUES
+from tms.topics.sharding import POSITIONS, QUEUES
 from tms.topics.topics import Topics
 from tms.transactions.participants import CommitShare
 from tms.transactions.transactions import Transactions

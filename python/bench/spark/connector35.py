@@ -19,9 +19,7 @@ from bench.spark.filling import ready
 from integration.cluster.runtime import resolve_connector
 from tms.clock import SystemClock
 from tms.observer import StoreObserver
-from tms.spark.connector import read
-from tms.spark.connector.plans import OffsetBounds, TopicPlan
-from tms.spark.connector.reading import FORMAT
+from tms.spark.connector import FORMAT, OffsetBounds, TopicPlan, read
 from tms.spark.rows import WantedColumns, spark_ddl
 from tms.store.hbase import HBaseStore
 from tms.store.hbase.rows import BLOCK, MESSAGES, table_name

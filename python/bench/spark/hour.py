@@ -22,7 +22,7 @@ from tms.clock import SystemClock
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.observer import StoreObserver
-from tms.spark.connector.plans import OffsetBounds, TopicPlan
+from tms.spark.connector import OffsetBounds, TopicPlan
 from tms.spark.source.options import read_options
 from tms.spark.source.reader import BatchReader
 from tms.store.hbase import HBasePlace, HBaseStore

@@ -219,13 +219,13 @@ def _deliveries_in_memory() -> list[Replacement]:
 
 def _settle_without_the_commit() -> list[Replacement]:
     """What a transaction settles is settled whatever becomes of it."""
+    from tms.queues import queue_shard
     from tms.queues import replay as loading
-    from tms.queues import shard
 
     def replayed(entries: Any, learn: Any, clock: Any) -> Any:
         return loading.replayed(entries, lambda _: lambda pointer, issued: Fate.VISIBLE, clock)
 
-    return [(shard, "replayed", replayed)]
+    return [(queue_shard, "replayed", replayed)]
 
 
 def _roll_back_nothing() -> list[Replacement]:

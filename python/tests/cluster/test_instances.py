@@ -16,7 +16,7 @@ from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.topics.internal_topic import InternalTopic
-from tms.topics.shards import POSITIONS, QUEUES
+from tms.topics.sharding import POSITIONS, QUEUES
 
 TOPIC, PARTITIONS = "orders", 8
 IN_TIME_S = 10.0

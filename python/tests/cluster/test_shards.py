@@ -10,7 +10,7 @@ from tests.cluster_kit import Instances, instances
 from tms.client.http.transport import HttpTransport
 from tms.errors import Fenced
 from tms.model.position import Position
-from tms.topics.shards import QUEUES
+from tms.topics.sharding import QUEUES
 
 GROUPS = [f"g{number}" for number in range(12)]
 

@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": {"errors", "model"},
     "log": _VALUES | _TOLD | {"options", "store/base", "journal"},
     "cluster": _VALUES | _TOLD | {"options", "store/base", "log", "topics"},
+    "cluster/workers": _VALUES | _TOLD | {"store"},  # the store of a worker is a kind of LevelDB's
     "topics": _VALUES | _TOLD | {"store/base", "journal", "log"},
     "observer": _VALUES | {"clock", "store/base", "topics", "log"},
     "transactions": _VALUES | _TOLD | {"store/base", "journal", "topics", "log"},
@@ -60,7 +61,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"api", "cluster", "engine", "log", "topics", "transactions", "queues"},
     "server/config": _VALUES | {"engine", "log", "cluster"},
     "server/main": _VALUES | _TOLD | {"api", "engine", "log", "topics", "store", "cluster"},
-    "workers": _VALUES | _TOLD | {"store", "cluster"},
     "compat": _VALUES
     | _TOLD
     | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},
@@ -93,7 +93,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/app.py": {"compat"},  # joins the protocols of others with its own
     "server/main.py": {"compat", "client"},  # listens for them; asks other instances
     "server/config.py": {"compat"},  # has their settings
-    "server/workers.py": {"store", "workers"},  # is one of several processes
+    "server/workers.py": {"store"},  # is one of several processes
     "cli/serve.py": {"server"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
     "cli/fsck.py": {"store"},  # opens a copy of a data directory
@@ -146,7 +146,7 @@ DRIVERS: dict[str, set[str]] = {
     "pyspark": {
         "spark/source/",
         "spark/sink/writer.py",
-        "spark/connector/",
+        "spark/connector.py",
         "spark/sessions.py",
         "spark/jobs/",
     },

@@ -31,8 +31,8 @@ from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
 from tms.queues.journal import QueueJournal
-from tms.queues.shard import ENTRIES_MAX
-from tms.topics.shards import QUEUES
+from tms.queues.queue_shard import ENTRIES_MAX
+from tms.topics.sharding import QUEUES
 
 JOBS, OUT = TopicName("default", "jobs"), TopicName("default", "out")
 DEAD = TopicName("default", "jobs-g-dead")

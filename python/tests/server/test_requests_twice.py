@@ -27,7 +27,7 @@ from tms.model.keys import delayed_map, segment_map
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, TopicBlock
-from tms.topics.shards import POSITIONS, QUEUES, Shards
+from tms.topics.sharding import POSITIONS, QUEUES, Shards
 
 TOPIC = TopicName("default", "t")
 PATH = "/v2/namespaces/default/topics/t"

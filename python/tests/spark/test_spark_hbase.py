@@ -21,7 +21,7 @@ from tms.model.message import NewBlock, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
 from tms.observer import StoreObserver
-from tms.spark.connector.plans import OffsetBounds, TopicPlan
+from tms.spark.connector import OffsetBounds, TopicPlan
 from tms.spark.source.from_hbase import HBaseReader
 from tms.spark.source.splitting import cut
 from tms.spark.source.topics import Split

@@ -34,7 +34,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, TransactionType
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
-from tms.topics.shards import TRANSACTIONS
+from tms.topics.sharding import TRANSACTIONS
 from tms.transactions.uncommitted import StoredRange
 from tms.transactions.writes import UncommittedWrites
 

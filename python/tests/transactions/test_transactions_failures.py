@@ -11,7 +11,7 @@ from tms.errors import StorageUnavailable, TransactionEnded
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.transaction import PositionChange, PositionKey
-from tms.topics.shards import POSITIONS, TRANSACTIONS
+from tms.topics.sharding import POSITIONS, TRANSACTIONS
 
 
 @pytest.fixture(params=[False, True], ids=["lost", "stored"])

@@ -19,7 +19,7 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.model.topic import TopicSettings
 from tms.model.transaction_image import Fates, TransactionImage, decode_image
-from tms.topics.shards import TRANSACTIONS
+from tms.topics.sharding import TRANSACTIONS
 from tms.transactions.manager import LATE_MS
 from tms.transactions.stored_image import IDLE_MS, INTERVAL_MS
 

@@ -41,7 +41,7 @@ from tms.model.transaction import (
     TopicBlock,
 )
 from tms.store.base import Store
-from tms.topics.shards import TRANSACTIONS
+from tms.topics.sharding import TRANSACTIONS
 from tms.transactions.edits import Edit
 
 TOPIC, OTHER = TopicName("default", "a"), TopicName("default", "b")

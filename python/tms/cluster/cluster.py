@@ -40,7 +40,7 @@ from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import Commit, CommitResult
 from tms.store.base import Map
 from tms.topics.owners import Peer
-from tms.topics.shards import SHARD_JOURNALS, count_shards
+from tms.topics.sharding import SHARD_JOURNALS, count_shards
 
 ASKING_THREADS = 32
 LOOK_S = 5.0  # after which it is looked whether owners were chosen, if nobody has said so

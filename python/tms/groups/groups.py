@@ -30,7 +30,7 @@ from tms.model.group import (
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey, check_group
-from tms.topics.shards import GROUPS, POSITIONS
+from tms.topics.sharding import GROUPS, POSITIONS
 from tms.topics.topics import Topics
 
 _log = EventLog(__name__)

@@ -40,7 +40,7 @@ Keys in `metadata`, all ASCII:
     owner                                  which process owns the store; see `tms.cluster.ownership`
     instance/{id}                          an instance of a cluster; see `tms.cluster.standing`
     cluster/pins                           partitions whose owner people have chosen
-    shards                                 how many there are; see `tms.model.shard`
+    shards                                 how many there are; see `tms.topics.sharding`
 
 Invariants
 

@@ -29,8 +29,8 @@ from tms.model.transaction import check_group
 from tms.queues.checks import check_dead_letter, differences, parsed
 from tms.queues.dead_letters import DeadLetters
 from tms.queues.queue import OpenQueue
+from tms.queues.queue_shard import QueueShard
 from tms.queues.reading import readable_ends
-from tms.queues.shard import QueueShard
 from tms.queues.upkeep import QueueUpkeep
 from tms.topics.registry import TopicRecord
 from tms.topics.topics import Topics

@@ -20,6 +20,11 @@ import tms
 from tms.clock import Clock, SystemClock
 from tms.cluster.membership import InstanceRecord
 from tms.cluster.ownership import Ownership
+from tms.cluster.workers.cluster import WorkerCluster
+from tms.cluster.workers.members import WorkerMember
+from tms.cluster.workers.records import ChangeCount, ServedRecords
+from tms.cluster.workers.store import WorkerStore
+from tms.cluster.workers.supervisor import MEMBER, RECORDS, Supervisor, connect
 from tms.engine import EngineConfig
 from tms.errors import TMSError
 from tms.server import logs
@@ -36,11 +41,6 @@ from tms.server.main import (
 from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
 from tms.topics.sweep import open_metadata, sweep
-from tms.workers.cluster import WorkerCluster
-from tms.workers.members import WorkerMember
-from tms.workers.records import ChangeCount, ServedRecords
-from tms.workers.store import WorkerStore
-from tms.workers.supervisor import MEMBER, RECORDS, Supervisor, connect
 
 SHARED_BY = "workers"  # in the record of who owns the store
 

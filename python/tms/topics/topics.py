@@ -25,7 +25,7 @@ from tms.topics.partitions import Partitions, TopicLimits
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 from tms.topics.retention import RetentionClock
-from tms.topics.shards import Shards, count_shards
+from tms.topics.sharding import Shards, count_shards
 from tms.topics.sweep import open_metadata, sweep
 
 RELEASE_TIMEOUT_S = 10.0

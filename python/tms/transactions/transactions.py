@@ -26,7 +26,7 @@ from tms.model.transaction import (
     TransactionInfo,
     TransactionStats,
 )
-from tms.topics.shards import TRANSACTIONS
+from tms.topics.sharding import TRANSACTIONS
 from tms.topics.topics import Topics
 from tms.transactions.commit import CommitAttempt, CommitUnderWay, Parts
 from tms.transactions.edits import Outcome

@@ -20,7 +20,7 @@ from tms.errors import Invalid, PartitionNotFound, TooLarge
 from tms.model.keys import partitions_for_keys
 from tms.model.topic import TopicName
 from tms.spark.options import topic_name
-from tms.spark.rows.columns import HEADERS
+from tms.spark.rows import HEADERS
 from tms.spark.sink.columns import Shape
 from tms.spark.sink.headers import headers_of
 

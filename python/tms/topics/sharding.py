@@ -1,12 +1,26 @@
-"""How many shards a store has, and what one says who is asked for another one than its own."""
+"""In which shard of a store the state of a group, of a queue, or of a topic's delayed messages is
+kept, and how many there are.
+
+A shard is what one instance keeps as a whole: a partition of each of the journals `system:_groups`,
+`system:_positions` and `system:_queues`, and the maps of delayed messages of some topics.
+
+Invariants
+
+* How many there are is chosen when a store is made, and stays.
+* A position that a queue or the delayed messages of a topic move is in the shard of these.
+"""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from tms.errors import DataCorrupt, TMSError, Unavailable
-from tms.model import keys, shard
-from tms.model.shard import SHARDS
+from tms.model import keys
+from tms.model.queue import redrive_group
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
+from tms.model.transaction import SYSTEM_GROUPS
 from tms.store.base import Map
+
+SHARDS = 16  # of a store that is made now
 
 GROUPS = TopicName(SYSTEM_NAMESPACE, "_groups")
 POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
@@ -49,19 +63,26 @@ class Shards:
 
     def of_group(self, group: str) -> int:
         """The shard of a log group, and of its positions."""
-        return shard.of_group(group, self.count)
+        return _shard(group, self.count)
 
     def of_queue(self, topic: TopicName, group: str) -> int:
         """The shard of a queue."""
-        return shard.of_queue(group, topic, self.count)
+        return _shard(redrive_group(group, topic), self.count)
 
     def of_delayed(self, topic: TopicName) -> int:
         """The shard of a topic's delayed messages."""
-        return shard.of_delayed(topic, self.count)
+        return _shard(f"{topic.namespace}:{topic.topic}", self.count)
 
     def of_position(self, topic: TopicName, group: str) -> int:
         """The shard of a group's positions in a topic."""
-        return shard.of_position(group, topic, self.count)
+        if group.startswith(SYSTEM_GROUPS):
+            return self.of_delayed(topic)
+        return self.of_group(group)
+
+
+@lru_cache(4_096)
+def _shard(name: str, count: int) -> int:
+    return keys.partition_for_key(name.encode(), count)
 
 
 def _begins(number: int) -> TMSError:

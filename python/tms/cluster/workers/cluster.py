@@ -6,7 +6,7 @@ from tms.clock import Clock
 from tms.cluster.cluster import Cluster, ClusterPeer
 from tms.cluster.membership import ClusterMember, InstanceRecord
 from tms.cluster.ownership import Ownership
-from tms.workers.records import ServedRecords
+from tms.cluster.workers.records import ServedRecords
 
 
 class WorkerCluster(Cluster):

@@ -19,9 +19,9 @@ from collections.abc import Callable
 import msgspec
 
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
+from tms.cluster.workers.frames import Frames
 from tms.errors import Unavailable
 from tms.events import EventLog
-from tms.workers.frames import Frames
 
 PING_S = 1.0
 _log = EventLog(__name__)

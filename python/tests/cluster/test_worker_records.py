@@ -11,12 +11,12 @@ import pytest
 
 from sim.memory import MemoryStore
 from tests.contracts.store_contract import StoreContract, WholeWritesContract
+from tms.cluster.workers.frames import Frames
+from tms.cluster.workers.records import ChangeCount, RecordServer, ServedRecords
 from tms.errors import Closed, StorageUnavailable
 from tms.model.topic import Durability
 from tms.store.base import Map, Store
 from tms.store.leveldb import LevelDBStore
-from tms.workers.frames import Frames
-from tms.workers.records import ChangeCount, RecordServer, ServedRecords
 
 
 def served(records: Map) -> Callable[[], ServedRecords]:

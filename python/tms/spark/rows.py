@@ -1,4 +1,16 @@
-"""Blocks → record batches, column by column.
+"""Blocks → the rows that Spark sees, as Arrow record batches. Shared by every way to read a topic
+from Spark; knows pyarrow, but not pyspark. Names, types and order of the columns are those of
+Spark's Kafka source, so that its programs run unchanged.
+
+    key            binary          null: a message without a key
+    value          binary          null: a tombstone
+    topic          string
+    partition      int
+    offset         bigint          rises within a partition; gaps where nobody may see messages
+    timestamp      timestamp       when it was published, in UTC
+    timestampType  int             1: the time was given by the log, not by the producer
+    headers        array<struct<key: string, value: binary>>   asked for; null: no headers
+    id             string          asked for; the message id, 40 hexadecimal digits
 
     a block of many messages     key and value are the block's own buffers, the other columns are
                                  computed by Arrow; one batch, nothing copied
@@ -7,6 +19,7 @@
 
 Invariants
 
+* `arrow_schema` and `spark_ddl` say the same; Spark compares them.
 * Every message with `start` ≤ offset < `stop` once, in the order of the blocks; nothing else.
 * A block that has such a message is checked against its CRC, once, before anything of it is used.
 * No Python loop per message, but for blocks of so few that Arrow would take longer.
@@ -14,6 +27,7 @@ Invariants
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import pyarrow as pa
@@ -25,12 +39,55 @@ from tms.block.placing import offsets
 from tms.errors import BadBlock, DataCorrupt
 from tms.model.ids import SEQUENCES_PER_MS, MessageId
 from tms.model.message import StoredBlock
-from tms.spark.rows.columns import HEADERS, LOG_APPEND_TIME, TIMESTAMP, WantedColumns, arrow_schema
 
+LOG_APPEND_TIME = 1  # Kafka's number for it
+HEADER = pa.struct([("key", pa.utf8()), ("value", pa.binary())])
+HEADERS = pa.list_(pa.field("element", HEADER))
+TIMESTAMP = pa.timestamp("us", tz="UTC")
 SMALL_BYTES = 64 << 10  # a smaller block is joined with its neighbours
 JOINED_BYTES = 1 << 20
 JOINED_ROWS = MESSAGES_MAX
 _NO_PAYLOAD = "0" * 20  # the second half of an id: clients show staged messages without theirs
+
+_ALWAYS = (
+    ("key", pa.binary(), "binary"),
+    ("value", pa.binary(), "binary"),
+    ("topic", pa.utf8(), "string"),
+    ("partition", pa.int32(), "int"),
+    ("offset", pa.int64(), "bigint"),
+    ("timestamp", TIMESTAMP, "timestamp"),
+    ("timestampType", pa.int32(), "int"),
+)
+_HEADERS = ("headers", HEADERS, "array<struct<key: string, value: binary>>")
+_ID = ("id", pa.utf8(), "string")
+
+
+@dataclass(frozen=True, slots=True)
+class WantedColumns:
+    """Which of the columns that have to be asked for."""
+
+    headers: bool = False
+    message_id: bool = False
+
+
+@cache
+def arrow_schema(columns: WantedColumns) -> pa.Schema:
+    """The schema of every record batch with these columns."""
+    return pa.schema([(name, kind) for name, kind, _ in _chosen(columns)])
+
+
+def spark_ddl(columns: WantedColumns) -> str:
+    """The same schema as Spark writes it."""
+    return ", ".join(f"{name} {kind}" for name, _, kind in _chosen(columns))
+
+
+def _chosen(columns: WantedColumns) -> list[tuple[str, pa.DataType, str]]:
+    chosen = [*_ALWAYS]
+    if columns.headers:
+        chosen.append(_HEADERS)
+    if columns.message_id:
+        chosen.append(_ID)
+    return chosen
 
 
 def batches(

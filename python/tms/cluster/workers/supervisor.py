@@ -22,12 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from tms.clock import Clock
+from tms.cluster.workers.frames import Frames
+from tms.cluster.workers.members import WorkerMembers
+from tms.cluster.workers.records import ChangeCount, RecordServer
 from tms.errors import TMSError, Unavailable
 from tms.events import EventLog
 from tms.store.base import Map
-from tms.workers.frames import Frames
-from tms.workers.members import WorkerMembers
-from tms.workers.records import ChangeCount, RecordServer
 
 AGAIN_S_MIN, AGAIN_S_MAX = 0.2, 10.0  # before a worker that ended is started anew
 LOOK_S = 0.05

@@ -8,8 +8,8 @@ import pytest
 
 from sim.memory import MemoryStore
 from tms.clock import SystemClock
+from tms.cluster.workers.supervisor import STARTS_MAX, Supervisor
 from tms.errors import Unavailable
-from tms.workers.supervisor import STARTS_MAX, Supervisor
 
 
 def _supervisor(started: list[int], code: str) -> Supervisor:

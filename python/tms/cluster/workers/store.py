@@ -3,13 +3,13 @@
 import os
 
 from tms.clock import Clock
+from tms.cluster.workers.records import ServedRecords
 from tms.errors import Conflict
 from tms.model.keys import METADATA_MAP
 from tms.store.base import Map
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.directory import JoinedDirectory
 from tms.store.leveldb.store import LevelDBStore
-from tms.workers.records import ServedRecords
 
 
 class WorkerStore(LevelDBStore):

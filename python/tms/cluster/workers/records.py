@@ -23,10 +23,10 @@ from typing import Any
 
 import msgspec
 
+from tms.cluster.workers.frames import Frames
 from tms.errors import StorageUnavailable, TMSError, Unavailable, from_code
 from tms.model.topic import Durability, parse_durability
 from tms.store.base import VALUE_BYTES_MAX, Map, Row
-from tms.workers.frames import Frames
 
 REMEMBERED_MAX = 100_000
 

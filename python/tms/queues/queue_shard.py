@@ -28,7 +28,7 @@ from tms.queues.replay import replayed
 from tms.queues.settling import Settling
 from tms.queues.state import QueueState
 from tms.topics.registry import TopicRecord
-from tms.topics.shards import QUEUES
+from tms.topics.sharding import QUEUES
 from tms.topics.topics import Topics
 
 ATTEMPTS = 20
