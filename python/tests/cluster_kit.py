@@ -11,11 +11,12 @@ import tms
 from tests.http_kit import Client, Served, serving
 from tests.log_kit import KeptStore
 from tms.client.client import Bus
-from tms.client.http.peer import HttpPeer
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import OwnerLimits, Ownership
+from tms.server.main import peers
+from tms.server.service import AccessLimits
 from tms.store.base import Store
 from tms.topics.sweep import open_metadata
 
@@ -97,16 +98,14 @@ def instance(
     ownership.start()
     member = MemoryMember(members, record)
 
-    def connect(other: InstanceRecord) -> HttpPeer:
-        return HttpPeer(other.id, other.address)
-
-    return Cluster(metadata, clock, member, ownership, connect, LIFETIME_MS), member
+    return Cluster(metadata, clock, member, ownership, peers(metadata), LIFETIME_MS), member
 
 
 class Instances:
     """Services that are instances of one cluster over a store in memory."""
 
-    def __init__(self, store: Store | None = None) -> None:
+    def __init__(self, store: Store | None = None, access: AccessLimits | None = None) -> None:
+        self._access = access
         self.store = store or KeptStore(shared=True)
         self.members = Members()
         self.stacks: dict[str, contextlib.ExitStack] = {}
@@ -122,7 +121,9 @@ class Instances:
         store = store or self.store
         cluster, member = instance(store, self.members, record)
         self.stacks[id] = stack = contextlib.ExitStack()
-        served = stack.enter_context(serving(store, owner=cluster, listener=listener))
+        served = stack.enter_context(
+            serving(store, owner=cluster, listener=listener, access=self._access)
+        )
         served.service.engine.start()
         self.served[id], self.member[id], self.cluster[id] = served, member, cluster
         return served
@@ -160,9 +161,9 @@ class Instances:
 
 
 @contextlib.contextmanager
-def instances(*ids: str) -> Iterator[Instances]:
+def instances(*ids: str, access: AccessLimits | None = None) -> Iterator[Instances]:
     """Instances of these ids."""
-    all = Instances()
+    all = Instances(access=access)
     try:
         for id in ids:
             all.start(id)

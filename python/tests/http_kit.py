@@ -22,7 +22,7 @@ from tms.compat.tephra.front import TephraServer
 from tms.engine import Engine, EngineConfig
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
-from tms.server.service import CdapLimits, RequestLimits, Service
+from tms.server.service import AccessLimits, CdapLimits, RequestLimits, Service
 from tms.store.base import Store
 
 PROBLEM = "urn:tms:problem:"
@@ -208,6 +208,7 @@ def serving(
     config: EngineConfig | None = None,
     owner: Ownership | Cluster | None = None,
     listener: socket.socket | None = None,
+    access: AccessLimits | None = None,
 ) -> Iterator[Served]:
     """A service on a free port, with an engine of its own, unless given on a store that others
     could write to; with `tephra` for Tephra's clients too. `clock` and `config` are the
@@ -224,6 +225,7 @@ def serving(
             limits or RequestLimits(),
             connection_limits or ConnectionLimits(),
             cdap,
+            access,
         )
         front = None if tephra is None or other is None else TephraServer(service, other, tephra)
         server = Server(service, drain_s, front)

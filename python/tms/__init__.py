@@ -184,19 +184,22 @@ def instances_at(url: str) -> str:
 
 
 @named_options
-def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -> "Bus":
+def connect(
+    url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0, token: str | None = None
+) -> "Bus":
     """The bus of the service at `url`, `http://HOST:PORT` or https. Connects when first used.
 
     A cluster is named by the URLs of some of its instances, separated by commas, or where they are
     found: `zookeeper://HOST:PORT,…/FOLDER`, which is asked once. When an instance is not reached
-    the next one is used. `timeout_s` bounds every call, repetitions included. Raises `ConfigError`
-    for a wrong URL, `Unavailable` when ZooKeeper knows no instance.
+    the next one is used. `timeout_s` bounds every call, repetitions included. `token` shows the
+    service who asks; left out: TMS_TOKEN, or what stands in the file TMS_TOKEN_FILE. Raises
+    `ConfigError` for a wrong URL or token, `Unavailable` when ZooKeeper knows no instance.
     """
     from tms.client.client import Bus
     from tms.client.http.transport import HttpTransport
 
     limit_s = seconds("timeout_s", timeout_s)
-    transport = HttpTransport(instances_at(url), timeout_s=limit_s)
+    transport = HttpTransport(instances_at(url), timeout_s=limit_s, token=token)
     return Bus(transport, timeout_s=limit_s, place=transport.addresses.now.url)
 
 

@@ -54,10 +54,12 @@ def open(
 
 
 @named_options
-def connect(url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0) -> AsyncBus:
+def connect(
+    url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0, token: str | None = None
+) -> AsyncBus:
     """See `tms.connect`."""
     limit_s = seconds("timeout_s", timeout_s)
-    transport = HttpTransport(instances_at(url), timeout_s=limit_s)
+    transport = HttpTransport(instances_at(url), timeout_s=limit_s, token=token)
     bus = Bus(transport, timeout_s=limit_s, place=transport.addresses.now.url)
     return AsyncBus(
         bus, lambda: AsyncHttpChannel(transport.addresses, transport.calls), timeout_s=limit_s

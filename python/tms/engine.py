@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, TypedDict
 
 from tms import forks
+from tms.access.records import AccessRecords
 from tms.clock import Clock
 from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import OwnerLimits, Ownership
@@ -150,6 +151,7 @@ class Engine:
         self._threads = threads or ThreadPoolExecutor(config.threads, "tms-append")
         self.topics = topics = Topics(store, clock, config.of_topics(), self._threads, owner)
         self._publisher, self._fetcher = topics.publisher, topics.fetcher
+        self.access = AccessRecords(topics.metadata, clock, self._announce)
         self._kept: Transactions | None = None
         self._unopened: dict[str, str] = {}  # what should be kept and is not, and why
         commits = Commits(lambda: self._kept, self.cluster)
@@ -174,6 +176,10 @@ class Engine:
         if self.cluster is not None:
             self.cluster.play(self)
         forks.in_child(self._forked)
+
+    def _announce(self) -> None:
+        if self.cluster is not None:
+            self.cluster.announce()
 
     def _tidy(self) -> None:
         """What maintenance does each time."""
@@ -219,6 +225,7 @@ class Engine:
     def settle_roles(self, cluster: Cluster) -> None:
         """Open what this process should own, close what others should. One at a time calls it.
         Raises what keeps something from being opened; it may be called again."""
+        self.access.refresh()
         wanted, failed = cluster.shards(), dict[str, TMSError]()
         if self._kept is not None and not cluster.coordinates:
             self._coordinate_no_more(cluster)
@@ -243,8 +250,9 @@ class Engine:
             raise error
 
     def recheck(self, cluster: Cluster) -> None:
-        """Others have taken something over, or changed topics: forget what was true before. Raises
-        `StorageUnavailable`."""
+        """Others have taken something over, or changed topics or access: forget what was true
+        before. Raises `StorageUnavailable`."""
+        self.access.refresh()
         for name, number in self.topics.recheck(cluster.not_owner):
             if name == TRANSACTIONS:
                 self._coordinate_no_more(cluster)

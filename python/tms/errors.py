@@ -22,6 +22,7 @@ class ErrorKind(StrEnum):
     TOO_LARGE = "too-large"
     UNSUPPORTED_MEDIA = "unsupported-media"
     NOT_ACCEPTABLE = "not-acceptable"
+    UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     NOT_FOUND = "not-found"
     CONFLICT = "conflict"
@@ -160,8 +161,15 @@ class NotAcceptable(TMSError):
     code, kind = "not-acceptable", ErrorKind.NOT_ACCEPTABLE
 
 
+class Unauthenticated(TMSError):
+    """Nobody knows who asks: no token came with the request, or none that is valid."""
+
+    code, kind = "unauthenticated", ErrorKind.UNAUTHENTICATED
+
+
 class Forbidden(TMSError):
-    """The caller may not do this, e.g. write to the namespace `system`."""
+    """The caller may not do this: it has no grant for it, or nobody may, e.g. write to the
+    namespace `system`."""
 
     code, kind = "forbidden", ErrorKind.FORBIDDEN
 

@@ -33,6 +33,7 @@ PAIRS = [
 # For those who make consumers and transactions, and for participants: no part of what users call.
 INTERNAL = {
     Bus: {
+        "access",
         "delivery",
         "member",
         "publishing",

@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": _VALUES | {"clock", "forks", "retrying"},
     "journal": {"errors", "model"},
     "log": _VALUES | _TOLD | {"options", "store/base", "journal"},
+    "access": _VALUES | {"clock", "store/base"},
     "cluster": _VALUES | _TOLD | {"options", "store/base", "log", "topics"},
     "cluster/workers": _VALUES | _TOLD | {"store"},  # the store of a worker is a kind of LevelDB's
     "topics": _VALUES | _TOLD | {"store/base", "journal", "log"},
@@ -54,11 +55,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "shards": _VALUES | {"log", "topics", "transactions", "groups", "queues", "delayed"},
     "engine": _VALUES
     | _TOLD
-    | {"forks", "options", "store/base", "log", "topics", "cluster", "shards"}
+    | {"forks", "options", "store/base", "log", "topics", "access", "cluster", "shards"}
     | {"transactions", "compaction", "tables"},
     "server": _VALUES
     | _TOLD
-    | {"api", "cluster", "engine", "log", "topics", "transactions", "queues"},
+    | {"access", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
     "server/config": _VALUES | {"engine", "log", "cluster"},
     "server/main": _VALUES | _TOLD | {"api", "engine", "log", "topics", "store", "cluster"},
     "compat": _VALUES
@@ -113,6 +114,8 @@ PURE = {
     "transactions/pruning.py",
     "transactions/state.py",
     "transactions/state_snapshot.py",
+    "access/grants.py",
+    "access/tokens.py",
     "cluster/placement.py",
     "groups/assignment.py",
     "groups/membership.py",

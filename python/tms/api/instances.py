@@ -7,7 +7,6 @@ from msgspec import Meta, Struct
 
 from tms.api import bodies, commits, queues, routes
 from tms.api.operation import (
-    Access,
     Codec,
     DeclaredOnly,
     Form,
@@ -20,6 +19,7 @@ from tms.api.operation import (
     put,
 )
 from tms.api.parameters import LARGE_BYTES, Shown, number_in
+from tms.model.access import Access
 from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
 from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
@@ -80,7 +80,7 @@ FATES: Codec[Mapping[int, Fate]] = Codec(FatesBody, _fates, _fates_body)
 class ClusterApi(Protocol):
     """The instances of a service that share a store."""
 
-    @get("cluster", Resource.CLUSTER, Access.OBSERVE)
+    @get("cluster", Resource.CLUSTER, Access.KNOWN)
     def view(self) -> ClusterView:
         """The instances, and who keeps transactions, groups, queues and delayed messages."""
         raise DeclaredOnly
@@ -90,7 +90,7 @@ class ClusterApi(Protocol):
         """What the instances that are there noticed and did, oldest first."""
         raise DeclaredOnly
 
-    @get("{name}/owners", Resource.TOPIC, Access.READ)
+    @get("{name}/owners", Resource.TOPIC, Access.OBSERVE)
     def owners(self, name: TopicName) -> TopicOwners:
         """The instances that own the partitions of a topic, in order."""
         raise DeclaredOnly

@@ -41,6 +41,7 @@ import msgspec
 
 from tms.api import routes
 from tms.errors import Invalid
+from tms.model.access import Access
 from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
 from tms.model.position import Position
@@ -63,18 +64,8 @@ class Resource(Enum):
     QUEUE = "queue"
     TRANSACTIONS = "transactions"
     CLUSTER = "cluster"
+    ACCESS = "access"
     INSTANCE = "instance"  # asked by other instances only
-
-
-class Access(Enum):
-    """What somebody must be allowed to do."""
-
-    OBSERVE = "observe"
-    OPERATE = "operate"
-    READ = "read"
-    PUBLISH = "publish"
-    CONSUME = "consume"
-    MANAGE = "manage"
 
 
 class Repeat(Enum):
@@ -108,6 +99,10 @@ class DeclaredOnly(NotImplementedError):
 
 class NotSent:
     """Annotates a parameter that concerns the caller's side only: how long it waits."""
+
+
+class Caller:
+    """Annotates a parameter that the service fills in: the name of who asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +197,9 @@ class Operation:
                 parameter.name, codec_of(hints[parameter.name]), parameter.default
             )
             for parameter in arguments
-            if NotSent not in _marks(hints[parameter.name])
+            if not {NotSent, Caller} & {*_marks(hints[parameter.name])}
         }
+        self.caller = next((name for name in hints if Caller in _marks(hints[name])), None)
         self._in_path = [fields.pop(name) for name in _names_in(declared.path) if name in fields]
         whole = [parameter.name for parameter in arguments if _is_whole(hints[parameter.name])]
         self._whole = fields.pop(whole[0]) if whole else None

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Protocol
 from msgspec import Meta
 
 from tms.api import bodies, commits, delayed, erasing, queues, routes
+from tms.api.access import AccessApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.operation import (
-    Access,
+    Caller,
     DeclaredOnly,
     Form,
     Operation,
@@ -57,6 +58,7 @@ from tms.api.parameters import (
 )
 from tms.api.service import ServiceApi
 from tms.block.received import Received
+from tms.model.access import Access
 from tms.model.delayed import Deferred, DelayedPage, Due
 from tms.model.filter import Filter
 from tms.model.group import SESSION_S, GroupInfo, GroupStanding, GroupSummary
@@ -81,7 +83,7 @@ def _truncation(arguments: Mapping[str, Any]) -> Repeat:
 class TopicsApi(Protocol):
     """Topics, apart from their messages. `tms.engine.Engine` documents the promises."""
 
-    @get("namespaces/{namespace}/topics", Resource.NAMESPACE, Access.READ)
+    @get("namespaces/{namespace}/topics", Resource.NAMESPACE, Access.OBSERVE)
     def list_topics(
         self,
         namespace: Namespace,
@@ -101,7 +103,7 @@ class TopicsApi(Protocol):
         """Create the topic; 200 when it exists with the same settings."""
         raise DeclaredOnly
 
-    @get("{name}", Resource.TOPIC, Access.READ)
+    @get("{name}", Resource.TOPIC, Access.OBSERVE)
     def describe_topic(self, name: TopicName) -> TopicInfo:
         """The topic with its partitions."""
         raise DeclaredOnly
@@ -148,7 +150,7 @@ class TopicsApi(Protocol):
         send it again."""
         raise DeclaredOnly
 
-    @get("{name}/offsets", Resource.TOPIC, Access.READ)
+    @get("{name}/offsets", Resource.TOPIC, Access.OBSERVE)
     def offsets(
         self,
         name: TopicName,
@@ -160,7 +162,7 @@ class TopicsApi(Protocol):
         """Which offsets a position is: of the first message there or after it, by partition."""
         raise DeclaredOnly
 
-    @get("{name}/inspect", Resource.TOPIC, Access.READ)
+    @get("{name}/inspect", Resource.TOPIC, Access.OBSERVE)
     def inspect(
         self,
         name: TopicName,
@@ -199,7 +201,7 @@ class TopicsApi(Protocol):
     @get(
         "{name}/messages",
         Resource.TOPIC,
-        Access.READ,
+        Access.CONSUME,
         name="fetch",
         form=Form(
             query=FetchQuery,
@@ -236,7 +238,7 @@ class QueuesApi(Protocol):
     """Work queues. `tms.queues.Queues` documents the promises. A call with tokens answers which of
     them came too late."""
 
-    @get("{topic}/queues", Resource.TOPIC, Access.READ)
+    @get("{topic}/queues", Resource.TOPIC, Access.OBSERVE)
     def list_queues(
         self, topic: TopicName
     ) -> Annotated[list[QueueInfo], named("Queues", "Queues.", "queues", queues.QUEUES)]:
@@ -258,7 +260,7 @@ class QueuesApi(Protocol):
         """Make the queue; 200 when it is there with the same settings."""
         raise DeclaredOnly
 
-    @get("{topic}/queues/{group}", Resource.QUEUE, Access.READ)
+    @get("{topic}/queues/{group}", Resource.QUEUE, Access.OBSERVE)
     def describe(self, topic: TopicName, group: Group) -> Annotated[QueueInfo, queues.QUEUE]:
         """The queue and how it stands."""
         raise DeclaredOnly
@@ -352,14 +354,14 @@ class QueuesApi(Protocol):
 class GroupsApi(Protocol):
     """Log groups, and their positions. `tms.groups.groups.LogGroups` documents the promises."""
 
-    @get("{topic}/groups", Resource.TOPIC, Access.READ)
+    @get("{topic}/groups", Resource.TOPIC, Access.OBSERVE)
     def list_groups(
         self, topic: TopicName
     ) -> Annotated[list[GroupSummary], named("Groups", "Groups.", "groups", list[GroupSummary])]:
         """The groups of a topic, with their lag."""
         raise DeclaredOnly
 
-    @get("{topic}/groups/{group}", Resource.GROUP, Access.READ)
+    @get("{topic}/groups/{group}", Resource.GROUP, Access.OBSERVE)
     def describe(self, topic: TopicName, group: Group) -> GroupInfo:
         """Members of a group, and of each partition owner, position and lag."""
         raise DeclaredOnly
@@ -388,7 +390,7 @@ class GroupsApi(Protocol):
         """Leave a group: its partitions go to others at once."""
         raise DeclaredOnly
 
-    @get("{topic}/positions/{group}", Resource.GROUP, Access.READ)
+    @get("{topic}/positions/{group}", Resource.GROUP, Access.OBSERVE)
     def positions(
         self, topic: TopicName, group: Group
     ) -> Annotated[Mapping[int, Position], commits.POSITIONS]:
@@ -421,7 +423,7 @@ class GroupsApi(Protocol):
 class TransactionsApi(Protocol):
     """Transactions. `tms.transactions.Transactions` documents the promises."""
 
-    @get("transactions", Resource.TRANSACTIONS, Access.READ)
+    @get("transactions", Resource.TRANSACTIONS, Access.OPERATE)
     def open(
         self,
     ) -> Annotated[
@@ -431,29 +433,34 @@ class TransactionsApi(Protocol):
         """The transactions in progress."""
         raise DeclaredOnly
 
-    @post("transactions", Resource.TRANSACTIONS, Access.PUBLISH, statuses=(routes.CREATED,))
+    @post("transactions", Resource.TRANSACTIONS, Access.KNOWN, statuses=(routes.CREATED,))
     def begin(
-        self, *, long: bool = False, timeout_s: float | None = None, token: TransactionToken = ""
+        self,
+        *,
+        long: bool = False,
+        timeout_s: float | None = None,
+        token: TransactionToken = "",
+        caller: Annotated[str, Caller] = "",
     ) -> TransactionInfo:
         """Begin a transaction."""
         raise DeclaredOnly
 
-    @get("transactions/{id}", Resource.TRANSACTIONS, Access.READ)
+    @get("transactions/{id}", Resource.TRANSACTIONS, Access.KNOWN)
     def describe(self, id: Id) -> TransactionInfo:
         """How it stands."""
         raise DeclaredOnly
 
-    @delete("transactions/{id}", Resource.TRANSACTIONS, Access.PUBLISH)
+    @delete("transactions/{id}", Resource.TRANSACTIONS, Access.KNOWN)
     def abort(self, id: Id) -> TransactionInfo:
         """Abort it."""
         raise DeclaredOnly
 
-    @post("transactions/{id}/invalidate", Resource.TRANSACTIONS, Access.PUBLISH)
+    @post("transactions/{id}/invalidate", Resource.TRANSACTIONS, Access.OPERATE)
     def invalidate(self, id: Id) -> TransactionInfo:
         """Make it invalid."""
         raise DeclaredOnly
 
-    @post("transactions/prune", Resource.TRANSACTIONS, Access.MANAGE)
+    @post("transactions/prune", Resource.TRANSACTIONS, Access.OPERATE)
     def prune(
         self, before_ms: TimeMs
     ) -> Annotated[int, named("Pruned", "How many left the invalid list.", "pruned", int)]:
@@ -475,7 +482,7 @@ class TransactionsApi(Protocol):
     @post(
         "transactions/{id}/commit",
         Resource.TRANSACTIONS,
-        Access.PUBLISH,
+        Access.KNOWN,
         name="commit",
         repeat=Repeat.NEVER,
         form=Form(
@@ -493,7 +500,7 @@ class DelayedApi(Protocol):
     """Delayed messages. `tms.delayed.delayed.DelayedMessages` documents the promises. A publish
     that is repeated under the same token is stored once."""
 
-    @get("{name}/delayed", Resource.TOPIC, Access.READ, alone=True)
+    @get("{name}/delayed", Resource.TOPIC, Access.CONSUME, alone=True)
     def page(
         self,
         name: TopicName,
@@ -547,6 +554,7 @@ APIS: dict[str, type] = {
     "transactions": TransactionsApi,
     "delayed": DelayedApi,
     "service": ServiceApi,
+    "access": AccessApi,
     "cluster": ClusterApi,
     "partitions": PartitionsApi,
     "peers": PeersApi,

@@ -33,6 +33,8 @@ END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by p
 REACHED_HEADER = "TMS-Reached"  # the same of before which everything was looked at
 OWNER_HEADER = "TMS-Owner"  # `URL` keeps this, or `URL 0 1, URL 2` these partitions: ask there
 HOP_HEADER = "TMS-Hop"  # another instance asks: do it here, or refuse
+PEER_HEADER = "TMS-Peer"  # the secret of the cluster: an instance of it asks
+PRINCIPAL_HEADER = "TMS-Principal"  # for whom, as that instance knows
 
 PROBLEM_BYTES_MAX = 2_048
 _TYPE = "urn:tms:problem:"
@@ -53,6 +55,7 @@ STATUS: dict[ErrorKind, int] = {
     ErrorKind.TOO_LARGE: 413,
     ErrorKind.UNSUPPORTED_MEDIA: 415,
     ErrorKind.NOT_ACCEPTABLE: 406,
+    ErrorKind.UNAUTHENTICATED: 401,
     ErrorKind.FORBIDDEN: 403,
     ErrorKind.NOT_FOUND: 404,
     ErrorKind.CONFLICT: 409,

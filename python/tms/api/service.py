@@ -3,13 +3,14 @@
 from typing import Any, Protocol
 
 from tms.api import bodies, routes
-from tms.api.operation import Access, DeclaredOnly, Form, Resource, get
+from tms.api.operation import DeclaredOnly, Form, Resource, get
+from tms.model.access import Access
 
 
 class ServiceApi(Protocol):
     """The service itself."""
 
-    @get("/", Resource.SERVICE, Access.OBSERVE, form=Form(answer={routes.JSON: bodies.RootBody}))
+    @get("/", Resource.SERVICE, Access.OPEN, form=Form(answer={routes.JSON: bodies.RootBody}))
     def root(self) -> None:
         """Name, version and links."""
         raise DeclaredOnly
@@ -17,7 +18,7 @@ class ServiceApi(Protocol):
     @get(
         routes.LIVEZ,
         Resource.SERVICE,
-        Access.OBSERVE,
+        Access.OPEN,
         form=Form(answer={routes.JSON: bodies.ReadinessBody}),
     )
     def live(self) -> None:
@@ -27,7 +28,7 @@ class ServiceApi(Protocol):
     @get(
         routes.READYZ,
         Resource.SERVICE,
-        Access.OBSERVE,
+        Access.OPEN,
         statuses=(routes.OK, routes.NOT_READY),
         form=Form(answer={routes.JSON: bodies.ReadinessBody}),
     )
@@ -43,7 +44,7 @@ class ServiceApi(Protocol):
     @get(
         routes.OPENAPI,
         Resource.SERVICE,
-        Access.OBSERVE,
+        Access.OPEN,
         form=Form(answer={routes.JSON: dict[str, Any]}),
     )
     def openapi(self) -> None:

@@ -22,6 +22,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tms.cli.output import Format, Row, facts_text, say, show, write
+from tms.client.http.credentials import read_token
 from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError, Invalid, NotFound, TMSError, Unavailable
 from tms.model.quantity import seconds
@@ -45,6 +46,7 @@ class Session:
 
     url: str | None = None
     data: Path | None = None
+    token_file: Path | None = None
     store: str | None = None  # of the commands that talk to it without a service
     form: Format | None = None
     quiet: bool = False
@@ -87,7 +89,7 @@ class Session:
         url, data = self.target()
         if url is None:
             return self.embedded(data or Path(), create)
-        return tms.connect(answering(tms.instances_at(url)))
+        return tms.connect(answering(tms.instances_at(url)), token=self.token())
 
     def transport(self) -> "HttpTransport":
         """The service that is meant. Raises `ConfigError` for a data directory."""
@@ -100,7 +102,12 @@ class Session:
                 f"The data directory {data} has one process and no cluster.",
                 next="name a service with --url",
             )
-        return HttpTransport(answering(tms.instances_at(url)))
+        return HttpTransport(answering(tms.instances_at(url)), token=self.token())
+
+    def token(self) -> str | None:
+        """The token in the file that was named; None: the one of the environment, if there is
+        one."""
+        return None if self.token_file is None else read_token(self.token_file)
 
     def embedded(self, data: Path, create: bool = False) -> "tms.Bus":
         """The log in a data directory, opened in this process."""
@@ -238,6 +245,12 @@ def _shared() -> list[click.Option]:
             keep=keep("data", Path),
             type=click.Path(file_okay=False),
             help="Data directory to open in this process instead. [TMS_DATA]",
+        ),
+        option(
+            "--token-file",
+            keep=keep("token_file", Path),
+            type=click.Path(dir_okay=False),
+            help="File with the token that the service asks for. [TMS_TOKEN_FILE, TMS_TOKEN]",
         ),
         option("-o", "--output", type=forms, keep=keep("form", Format), help="[table]"),
         option("--json", "as_json", is_flag=True, keep=keep("form", lambda _: Format.JSON)),

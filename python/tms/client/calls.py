@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Protocol
 from weakref import WeakSet
 
+from tms.api.access import AccessApi
 from tms.api.operations import QueuesApi, TransactionsApi
 from tms.block import Compression
 from tms.client.batching import KnownTopic
@@ -51,6 +52,11 @@ class BusCalls:
     def transactions(self) -> TransactionsApi:
         """All transactions, for those who look after them; to make one: `Bus.transaction`."""
         return self._transport.transactions
+
+    @property
+    def access(self) -> AccessApi:
+        """Tokens, grants, and who asks."""
+        return self._transport.access
 
     @property
     def queue_port(self) -> QueuesApi:

@@ -9,6 +9,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from tms.api.access import AccessApi
 from tms.api.operations import (
     DelayedApi,
     GroupsApi,
@@ -55,6 +56,9 @@ class Transport(TopicsApi, Protocol):
 
     @property
     def delayed(self) -> DelayedApi: ...
+
+    @property
+    def access(self) -> AccessApi: ...
 
     def close(self) -> None: ...
 

@@ -41,6 +41,10 @@ Keys in `metadata`, all ASCII:
     instance/{id}                          an instance of a cluster; see `tms.cluster.standing`
     cluster/pins                           partitions whose owner people have chosen
     shards                                 how many there are; see `tms.topics.sharding`
+    access/token/{id}                      a token; this and the next see `tms.access.records`
+    access/grant/{principal}/{verb}/{pattern}
+    access/peers                           the secret that instances of a cluster share
+    access/changes                         how often any of these was changed
 
 Invariants
 
@@ -68,6 +72,10 @@ OWNER = b"owner"
 INSTANCE_PREFIX = b"instance/"
 PINS = b"cluster/pins"
 SHARDS = b"shards"
+TOKEN_PREFIX = b"access/token/"
+GRANT_PREFIX = b"access/grant/"
+PEER_SECRET = b"access/peers"
+ACCESS_CHANGES = b"access/changes"
 TOPIC_UID_MAX = 2**32 - 1
 SEGMENT_MAX = 99_999_999
 

@@ -9,18 +9,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from tms.api import routes
+from tms.api.commits import transaction_id
 from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS, TRANSACTIONS, Kept, kept_with
 from tms.api.routes import MethodNotAllowed
 from tms.compat.cdap import answers
 from tms.compat.cdap.app import CDAP, Cdap, is_cdap
-from tms.errors import ErrorKind, NotFound, NotOwner, TMSError, Unavailable, without_frames
+from tms.errors import (
+    ErrorKind,
+    NotFound,
+    NotOwner,
+    TMSError,
+    Unauthenticated,
+    Unavailable,
+    without_frames,
+)
 from tms.events import EventLog
+from tms.model.access import Access
 from tms.server import operating, operations, owned
 from tms.server.commit import Committing
 from tms.server.delayed import DelayedPublishing
 from tms.server.fetch import Fetching
 from tms.server.forwarding import HOP
+from tms.server.guard import Guard
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.request import path_text
 from tms.server.instances import kept_elsewhere
@@ -81,6 +92,8 @@ class App:
             route = methods.get(exchange.method)
             if route is not None:
                 name, on = route.operation.name, route.operation.on
+                if service.guard is not None:
+                    await self._admit(service.guard, route, exchange, varying)
                 if on is Resource.SERVICE or (service.ownership is None and not service.draining):
                     await route.answer(exchange, varying)
                 else:
@@ -108,10 +121,36 @@ class App:
             _log.exception("request_broke", **_facts(exchange, name))
             _refuse(exchange, TMSError(_BROKE.format(exchange.request_id)), name)
             without_frames(exc)
+        finally:
+            if service.guard is not None:
+                service.guard.leave(exchange)
         metrics = service.metrics
         metrics.answers[name, exchange.status] += 1
         if name in metrics.seconds:
             metrics.seconds[name].observe(service.clock.monotonic_s() - started)
+
+    async def _admit(
+        self, guard: Guard, route: Route, exchange: Exchange, varying: Sequence[bytes]
+    ) -> None:
+        """Let who may do this pass, by the newest grants. Raises `Unauthenticated`, `Forbidden`."""
+        operation, ownership = route.operation, self._service.ownership
+        is_asked = operation.on is not Resource.INSTANCE and operation.access is not Access.OPEN
+        if ownership is not None and is_asked:
+            await ownership.confirm()
+        await guard.admit(exchange, operation, varying)
+        if operation.api == "transactions" and operation.access is Access.KNOWN and varying:
+            await self._require_own(guard, exchange, path_text(varying[0]))
+
+    async def _require_own(self, guard: Guard, exchange: Exchange, text: str) -> None:
+        """Raise `TransactionNotFound` for an open transaction of somebody else. Whoever keeps
+        transactions looks."""
+        engine = self._service.engine
+        if text == routes.NEW_TRANSACTION or not engine.coordinates:
+            return
+        id = transaction_id(text)
+        info = await self._service.in_thread(engine.transactions.describe, id)
+        if info.outcome == "open":
+            guard.require_own(exchange, id, info.client)
 
     async def _answer_or_forward(
         self, route: Route, exchange: Exchange, varying: Sequence[bytes]
@@ -190,6 +229,8 @@ def _refuse(exchange: Exchange, error: TMSError, operation: str) -> None:
     head = _PROBLEM_HEAD
     if error.kind in _WORTH_RETRYING:
         head += b"retry-after: %d\r\n" % routes.RETRY_AFTER_S
+    if isinstance(error, Unauthenticated):
+        head += b"www-authenticate: Bearer\r\n"
     if isinstance(error, MethodNotAllowed):
         head += _allow(error.details["allowed"])
     exchange.respond(status, head, body)

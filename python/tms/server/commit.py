@@ -40,16 +40,18 @@ class Committing:
         content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
-            result = await self._commit(body.data, transaction)
+            result = await self._commit(exchange, body.data, transaction)
+        if service.guard is not None:  # it may have been committed before, by somebody else
+            service.guard.require_seen(exchange, result)
         exchange.respond(routes.OK, JSON_HEAD, commits.encode_result(result))
 
-    async def _commit(self, body: Buffer, transaction: int) -> CommitResult:
+    async def _commit(self, exchange: Exchange, body: Buffer, transaction: int) -> CommitResult:
         service = self._service
+        decode = partial(self._decoded, exchange, body, transaction)
         if commits.head_bytes(body) > _HEAD_INLINE_BYTES:
-            decode = partial(_decoded, body, transaction)
             pending = await service.in_turn(service.checking, lambda: self._submit(decode()))
         else:
-            commit = _decoded(body, transaction)
+            commit = decode()
             if not are_quick([new for _, new in commit.blocks]):
                 pending = await service.in_turn(service.checking, self._submit, commit)
             elif len(body) <= _INLINE_BYTES and self._is_immediate(commit):
@@ -69,9 +71,10 @@ class Committing:
     def _submit(self, commit: Commit) -> Pending[CommitResult]:
         return self._engine.transactions.submit_commit(commit, Durability.SYNCED)
 
-
-def _decoded(body: Buffer, transaction: int) -> Commit:
-    commit = commits.decode_commit(body, transaction)
-    for topic in {topic for topic, _ in commit.blocks}:
-        topic.require_writable()
-    return commit
+    def _decoded(self, exchange: Exchange, body: Buffer, transaction: int) -> Commit:
+        commit = commits.decode_commit(body, transaction)
+        for topic in {topic for topic, _ in commit.blocks}:
+            topic.require_writable()
+        if self._service.guard is not None:
+            self._service.guard.require_commit(exchange, commit)
+        return commit

@@ -58,6 +58,9 @@ class ServerSection(_Section):
     host: str = "127.0.0.1"
     port: int = Field(default=7070, ge=0, le=65_535)
     insecure: bool = False
+    access: Literal["auto", "on", "off"] = "auto"
+    audit: Literal["changes", "all"] = "changes"
+    new_administrator: bool = False
     drain_s: float = Field(default=10.0, ge=0, le=3_600)
     confirm_clock: bool = False
     take_over: bool = False
@@ -69,13 +72,28 @@ class ServerSection(_Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
 
+    @property
+    def is_guarded(self) -> bool:
+        """Whether who asks has to say who it is: by default where other machines can."""
+        if self.access == "auto":
+            return not self.insecure and not _is_local(self.host)
+        return self.access == "on"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody on other machines may do everything."""
+        return not self.is_guarded and not _is_local(self.host)
+
     @model_validator(mode="after")
     def _only_local(self) -> Self:
-        if not self.insecure and not _is_local(self.host):
+        if self.is_open and not self.insecure:
             raise ValueError(
-                f"{self.host} can be reached from other machines, and TMS has no authentication "
-                "yet; listen on 127.0.0.1, or accept that with --insecure"
+                f"{self.host} can be reached from other machines, and without access control "
+                "everybody there may do everything; listen on 127.0.0.1, leave out --access off, "
+                "or accept that with --insecure"
             )
+        if self.access == "on" and self.insecure:
+            raise ValueError("access is on, so nothing is insecure; leave out one of the two")
         return self
 
 

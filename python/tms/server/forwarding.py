@@ -23,7 +23,11 @@ HOP = routes.HOP_HEADER.lower().encode()  # in a request of another instance
 CONNECT_S = 5.0
 IDLE_MAX = 64  # connections to an instance that wait for the next request
 READ_BYTES = 256 << 10
-_OWN = frozenset((b"host", b"connection", b"keep-alive", b"expect", b"transfer-encoding", HOP))
+PEER = routes.PEER_HEADER.lower().encode()
+PRINCIPAL = routes.PRINCIPAL_HEADER.lower().encode()
+_OWN = frozenset(
+    (b"host", b"connection", b"keep-alive", b"expect", b"transfer-encoding", HOP, PEER, PRINCIPAL)
+)
 _NOT_BACK = frozenset((b"connection", b"content-length", b"transfer-encoding", b"keep-alive"))
 
 
@@ -65,10 +69,11 @@ class _Line(NamedTuple):
 
 class Forwarding:
     """Forwards requests. Used by the event loop's thread only. `timeout_s`: until an answer
-    begins."""
+    begins. With a `peer_secret` the other instance believes who it is that asks."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, peer_secret: str = "") -> None:
         self._timeout_s = timeout_s
+        self._peer_secret = peer_secret.encode()
         self._idle: dict[str, list[_Line]] = {}
 
     async def __call__(self, exchange: Exchange, owner: str, address: str) -> None:
@@ -145,6 +150,7 @@ class Forwarding:
             b"%b %b%b HTTP/1.1\r\nhost: tms\r\n" % (exchange.method.encode(), exchange.path, query),
             *(b"%b: %b\r\n" % pair for pair in exchange.headers.items() if pair[0] not in _OWN),
             b"%b: 1\r\n" % HOP,
+            self._asker(exchange),
             b"transfer-encoding: chunked\r\n" if chunked else b"",
             b"\r\n",
         ]
@@ -155,6 +161,12 @@ class Forwarding:
         if chunked:
             writer.write(b"0\r\n\r\n")
         await writer.drain()
+
+    def _asker(self, exchange: Exchange) -> bytes:
+        if not exchange.principal:
+            return b""
+        principal = exchange.principal.encode()
+        return b"%b: %b\r\n%b: %b\r\n" % (PEER, self._peer_secret, PRINCIPAL, principal)
 
     async def _head(
         self,

@@ -13,6 +13,7 @@ import contextlib
 import resource
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 import tms
+from tms.access.records import AccessRecords, peer_secret
 from tms.api import messages
 from tms.client.http.peer import HttpPeer
 from tms.clock import Clock, SystemClock
@@ -35,8 +37,8 @@ from tms.server import logs, memory
 from tms.server.app import App
 from tms.server.config import HBaseSection, Settings
 from tms.server.http.listening import BACKLOG, HttpServer
-from tms.server.service import Service
-from tms.store.base import Store
+from tms.server.service import AccessLimits, Service
+from tms.store.base import Map, Store
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
 from tms.topics.sweep import open_metadata
@@ -73,9 +75,11 @@ def run_service(
     listeners: Sequence[socket.socket],
     foreign: socket.socket | None,
     open_: Callable[[Clock, EngineConfig, int], tuple[Store, Ownership | Cluster | None]],
+    welcomes: bool = True,
 ) -> None:
     """Serve on these listeners what is opened by a clock, with a configuration and so many
-    descriptors, until a signal comes."""
+    descriptors, until a signal comes. Unless it `welcomes` the first administrator somebody else
+    does."""
     memory.configure()
     descriptors = raise_descriptor_limit()
     clock, cdap = SystemClock(), settings.cdap.limits()
@@ -86,11 +90,24 @@ def run_service(
         if settings.server.confirm_clock:
             engine.confirm_clock()
         engine.start()
+        if welcomes:
+            welcome(settings, engine.access)
         messages.arrow_schema()  # loads pyarrow, so that the first request need not
         limits = settings.limits
+        access = AccessLimits(settings.server.audit == "all")
         service = Service(
-            engine, clock, limits.requests(), limits.connections(descriptors // 2), cdap
+            engine,
+            clock,
+            limits.requests(),
+            limits.connections(descriptors // 2),
+            cdap,
+            access if settings.server.is_guarded else None,
         )
+        if settings.server.is_open:
+            service.warnings.append(
+                f"Everybody who reaches {settings.server.host} may do everything: the service was "
+                "started with --insecure."
+            )
         tephra = None
         if foreign is not None:
             tephra = _tephra(settings, service, foreign, descriptors // 8)
@@ -98,6 +115,21 @@ def run_service(
             runner.run(_serve(service, settings.server.drain_s, listeners, tephra))
     finally:
         engine.close()
+
+
+def welcome(settings: Settings, records: AccessRecords) -> None:
+    """Print the token that makes the first administrator, if there is none. It stands in no log:
+    whoever starts the service sees it, and nobody else."""
+    server = settings.server
+    if not server.is_guarded or (records.has_administrator and not server.new_administrator):
+        return
+    print(  # noqa: T201
+        "This service asks who comes, and nobody may do anything yet. Make an administrator:\n\n"
+        f"    TMS_TOKEN={records.first_token()} tms token create NAME\n\n"
+        "That token is valid for this one call, and until the service starts again.",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 async def _serve(
@@ -205,12 +237,13 @@ def _instance(
     ownership.take(server.take_over)
     ownership.start()
     lifetime_ms = config.transaction_lifetime_ms
-    return Cluster(metadata, clock, member, ownership, peer, lifetime_ms)
+    return Cluster(metadata, clock, member, ownership, peers(metadata), lifetime_ms)
 
 
-def peer(record: InstanceRecord) -> HttpPeer:
-    """An instance, as this one asks it."""
-    return HttpPeer(record.id, record.address)
+def peers(metadata: Map) -> Callable[[InstanceRecord], HttpPeer]:
+    """Instances, as this one asks them."""
+    secret = peer_secret(metadata)
+    return lambda record: HttpPeer(record.id, record.address, secret)
 
 
 def _engine(

@@ -15,13 +15,14 @@ import msgspec
 from tms.api import bodies, commits, routes
 from tms.api.commits import PositionsBody
 from tms.api.erasing import EraseBody, ErasedBody
-from tms.api.operation import Access, Operation, Resource, operations_of
+from tms.api.operation import Operation, Resource, operations_of
 from tms.api.operations import APIS, OPERATIONS
 from tms.api.parameters import TOPICS_DEFAULT
 from tms.api.strict import decode_strict
 from tms.cluster.cluster import ClusterPeer
 from tms.engine import Engine
 from tms.errors import QueueNotFound, TopicNotFound
+from tms.model.access import Access
 from tms.model.delayed import DelayedId
 from tms.model.group import GroupSummary
 from tms.model.queue import QueueInfo, QueueSettings
@@ -64,6 +65,8 @@ class OperationEndpoint:
         arguments = operation.in_path([path_text(raw) for raw in varying])
         accepted(header(exchange, b"accept"), JSON_ONLY)
         arguments |= operation.in_query(parameters(exchange.query, self._parameters))
+        if operation.caller is not None:
+            arguments[operation.caller] = exchange.principal
         if operation.method != "GET":
             _require_writable(operation, arguments)
         if self._decoder is None:

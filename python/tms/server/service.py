@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from tms.block import checking_bytes
 from tms.clock import Clock
@@ -14,6 +14,7 @@ from tms.log.pending import Pending
 from tms.model.message import NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.server.forwarding import Forwarding
+from tms.server.guard import Guard
 from tms.server.http.exchange import settle, settle_from_thread
 from tms.server.http.request import Body, Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
@@ -61,6 +62,13 @@ class CdapLimits:
     ttl_s: int = 604_800  # of topics that are made without one, as CDAP's are
 
 
+class AccessLimits(NamedTuple):
+    """How access is controlled. `audit`: whether also what was allowed and changes nothing but
+    messages is written down."""
+
+    audit: bool = False
+
+
 class OwnershipCheck:
     """Whether this process owns the store, looked up once for all requests that wait for it. Used
     by the event loop's thread."""
@@ -102,6 +110,7 @@ class Service:
         limits: RequestLimits,
         connection_limits: ConnectionLimits,
         cdap: CdapLimits | None = None,
+        access: AccessLimits | None = None,
     ) -> None:
         self.cdap = cdap or CdapLimits()
         self.engine = engine
@@ -129,8 +138,12 @@ class Service:
             engine.delayed.lateness.buckets,
         )
         self.draining = False
+        self.warnings: list[str] = []  # of how the service was started
         self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken
-        self.forwarding = Forwarding(limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000)
+        secret = "" if access is None else engine.access.peer_secret()
+        self.guard = None if access is None else Guard(engine.access, clock, secret, access.audit)
+        waits_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
+        self.forwarding = Forwarding(waits_s, secret)
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None
 
     def reasons(self) -> list[str]:

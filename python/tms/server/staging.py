@@ -27,6 +27,8 @@ class Staging:
             blocks = bodies.unframe_new(body.data)
             transactions = service.engine.transactions
             info = await service.in_thread(transactions.describe, id)
+            if service.guard is not None:
+                service.guard.require_own(exchange, id, info.client)
             if info.outcome != "open":
                 raise transactions.manager.state.why_not_open(id)
             stage = transactions.stage

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 import tms
+from tms.access.records import AccessRecords
 from tms.clock import Clock, SystemClock
 from tms.cluster.membership import InstanceRecord
 from tms.cluster.ownership import Ownership
@@ -33,10 +34,11 @@ from tms.server.main import (
     leveldb_limits,
     listen,
     open_store,
-    peer,
+    peers,
     raise_descriptor_limit,
     run_service,
     url_of,
+    welcome,
 )
 from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
@@ -65,6 +67,7 @@ def supervise(settings: Settings, listener: socket.socket, foreign: socket.socke
     try:
         records = open_metadata(store)
         sweep(store, records)
+        welcome(settings, AccessRecords(records, clock, lambda: None))
         shared = [listener.fileno(), store.lock]
         shared += [] if foreign is None else [foreign.fileno()]
 
@@ -110,7 +113,8 @@ def work(order: WorkerOrder) -> None:
         host = urlsplit(settings.server.advertise).hostname
         port = own.getsockname()[1]
         address = f"http://[{host}]:{port}" if ":" in str(host) else f"http://{host}:{port}"
-    run_service(settings, listeners, foreign, partial(_open, settings, order, address))
+    open_ = partial(_open, settings, order, address)
+    run_service(settings, listeners, foreign, open_, welcomes=False)
 
 
 def _open(
@@ -131,7 +135,7 @@ def _open(
     ownership = Ownership(records, clock, id, config.owner, shared_by=SHARED_BY)
     ownership.take()
     lifetime_ms = config.transaction_lifetime_ms
-    return store, WorkerCluster(records, clock, member, ownership, peer, lifetime_ms)
+    return store, WorkerCluster(records, clock, member, ownership, peers(records), lifetime_ms)
 
 
 def main() -> None:

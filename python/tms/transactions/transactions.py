@@ -88,11 +88,19 @@ class Transactions:
     # -- transactions ----------------------------------------------------------------------------
 
     def begin(
-        self, *, long: bool = False, timeout_s: float | None = None, token: str = ""
+        self,
+        *,
+        long: bool = False,
+        timeout_s: float | None = None,
+        token: str = "",
+        caller: str = "",
     ) -> TransactionInfo:
-        """Begin a transaction. Raises `Invalid` for a time-out that is none."""
+        """Begin a transaction, for the principal `caller` if there is one. Raises `Invalid` for a
+        time-out that is none."""
         kind = TransactionType.LONG if long else TransactionType.SHORT
-        began = self.manager.begin(type=kind, timeout_s=timeout_s, token=token)
+        began = self.manager.begin(
+            type=kind, timeout_s=timeout_s, client=caller or None, token=token
+        )
         return self._info(began.id, Outcome.OPEN)
 
     def describe(self, id: int) -> TransactionInfo:

@@ -96,17 +96,19 @@ class HttpPartitions(PartitionsApi):
 
 @has_operations("peers")
 class HttpPeer(HttpTransport, PeersApi):
-    """The instance `name` at `address`. Thread-safe."""
+    """The instance `name` at `address`. Thread-safe. The `secret` of the cluster shows it that an
+    instance asks."""
 
-    def __init__(self, name: str, address: str) -> None:
-        super().__init__(address, timeout_s=TIMEOUT_S)
+    def __init__(self, name: str, address: str, secret: str = "") -> None:
+        super().__init__(address, timeout_s=TIMEOUT_S, token="")
         self.name, self.address = name, address
         self._channels: deque[AsyncHttpChannel] = deque()  # of watches that have ended
         self._watching: set[AsyncHttpChannel] = set()
         self._asked: set[HttpConnection] = set()  # whose answers are to come
         self._given_up = threading.Event()
         target = ServiceAddress(address)
-        self.calls = Calls(target.authority, name, fields=f"{routes.HOP_HEADER}: 1\r\n")
+        shown = f"{routes.PEER_HEADER}: {secret}\r\n" if secret else ""
+        self.calls = Calls(target.authority, name, fields=f"{routes.HOP_HEADER}: 1\r\n{shown}")
         self.partitions = HttpPartitions(self)
 
     def call(

@@ -27,6 +27,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from tms import forks
+from tms.api.access import AccessApi
 from tms.api.erasing import erase_body
 from tms.api.instances import ClusterApi
 from tms.api.operation import Operation, Repeat
@@ -43,6 +44,7 @@ from tms.block.received import Received
 from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
 from tms.client.http.channel import HttpChannel
 from tms.client.http.connection import HttpConnection
+from tms.client.http.credentials import token_of
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, explained, surely_not_done
 from tms.client.transport import Channel, FetchRequest
 from tms.clock import Clock, SystemClock
@@ -107,12 +109,13 @@ class HttpTransport(TopicsApi):
         *,
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
-        token: str = "",
+        token: str | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         self.addresses = ServiceAddresses(url, self.clock)
         self.timeout_s = timeout_s
-        self.calls = Calls(self.addresses.now.authority, self.addresses.now.url, token)
+        address = self.addresses.now
+        self.calls = Calls(address.authority, address.url, token_of(token))
         self._idle: dict[ServiceAddress, deque[HttpConnection]] = defaultdict(deque)
         self._closed = False
         forks.in_child(self._forked)
@@ -188,6 +191,11 @@ class HttpTransport(TopicsApi):
     def groups(self) -> GroupsApi:
         """The service's log groups."""
         return HttpGroups(self)
+
+    @property
+    def access(self) -> AccessApi:
+        """Who may do what at the service."""
+        return HttpAccess(self)
 
     @property
     def cluster(self) -> ClusterApi:
@@ -352,6 +360,11 @@ class HttpGroups(_Port, GroupsApi):
 @has_operations("cluster")
 class HttpCluster(_Port, ClusterApi):
     """The instances of a service."""
+
+
+@has_operations("access")
+class HttpAccess(_Port, AccessApi):
+    """Tokens and grants of a service."""
 
 
 @has_operations("delayed")

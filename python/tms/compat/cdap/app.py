@@ -18,7 +18,9 @@ from tms.compat.cdap.answers import Refusal
 from tms.compat.cdap.poll import Polling
 from tms.compat.cdap.publish import CdapPublishing
 from tms.errors import TMSError, TopicNotFound, Unavailable
+from tms.model.access import Access
 from tms.model.topic import TopicName
+from tms.server.guard import Guard, topic_resource
 from tms.server.http.exchange import Exchange
 from tms.server.router import RouteTable
 from tms.server.service import DRAINING, Service
@@ -64,12 +66,25 @@ class Cdap:
             (answers.not_so if methods else answers.nowhere)(exchange)
             return
         place = _PLACES[len(varying)](*varying)
+        if self._service.guard is not None and place is not None:
+            await self._admit(self._service.guard, exchange, place)
         if self._service.draining and place is not None:
             raise Unavailable(DRAINING)
         try:
             await answer(exchange, place)
         except TopicNotFound as error:
             raise names.missing(place) from error
+
+    async def _admit(self, guard: Guard, exchange: Exchange, place: str | TopicName) -> None:
+        """Raises `Unauthenticated`, `Forbidden`."""
+        if isinstance(place, str):
+            await guard.admit_foreign(exchange, Access.OBSERVE, f"namespace:{place}")
+            return
+        verb = Access.OBSERVE if exchange.method == "GET" else Access.MANAGE
+        if exchange.method == "POST":
+            is_poll = exchange.path.endswith(b"/poll")
+            verb = Access.CONSUME if is_poll else Access.PUBLISH
+        await guard.admit_foreign(exchange, verb, topic_resource(place))
 
     async def _ping(self, exchange: Exchange, _: None) -> None:
         exchange.respond(OK, b"content-type: text/plain\r\n", b"OK.\n")

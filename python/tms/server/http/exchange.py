@@ -55,6 +55,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     failure: TMSError | None = None
     disconnected: bool = False
     hurried: bool = False
+    principal: str = ""  # who asks, where that is asked for
+    operation: str = ""  # what for
     status: int = 0  # of the answer; 0 while there is none
     chunked: bool = True
     response_started: bool = False
@@ -99,6 +101,12 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         self.hurried = True
         if self._sleeping is not None:
             settle(self._sleeping)
+
+    @property
+    def peer_address(self) -> str:
+        """The address that the request came from; empty if it is none."""
+        peer = self.connection.transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else ""
 
     # -- the request ---------------------------------------------------------------------------
 

@@ -1,0 +1,300 @@
+"""Tokens and grants, kept as records in the map `metadata`.
+
+    change ─▶ compare-and-set ─▶ `access/changes` moves ─▶ other instances are told ─▶ answered
+
+Invariants
+
+* What is known here is what the records were when `access/changes` was last read; a change that was
+  answered is known at every instance before it answers its next request (`cluster.standing`).
+* A token is stored as its digest. Its text is in the answer to who made it, and nowhere else.
+* The first administrator is made by a token that is valid for that one call.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from tms.access.grants import Grants
+from tms.access.tokens import ID_BYTES, SECRET_BYTES, digest, make
+from tms.clock import Clock
+from tms.errors import DataCorrupt, Invalid, NotFound, StorageUnavailable
+from tms.model import keys
+from tms.model.access import (
+    EVERYBODY,
+    EXPIRES_S_MAX,
+    Access,
+    Decision,
+    Grant,
+    Identity,
+    NewToken,
+    TokenInfo,
+    check_grantee,
+    check_pattern,
+    check_principal,
+    check_resource,
+    check_verb,
+)
+from tms.model.topic import Durability
+from tms.store.base import Map, pages
+
+FIRST = "first-administrator"  # the principal of the token that makes the first one
+_ATTEMPTS = 64
+_SCAN_BYTES = 1 << 20
+
+
+class TokenRecord(msgspec.Struct, frozen=True):
+    """A token in the store."""
+
+    principal: str
+    digest: str
+    created_ms: int
+    expires_ms: int = 0
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """The records as they were read."""
+
+    changes: bytes | None
+    tokens: dict[str, TokenRecord]  # by id
+    by_digest: dict[str, TokenRecord]
+    grants: dict[str, Grants]  # by principal, with those of everybody
+
+
+class AccessRecords:
+    """The tokens and grants of a store; see `api.access.AccessApi`. Thread-safe. `announce` tells
+    other instances that something has changed."""
+
+    def __init__(self, metadata: Map, clock: Clock, announce: Callable[[], None]) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._announce = announce
+        self._lock = threading.Lock()  # one at a time reads
+        self._known: _Known | None = None
+        self.when_changed: Callable[[], None] = lambda: None
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def token(self, text: bytes) -> TokenRecord | None:
+        """The token with this text, if there is one that has not expired."""
+        record = self._read().by_digest.get(digest(text))
+        if record is None or 0 < record.expires_ms <= self._clock.now_ms():
+            return None
+        return record
+
+    def grants(self, principal: str) -> Grants:
+        """What a principal may do."""
+        grants = self._read().grants
+        return grants.get(principal) or grants[EVERYBODY]
+
+    @property
+    def has_administrator(self) -> bool:
+        """Whether somebody may manage access, and has a token for it."""
+        known = self._read()
+        return any(
+            self.grants(one.principal).find(Access.MANAGE, "access") is not None
+            for one in known.tokens.values()
+            if one.principal != FIRST
+        )
+
+    def refresh(self) -> None:
+        """Read the records again if they have changed."""
+        known = self._known
+        if known is not None and self._metadata.get(keys.ACCESS_CHANGES) != known.changes:
+            self._known = None
+            self._read()
+            self.when_changed()
+
+    # -- the operations ----------------------------------------------------------------------------
+
+    def list_tokens(self) -> list[TokenInfo]:
+        """All tokens, by principal, without their secrets."""
+        tokens = self._read().tokens.items()
+        found = [TokenInfo(id, t.principal, t.created_ms, t.expires_ms) for id, t in tokens]
+        return sorted(found, key=lambda one: (one.principal, one.created_ms, one.id))
+
+    def create_token(
+        self, principal: str, expires_s: float | None = None, *, caller: str = ""
+    ) -> NewToken:
+        """A new token of a principal. The first administrator, who is made so, may do
+        everything."""
+        check_principal(principal)
+        if principal == FIRST:
+            raise Invalid(f"The principal {FIRST} is not for people.", field="principal")
+        new = self._make(principal, expires_s)
+        if caller == FIRST:
+            self._put_grant(Grant(principal, Access.ALL, "*"))
+            self._drop_first()
+        self._changed()
+        return new
+
+    def revoke_token(self, id: str) -> None:
+        """Let a token be valid no more. Raises `NotFound`."""
+        key = keys.TOKEN_PREFIX + id.encode()
+        if self._metadata.get(key) is None:
+            raise NotFound(f"There is no token {id!r:.40}; see `tms token list`.")
+        self._metadata.delete([key])
+        self._changed()
+
+    def list_grants(self, principal: str | None = None) -> list[Grant]:
+        """All grants, or those of a principal."""
+        known = self._read()
+        found = {grant for grants in known.grants.values() for grant in grants.all}
+        wanted = found if principal is None else {g for g in found if g.principal == principal}
+        return sorted(wanted, key=str)
+
+    def add_grant(self, principal: str, verb: str, pattern: str) -> Grant:
+        """Let a principal, or everybody (`*`), do something with what a pattern covers."""
+        grant = _checked(principal, verb, pattern)
+        self._put_grant(grant)
+        self._changed()
+        return grant
+
+    def remove_grant(self, principal: str, verb: str, pattern: str) -> None:
+        """Take a grant away. Raises `NotFound`."""
+        grant = _checked(principal, verb, pattern)
+        if self._metadata.get(_key(grant)) is None:
+            raise NotFound(f"There is no grant {grant}; see `tms grant list {principal}`.")
+        self._metadata.delete([_key(grant)])
+        self._changed()
+
+    def explain(self, principal: str, verb: str, resource: str) -> Decision:
+        """Whether a principal may do something with a resource, and the grant that lets it."""
+        grants = self.grants(check_principal(principal))
+        grant = grants.find(check_verb(verb), check_resource(resource))
+        return Decision(grant is not None, grant)
+
+    def whoami(self, *, caller: str = "") -> Identity:
+        """Who asks, and what that one may do."""
+        return Identity(caller, self.grants(caller).all)
+
+    # -- of the service ----------------------------------------------------------------------------
+
+    def first_token(self) -> str:
+        """A token that makes the first administrator, in place of one that was not used."""
+        self._drop_first()
+        token = self._make(FIRST, None).token
+        self._put_grant(Grant(FIRST, Access.MANAGE, "access"))
+        self._changed()
+        return token
+
+    def peer_secret(self) -> str:
+        """See `peer_secret`."""
+        return peer_secret(self._metadata)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _make(self, principal: str, expires_s: float | None) -> NewToken:
+        now_ms = self._clock.now_ms()
+        if expires_s is not None and not 0 < expires_s <= EXPIRES_S_MAX:
+            raise Invalid(
+                f"expires_s is more than 0 and at most {EXPIRES_S_MAX} (ten years), got "
+                f"{expires_s!r:.40}.",
+                field="expires_s",
+            )
+        expires_ms = 0 if expires_s is None else now_ms + max(1, round(1_000 * expires_s))
+        token = make(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
+        record = TokenRecord(principal, digest(token.text.encode()), now_ms, expires_ms)
+        key = keys.TOKEN_PREFIX + token.id.encode()
+        if not self._metadata.compare_and_set(key, None, msgspec.json.encode(record)):
+            raise StorageUnavailable("A token with this id is there already. Try again.")
+        return NewToken(token.id, principal, now_ms, expires_ms, token.text)
+
+    def _put_grant(self, grant: Grant) -> None:
+        self._metadata.write([(_key(grant), b"{}")], Durability.SYNCED)
+
+    def _drop_first(self) -> None:
+        first = [
+            keys.TOKEN_PREFIX + id.encode()
+            for id, token in self._load().tokens.items()
+            if token.principal == FIRST
+        ]
+        if first:
+            self._metadata.delete([*first, _key(Grant(FIRST, Access.MANAGE, "access"))])
+
+    def _changed(self) -> None:
+        for _ in range(_ATTEMPTS):
+            raw = self._metadata.get(keys.ACCESS_CHANGES)
+            more = b"%d" % (int(raw or b"0") + 1)
+            if self._metadata.compare_and_set(keys.ACCESS_CHANGES, raw, more):
+                break
+        else:
+            raise StorageUnavailable("Access is changed by others all the time. Try again.")
+        self._announce()
+        self.refresh()
+
+    def _read(self) -> _Known:
+        known = self._known
+        if known is not None:
+            return known
+        with self._lock:
+            if self._known is None:
+                self._known = self._load()
+            return self._known
+
+    def _load(self) -> _Known:
+        changes = self._metadata.get(keys.ACCESS_CHANGES)
+        tokens = {
+            key.removeprefix(keys.TOKEN_PREFIX).decode(): _decoded(key, raw)
+            for key, raw in self._rows(keys.TOKEN_PREFIX)
+        }
+        by_principal: dict[str, list[Grant]] = {EVERYBODY: []}
+        for key, _ in self._rows(keys.GRANT_PREFIX):
+            grant = _grant_of(key)
+            by_principal.setdefault(grant.principal, []).append(grant)
+        everybody = by_principal[EVERYBODY]
+        return _Known(
+            changes,
+            tokens,
+            {token.digest: token for token in tokens.values()},
+            {
+                principal: Grants(own if own is everybody else [*own, *everybody])
+                for principal, own in by_principal.items()
+            },
+        )
+
+    def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for page in pages(self._metadata, prefix, keys.prefix_stop(prefix), _SCAN_BYTES):
+            yield from page
+
+
+def peer_secret(metadata: Map) -> str:
+    """What the instances that share a store show one another, made when it is first asked for."""
+    raw = metadata.get(keys.PEER_SECRET)
+    if raw is None:
+        secret = secrets.token_hex(SECRET_BYTES).encode()
+        metadata.compare_and_set(keys.PEER_SECRET, None, secret)
+        raw = metadata.get(keys.PEER_SECRET) or b""  # others may have been first
+    return raw.decode("ascii")
+
+
+def _checked(principal: str, verb: str, pattern: str) -> Grant:
+    return Grant(check_grantee(principal), check_verb(verb), check_pattern(pattern))
+
+
+def _key(grant: Grant) -> bytes:
+    path = f"{grant.principal}/{grant.verb}/{grant.pattern}"
+    return keys.GRANT_PREFIX + path.encode()
+
+
+def _grant_of(key: bytes) -> Grant:
+    principal, verb, pattern = key.removeprefix(keys.GRANT_PREFIX).decode().split("/", 2)
+    try:
+        return Grant(principal, Access(verb), pattern)
+    except ValueError as exc:
+        raise _damaged(key, exc) from exc
+
+
+def _decoded(key: bytes, raw: bytes) -> TokenRecord:
+    try:
+        return msgspec.json.decode(raw, type=TokenRecord)
+    except msgspec.MsgspecError as exc:
+        raise _damaged(key, exc) from exc
+
+
+def _damaged(key: bytes, why: Exception) -> DataCorrupt:
+    return DataCorrupt(
+        f"The record `{key.decode()}` of the store is damaged ({why}). Nobody is let in by it: "
+        "remove it, and create the token or grant again."
+    )

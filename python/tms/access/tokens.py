@@ -1,0 +1,33 @@
+"""Bearer tokens: `tms_ID_SECRET`, 12 and 64 hexadecimal digits.
+
+Invariants
+
+* Only the SHA-256 of a token is stored. The secret has 256 random bits, so a slow hash, which
+  protects words that people choose, protects nothing here.
+* A token is looked up by its digest, so how long that takes says nothing of another token.
+"""
+
+from hashlib import sha256
+from typing import NamedTuple
+
+PREFIX = "tms_"
+ID_BYTES, SECRET_BYTES = 6, 32
+
+
+class Token(NamedTuple):
+    """A token that was just made."""
+
+    id: str
+    text: str
+
+
+def make(random: bytes) -> Token:
+    """A token of `ID_BYTES + SECRET_BYTES` random bytes."""
+    assert len(random) == ID_BYTES + SECRET_BYTES, "a token has 38 bytes"
+    id = random[:ID_BYTES].hex()
+    return Token(id, f"{PREFIX}{id}_{random[ID_BYTES:].hex()}")
+
+
+def digest(token: bytes) -> str:
+    """What is stored of a token."""
+    return sha256(token).hexdigest()

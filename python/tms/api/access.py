@@ -1,0 +1,95 @@
+"""Tokens, grants, and who asks: the operations on access."""
+
+from typing import Annotated, Protocol
+
+from msgspec import Meta
+
+from tms.api.operation import (
+    Caller,
+    DeclaredOnly,
+    Repeat,
+    Resource,
+    delete,
+    get,
+    named,
+    post,
+    put,
+)
+from tms.model.access import EXPIRES_S_MAX, Access, Decision, Grant, Identity, NewToken, TokenInfo
+
+PrincipalName = Annotated[
+    str,
+    Meta(pattern="^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}$", description="A program, or a person."),
+]
+Grantee = Annotated[
+    str,
+    Meta(
+        pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}|\*)$",
+        description="A principal; `*` for every one that is known.",
+    ),
+]
+VerbText = Annotated[str, Meta(pattern="^(observe|publish|consume|manage|operate|all)$")]
+PatternText = Annotated[
+    str,
+    Meta(
+        max_length=640,
+        description="`topic:NAMESPACE:TOPIC`, `group:NAMESPACE:TOPIC/GROUP`, "
+        "`queue:NAMESPACE:TOPIC/GROUP`, `namespace:NAMESPACE`, `transactions`, `cluster`, "
+        "`service`, `access`, or a beginning of one and `*`.",
+    ),
+]
+TokenId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
+
+
+class AccessApi(Protocol):
+    """Who may do what. `tms.access.records.AccessRecords` documents the promises."""
+
+    @get("access/tokens", Resource.ACCESS, Access.MANAGE)
+    def list_tokens(
+        self,
+    ) -> Annotated[list[TokenInfo], named("AccessTokens", "Tokens.", "tokens", list[TokenInfo])]:
+        """All tokens, without their secrets."""
+        raise DeclaredOnly
+
+    @post("access/tokens", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNSAFE)
+    def create_token(
+        self,
+        principal: PrincipalName,
+        expires_s: Annotated[float, Meta(gt=0, le=EXPIRES_S_MAX)] | None = None,
+        *,
+        caller: Annotated[str, Caller] = "",
+    ) -> NewToken:
+        """A new token of a principal. Its text is shown this once."""
+        raise DeclaredOnly
+
+    @delete("access/tokens/{id}", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
+    def revoke_token(self, id: TokenId) -> None:
+        """Let a token be valid no more."""
+        raise DeclaredOnly
+
+    @get("access/grants", Resource.ACCESS, Access.MANAGE)
+    def list_grants(
+        self, principal: Grantee | None = None
+    ) -> Annotated[list[Grant], named("AccessGrants", "Grants.", "grants", list[Grant])]:
+        """All grants, or those of a principal."""
+        raise DeclaredOnly
+
+    @put("access/grants", Resource.ACCESS, Access.MANAGE)
+    def add_grant(self, principal: Grantee, verb: VerbText, pattern: PatternText) -> Grant:
+        """Let a principal do something with what a pattern covers."""
+        raise DeclaredOnly
+
+    @delete("access/grants", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
+    def remove_grant(self, principal: Grantee, verb: VerbText, pattern: PatternText) -> None:
+        """Take a grant away."""
+        raise DeclaredOnly
+
+    @get("access/explain", Resource.ACCESS, Access.MANAGE)
+    def explain(self, principal: PrincipalName, verb: VerbText, resource: PatternText) -> Decision:
+        """Whether a principal may do something with a resource, and the grant that lets it."""
+        raise DeclaredOnly
+
+    @get("access/whoami", Resource.SERVICE, Access.KNOWN)
+    def whoami(self, *, caller: Annotated[str, Caller] = "") -> Identity:
+        """Who asks, and what that one may do."""
+        raise DeclaredOnly

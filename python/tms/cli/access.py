@@ -1,0 +1,163 @@
+"""`tms token …`, `tms grant …`, `tms access …`: who may do what.
+
+A token is printed once, alone on standard output, so that it can go into a file or a variable.
+"""
+
+import click
+import msgspec
+
+from tms.cli.output import Row
+from tms.cli.session import SECONDS, CommandGroup, Session, Shared
+from tms.cli.topics import time_text
+from tms.model.access import EVERYBODY, VERBS, Grant
+
+principal_argument = click.argument("principal")
+verb_argument = click.argument("verb", type=click.Choice([str(verb) for verb in VERBS]))
+
+
+@click.group("token", cls=CommandGroup)
+def token() -> None:
+    """Create, list and revoke the tokens by which programs show who they are."""
+
+
+@token.command("create", cls=Shared)
+@principal_argument
+@click.option("--expires", type=SECONDS, help="After this time, such as 90d [never].")
+@click.pass_obj
+def create(session: Session, principal: str, expires: float | None) -> None:
+    """Create a token of PRINCIPAL, a program or a person, and print it: it is shown this once.
+
+    \b
+      tms token create billing --expires 90d > billing.token
+      TMS_TOKEN_FILE=billing.token tms consume orders
+    """
+    with session.bus() as bus:
+        new = bus.access.create_token(principal, expires)
+    session.say(f"The token {new.id} of {principal} is shown this once:")
+    if session.format.value == "table":
+        session.printed_document = True
+        click.echo(new.token)
+    else:
+        document = msgspec.to_builtins(new)
+        session.show_one(document, document)
+
+
+@token.command("list", cls=Shared)
+@click.pass_obj
+def list_tokens(session: Session) -> None:
+    """The tokens there are, without their secrets."""
+    with session.bus() as bus:
+        tokens = bus.access.list_tokens()
+    if not tokens:
+        session.say("There is no token.")
+    rows: list[Row] = [
+        {
+            "id": one.id,
+            "principal": one.principal,
+            "created": time_text(one.created_ms),
+            "expires": time_text(one.expires_ms) if one.expires_ms else "never",
+        }
+        for one in tokens
+    ]
+    session.show(msgspec.to_builtins(tokens), rows)
+
+
+@token.command("revoke", cls=Shared)
+@click.argument("id")
+@click.pass_obj
+def revoke(session: Session, id: str) -> None:
+    """Let the token with this ID, the first part behind `tms_`, be valid no more."""
+    with session.bus() as bus:
+        bus.access.revoke_token(id)
+    session.say(f"The token {id} is revoked.")
+    session.show_result({"id": id, "revoked": True})
+
+
+@click.group("grant", cls=CommandGroup)
+def grant() -> None:
+    """Add, list and remove what principals may do.
+
+    \b
+      tms grant add billing consume topic:orders
+      tms grant add billing consume group:orders/billing
+      tms grant add shop publish 'topic:shop-*'
+      tms grant add '*' observe namespace:default
+    """
+
+
+@grant.command("add", cls=Shared)
+@principal_argument
+@verb_argument
+@click.argument("pattern")
+@click.pass_obj
+def add(session: Session, principal: str, verb: str, pattern: str) -> None:
+    """Let PRINCIPAL (`*`: everybody who is known) do VERB with what PATTERN covers."""
+    with session.bus() as bus:
+        made = bus.access.add_grant(principal, verb, pattern)
+    session.say(f"{_words(made)}.")
+    session.show_result(msgspec.to_builtins(made))
+
+
+@grant.command("list", cls=Shared)
+@click.argument("principal", required=False)
+@click.pass_obj
+def list_grants(session: Session, principal: str | None) -> None:
+    """All grants, or those of PRINCIPAL."""
+    with session.bus() as bus:
+        grants = bus.access.list_grants(principal)
+    if not grants:
+        session.say("There is no grant.")
+    rows: list[Row] = [msgspec.to_builtins(one) for one in grants]
+    session.show(rows, rows)
+
+
+@grant.command("remove", cls=Shared)
+@principal_argument
+@verb_argument
+@click.argument("pattern")
+@click.pass_obj
+def remove(session: Session, principal: str, verb: str, pattern: str) -> None:
+    """Take a grant away, as `tms grant list` shows it."""
+    with session.bus() as bus:
+        bus.access.remove_grant(principal, verb, pattern)
+    session.say("The grant is removed.")
+    session.show_result({"principal": principal, "verb": verb, "pattern": pattern})
+
+
+@click.group("access", cls=CommandGroup)
+def access() -> None:
+    """Say who somebody is, and why something is allowed or not."""
+
+
+@access.command("whoami", cls=Shared)
+@click.pass_obj
+def whoami(session: Session) -> None:
+    """Who you are to the service, and what you may do."""
+    with session.bus() as bus:
+        identity = bus.access.whoami()
+    rows: list[Row] = [{"verb": one.verb, "pattern": one.pattern} for one in identity.grants]
+    session.say(f"You are {identity.principal or 'nobody: the service does not ask'}.")
+    session.show(msgspec.to_builtins(identity), rows)
+
+
+@access.command("explain", cls=Shared)
+@principal_argument
+@verb_argument
+@click.argument("resource")
+@click.pass_obj
+def explain(session: Session, principal: str, verb: str, resource: str) -> None:
+    """Whether PRINCIPAL may do VERB with RESOURCE, and the grant that lets it.
+
+    \b
+      tms access explain billing consume topic:orders
+    """
+    with session.bus() as bus:
+        decision = bus.access.explain(principal, verb, resource)
+    why = "no grant covers it" if decision.grant is None else f"by the grant: {decision.grant}"
+    facts: Row = {"allowed": decision.allowed, "why": why}
+    session.show_one(msgspec.to_builtins(decision), facts)
+
+
+def _words(made: Grant) -> str:
+    who = "Everybody" if made.principal == EVERYBODY else made.principal
+    return f"{who} may {made.verb} {made.pattern}"

@@ -1,0 +1,149 @@
+"""Who may do what: principals, verbs, patterns of resources, grants and tokens.
+
+    grant      PRINCIPAL VERB PATTERN          ann publish topic:orders
+    resource   service, cluster, access, transactions, namespace:NAMESPACE,
+               topic:NAMESPACE:TOPIC, group:NAMESPACE:TOPIC/GROUP, queue:NAMESPACE:TOPIC/GROUP
+    pattern    a resource; a prefix of one, ended by `*`; or `*` alone
+
+Invariants
+
+* A pattern without a namespace is about the namespace `default`.
+* A grant on a topic covers its groups and queues; one on a namespace covers its topics.
+"""
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tms.errors import Invalid
+from tms.model.topic import DEFAULT_NAMESPACE
+
+PRINCIPAL_CHARS_MAX = 128
+PATTERN_CHARS_MAX = 640
+EVERYBODY = "*"  # every principal that is known
+EXPIRES_S_MAX = 10 * 365 * 86_400
+_PRINCIPAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
+_NAMESPACE = r"[A-Za-z0-9_]{1,128}"
+_PLAIN = frozenset(("service", "cluster", "access", "transactions"))
+_PATTERNS = {
+    "namespace": re.compile(rf"({_NAMESPACE}|[A-Za-z0-9_]{{0,127}}\*)"),
+    "topic": re.compile(rf"{_NAMESPACE}:([A-Za-z0-9_-]{{1,128}}|[A-Za-z0-9_-]{{0,127}}\*)"),
+}
+_PATTERNS["group"] = _PATTERNS["queue"] = re.compile(
+    rf"{_NAMESPACE}:([A-Za-z0-9_-]{{0,127}}\*|[A-Za-z0-9_-]{{1,128}}/([^/*]{{1,255}}|[^/*]{{0,254}}\*))"
+)
+
+
+class Access(StrEnum):
+    """What somebody must be allowed to do: the verb of a grant."""
+
+    OPEN = "open"  # anybody may; this and the next are no verbs of grants
+    KNOWN = "known"  # whoever has shown a name may
+    OBSERVE = "observe"  # see names, settings and states; every other verb includes it
+    PUBLISH = "publish"
+    CONSUME = "consume"
+    MANAGE = "manage"  # create, change and delete
+    OPERATE = "operate"
+    ALL = "all"  # no operation needs it: a grant of everything
+
+
+VERBS = tuple(verb for verb in Access if verb not in (Access.OPEN, Access.KNOWN))
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A principal may do something with what a pattern covers."""
+
+    principal: str
+    verb: Access
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.principal} {self.verb} {self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInfo:
+    """A token, without its secret. Times in ms since 1970; 0: it never expires."""
+
+    id: str
+    principal: str
+    created_ms: int
+    expires_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token that was made. `token` is shown this once: only its digest is stored."""
+
+    id: str
+    principal: str
+    created_ms: int
+    expires_ms: int
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether a principal may do something, and the grant that lets it."""
+
+    allowed: bool
+    grant: Grant | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, and what that one may do."""
+
+    principal: str
+    grants: tuple[Grant, ...] = ()
+
+
+def check_principal(name: str) -> str:
+    """The name itself. Raises `Invalid`."""
+    if not isinstance(name, str) or not _PRINCIPAL.fullmatch(name):
+        raise Invalid(
+            "A principal is 1 to 128 of A-Z a-z 0-9 _ . @ -, and begins with a letter, a digit or "
+            f"_, got {name!r:.80}.",
+            field="principal",
+        )
+    return name
+
+
+def check_grantee(name: str) -> str:
+    """The name of a principal, or `EVERYBODY`. Raises `Invalid`."""
+    return name if name == EVERYBODY else check_principal(name)
+
+
+def check_verb(verb: str) -> Access:
+    """The verb of a grant. Raises `Invalid`."""
+    if verb not in VERBS:
+        raise Invalid(f"A verb is one of {', '.join(VERBS)}, got {verb!r:.40}.", field="verb")
+    return Access(verb)
+
+
+def check_pattern(text: str) -> str:
+    """The pattern in its full form, with its namespace. Raises `Invalid`."""
+    if text in _PLAIN or text == "*":
+        return text
+    kind, _, rest = text.partition(":")
+    if kind in ("topic", "group", "queue") and ":" not in rest:
+        rest = f"{DEFAULT_NAMESPACE}:{rest}"
+    known = _PATTERNS.get(kind)
+    if known is None or len(text) > PATTERN_CHARS_MAX or not known.fullmatch(rest):
+        raise Invalid(
+            "A resource is topic:NAMESPACE:TOPIC, group:NAMESPACE:TOPIC/GROUP, "
+            "queue:NAMESPACE:TOPIC/GROUP, namespace:NAMESPACE, transactions, cluster, service, "
+            "access, or a beginning of one followed by *; or * for all of them. Without NAMESPACE: "
+            f"it is default. Got {text!r:.80}.",
+            field="pattern",
+        )
+    return f"{kind}:{rest}"
+
+
+def check_resource(text: str) -> str:
+    """A resource in its full form: a pattern of one. Raises `Invalid`."""
+    full = check_pattern(text)
+    if full.endswith("*"):
+        raise Invalid(f"A resource has no *, got {text!r:.80}.", field="resource")
+    return full

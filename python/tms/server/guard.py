@@ -1,0 +1,259 @@
+"""Who asks, and whether that one may: every decision about access is made here, from the
+declaration of the operation.
+
+    token ─▶ principal ─▶ verb and resource of the operation ─▶ a grant, or 403 ─▶ audit log
+    instance of the cluster, by the secret that is in the store ─▶ for whom it asks
+
+Invariants
+
+* What no grant covers is refused. What is not declared for anybody is asked for with a name.
+* A principal whose token was revoked, or whose grant was taken away, gets nothing from then on: the
+  answers that wait are ended, too.
+* A token is looked up before the body of its request is read; a wrong one costs its sender time,
+  and nobody else.
+* No token is logged, neither a valid one nor a wrong one.
+"""
+
+import asyncio
+import hmac
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from tms.access.records import AccessRecords
+from tms.api.operation import Operation, Resource
+from tms.clock import Clock
+from tms.errors import Forbidden, Malformed, TMSError, TransactionNotFound, Unauthenticated
+from tms.events import EventLog
+from tms.model.access import Access
+from tms.model.topic import TopicName
+from tms.model.transaction import Commit, CommitResult
+from tms.server.forwarding import PEER, PRINCIPAL
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import path_text
+
+AUTHORIZATION = b"authorization"
+DECISIONS_MAX = 100_000  # remembered; with one more all are made anew
+TOKEN_BYTES_MAX = 8 << 10
+GUESSERS_MAX = 4_096  # addresses whose wrong tokens are counted
+GUESSES_FREE = 5  # wrong tokens of an address that are answered at once
+GUESSES_FORGOTTEN_S = 60.0
+GUESS_S = 1.0  # that an answer to a wrong token waits then
+INSTANCE = b"@instance"  # asks for itself; no principal is called so
+_BEARER = b"bearer "
+_INSTANCE = INSTANCE.decode()
+_audit = EventLog("tms.audit")
+_WRITTEN_DOWN = (Access.MANAGE, Access.OPERATE)
+
+
+class Guard:
+    """Admits requests. Used by the event loop's thread, but for `require…` and `changed`.
+    `audits_all`: also what was allowed and changes nothing but messages is written down."""
+
+    def __init__(
+        self, records: AccessRecords, clock: Clock, peer_secret: str, audits_all: bool = False
+    ) -> None:
+        self._records = records
+        self._clock = clock
+        self._peer_secret = peer_secret.encode()
+        self._audits_all = audits_all
+        self._decisions: dict[tuple[str, Access, str], bool] = {}
+        self._active: dict[Exchange, list[tuple[Access, str]]] = {}  # and what each needs
+        self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        records.when_changed = self.changed
+
+    async def admit(
+        self, exchange: Exchange, operation: Operation, varying: Sequence[bytes]
+    ) -> None:
+        """Let a request pass that may be answered; `exchange.principal` is who asks. Raises
+        `Unauthenticated`, `Forbidden`, `Malformed`."""
+        if operation.access is Access.OPEN:
+            return
+        resource = resource_of(operation, varying)
+        self._loop = self._loop or asyncio.get_running_loop()
+        await self._admit(exchange, operation, resource)
+
+    async def admit_foreign(self, exchange: Exchange, verb: Access, resource: str) -> None:
+        """The same for a request of another protocol."""
+        await self._identify(exchange)
+        self._active[exchange] = []
+        self._loop = self._loop or asyncio.get_running_loop()
+        self.require(exchange, verb, resource)
+
+    def leave(self, exchange: Exchange) -> None:
+        """A request was answered."""
+        self._active.pop(exchange, None)
+
+    async def _admit(self, exchange: Exchange, operation: Operation, resource: str) -> None:
+        if operation.on is Resource.INSTANCE:
+            if not self._is_peer(exchange):
+                raise Forbidden("This is for instances of the cluster only.")
+            return
+        await self._identify(exchange)
+        exchange.operation = operation.name
+        if operation.api != "access":  # whose answer may be about the change that ends others
+            self._active[exchange] = []
+        if operation.access is not Access.KNOWN:
+            self.require(exchange, operation.access, resource)
+
+    # -- who ---------------------------------------------------------------------------------------
+
+    async def _identify(self, exchange: Exchange) -> None:
+        if b"tms_" in exchange.query:
+            raise Malformed(
+                "A token does not belong into a URL, where logs keep it: send it as `Authorization:"
+                " Bearer TOKEN`, and revoke this one."
+            )
+        if PEER in exchange.headers and self._is_peer(exchange):
+            exchange.principal = exchange.headers.get(PRINCIPAL, INSTANCE).decode("latin-1")
+            return
+        try:
+            exchange.principal = self._principal(exchange.headers.get(AUTHORIZATION))
+        except Unauthenticated:
+            await self._slow_down(exchange)
+            raise
+
+    def _principal(self, authorization: bytes | None) -> str:
+        if authorization is None:
+            raise Unauthenticated(
+                "This service wants to know who asks: send `Authorization: Bearer TOKEN`, "
+                "tms.connect(url, token=…), or TMS_TOKEN. An administrator makes one with `tms "
+                "token create`."
+            )
+        token = authorization[len(_BEARER) :].strip()
+        if authorization[: len(_BEARER)].lower() != _BEARER or not token:
+            raise Unauthenticated("Only `Authorization: Bearer TOKEN` is understood.")
+        record = None if len(token) > TOKEN_BYTES_MAX else self._records.token(token)
+        if record is None:
+            raise Unauthenticated(
+                "The token is not valid here: it was mistyped, revoked, or has expired. Ask an "
+                "administrator for another one."
+            )
+        return record.principal
+
+    def _is_peer(self, exchange: Exchange) -> bool:
+        return hmac.compare_digest(exchange.headers.get(PEER, b""), self._peer_secret)
+
+    async def _slow_down(self, exchange: Exchange) -> None:
+        """Let who guesses wait, and nobody else."""
+        if AUTHORIZATION not in exchange.headers:
+            return
+        address, now_s = exchange.peer_address, self._clock.monotonic_s()
+        count, since_s = self._guesses.pop(address, (0, now_s))
+        if now_s - since_s > GUESSES_FORGOTTEN_S:
+            count, since_s = 0, now_s
+        self._guesses[address] = count + 1, since_s
+        while len(self._guesses) > GUESSERS_MAX:
+            self._guesses.popitem(last=False)
+        if count >= GUESSES_FREE:
+            await asyncio.sleep(GUESS_S)
+
+    # -- what --------------------------------------------------------------------------------------
+
+    def require(self, exchange: Exchange, verb: Access, resource: str) -> None:
+        """Raise `Forbidden` unless who asks may do this."""
+        allowed = self._may(exchange.principal, verb, resource)
+        if exchange in self._active:
+            self._active[exchange].append((verb, resource))
+        if exchange.principal == _INSTANCE:
+            return
+        if not allowed or self._audits_all or verb in _WRITTEN_DOWN:
+            self._write_down(exchange, verb, resource, allowed)
+        if not allowed:
+            also = ", or any other verb, which includes it" if verb is Access.OBSERVE else ""
+            raise Forbidden(
+                f"{exchange.principal} may not {verb} {resource}. An administrator allows it with "
+                f"`tms grant add {exchange.principal} {verb} {resource}`{also}.",
+                principal=exchange.principal,
+                verb=verb,
+                resource=resource,
+            )
+
+    def _may(self, principal: str, verb: Access, resource: str) -> bool:
+        if principal == _INSTANCE:
+            return True
+        key = (principal, verb, resource)
+        allowed = self._decisions.get(key)
+        if allowed is None:
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            grants = self._records.grants(principal)
+            allowed = self._decisions[key] = grants.find(verb, resource) is not None
+        return allowed
+
+    def require_commit(self, exchange: Exchange, commit: Commit) -> None:
+        """The same for everything that a transaction changes."""
+        topics = {one.topic for one in commit.blocks} | {one.topic for one in commit.staged}
+        for name in topics:
+            self.require(exchange, Access.PUBLISH, topic_resource(name))
+        for group, topic in {(one.key.group, one.key.topic) for one in commit.positions}:
+            self.require(exchange, Access.CONSUME, f"group:{topic.namespace}:{topic.topic}/{group}")
+        for group, topic in {(one.group, one.topic) for one in commit.settlements}:
+            self.require(exchange, Access.CONSUME, f"queue:{topic.namespace}:{topic.topic}/{group}")
+
+    def require_seen(self, exchange: Exchange, result: CommitResult) -> None:
+        """Raise `TransactionNotFound` unless who asks may know where a commit went."""
+        for name in {one.topic for one in result.appended}:
+            if not self._may(exchange.principal, Access.OBSERVE, topic_resource(name)):
+                raise TransactionNotFound(f"No transaction {result.transaction_id} is known.")
+
+    def require_own(self, exchange: Exchange, id: int, client: str | None) -> None:
+        """Raise `TransactionNotFound` unless a transaction is one of who asks, or that one operates
+        all of them."""
+        if client == exchange.principal:
+            return
+        try:
+            self.require(exchange, Access.OPERATE, "transactions")
+        except Forbidden:
+            raise TransactionNotFound(f"No transaction {id} is known.") from None
+
+    def _write_down(self, exchange: Exchange, verb: Access, resource: str, allowed: bool) -> None:
+        write = _audit.info if allowed else _audit.warning
+        write(
+            "access_allowed" if allowed else "access_denied",
+            principal=exchange.principal,
+            operation=exchange.operation,
+            verb=str(verb),
+            resource=resource,
+            request_id=exchange.request_id,
+            address=exchange.peer_address,
+        )
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Tokens or grants have changed. From any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._look_again)
+
+    def _look_again(self) -> None:
+        self._decisions.clear()
+        for exchange, needed in [*self._active.items()]:
+            if not self._is_still_known(exchange) or not all(
+                self._may(exchange.principal, *one) for one in needed
+            ):
+                exchange.abort()
+
+    def _is_still_known(self, exchange: Exchange) -> bool:
+        if PEER in exchange.headers and self._is_peer(exchange):
+            return True  # the instance that asks looks after it
+        try:
+            return self._principal(exchange.headers.get(AUTHORIZATION)) == exchange.principal
+        except TMSError:
+            return False
+
+
+def resource_of(operation: Operation, varying: Sequence[bytes]) -> str:
+    """What an operation is about, from what varies in its path. Raises `Malformed`, `Invalid`."""
+    on = operation.on
+    if on is Resource.NAMESPACE:
+        return f"namespace:{path_text(varying[0])}"
+    if on in (Resource.TOPIC, Resource.GROUP, Resource.QUEUE):
+        resource = f"{on.value}:{path_text(varying[0])}:{path_text(varying[1])}"
+        return resource if on is Resource.TOPIC else f"{resource}/{path_text(varying[2])}"
+    return str(on.value)
+
+
+def topic_resource(name: TopicName) -> str:
+    """A topic as a resource."""
+    return f"topic:{name.namespace}:{name.topic}"
