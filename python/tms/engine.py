@@ -151,7 +151,7 @@ class Engine:
         self._threads = threads or ThreadPoolExecutor(config.threads, "tms-append")
         self.topics = topics = Topics(store, clock, config.of_topics(), self._threads, owner)
         self._publisher, self._fetcher = topics.publisher, topics.fetcher
-        self.access = AccessRecords(topics.metadata, clock, self._announce)
+        self.access = AccessRecords(topics.metadata, clock, self.cluster)
         self._kept: Transactions | None = None
         self._unopened: dict[str, str] = {}  # what should be kept and is not, and why
         commits = Commits(lambda: self._kept, self.cluster)
@@ -176,10 +176,6 @@ class Engine:
         if self.cluster is not None:
             self.cluster.play(self)
         forks.in_child(self._forked)
-
-    def _announce(self) -> None:
-        if self.cluster is not None:
-            self.cluster.announce()
 
     def _tidy(self) -> None:
         """What maintenance does each time."""
@@ -212,7 +208,7 @@ class Engine:
             kept.manager.wake_all()
 
     def __getattr__(self, name: str) -> Any:
-        """What is kept elsewhere. Raises `NotOwner`."""
+        """Raises `NotOwner` for what is kept elsewhere."""
         if name in ROLES and self.cluster is not None:
             raise self.cluster.not_coordinator()
         raise AttributeError(name)
@@ -250,8 +246,7 @@ class Engine:
             raise error
 
     def recheck(self, cluster: Cluster) -> None:
-        """Others have taken something over, or changed topics or access: forget what was true
-        before. Raises `StorageUnavailable`."""
+        """Others have changed something: forget what was before. Raises `StorageUnavailable`."""
         self.access.refresh()
         for name, number in self.topics.recheck(cluster.not_owner):
             if name == TRANSACTIONS:
@@ -378,7 +373,7 @@ class Engine:
 
     @property
     def immediate(self) -> Durability:
-        """The strongest durability that the store gives without keeping the caller waiting."""
+        """The strongest durability that the store gives at once."""
         return self._store.immediate
 
     def append(
@@ -552,8 +547,7 @@ class Engine:
             _log.warning("shortening_failed", error=error.message)
 
     def confirm_owner(self) -> None:
-        """Raise `NotOwner` if another process owns the store now. What is answered after this, to a
-        call that came before it, is not stale."""
+        """Raise `NotOwner` if another process owns the store now: else no answer is stale."""
         if self._owner is not None:
             self._owner.confirm()
 

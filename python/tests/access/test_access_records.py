@@ -23,7 +23,7 @@ def clock() -> ManualClock:
 
 
 def records(metadata: Map, clock: ManualClock) -> AccessRecords:
-    return AccessRecords(metadata, clock, lambda: None)
+    return AccessRecords(metadata, clock)
 
 
 def test_a_token_names_its_principal_until_it_is_revoked(metadata: Map, clock: ManualClock) -> None:
@@ -141,3 +141,16 @@ def test_a_damaged_record_lets_nobody_in(metadata: Map, clock: ManualClock) -> N
 def test_instances_have_one_secret(metadata: Map) -> None:
     secret = peer_secret(metadata)
     assert len(secret) == 64 and peer_secret(metadata) == secret
+
+
+def test_records_are_read_whole_however_small_a_page_is(
+    metadata: Map, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = records(metadata, clock)
+    tokens = [access.create_token(f"p{number}").token for number in range(20)]
+    for number in range(20):
+        access.add_grant(f"p{number}", "publish", f"topic:t{number}")
+    monkeypatch.setattr("tms.access.records._SCAN_BYTES", 1)
+    again = records(metadata, clock)
+    assert all(again.token(token.encode()) is not None for token in tokens)
+    assert len(again.list_grants()) == 20

@@ -221,6 +221,21 @@ def test_who_guesses_waits_and_nobody_else(people: People, monkeypatch: pytest.M
     assert ask(token) < 0.5
 
 
+def test_what_is_remembered_changes_no_answer(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DECISIONS_MAX", "GUESSERS_MAX"):
+        monkeypatch.setattr(guarding, name, 1)
+    token = people.token("forgotten", "observe topic:orders")
+    path = "/v2/namespaces/default/topics"
+    with people.served.connect() as client:
+        for _ in range(3):
+            for topic, denied in (("orders", False), ("other", True)):
+                answer = client.request("GET", f"{path}/{topic}", Authorization=f"Bearer {token}")
+                assert (answer.status == 403) == denied
+            assert client.request("GET", path, Authorization="Bearer wrong").status == 401
+
+
 # --- what stands in bodies ------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from tms.api.operations import OPERATIONS
 from tms.api.strict import decode_strict
 from tms.client.http.peer import HttpPartitions, HttpPeer
 from tms.client.http.transport import (
+    HttpAccess,
     HttpCluster,
     HttpDelayed,
     HttpGroups,
@@ -25,6 +26,7 @@ from tms.client.http.transport import (
     HttpTransport,
 )
 from tms.errors import Invalid
+from tms.model.access import VERBS
 from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
 from tms.model.message import Staged
@@ -43,6 +45,7 @@ CLIENTS = {
     "groups": HttpGroups,
     "transactions": HttpTransactions,
     "delayed": HttpDelayed,
+    "access": HttpAccess,
     "cluster": HttpCluster,
     "partitions": HttpPartitions,
     "peers": HttpPeer,
@@ -110,9 +113,16 @@ VALUES |= {
     "shards": st.lists(st.integers(0, 1_023), max_size=5),
     "durability": st.sampled_from(Durability),
     "share": st.builds(Commit, positions=st.lists(_moves, max_size=2).map(tuple)),
+    "principal": _names,
+    "expires_s": st.none() | st.floats(1, 1_000),
+    "verb": st.sampled_from([str(verb) for verb in VERBS]),
+    "pattern": st.just("topic:default:t*"),
+    "resource": st.just("topic:default:t"),
     "to": st.text(string.ascii_letters + "_.:-", min_size=1, max_size=20),
 }
+_tokens_of_access = st.from_regex("[0-9a-f]{12}", fullmatch=True)
 OF_ONE = {
+    "access.revoke_token": {"id": _tokens_of_access},
     "cluster.drain": {"id": VALUES["to"]},
     "peers.erase_own": {"id": st.none() | st.builds(MessageId, *[st.integers(0, 9)] * 4)},
     "topics.create_topic": {"settings": st.builds(TopicSettings, st.integers(1, 1_024))},

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from ipaddress import ip_network
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ import uvloop
 from tms.compat.tephra import frames
 from tms.compat.tephra.frames import FRAME_BYTES_MAX, FrameLimits, FrameServer
 from tms.errors import Malformed
+from tms.server.config import TephraSection
 
 Answer = Callable[[bytes], bytes]
 
@@ -293,3 +295,33 @@ def test_nothing_is_left_of_connections_that_end_anyhow(monkeypatch: pytest.Monk
         until(lambda: not there.server.connections and not there.server.waiting)
         until(lambda: len(os.listdir("/proc/self/fd")) <= before)
         assert threading.active_count() <= threads + 1 + 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("allow", "address", "admitted"),
+    [
+        (None, "10.1.2.3", True),
+        ("127.0.0.0/8,::1", "127.0.0.1", True),
+        ("127.0.0.0/8,::1", "::ffff:127.0.0.1", True),
+        ("127.0.0.0/8,::1", "::1", True),
+        ("127.0.0.0/8,::1", "10.1.2.3", False),
+        ("10.0.0.0/8", "10.1.2.3", True),
+        ("fe80::/10", "fe80::1%eth0", True),
+        ("", "127.0.0.1", False),
+    ],
+)
+def test_only_allowed_networks_are_let_in(allow: str | None, address: str, admitted: bool) -> None:
+    section = TephraSection(port=0, allow=allow or "")
+    limits = section.limits(10, is_guarded=allow is not None)
+    assert limits.admits(address) is admitted
+
+
+def test_a_connection_from_elsewhere_is_closed() -> None:
+    found = Running(echo, FrameLimits(allow=(ip_network("192.0.2.0/24"),)))
+    try:
+        client = socket.create_connection(found.address, 10)
+        with client, contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+    finally:
+        found.stop()
+        found.thread.join(20)

@@ -61,7 +61,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | _TOLD
     | {"access", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
     "server/config": _VALUES | {"engine", "log", "cluster"},
-    "server/main": _VALUES | _TOLD | {"api", "engine", "log", "topics", "store", "cluster"},
+    "server/main": _VALUES
+    | _TOLD
+    | {"access", "api", "engine", "log", "topics", "store", "cluster"},
     "compat": _VALUES
     | _TOLD
     | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},

@@ -130,16 +130,28 @@ def test_row_66_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
-def test_an_address_that_others_reach_needs_insecure(host: str) -> None:
-    [fault] = faults(None, {"data": "d", "server.host": host})
+def test_an_address_that_others_reach_is_guarded_unless_it_is_insecure(host: str) -> None:
+    there: dict[str, object] = {"data": "d", "server.host": host}
+    assert load(None, there).server.is_guarded
+    [fault] = faults(None, {**there, "server.access": "off"})
     assert "--insecure" in fault
-    settings = load(None, {"data": "d", "server.host": host, "server.insecure": True})
-    assert settings.server.host == host
+    settings = load(None, {**there, "server.insecure": True})
+    assert settings.server.is_open and not settings.server.is_guarded
+    [fault] = faults(None, {**there, "server.access": "on", "server.insecure": True})
+    assert "leave out one" in fault
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_addresses_of_this_machine_need_nothing(host: str) -> None:
-    assert load(None, {"data": "d", "server.host": host}).server.host == host
+    here = load(None, {"data": "d", "server.host": host}).server
+    assert not here.is_guarded and not here.is_open
+    assert load(None, {"data": "d", "server.host": host, "server.access": "on"}).server.is_guarded
+
+
+@pytest.mark.parametrize("allow", ["10.0.0.0/33", "tms", "10.0.0.1/8"])
+def test_networks_of_tephras_clients_are_networks(allow: str) -> None:
+    [fault] = faults(None, {"data": "d", "tephra.allow": allow})
+    assert "tephra" in fault and "networks are like 10.0.0.0/8" in fault
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:

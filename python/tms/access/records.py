@@ -13,6 +13,7 @@ Invariants
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import msgspec
 
@@ -25,7 +26,7 @@ from tms.model.access import (
     EVERYBODY,
     EXPIRES_S_MAX,
     Access,
-    Decision,
+    AccessDecision,
     Grant,
     Identity,
     NewToken,
@@ -53,7 +54,7 @@ class TokenRecord(msgspec.Struct, frozen=True):
     expires_ms: int = 0
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _ReadRecords(msgspec.Struct, frozen=True):
     """The records as they were read."""
 
     changes: bytes | None
@@ -62,16 +63,24 @@ class _Known(msgspec.Struct, frozen=True):
     grants: dict[str, Grants]  # by principal, with those of everybody
 
 
-class AccessRecords:
-    """The tokens and grants of a store; see `api.access.AccessApi`. Thread-safe. `announce` tells
-    other instances that something has changed."""
+class Others(Protocol):
+    """Other instances."""
 
-    def __init__(self, metadata: Map, clock: Clock, announce: Callable[[], None]) -> None:
+    def announce(self) -> None:
+        """Tell them that something has changed: they look before they answer."""
+        ...
+
+
+class AccessRecords:
+    """The tokens and grants of a store; see `api.access.AccessApi`. Thread-safe. `others` are the
+    other instances that have it."""
+
+    def __init__(self, metadata: Map, clock: Clock, others: Others | None = None) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._announce = announce
+        self._others = others
         self._lock = threading.Lock()  # one at a time reads
-        self._known: _Known | None = None
+        self._known: _ReadRecords | None = None
         self.when_changed: Callable[[], None] = lambda: None
 
     # -- asking ------------------------------------------------------------------------------------
@@ -159,11 +168,11 @@ class AccessRecords:
         self._metadata.delete([_key(grant)])
         self._changed()
 
-    def explain(self, principal: str, verb: str, resource: str) -> Decision:
+    def explain(self, principal: str, verb: str, resource: str) -> AccessDecision:
         """Whether a principal may do something with a resource, and the grant that lets it."""
         grants = self.grants(check_principal(principal))
         grant = grants.find(check_verb(verb), check_resource(resource))
-        return Decision(grant is not None, grant)
+        return AccessDecision(grant is not None, grant)
 
     def whoami(self, *, caller: str = "") -> Identity:
         """Who asks, and what that one may do."""
@@ -221,10 +230,11 @@ class AccessRecords:
                 break
         else:
             raise StorageUnavailable("Access is changed by others all the time. Try again.")
-        self._announce()
+        if self._others is not None:
+            self._others.announce()
         self.refresh()
 
-    def _read(self) -> _Known:
+    def _read(self) -> _ReadRecords:
         known = self._known
         if known is not None:
             return known
@@ -233,7 +243,7 @@ class AccessRecords:
                 self._known = self._load()
             return self._known
 
-    def _load(self) -> _Known:
+    def _load(self) -> _ReadRecords:
         changes = self._metadata.get(keys.ACCESS_CHANGES)
         tokens = {
             key.removeprefix(keys.TOKEN_PREFIX).decode(): _decoded(key, raw)
@@ -244,7 +254,7 @@ class AccessRecords:
             grant = _grant_of(key)
             by_principal.setdefault(grant.principal, []).append(grant)
         everybody = by_principal[EVERYBODY]
-        return _Known(
+        return _ReadRecords(
             changes,
             tokens,
             {token.digest: token for token in tokens.values()},

@@ -14,18 +14,18 @@ PREFIX = "tms_"
 ID_BYTES, SECRET_BYTES = 6, 32
 
 
-class Token(NamedTuple):
+class MadeToken(NamedTuple):
     """A token that was just made."""
 
     id: str
     text: str
 
 
-def make(random: bytes) -> Token:
+def make(random: bytes) -> MadeToken:
     """A token of `ID_BYTES + SECRET_BYTES` random bytes."""
     assert len(random) == ID_BYTES + SECRET_BYTES, "a token has 38 bytes"
     id = random[:ID_BYTES].hex()
-    return Token(id, f"{PREFIX}{id}_{random[ID_BYTES:].hex()}")
+    return MadeToken(id, f"{PREFIX}{id}_{random[ID_BYTES:].hex()}")
 
 
 def digest(token: bytes) -> str:

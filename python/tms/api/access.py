@@ -15,7 +15,15 @@ from tms.api.operation import (
     post,
     put,
 )
-from tms.model.access import EXPIRES_S_MAX, Access, Decision, Grant, Identity, NewToken, TokenInfo
+from tms.model.access import (
+    EXPIRES_S_MAX,
+    Access,
+    AccessDecision,
+    Grant,
+    Identity,
+    NewToken,
+    TokenInfo,
+)
 
 PrincipalName = Annotated[
     str,
@@ -85,7 +93,9 @@ class AccessApi(Protocol):
         raise DeclaredOnly
 
     @get("access/explain", Resource.ACCESS, Access.MANAGE)
-    def explain(self, principal: PrincipalName, verb: VerbText, resource: PatternText) -> Decision:
+    def explain(
+        self, principal: PrincipalName, verb: VerbText, resource: PatternText
+    ) -> AccessDecision:
         """Whether a principal may do something with a resource, and the grant that lets it."""
         raise DeclaredOnly
 

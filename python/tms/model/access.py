@@ -84,7 +84,7 @@ class NewToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AccessDecision:
     """Whether a principal may do something, and the grant that lets it."""
 
     allowed: bool

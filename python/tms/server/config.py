@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -151,6 +151,15 @@ class TephraSection(_Section):
     clients_max: int = Field(default=_FRAMES.clients_max, ge=1)
     workers: int = Field(default=_FRAMES.workers, ge=1, le=256)
     frame_timeout_s: float = Field(default=_FRAMES.frame_timeout_s, ge=1, le=600)
+    allow: str = "127.0.0.0/8,::1"
+
+    @model_validator(mode="after")
+    def _allows_networks(self) -> Self:
+        try:
+            self.networks()
+        except ValueError as exc:
+            raise ValueError(f"allow: {exc}; networks are like 10.0.0.0/8,::1") from exc
+        return self
 
     @model_validator(mode="after")
     def _there_is_something_to_register(self) -> Self:
@@ -158,9 +167,15 @@ class TephraSection(_Section):
             raise ValueError("zookeeper is given without a port; give --tephra-port too")
         return self
 
-    def limits(self, clients_max: int) -> FrameLimits:
+    def networks(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """Who may connect where access is controlled."""
+        return tuple(ip_network(text.strip()) for text in self.allow.split(",") if text.strip())
+
+    def limits(self, clients_max: int, is_guarded: bool) -> FrameLimits:
         """The bounds of connections, at most `clients_max` of them."""
-        return FrameLimits(min(self.clients_max, clients_max), self.workers, self.frame_timeout_s)
+        allow = self.networks() if is_guarded else None
+        clients_max = min(self.clients_max, clients_max)
+        return FrameLimits(clients_max, self.workers, self.frame_timeout_s, allow)
 
 
 class EngineSection(_Section):

@@ -331,7 +331,8 @@ def _tephra(
     from tms.compat.tephra.front import TephraServer  # loads the drivers, which others need not
 
     section = settings.tephra
-    tephra = TephraServer(service, listener, section.limits(clients_max))
+    limits = section.limits(clients_max, settings.server.is_guarded)
+    tephra = TephraServer(service, listener, limits)
     if section.zookeeper:
         tephra.register(section.zookeeper, section.discovery_name, settings.server.host)
     return tephra

@@ -67,7 +67,7 @@ def supervise(settings: Settings, listener: socket.socket, foreign: socket.socke
     try:
         records = open_metadata(store)
         sweep(store, records)
-        welcome(settings, AccessRecords(records, clock, lambda: None))
+        welcome(settings, AccessRecords(records, clock))
         shared = [listener.fileno(), store.lock]
         shared += [] if foreign is None else [foreign.fileno()]
 

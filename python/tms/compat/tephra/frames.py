@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from tms.errors import Malformed
 from tms.events import EventLog
@@ -34,11 +35,22 @@ _log = EventLog("tms.server")
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Bounds of connections and of their number."""
+    """Bounds of connections and of their number. With `allow` only addresses in these networks are
+    let in: the protocol has no place for a token."""
 
     clients_max: int = 1_000
     workers: int = 20
     frame_timeout_s: float = 30.0
+    allow: tuple[IPv4Network | IPv6Network, ...] | None = None
+
+    def admits(self, address: str) -> bool:
+        """Whether an address may connect."""
+        if self.allow is None:
+            return True
+        found = ip_address(address.partition("%")[0])
+        if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        return any(found in network for network in self.allow)
 
 
 class FrameServer:
@@ -104,6 +116,10 @@ class FrameServer:
             return
         writer.transport.set_write_buffer_limits(0)
         peer = str(writer.get_extra_info("peername"))
+        if not self._limits.admits(writer.get_extra_info("peername")[0]):
+            _log.warning("tephra_connection_refused", peer=peer, reason="not in tephra.allow")
+            writer.transport.abort()
+            return
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.connections[writer] = reader
         why = ""
