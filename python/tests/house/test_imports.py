@@ -117,6 +117,7 @@ PURE = {
     "transactions/state.py",
     "transactions/state_snapshot.py",
     "access/grants.py",
+    "access/quotas.py",
     "access/tokens.py",
     "cluster/placement.py",
     "groups/assignment.py",

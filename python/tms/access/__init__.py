@@ -2,5 +2,6 @@
 
 grants     which grants cover a resource: pure
 tokens     bearer tokens: made, read and digested: pure
-records    tokens and grants in the store, the same at every instance of a cluster
+quotas     how much a principal may still ask for: pure
+records    tokens, grants and quotas in the store, the same at every instance of a cluster
 """

@@ -13,7 +13,7 @@ Invariants
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -30,10 +30,12 @@ from tms.model.access import (
     Grant,
     Identity,
     NewToken,
+    Quota,
     TokenInfo,
     check_grantee,
     check_pattern,
     check_principal,
+    check_quota,
     check_resource,
     check_verb,
 )
@@ -41,6 +43,7 @@ from tms.model.topic import Durability
 from tms.store.base import Map, pages
 
 FIRST = "first-administrator"  # the principal of the token that makes the first one
+T = TypeVar("T")
 _ATTEMPTS = 64
 _SCAN_BYTES = 1 << 20
 
@@ -61,6 +64,7 @@ class _ReadRecords(msgspec.Struct, frozen=True):
     tokens: dict[str, TokenRecord]  # by id
     by_digest: dict[str, TokenRecord]
     grants: dict[str, Grants]  # by principal, with those of everybody
+    quotas: dict[str, Quota]  # by principal
 
 
 class Others(Protocol):
@@ -96,6 +100,11 @@ class AccessRecords:
         """What a principal may do."""
         grants = self._read().grants
         return grants.get(principal) or grants[EVERYBODY]
+
+    def quota(self, principal: str) -> Quota | None:
+        """How much a principal may ask for; None: as much as it can."""
+        quotas = self._read().quotas
+        return quotas.get(principal) or quotas.get(EVERYBODY)
 
     @property
     def has_administrator(self) -> bool:
@@ -166,6 +175,33 @@ class AccessRecords:
         if self._metadata.get(_key(grant)) is None:
             raise NotFound(f"There is no grant {grant}; see `tms grant list {principal}`.")
         self._metadata.delete([_key(grant)])
+        self._changed()
+
+    def list_quotas(self) -> list[Quota]:
+        """All quotas, by principal."""
+        return sorted(self._read().quotas.values(), key=lambda one: one.principal)
+
+    def set_quota(
+        self,
+        principal: str,
+        requests_s: float | None = None,
+        bytes_in_s: float | None = None,
+        bytes_out_s: float | None = None,
+    ) -> Quota:
+        """Bound how much a principal may ask of an instance on average over a second; `*`: each one
+        that has no quota of its own."""
+        quota = check_quota(Quota(principal, requests_s, bytes_in_s, bytes_out_s))
+        key = keys.QUOTA_PREFIX + principal.encode()
+        self._metadata.write([(key, msgspec.json.encode(quota))], Durability.SYNCED)
+        self._changed()
+        return quota
+
+    def remove_quota(self, principal: str) -> None:
+        """Bound it no more. Raises `NotFound`."""
+        key = keys.QUOTA_PREFIX + check_grantee(principal).encode()
+        if self._metadata.get(key) is None:
+            raise NotFound(f"{principal} has no quota; see `tms quota list`.")
+        self._metadata.delete([key])
         self._changed()
 
     def explain(self, principal: str, verb: str, resource: str) -> AccessDecision:
@@ -246,7 +282,7 @@ class AccessRecords:
     def _load(self) -> _ReadRecords:
         changes = self._metadata.get(keys.ACCESS_CHANGES)
         tokens = {
-            key.removeprefix(keys.TOKEN_PREFIX).decode(): _decoded(key, raw)
+            key.removeprefix(keys.TOKEN_PREFIX).decode(): _decoded(key, raw, TokenRecord)
             for key, raw in self._rows(keys.TOKEN_PREFIX)
         }
         by_principal: dict[str, list[Grant]] = {EVERYBODY: []}
@@ -261,6 +297,10 @@ class AccessRecords:
             {
                 principal: Grants(own if own is everybody else [*own, *everybody])
                 for principal, own in by_principal.items()
+            },
+            {
+                key.removeprefix(keys.QUOTA_PREFIX).decode(): _decoded(key, raw, Quota)
+                for key, raw in self._rows(keys.QUOTA_PREFIX)
             },
         )
 
@@ -296,9 +336,9 @@ def _grant_of(key: bytes) -> Grant:
         raise _damaged(key, exc) from exc
 
 
-def _decoded(key: bytes, raw: bytes) -> TokenRecord:
+def _decoded(key: bytes, raw: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=TokenRecord)
+        return msgspec.json.decode(raw, type=kind)
     except msgspec.MsgspecError as exc:
         raise _damaged(key, exc) from exc
 

@@ -17,11 +17,14 @@ from tms.api.operation import (
 )
 from tms.model.access import (
     EXPIRES_S_MAX,
+    RATE_MAX,
+    RATE_MIN,
     Access,
     AccessDecision,
     Grant,
     Identity,
     NewToken,
+    Quota,
     TokenInfo,
 )
 
@@ -46,6 +49,7 @@ PatternText = Annotated[
         "`service`, `access`, or a beginning of one and `*`.",
     ),
 ]
+Rate = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
 TokenId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
 
 
@@ -90,6 +94,29 @@ class AccessApi(Protocol):
     @delete("access/grants", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
     def remove_grant(self, principal: Grantee, verb: VerbText, pattern: PatternText) -> None:
         """Take a grant away."""
+        raise DeclaredOnly
+
+    @get("access/quotas", Resource.ACCESS, Access.MANAGE)
+    def list_quotas(
+        self,
+    ) -> Annotated[list[Quota], named("AccessQuotas", "Quotas.", "quotas", list[Quota])]:
+        """All quotas."""
+        raise DeclaredOnly
+
+    @put("access/quotas", Resource.ACCESS, Access.MANAGE)
+    def set_quota(
+        self,
+        principal: Grantee,
+        requests_s: Rate | None = None,
+        bytes_in_s: Rate | None = None,
+        bytes_out_s: Rate | None = None,
+    ) -> Quota:
+        """Bound how much a principal may ask of an instance, on average over a second."""
+        raise DeclaredOnly
+
+    @delete("access/quotas", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
+    def remove_quota(self, principal: Grantee) -> None:
+        """Bound it no more."""
         raise DeclaredOnly
 
     @get("access/explain", Resource.ACCESS, Access.MANAGE)

@@ -1,4 +1,4 @@
-"""`tms token …`, `tms grant …`, `tms access …`: who may do what.
+"""`tms token …`, `tms grant …`, `tms quota …`, `tms access …`: who may do what.
 
 A token is printed once, alone on standard output, so that it can go into a file or a variable.
 """
@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from tms.cli.output import Row
-from tms.cli.session import SECONDS, CommandGroup, Session, Shared
+from tms.cli.session import SECONDS, SIZE, CommandGroup, Session, Shared
 from tms.cli.topics import time_text
 from tms.model.access import EVERYBODY, VERBS, Grant
 
@@ -122,6 +122,59 @@ def remove(session: Session, principal: str, verb: str, pattern: str) -> None:
         bus.access.remove_grant(principal, verb, pattern)
     session.say("The grant is removed.")
     session.show_result({"principal": principal, "verb": verb, "pattern": pattern})
+
+
+@click.group("quota", cls=CommandGroup)
+def quota() -> None:
+    """Set, list and remove how much principals may ask for.
+
+    \b
+      tms quota set billing --requests 100 --bytes-out 10M
+      tms quota set '*' --requests 1000
+    """
+
+
+@quota.command("set", cls=Shared)
+@principal_argument
+@click.option("--requests", type=float, help="Requests a second.")
+@click.option("--bytes-in", type=SIZE, help="Bytes a second that come in, such as 10M.")
+@click.option("--bytes-out", type=SIZE, help="Bytes a second that go out.")
+@click.pass_obj
+def set_quota(
+    session: Session,
+    principal: str,
+    requests: float | None,
+    bytes_in: int | None,
+    bytes_out: int | None,
+) -> None:
+    """Bound how much PRINCIPAL (`*`: each that has no quota of its own) may ask of an instance, on
+    average over a second; what it had before is replaced."""
+    with session.bus() as bus:
+        made = bus.access.set_quota(principal, requests, bytes_in, bytes_out)
+    session.show_one(msgspec.to_builtins(made), msgspec.to_builtins(made))
+
+
+@quota.command("list", cls=Shared)
+@click.pass_obj
+def list_quotas(session: Session) -> None:
+    """All quotas."""
+    with session.bus() as bus:
+        quotas = bus.access.list_quotas()
+    if not quotas:
+        session.say("There is no quota.")
+    rows: list[Row] = [msgspec.to_builtins(one) for one in quotas]
+    session.show(rows, rows)
+
+
+@quota.command("remove", cls=Shared)
+@principal_argument
+@click.pass_obj
+def remove_quota(session: Session, principal: str) -> None:
+    """Bound PRINCIPAL no more."""
+    with session.bus() as bus:
+        bus.access.remove_quota(principal)
+    session.say(f"{principal} has no quota any more.")
+    session.show_result({"principal": principal, "removed": True})
 
 
 @click.group("access", cls=CommandGroup)

@@ -69,6 +69,7 @@ _COMMANDS = {
     "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move what they own."),
     "token": ("tms.cli.access:token", "Create, list and revoke the tokens of programs."),
     "grant": ("tms.cli.access:grant", "Add, list and remove what principals may do."),
+    "quota": ("tms.cli.access:quota", "Bound how much principals may ask for."),
     "access": ("tms.cli.access:access", "Say who you are, and why something is allowed."),
     "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
     "inspect": ("tms.cli.inspect", "Show what is stored: segments, blocks, ids, flags."),

@@ -22,6 +22,7 @@ PRINCIPAL_CHARS_MAX = 128
 PATTERN_CHARS_MAX = 640
 EVERYBODY = "*"  # every principal that is known
 EXPIRES_S_MAX = 10 * 365 * 86_400
+RATE_MIN, RATE_MAX = 0.001, 1e12  # of a quota
 _PRINCIPAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
 _NAMESPACE = r"[A-Za-z0-9_]{1,128}"
 _PLAIN = frozenset(("service", "cluster", "access", "transactions"))
@@ -60,6 +61,17 @@ class Grant:
 
     def __str__(self) -> str:
         return f"{self.principal} {self.verb} {self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """How much a principal may ask of an instance, on average over a second; None: as much as it
+    can. `EVERYBODY` stands for each principal that has none of its own."""
+
+    principal: str
+    requests_s: float | None = None
+    bytes_in_s: float | None = None
+    bytes_out_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,18 @@ def check_verb(verb: str) -> Access:
     if verb not in VERBS:
         raise Invalid(f"A verb is one of {', '.join(VERBS)}, got {verb!r:.40}.", field="verb")
     return Access(verb)
+
+
+def check_quota(quota: Quota) -> Quota:
+    """The quota itself. Raises `Invalid`."""
+    check_grantee(quota.principal)
+    rates = quota.requests_s, quota.bytes_in_s, quota.bytes_out_s
+    if all(rate is None for rate in rates):
+        raise Invalid("A quota bounds requests_s, bytes_in_s or bytes_out_s.", field="requests_s")
+    for rate in rates:
+        if rate is not None and not RATE_MIN <= rate <= RATE_MAX:
+            raise Invalid(f"A rate is {RATE_MIN} to {RATE_MAX:.0e} a second, got {rate!r:.40}.")
+    return quota
 
 
 def check_pattern(text: str) -> str:

@@ -43,6 +43,7 @@ Keys in `metadata`, all ASCII:
     shards                                 how many there are; see `tms.topics.sharding`
     access/token/{id}                      a token; this and the next see `tms.access.records`
     access/grant/{principal}/{verb}/{pattern}
+    access/quota/{principal}
     access/peers                           the secret that instances of a cluster share
     access/changes                         how often any of these was changed
 
@@ -74,6 +75,7 @@ PINS = b"cluster/pins"
 SHARDS = b"shards"
 TOKEN_PREFIX = b"access/token/"
 GRANT_PREFIX = b"access/grant/"
+QUOTA_PREFIX = b"access/quota/"
 PEER_SECRET = b"access/peers"
 ACCESS_CHANGES = b"access/changes"
 TOPIC_UID_MAX = 2**32 - 1

@@ -228,7 +228,8 @@ def _refuse(exchange: Exchange, error: TMSError, operation: str) -> None:
     status, body = routes.problem(error, exchange.request_id)
     head = _PROBLEM_HEAD
     if error.kind in _WORTH_RETRYING:
-        head += b"retry-after: %d\r\n" % routes.RETRY_AFTER_S
+        after_s = error.details.get("retry_after_s", routes.RETRY_AFTER_S)
+        head += b"retry-after: %d\r\n" % after_s
     if isinstance(error, Unauthenticated):
         head += b"www-authenticate: Bearer\r\n"
     if isinstance(error, MethodNotAllowed):

@@ -16,13 +16,23 @@ Invariants
 
 import asyncio
 import hmac
+import math
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from tms.access.quotas import Meter
 from tms.access.records import AccessRecords
 from tms.api.operation import Operation, Resource
 from tms.clock import Clock
-from tms.errors import Forbidden, Malformed, TMSError, TransactionNotFound, Unauthenticated
+from tms.errors import (
+    Forbidden,
+    Malformed,
+    Overloaded,
+    TMSError,
+    TransactionNotFound,
+    Unauthenticated,
+)
 from tms.events import EventLog
 from tms.model.access import Access
 from tms.model.topic import TopicName
@@ -40,6 +50,7 @@ GUESSES_FORGOTTEN_S = 60.0
 GUESS_S = 1.0  # that an answer to a wrong token waits then
 INSTANCE = b"@instance"  # asks for itself; no principal is called so
 _BEARER = b"bearer "
+_A_TOKEN = re.compile(rb"tms_[0-9a-f]{12}_[0-9a-f]{64}")
 _INSTANCE = INSTANCE.decode()
 _audit = EventLog("tms.audit")
 _WRITTEN_DOWN = (Access.MANAGE, Access.OPERATE)
@@ -58,6 +69,7 @@ class Guard:
         self._audits_all = audits_all
         self._decisions: dict[tuple[str, Access, str], bool] = {}
         self._active: dict[Exchange, list[tuple[Access, str]]] = {}  # and what each needs
+        self._meters: dict[str, Meter] = {}  # of principals that have a quota
         self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
         records.when_changed = self.changed
@@ -76,6 +88,7 @@ class Guard:
     async def admit_foreign(self, exchange: Exchange, verb: Access, resource: str) -> None:
         """The same for a request of another protocol."""
         await self._identify(exchange)
+        self._measure(exchange)
         self._active[exchange] = []
         self._loop = self._loop or asyncio.get_running_loop()
         self.require(exchange, verb, resource)
@@ -83,6 +96,9 @@ class Guard:
     def leave(self, exchange: Exchange) -> None:
         """A request was answered."""
         self._active.pop(exchange, None)
+        meter = self._meters.get(exchange.principal) if self._meters else None
+        if meter is not None:
+            meter.end(exchange.received, exchange.sent)
 
     async def _admit(self, exchange: Exchange, operation: Operation, resource: str) -> None:
         if operation.on is Resource.INSTANCE:
@@ -90,6 +106,7 @@ class Guard:
                 raise Forbidden("This is for instances of the cluster only.")
             return
         await self._identify(exchange)
+        self._measure(exchange)
         exchange.operation = operation.name
         if operation.api != "access":  # whose answer may be about the change that ends others
             self._active[exchange] = []
@@ -99,7 +116,7 @@ class Guard:
     # -- who ---------------------------------------------------------------------------------------
 
     async def _identify(self, exchange: Exchange) -> None:
-        if b"tms_" in exchange.query:
+        if b"tms_" in exchange.query and _A_TOKEN.search(exchange.query):
             raise Malformed(
                 "A token does not belong into a URL, where logs keep it: send it as `Authorization:"
                 " Bearer TOKEN`, and revoke this one."
@@ -147,6 +164,26 @@ class Guard:
             self._guesses.popitem(last=False)
         if count >= GUESSES_FREE:
             await asyncio.sleep(GUESS_S)
+
+    # -- how much ----------------------------------------------------------------------------------
+
+    def _measure(self, exchange: Exchange) -> None:
+        """Raise `Overloaded` for who has asked for as much as its quota lets it. What an instance
+        forwards it has measured itself."""
+        if PEER in exchange.headers or (quota := self._records.quota(exchange.principal)) is None:
+            return
+        now_s = self._clock.monotonic_s()
+        meter = self._meters.get(exchange.principal)
+        if meter is None or meter.quota != quota:
+            meter = self._meters[exchange.principal] = Meter(quota, now_s)
+        wait_s = meter.wait_s(now_s)
+        if wait_s > 0:
+            exchange.principal = ""  # which this does not count for
+            raise Overloaded(
+                f"The quota of {quota.principal} is used up. Try again in {wait_s:.3g} s.",
+                retry_after_s=max(1, math.ceil(wait_s)),
+            )
+        meter.begin()
 
     # -- what --------------------------------------------------------------------------------------
 
@@ -228,6 +265,9 @@ class Guard:
 
     def _look_again(self) -> None:
         self._decisions.clear()
+        for principal in [*self._meters]:
+            if self._records.quota(principal) is None:
+                del self._meters[principal]
         for exchange, needed in [*self._active.items()]:
             if not self._is_still_known(exchange) or not all(
                 self._may(exchange.principal, *one) for one in needed

@@ -57,6 +57,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     hurried: bool = False
     principal: str = ""  # who asks, where that is asked for
     operation: str = ""  # what for
+    sent: int = 0  # bytes of the answer's body, where it is not left out
     status: int = 0  # of the answer; 0 while there is none
     chunked: bool = True
     response_started: bool = False
@@ -168,6 +169,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         start = self._start(status, head, framing)
         if self.method == "HEAD":
             body = b""
+        self.sent = len(body)
         if len(body) <= JOIN_BYTES_MAX:
             self.connection.write(start + body)
         else:
@@ -182,6 +184,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             return
         connection = self.connection
         pending = self._start(status, head, b"content-length: %d\r\n" % length)
+        self.sent = length
         for chunk in chunks if self.method != "HEAD" else ():
             if pending:
                 if len(chunk) <= JOIN_BYTES_MAX:
@@ -207,6 +210,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             return
         connection = self.connection
         connection.write(self._start(status, head, b"content-length: %d\r\n" % length))
+        self.sent = length
         async for chunk in chunks:
             connection.write(chunk)
             if connection.writable is not None:
@@ -227,6 +231,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
         connection.write(self._start(status, head, framing))
         async for chunk in chunks:
+            self.sent += len(chunk)
             connection.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self.chunked else chunk)
             if connection.writable is not None:
                 await connection.writable.wait()

@@ -1,0 +1,124 @@
+"""Quotas: what passes in any time is bounded, and nobody waits for longer than he has to."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tms
+from sim.memory import MemoryStore
+from tests.http_kit import serving
+from tms.access.quotas import BURST_S, Allowance, Meter
+from tms.errors import Invalid, NotFound, Overloaded
+from tms.model.access import Quota, check_quota
+from tms.server.service import AccessLimits
+
+
+@given(
+    st.floats(0.01, 1_000),
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0, 500)), min_size=1, max_size=60),
+)
+def test_no_more_passes_than_the_rate_a_burst_and_one_request(
+    rate: float, asked: list[tuple[float, float]]
+) -> None:
+    now_s, passed, largest = 0.0, 0.0, 0.0
+    allowance = Allowance(rate, now_s)
+    for pause_s, amount in asked:
+        now_s += pause_s
+        wait_s = allowance.wait_s(now_s)
+        if wait_s:
+            assert allowance.wait_s(now_s + wait_s + 1e-6) == 0.0
+            now_s += wait_s + 1e-6
+        allowance.take(amount)
+        passed, largest = passed + amount, max(largest, amount)
+    burst = max(1.0, rate * BURST_S)
+    assert passed <= rate * now_s + burst + largest + 1e-3
+
+
+def test_a_clock_that_goes_back_gives_nothing() -> None:
+    allowance = Allowance(1.0, 100.0)
+    allowance.wait_s(100.0)
+    allowance.take(10)
+    assert allowance.wait_s(50.0) > 0
+    assert allowance.wait_s(105.0) > 0
+    assert allowance.wait_s(110.0) == 0
+
+
+def test_a_meter_bounds_what_its_quota_names() -> None:
+    meter = Meter(Quota("ann", bytes_in_s=10), 0.0)
+    for _ in range(100):
+        meter.begin()
+    meter.end(0, 1_000_000)
+    assert meter.wait_s(0.0) == 0.0
+    meter.end(30, 0)
+    assert 1.9 < meter.wait_s(0.0) < 2.1
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [
+        Quota("ann"),
+        Quota("a b", 1),
+        Quota("ann", 0),
+        Quota("ann", -1),
+        Quota("ann", float("nan")),
+        Quota("ann", None, 1e13),
+    ],
+)
+def test_what_is_no_quota_is_refused(quota: Quota) -> None:
+    with pytest.raises(Invalid):
+        check_quota(quota)
+
+
+def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
+    with serving(MemoryStore(), access=AccessLimits()) as served:
+        access = served.service.engine.access
+        url = "http://{}:{}".format(*served.address)
+        tokens = {}
+        for name in ("greedy", "calm", "large"):
+            access.add_grant(name, "all", "namespace:default")
+            tokens[name] = access.create_token(name).token
+        access.set_quota("greedy", requests_s=5)
+        access.set_quota("large", bytes_out_s=1_000)
+        with (
+            tms.connect(url, token=tokens["greedy"], timeout_s=20) as greedy,
+            tms.connect(url, token=tokens["calm"]) as calm,
+            tms.connect(url, token=tokens["large"], timeout_s=20) as large,
+        ):
+            calm.create_topic("t", durability="written")
+            calm.publish("t", b"x" * 3_000)
+            with served.connect() as client:
+                headers = {"Authorization": f"Bearer {tokens['greedy']}"}
+                statuses = []
+                for _ in range(8):
+                    answer = client.request("GET", "/v2/access/whoami", **headers)
+                    statuses.append(answer.status)
+                    if answer.status == 429:
+                        assert answer.problem == "overloaded"
+                        assert int(answer.headers["retry-after"]) >= 1
+            assert statuses[0] == 200 and 429 in statuses
+            began_s = time.monotonic()
+            for _ in range(5):  # repeated by the client until they pass
+                greedy.access.whoami()
+            assert time.monotonic() - began_s > 0.4
+            for _ in range(50):
+                calm.access.whoami()
+            large.fetch("t", {0: "earliest"})
+            began_s = time.monotonic()
+            large.access.whoami()
+            assert time.monotonic() - began_s > 1
+            access.remove_quota("greedy")
+            began_s = time.monotonic()
+            for _ in range(20):
+                greedy.access.whoami()
+            assert time.monotonic() - began_s < 5
+            with pytest.raises(NotFound):
+                access.remove_quota("greedy")
+            access.set_quota("*", requests_s=0.01)
+            with (
+                pytest.raises(Overloaded),
+                tms.connect(url, token=tokens["calm"], timeout_s=1) as bus,
+            ):
+                for _ in range(3):
+                    bus.access.whoami()
