@@ -87,12 +87,27 @@ class WorldCluster(Cluster):
         self.decisions.watch_end = _watch_nothing  # type: ignore[method-assign]
         self._standing = Standing(metadata, instance.id, f"{instance.life:04d}")
         self.name = self._standing.name
+        self.rechecks = True  # else what is below on the stack may hold what that needs
 
     def play(self, player: RolePlayer) -> None:
         self._player = player
         self._standing.join()
         self._ownership.confirm()
         self._read_pins()
+
+    def confirm(self) -> None:
+        if not self.rechecks and self._look() is not None:
+            raise Unavailable("It is at something else.")
+        super().confirm()
+
+    @contextmanager
+    def rechecking(self, rechecks: bool) -> Iterator[None]:
+        """Within, it may look what others have taken over, or not."""
+        before, self.rechecks = self.rechecks, rechecks
+        try:
+            yield
+        finally:
+            self.rechecks = before
 
     def play_no_more(self) -> None:
         self._ended = True
@@ -284,7 +299,7 @@ class SimPeer:
             raise Unavailable("It does not answer.", outcome="unknown")
         with world.inside(self._caller):
             try:
-                with world.inside(target):
+                with world.inside(target), target.cluster.rechecking(not busy):
                     engine.confirm_owner()
                     return do(engine)
             except Died:

@@ -4,6 +4,7 @@ run(seed) ─▶ Outcome: the history, and what is wrong with it
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from sim.actors.actor import (
@@ -48,8 +49,8 @@ from sim.history import (
 from sim.rules.checker import check
 from sim.rules.findings import Finding
 from sim.world import Stuck, World, quietly, shorten, shorten_positions
-from tms.errors import TopicNotFound
-from tms.model.message import PartitionPosition
+from tms.errors import TopicNotFound, Unavailable
+from tms.model.message import Fetched, PartitionPosition
 from tms.model.position import Position
 
 TOPICS = (
@@ -310,14 +311,21 @@ class Simulation:
         messages: list[Seen] = []
         position = Position.earliest()
         while True:
-            at = [PartitionPosition(place[1], position)]
-            fetched = self.world.engine.fetch(topic_of(place), at, 1 << 20)
+            fetched = self._fetch(place, position)
             if fetched.held:
                 raise Stuck(f"{place} is held back by {fetched.held}")
             if not fetched.blocks:
                 return tuple(messages)
             messages += seen(fetched, position)
             position = fetched.next[place[1]]
+
+    def _fetch(self, place: Place, position: Position) -> Fetched:
+        """What is there; asked again, as clients do, while somebody is at something else."""
+        at = [PartitionPosition(place[1], position)]
+        for _ in range(SETTLE_ROUNDS):
+            with suppress(Unavailable):
+                return self.world.engine.fetch(topic_of(place), at, 1 << 20)
+        raise Stuck(f"{place} cannot be read.")
 
 
 def run(seed: int, steps: int | None = None, of: type[World] = World) -> Outcome:
