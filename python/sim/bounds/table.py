@@ -157,7 +157,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "queues.key_order.*",
         "queues.partition.DELIVERIES_BITS",
         "cluster.placement.*",
-        "cluster.zookeeper.PORT",
+        "cluster.zookeeper.*PORT",
         "queues.partition.DELIVERIES_MASK",
         "queues.partition.STATE_BITS",
         "queues.partition.STATE_MASK",
