@@ -64,6 +64,7 @@ from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
 from tms.retrying import is_retriable, retrying
+from tms.tls import ClientTls
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -108,9 +109,10 @@ class HttpTransport(TopicsApi):
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
         token: str = "",
+        tls: ClientTls | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
-        self.addresses = ServiceAddresses(url, self.clock)
+        self.addresses = ServiceAddresses(url, self.clock, tls)
         self.timeout_s = timeout_s
         self.calls = Calls(self.addresses.now.authority, self.addresses.now.url, token)
         self._idle: dict[ServiceAddress, deque[HttpConnection]] = defaultdict(deque)
@@ -279,7 +281,8 @@ class HttpTransport(TopicsApi):
             if connection.usable:
                 return connection
             connection.close()
-        return HttpConnection(address, self.clock, timeout_s)
+        context = self.addresses.context(address)
+        return HttpConnection(address, self.clock, timeout_s, context=context)
 
 
 class _Port:
