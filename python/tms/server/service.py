@@ -18,6 +18,7 @@ from tms.server.http.exchange import settle, settle_from_thread
 from tms.server.http.request import Body, Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.metrics import Metrics
+from tms.tls import ClientTls
 
 UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
 QUICK_BLOCKS_MAX = 64  # of a request, and
@@ -102,6 +103,7 @@ class Service:
         limits: RequestLimits,
         connection_limits: ConnectionLimits,
         cdap: CdapLimits | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.cdap = cdap or CdapLimits()
         self.engine = engine
@@ -130,7 +132,8 @@ class Service:
         )
         self.draining = False
         self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken
-        self.forwarding = Forwarding(limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000)
+        timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
+        self.forwarding = Forwarding(timeout_s, tls or ClientTls())
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None
 
     def reasons(self) -> list[str]:
