@@ -1,10 +1,10 @@
 """What the commands share: which log they talk to, how they print, and the kinds of arguments they
 take.
 
-* `--url`, `--data`, `--output`, `--json`, `--quiet` and `--no-input` may stand before or after the
-  command's name.
-* What was typed wins over TMS_URL and TMS_DATA; without any of them the service on this machine is
-  meant.
+* `--url`, `--data`, `--ca`, `--cert`, `--key`, `--output`, `--json`, `--quiet` and `--no-input` may
+  stand before or after the command's name.
+* What was typed wins over TMS_URL and TMS_DATA, and over TMS_CA, TMS_CERT and TMS_KEY; without any
+  URL or directory the service on this machine is meant.
 """
 
 import os
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import tms
     from tms.client.http.transport import HttpTransport
     from tms.model.position import Position
+    from tms.tls import ClientTls
 
 URL_DEFAULT = "http://127.0.0.1:7070"
 T = TypeVar("T")
@@ -46,6 +47,9 @@ class Session:
     url: str | None = None
     data: Path | None = None
     store: str | None = None  # of the commands that talk to it without a service
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
     form: Format | None = None
     quiet: bool = False
     no_input: bool = False
@@ -87,7 +91,9 @@ class Session:
         url, data = self.target()
         if url is None:
             return self.embedded(data or Path(), create)
-        return tms.connect(answering(tms.instances_at(url)))
+        tls = self.tls()
+        urls = answering(tms.instances_at(url, tls), tls)
+        return tms.connect(urls, ca=self.ca, cert=self.own_certificate())
 
     def transport(self) -> "HttpTransport":
         """The service that is meant. Raises `ConfigError` for a data directory."""
@@ -100,7 +106,20 @@ class Session:
                 f"The data directory {data} has one process and no cluster.",
                 next="name a service with --url",
             )
-        return HttpTransport(answering(tms.instances_at(url)))
+        tls = self.tls()
+        return HttpTransport(answering(tms.instances_at(url, tls), tls), tls=tls)
+
+    def own_certificate(self) -> tuple[str, str] | None:
+        """Certificate and key that were typed; the former may stand in TMS_CERT."""
+        if not (self.cert or self.key):
+            return None
+        return self.cert or os.environ.get("TMS_CERT", ""), self.key or ""
+
+    def tls(self) -> "ClientTls":
+        """Whom to trust and who one is, in TLS with a service. Raises `ConfigError`."""
+        from tms.tls import ClientTls
+
+        return ClientTls.of(self.ca, self.own_certificate())
 
     def embedded(self, data: Path, create: bool = False) -> "tms.Bus":
         """The log in a data directory, opened in this process."""
@@ -173,17 +192,17 @@ class Session:
             raise click.UsageError("That is not its name; nothing was changed.")
 
 
-def answering(urls: str) -> str:
+def answering(urls: str, tls: "ClientTls | None" = None) -> str:
     """These URLs, beginning with one that answers. Raises `ConfigError`, `Unavailable`, which say
     at once, and best, what is wrong with the last of them."""
     from tms.doctor.probe import Who, ask
 
     several = urls.split(",")
     for number, url in enumerate(several):
-        answer = ask(url, "/", _FIRST_ANSWER_S)
+        answer = ask(url, "/", _FIRST_ANSWER_S, tls)
         if answer.who is Who.TMS:
             return ",".join(several[number:] + several[:number])
-    if answer.who is Who.BAD_URL:
+    if answer.who in (Who.BAD_URL, Who.TLS, Who.PLAIN, Who.BAD_CERTIFICATE):
         raise ConfigError(answer.found, next=answer.next)
     raise Unavailable(answer.found, next=answer.next)
 
@@ -239,6 +258,14 @@ def _shared() -> list[click.Option]:
             type=click.Path(file_okay=False),
             help="Data directory to open in this process instead. [TMS_DATA]",
         ),
+        option("--ca", keep=keep("ca"), metavar="FILE", help="CA to trust with https. [TMS_CA]"),
+        option(
+            "--cert",
+            keep=keep("cert"),
+            metavar="FILE",
+            help="Certificate to show the service. [TMS_CERT]",
+        ),
+        option("--key", keep=keep("key"), metavar="FILE", help="Its private key. [TMS_KEY]"),
         option("-o", "--output", type=forms, keep=keep("form", Format), help="[table]"),
         option("--json", "as_json", is_flag=True, keep=keep("form", lambda _: Format.JSON)),
         option("-q", "--quiet", is_flag=True, keep=keep("quiet"), help="Say nothing but errors."),
