@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from integration.cluster import ZooKeeper
+from tests.client.test_client_tls import TlsFront
+from tests.tls_kit import Authority
 from tms.cluster.membership import InstanceRecord, MembershipState
-from tms.cluster.zookeeper import Ensemble, ZooKeeperMember
+from tms.cluster.zookeeper import Ensemble, ZooKeeperMember, addresses
+from tms.errors import Unavailable
+from tms.tls import ClientTls
 
 SESSION_S = 1.0
 WAIT_S = 20.0
@@ -28,11 +32,11 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
 class Watched:
     """An instance, and what it was told."""
 
-    def __init__(self, url: str, id: str) -> None:
+    def __init__(self, url: str, id: str, tls: ClientTls | None = None) -> None:
         ensemble = Ensemble.parse(url)
         record = InstanceRecord(id, f"http://{id}", "1")
         self.membership = ZooKeeperMember(
-            lambda: ensemble.session(SESSION_S), ensemble.folder, record
+            lambda: ensemble.session(SESSION_S, tls), ensemble.folder, record
         )
         self.changed = threading.Condition()
         self.states: list[MembershipState] = []
@@ -170,3 +174,27 @@ class other_process:
     def __exit__(self, *_: object) -> None:
         self._child.kill()
         self._child.wait(10)
+
+
+def test_instances_see_one_another_over_tls_and_trust_no_other_ca(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    authority, strange = Authority(tmp_path, "own"), Authority(tmp_path, "strange")
+    made = authority.sign()
+    front = TlsFront(int(zookeeper.address.rpartition(":")[2]), made.cert, made.key)
+    url, seen = f"zookeepers://127.0.0.1:{front.port}/encrypted", []
+    try:
+        tls = ClientTls(str(authority.ca))
+        seen = [Watched(url, id, tls).join() for id in "ab"]
+        for one in seen:
+            one.until(lambda one=one: one.sees() == ["a", "b"])
+        assert addresses(Ensemble.parse(url), tls) == ["http://a", "http://b"]
+        with pytest.raises(Unavailable):
+            addresses(Ensemble.parse(url), ClientTls(str(strange.ca)))
+        with pytest.raises(Unavailable):  # of another name
+            wrong = url.replace("127.0.0.1", "127.0.0.2")
+            addresses(Ensemble.parse(wrong), tls)
+    finally:
+        for one in seen:
+            one.membership.leave()
+        front.close()

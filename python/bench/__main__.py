@@ -21,6 +21,7 @@ from bench import (
     queues,
     queues_http,
     throughput,
+    tls,
     transactions,
     transactions_many,
     workers,
@@ -36,6 +37,7 @@ def _later(module: str) -> Callable[[Setup, Report], None]:
 
 BENCHMARKS = {
     "throughput": throughput.run,
+    "tls": tls.run,
     "latency": latency.run,
     "group_commit": group_commit.run,
     "transactions": transactions.run,

@@ -93,15 +93,15 @@ class Service:
 
     @classmethod
     @contextlib.contextmanager
-    def start(cls, path: Path, *flags: str) -> Iterator["Service"]:
-        """Serve the directory on a free port until the block ends."""
-        url = f"http://127.0.0.1:{_free_port()}"
+    def start(cls, path: Path, *flags: str, ca: Path | None = None) -> Iterator["Service"]:
+        """Serve the directory on a free port until the block ends; over TLS with `ca`."""
+        url = f"http{'' if ca is None else 's'}://127.0.0.1:{_free_port()}"
         command = [str(Path(sys.executable).with_name("tms")), "serve"]
         options = ["--data", str(path / "data"), "--port", url.rpartition(":")[2]]
         with (path / "service.log").open("wb") as log:
             process = subprocess.Popen([*command, *options, *flags], stdout=log, stderr=log)
         try:
-            with tms.connect(url) as bus:
+            with tms.connect(url, ca=ca) as bus:
                 _wait_until_ready(bus, process, path / "service.log")
                 yield cls(url, process.pid, bus)
         finally:

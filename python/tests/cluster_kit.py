@@ -16,8 +16,9 @@ from tms.cluster.cluster import Cluster
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import OwnerLimits, Ownership
 from tms.server.main import peers
-from tms.server.service import AccessLimits
+from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.base import Store
+from tms.tls import ClientTls, ServerTls
 from tms.topics.sweep import open_metadata
 
 LIMITS = OwnerLimits(beat_s=0.2, silent_s=30.0)
@@ -89,7 +90,11 @@ class MemoryMember:
 
 
 def instance(
-    store: Store, members: Members, record: InstanceRecord, clock: Clock | None = None
+    store: Store,
+    members: Members,
+    record: InstanceRecord,
+    clock: Clock | None = None,
+    tls: ClientTls | None = None,
 ) -> tuple[Cluster, MemoryMember]:
     """An instance that may be given to an engine."""
     clock, metadata = clock or SystemClock(), open_metadata(store)
@@ -98,13 +103,22 @@ def instance(
     ownership.start()
     member = MemoryMember(members, record)
 
-    return Cluster(metadata, clock, member, ownership, peers(metadata), LIFETIME_MS), member
+    ask = peers(metadata, tls or ClientTls())
+    return Cluster(metadata, clock, member, ownership, ask, LIFETIME_MS), member
 
 
 class Instances:
-    """Services that are instances of one cluster over a store in memory."""
+    """Services that are instances of one cluster over a store in memory; with `tls`, and `peers`
+    as which they ask one another, over TLS."""
 
-    def __init__(self, store: Store | None = None, access: AccessLimits | None = None) -> None:
+    def __init__(
+        self,
+        store: Store | None = None,
+        tls: ServerTls | None = None,
+        peers: ClientTls | None = None,
+        access: AccessLimits | None = None,
+    ) -> None:
+        self.tls, self.peers = tls, peers
         self._access = access
         self.store = store or KeptStore(shared=True)
         self.members = Members()
@@ -117,20 +131,30 @@ class Instances:
         """One more, which others may reach when this returns."""
         listener = socket.create_server(("127.0.0.1", port), backlog=2_048)
         host, port = listener.getsockname()[:2]
-        record = InstanceRecord(id, f"http://{host}:{port}", "0")
+        record = InstanceRecord(id, f"{self.scheme}://{host}:{port}", "0")
         store = store or self.store
-        cluster, member = instance(store, self.members, record)
+        cluster, member = instance(store, self.members, record, tls=self.peers)
         self.stacks[id] = stack = contextlib.ExitStack()
         served = stack.enter_context(
-            serving(store, owner=cluster, listener=listener, access=self._access)
+            serving(
+                store,
+                owner=cluster,
+                listener=listener,
+                tls=self.tls,
+                network=NetworkOptions(self._access, self.peers or ClientTls()),
+            )
         )
         served.service.engine.start()
         self.served[id], self.member[id], self.cluster[id] = served, member, cluster
         return served
 
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls is None else "https"
+
     def url(self, id: str) -> str:
         host, port = self.served[id].address
-        return f"http://{host}:{port}"
+        return f"{self.scheme}://{host}:{port}"
 
     def connect(self, id: str, **options: Any) -> Bus:
         """A bus at one of them, once somebody coordinates."""
@@ -161,9 +185,14 @@ class Instances:
 
 
 @contextlib.contextmanager
-def instances(*ids: str, access: AccessLimits | None = None) -> Iterator[Instances]:
+def instances(
+    *ids: str,
+    tls: ServerTls | None = None,
+    peers: ClientTls | None = None,
+    access: AccessLimits | None = None,
+) -> Iterator[Instances]:
     """Instances of these ids."""
-    all = Instances(access=access)
+    all = Instances(None, tls, peers, access)
     try:
         for id in ids:
             all.start(id)

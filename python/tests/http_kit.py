@@ -20,10 +20,12 @@ from tms.cluster.ownership import Ownership
 from tms.compat.tephra.frames import FrameLimits
 from tms.compat.tephra.front import TephraServer
 from tms.engine import Engine, EngineConfig
+from tms.server.certificates import Certificates
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
-from tms.server.service import AccessLimits, CdapLimits, RequestLimits, Service
+from tms.server.service import CdapLimits, NetworkOptions, RequestLimits, Service
 from tms.store.base import Store
+from tms.tls import ServerTls
 
 PROBLEM = "urn:tms:problem:"
 
@@ -208,11 +210,12 @@ def serving(
     config: EngineConfig | None = None,
     owner: Ownership | Cluster | None = None,
     listener: socket.socket | None = None,
-    access: AccessLimits | None = None,
+    tls: ServerTls | None = None,
+    network: NetworkOptions | None = None,
 ) -> Iterator[Served]:
     """A service on a free port, with an engine of its own, unless given on a store that others
     could write to; with `tephra` for Tephra's clients too. `clock` and `config` are the
-    engine's."""
+    engine's; with `tls` it speaks that only, and asks `peers` by TLS."""
     engine = Engine(store or MemoryStore(shared=True), clock or SystemClock(), config, owner=owner)
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=2_048)
     other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
@@ -225,12 +228,16 @@ def serving(
             limits or RequestLimits(),
             connection_limits or ConnectionLimits(),
             cdap,
-            access,
+            network,
         )
+        certificates = None if tls is None else Certificates(tls)
         front = None if tephra is None or other is None else TephraServer(service, other, tephra)
-        server = Server(service, drain_s, front)
+        server = Server(service, drain_s, front, certificates)
         started.set_result((service, server, asyncio.get_running_loop()))
+        watching = None if certificates is None else asyncio.create_task(certificates.watch())
         await server.serve(listener)
+        if watching is not None:
+            watching.cancel()
 
     thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
     thread.start()

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tms import errors
+from tms.errors import ConfigError
 from tms.model.quantity import Duration, seconds
 from tms.options import check_options, named_options
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tms.client.client import Bus
     from tms.client.consumer import Consumer
     from tms.client.cursor import Batch, Page
+    from tms.client.http.transport import HttpTransport
     from tms.client.producer import Producer
     from tms.client.queue import Queue
     from tms.client.table import Table, TableWrites
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from tms.model.queue import QueueInfo, QueueSettings, TokenResult
     from tms.model.topic import Durability, TopicInfo, TopicSettings
     from tms.store.base import Store
+    from tms.tls import ClientTls, PathText
 
 __all__ = [
     "open",
@@ -153,7 +156,7 @@ def open_engine(
     check_options("tms.open", config, [*names, "create", "take_over", "timeout_s"])
     settings, clock = EngineConfig(**config), SystemClock()
     store: Store
-    if str(path).startswith("hbase://"):
+    if str(path).startswith(("hbase://", "hbases://")):
         from tms.store.hbase.store import HBaseStore  # loads the driver, which others need not
 
         store = HBaseStore(str(path), clock=clock)
@@ -174,33 +177,64 @@ def open_engine(
     return engine
 
 
-def instances_at(url: str) -> str:
+def instances_at(url: str, tls: "ClientTls | None" = None) -> str:
     """The URLs of a service, of a cluster as ZooKeeper knows them now."""
-    if not url.startswith("zookeeper://"):
+    if not url.startswith(("zookeeper://", "zookeepers://")):
         return url
     from tms.cluster.zookeeper import Ensemble, addresses  # loads kazoo
 
-    return ",".join(addresses(Ensemble.parse(url)))
+    return ",".join(addresses(Ensemble.parse(url), tls))
 
 
 @named_options
 def connect(
-    url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0, token: str | None = None
+    url: str = "http://127.0.0.1:7070",
+    *,
+    timeout_s: Duration = 30.0,
+    token: str | None = None,
+    ca: "PathText | None" = None,
+    cert: "PathText | tuple[PathText, PathText] | None" = None,
 ) -> "Bus":
     """The bus of the service at `url`, `http://HOST:PORT` or https. Connects when first used.
 
+    With https, `ca` is a file with the CA that signed the service's certificate, if this machine
+    does not trust it anyhow, and `cert` the client's own, with its key in the same file or as
+    (certificate, key); without them TMS_CA, TMS_CERT and TMS_KEY name them.
+
     A cluster is named by the URLs of some of its instances, separated by commas, or where they are
-    found: `zookeeper://HOST:PORT,…/FOLDER`, which is asked once. When an instance is not reached
+    found: `zookeeper[s]://HOST:PORT,…/FOLDER`, which is asked once. When an instance is not reached
     the next one is used. `timeout_s` bounds every call, repetitions included. `token` shows the
     service who asks; left out: TMS_TOKEN, or what stands in the file TMS_TOKEN_FILE. Raises
-    `ConfigError` for a wrong URL or token, `Unavailable` when ZooKeeper knows no instance.
+    `ConfigError` for a wrong URL or token, a certificate that is not trusted, or files that cannot
+    be used, `Unavailable` when ZooKeeper knows no instance.
     """
     from tms.client.client import Bus
-    from tms.client.http.transport import HttpTransport
 
     limit_s = seconds("timeout_s", timeout_s)
-    transport = HttpTransport(instances_at(url), timeout_s=limit_s, token=token)
+    transport = connected(url, limit_s, token, ca, cert)
     return Bus(transport, timeout_s=limit_s, place=transport.addresses.now.url)
+
+
+def connected(
+    url: str,
+    timeout_s: float,
+    token: str | None,
+    ca: "PathText | None",
+    cert: "PathText | tuple[PathText, PathText] | None",
+) -> "HttpTransport":
+    """The transport below `connect`."""
+    from tms.client.http.transport import HttpTransport
+    from tms.tls import ClientTls
+
+    tls = ClientTls.of(ca, cert)
+    urls = instances_at(url, tls)
+    if (ca or cert) and "s://" not in url + urls:
+        raise ConfigError(
+            f"A CA or a certificate is given, but {urls} is not encrypted: write https:// instead "
+            "of http://, or leave ca and cert out."
+        )
+    tls.check(urls)
+    return HttpTransport(urls, timeout_s=timeout_s, token=token, tls=tls)
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and a misspelt name

@@ -8,7 +8,7 @@ async with tms.aio.connect("http://localhost:7070") as bus:
 import os
 from typing import TYPE_CHECKING, Unpack
 
-from tms import instances_at, open_engine
+from tms import connected, open_engine
 from tms.client.aio.bus import AsyncBus
 from tms.client.aio.channels import AsyncLocalChannel
 from tms.client.aio.consumer import AsyncConsumer
@@ -18,9 +18,9 @@ from tms.client.aio.table import AsyncTable, AsyncTableWrites
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.client import Bus
 from tms.client.http.aio import AsyncHttpChannel
-from tms.client.http.transport import HttpTransport
 from tms.model.quantity import Duration, seconds
 from tms.options import named_options
+from tms.tls import PathText
 
 if TYPE_CHECKING:
     from tms.engine import EngineOptions
@@ -55,11 +55,16 @@ def open(
 
 @named_options
 def connect(
-    url: str = "http://127.0.0.1:7070", *, timeout_s: Duration = 30.0, token: str | None = None
+    url: str = "http://127.0.0.1:7070",
+    *,
+    timeout_s: Duration = 30.0,
+    token: str | None = None,
+    ca: PathText | None = None,
+    cert: PathText | tuple[PathText, PathText] | None = None,
 ) -> AsyncBus:
     """See `tms.connect`."""
     limit_s = seconds("timeout_s", timeout_s)
-    transport = HttpTransport(instances_at(url), timeout_s=limit_s, token=token)
+    transport = connected(url, limit_s, token, ca, cert)
     bus = Bus(transport, timeout_s=limit_s, place=transport.addresses.now.url)
     return AsyncBus(
         bus, lambda: AsyncHttpChannel(transport.addresses, transport.calls), timeout_s=limit_s

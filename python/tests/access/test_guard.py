@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tms.model.position import Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.server import guard as guarding
-from tms.server.service import AccessLimits
+from tms.server.service import AccessLimits, NetworkOptions
 
 VALUES = {
     "namespace": "default",
@@ -60,7 +61,7 @@ def resource_of(operation: Operation) -> str:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with serving(MemoryStore(), access=AccessLimits()) as served:
+    with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
         yield served
 
 
@@ -412,7 +413,7 @@ def test_access_is_managed_over_http_as_it_is_embedded(admin: Bus, people: Peopl
 def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
     """10,000 of each: at most 10 µs of CPU, best of five rounds of 1,000."""
     store = MemoryStore()
-    with serving(store, access=AccessLimits()) as served:
+    with serving(store, network=NetworkOptions(AccessLimits())) as served:
         access, guard = served.service.engine.access, served.service.guard
         assert guard is not None
         rows = [
@@ -432,13 +433,14 @@ def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
         ]
         access._metadata.write(rows, Durability.WRITTEN)
         access._changed()
-        authorization = b"Bearer " + token.token.encode()
+        headers = {b"authorization": b"Bearer " + token.token.encode()}
+        exchange: Any = SimpleNamespace(headers=headers, peer_certificate_name=None)
         best_s = 1.0
         for _ in range(5):
             guard._decisions.clear()
             began_s = time.thread_time()
             for number in range(1_000):
-                principal = guard._principal(authorization)
+                principal = guard._principal(exchange)
                 assert guard._may(principal, Access.PUBLISH, f"topic:default:t{number}")
             best_s = min(best_s, time.thread_time() - began_s)
     assert best_s / 1_000 < 10e-6

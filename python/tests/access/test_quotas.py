@@ -12,7 +12,7 @@ from tests.http_kit import serving
 from tms.access.quotas import BURST_S, Allowance, Meter
 from tms.errors import Invalid, NotFound, Overloaded
 from tms.model.access import Quota, check_quota
-from tms.server.service import AccessLimits
+from tms.server.service import AccessLimits, NetworkOptions
 
 
 @given(
@@ -72,7 +72,7 @@ def test_what_is_no_quota_is_refused(quota: Quota) -> None:
 
 
 def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
-    with serving(MemoryStore(), access=AccessLimits()) as served:
+    with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
         access = served.service.engine.access
         url = "http://{}:{}".format(*served.address)
         tokens = {}

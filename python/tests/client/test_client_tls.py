@@ -38,16 +38,17 @@ VALUES = [os.urandom(1_000) for _ in range(6_000)]  # more than a socket takes a
 class TlsFront:
     """Ends TLS, and passes what it carries to a port of this machine."""
 
-    def __init__(self, port: int, certificate: Path) -> None:
+    def __init__(self, port: int, certificate: Path, key: Path | None = None) -> None:
         self._port = port
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(certificate)
+        self._context.load_cert_chain(certificate, key)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         opening = asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
         self._server = asyncio.run_coroutine_threadsafe(opening, self._loop).result(20)
-        self.url = f"https://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.url = f"https://127.0.0.1:{self.port}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_service = await asyncio.open_connection("127.0.0.1", self._port)

@@ -75,6 +75,9 @@ class Service:
         if error is not None:
             error.add_note("the service logged:\n" + "\n".join(self.lines[-20:]))
 
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     def stop(self, timeout_s: float = 30) -> int:
         """SIGTERM; the exit code."""
         self._process.send_signal(signal.SIGTERM)

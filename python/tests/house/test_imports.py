@@ -34,15 +34,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "forks": {"errors"},
     "options": {"errors"},
     "retrying": {"errors", "clock"},
+    "tls": {"errors"},
     "model": {"errors"},
     "block": {"errors", "model"},
     "api": _VALUES,
     "store/base": _VALUES,
-    "store": _VALUES | {"clock", "forks", "retrying"},
+    "store": _VALUES | {"clock", "forks", "retrying", "tls"},
     "journal": {"errors", "model"},
     "log": _VALUES | _TOLD | {"options", "store/base", "journal"},
     "access": _VALUES | {"clock", "store/base"},
-    "cluster": _VALUES | _TOLD | {"options", "store/base", "log", "topics"},
+    "cluster": _VALUES | _TOLD | {"options", "tls", "store/base", "log", "topics"},
     "cluster/workers": _VALUES | _TOLD | {"store"},  # the store of a worker is a kind of LevelDB's
     "topics": _VALUES | _TOLD | {"store/base", "journal", "log"},
     "observer": _VALUES | {"clock", "store/base", "topics", "log"},
@@ -59,18 +60,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"transactions", "compaction", "tables"},
     "server": _VALUES
     | _TOLD
-    | {"access", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
-    "server/config": _VALUES | {"engine", "log", "cluster"},
+    | {"access", "tls", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
+    "server/config": _VALUES | {"tls", "engine", "log", "cluster"},
     "server/main": _VALUES
     | _TOLD
-    | {"access", "api", "engine", "log", "topics", "store", "cluster"},
+    | {"access", "tls", "api", "engine", "log", "topics", "store", "cluster"},
     "compat": _VALUES
     | _TOLD
     | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},
-    "client": _VALUES | {"clock", "forks", "retrying", "api"},
-    "doctor": _VALUES | {"clock"},
+    "client": _VALUES | {"clock", "forks", "retrying", "tls", "api"},
+    "doctor": _VALUES | {"clock", "tls"},
     "fsck": _VALUES | {"store", "log", "topics", "delayed"},
-    "cli": _VALUES | {"clock", "api", "client", "root", "doctor", "fsck"},
+    "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck"},
     "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
     "cli/hbase_options": _VALUES | {"clock", "root", "store"},
     "cli/spark": _VALUES | {"spark", "doctor"},
@@ -80,16 +81,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     ),
     "sql": _VALUES | {"clock", "client", "api"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
-    "spark/source": _VALUES | _TOLD,
-    "spark/source/from_service": _VALUES | {"clock", "retrying", "api", "client"},
-    "spark/source/from_hbase": _VALUES | {"clock", "log", "store", "observer"},
+    "spark/source": _VALUES | _TOLD | {"tls"},
+    "spark/source/from_service": _VALUES | {"clock", "retrying", "tls", "api", "client"},
+    "spark/source/from_hbase": _VALUES | {"clock", "tls", "log", "store", "observer"},
     "spark/connector": _VALUES | {"clock", "log", "store", "observer"},
-    "spark/sink": _VALUES | {"clock", "retrying", "api", "client"},
+    "spark/sink": _VALUES | {"clock", "retrying", "tls", "api", "client"},
     "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown
-    "spark": _VALUES | {"clock", "root"},
+    "spark": _VALUES | {"clock", "tls", "root"},
     # The two composition roots of the Python API: they join client, engine and store.
-    "root": _VALUES | {"clock", "options", "client", "cluster", "engine", "store", "topics"},
-    "aio": _VALUES | {"clock", "options", "client", "engine", "store", "topics", "root"},
+    "root": _VALUES | {"clock", "options", "tls", "client", "cluster", "engine", "store", "topics"},
+    "aio": _VALUES | {"clock", "options", "tls", "client", "engine", "store", "topics", "root"},
 }
 # Single files that may know more than their room does, and why.
 EXCEPTIONS: dict[str, set[str]] = {

@@ -1,5 +1,6 @@
 """Options of the data source `tms` for reading: what each means, and every mistake."""
 
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from tms.errors import Invalid
 from tms.spark.rows import WantedColumns
+from tms.spark.sink.options import write_options
 from tms.spark.source.options import (
     EARLIEST,
     LATEST,
@@ -17,6 +19,7 @@ from tms.spark.source.options import (
     TopicPlace,
     read_options,
 )
+from tms.tls import ClientTls
 
 URL = "http://localhost:7070"
 GIVEN = {"tms.url": URL, "subscribe": "flights"}
@@ -312,3 +315,18 @@ def test_a_long_value_is_cut_in_its_error() -> None:
     with pytest.raises(Invalid) as caught:
         read_options(given(startingOffsets="y" * 10_000))
     assert len(caught.value.message) < 500
+
+
+def test_files_of_tls_go_to_tasks_as_paths_and_come_from_the_environment_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = given(tms__url="https://a", tms__tls__ca="c", tms__tls__cert="d", tms__tls__key="e")
+    place = read_options(asked).place
+    assert place.tls == ClientTls("c", "d", "e")
+    assert pickle.loads(pickle.dumps(place)) == place
+    monkeypatch.setenv("TMS_CA", "x")
+    assert read_options(given(tms__url="https://a")).place.tls == ClientTls("x")
+    to = {"tms.url": "https://a", "topic": "t", "tms.tls.cert": "d"}
+    assert write_options(to).tls == ClientTls("x", "d")
+    with pytest.raises(Invalid, match=r"tms\.tls\.key"):
+        write_options(to | {"tms.tls.cert": "", "tms.tls.key": "e"})

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import click
@@ -32,6 +33,7 @@ from tms.errors import Conflict, Invalid
 from tms.model.cluster import InstanceInfo
 from tms.model.ids import utc
 from tms.model.topic import TopicName
+from tms.tls import ClientTls
 
 _LOOK_S = 5.0  # of a question to an instance while others restart
 _STDERR = 2  # the descriptor: standard output is the result
@@ -144,10 +146,10 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
     tms cluster restart -- ssh {host} systemctl restart tms
 
     The next one follows when it is ready and all others see it. The coordinator comes last."""
-    cluster = _cluster(session)
+    cluster, tls = _cluster(session), session.tls()
     urls = ",".join(one.address for one in cluster.view().instances)
     if urls:  # others answer while one restarts
-        cluster = HttpTransport(urls, timeout_s=_LOOK_S).cluster
+        cluster = HttpTransport(urls, timeout_s=_LOOK_S, tls=tls).cluster
 
     def run(one: InstanceInfo) -> None:
         host = urlsplit(one.address).hostname or ""
@@ -177,14 +179,14 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
         return held
 
     restarted = []
-    for one in restart_all(cluster.view, _is_ready, run, wait_for):
+    for one in restart_all(cluster.view, partial(_is_ready, tls), run, wait_for):
         restarted.append(one.id)
         session.say(f"{one.id} {'would be restarted' if dry_run else 'is ready'}.")
     session.show_result({"restarted": [] if dry_run else restarted})
 
 
-def _is_ready(one: InstanceInfo) -> bool:
-    body = ask(one.address, routes.READYZ, _LOOK_S).body
+def _is_ready(tls: ClientTls, one: InstanceInfo) -> bool:
+    body = ask(one.address, routes.READYZ, _LOOK_S, tls).body
     return isinstance(body, dict) and body.get("ready") is True
 
 

@@ -40,4 +40,4 @@ def examine(session: Session, config: Path | None, machine: Machine) -> Iterator
         yield from directory.check(data, machine)
     if data is None or session.url is not None:
         meant = session.url is not None or "TMS_URL" in machine.environ
-        yield from service.check(session.url_or_default(), meant, machine)
+        yield from service.check(session.url_or_default(), meant, machine, session.tls())

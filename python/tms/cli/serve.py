@@ -39,6 +39,10 @@ def command(session: Session, /, config: Path | None, **given: Any) -> None:
     """
     if session.url is not None:
         raise click.UsageError("serve takes --host and --port instead of --url.")
+    if session.ca or session.cert or session.key:
+        raise click.UsageError(
+            "serve takes --tls-cert, --tls-key and --tls-ca instead of --cert, --key and --ca."
+        )
     from tms.server.main import serve
 
     keys = {_parameter(flag): key for key, flag, _, _ in settings()}
@@ -76,5 +80,5 @@ def _option(key: str, flag: str, kind: Any, default: Any) -> click.Option:
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     if default is None:
         kind = get_args(kind)[0]  # of `int | None`
-    metavar = "|".join(choices) or getattr(kind, "__name__", "value").upper()
+    metavar = "|".join(filter(None, choices)) or getattr(kind, "__name__", "value").upper()
     return click.Option([flag, _parameter(flag)], metavar=metavar, help=help_text)

@@ -1,10 +1,10 @@
 """What the commands share: which log they talk to, how they print, and the kinds of arguments they
 take.
 
-* `--url`, `--data`, `--output`, `--json`, `--quiet` and `--no-input` may stand before or after the
-  command's name.
-* What was typed wins over TMS_URL and TMS_DATA; without any of them the service on this machine is
-  meant.
+* `--url`, `--data`, `--ca`, `--cert`, `--key`, `--output`, `--json`, `--quiet` and `--no-input` may
+  stand before or after the command's name.
+* What was typed wins over TMS_URL and TMS_DATA, and over TMS_CA, TMS_CERT and TMS_KEY; without any
+  URL or directory the service on this machine is meant.
 """
 
 import os
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import tms
     from tms.client.http.transport import HttpTransport
     from tms.model.position import Position
+    from tms.tls import ClientTls
 
 URL_DEFAULT = "http://127.0.0.1:7070"
 T = TypeVar("T")
@@ -48,6 +49,9 @@ class Session:
     data: Path | None = None
     token_file: Path | None = None
     store: str | None = None  # of the commands that talk to it without a service
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
     form: Format | None = None
     quiet: bool = False
     no_input: bool = False
@@ -89,7 +93,9 @@ class Session:
         url, data = self.target()
         if url is None:
             return self.embedded(data or Path(), create)
-        return tms.connect(answering(tms.instances_at(url)), token=self.token())
+        tls = self.tls()
+        urls = answering(tms.instances_at(url, tls), tls)
+        return tms.connect(urls, token=self.token(), ca=self.ca, cert=self.own_certificate())
 
     def transport(self) -> "HttpTransport":
         """The service that is meant. Raises `ConfigError` for a data directory."""
@@ -102,12 +108,26 @@ class Session:
                 f"The data directory {data} has one process and no cluster.",
                 next="name a service with --url",
             )
-        return HttpTransport(answering(tms.instances_at(url)), token=self.token())
+        tls = self.tls()
+        urls = answering(tms.instances_at(url, tls), tls)
+        return HttpTransport(urls, token=self.token(), tls=tls)
 
     def token(self) -> str | None:
         """The token in the file that was named; None: the one of the environment, if there is
         one."""
         return None if self.token_file is None else read_token(self.token_file)
+
+    def own_certificate(self) -> tuple[str, str] | None:
+        """Certificate and key that were typed; the former may stand in TMS_CERT."""
+        if not (self.cert or self.key):
+            return None
+        return self.cert or os.environ.get("TMS_CERT", ""), self.key or ""
+
+    def tls(self) -> "ClientTls":
+        """Whom to trust and who one is, in TLS with a service. Raises `ConfigError`."""
+        from tms.tls import ClientTls
+
+        return ClientTls.of(self.ca, self.own_certificate())
 
     def embedded(self, data: Path, create: bool = False) -> "tms.Bus":
         """The log in a data directory, opened in this process."""
@@ -180,17 +200,17 @@ class Session:
             raise click.UsageError("That is not its name; nothing was changed.")
 
 
-def answering(urls: str) -> str:
+def answering(urls: str, tls: "ClientTls | None" = None) -> str:
     """These URLs, beginning with one that answers. Raises `ConfigError`, `Unavailable`, which say
     at once, and best, what is wrong with the last of them."""
     from tms.doctor.probe import Who, ask
 
     several = urls.split(",")
     for number, url in enumerate(several):
-        answer = ask(url, "/", _FIRST_ANSWER_S)
+        answer = ask(url, "/", _FIRST_ANSWER_S, tls)
         if answer.who is Who.TMS:
             return ",".join(several[number:] + several[:number])
-    if answer.who is Who.BAD_URL:
+    if answer.who in (Who.BAD_URL, Who.TLS, Who.PLAIN, Who.BAD_CERTIFICATE):
         raise ConfigError(answer.found, next=answer.next)
     raise Unavailable(answer.found, next=answer.next)
 
@@ -252,6 +272,14 @@ def _shared() -> list[click.Option]:
             type=click.Path(dir_okay=False),
             help="File with the token that the service asks for. [TMS_TOKEN_FILE, TMS_TOKEN]",
         ),
+        option("--ca", keep=keep("ca"), metavar="FILE", help="CA to trust with https. [TMS_CA]"),
+        option(
+            "--cert",
+            keep=keep("cert"),
+            metavar="FILE",
+            help="Certificate to show the service. [TMS_CERT]",
+        ),
+        option("--key", keep=keep("key"), metavar="FILE", help="Its private key. [TMS_KEY]"),
         option("-o", "--output", type=forms, keep=keep("form", Format), help="[table]"),
         option("--json", "as_json", is_flag=True, keep=keep("form", lambda _: Format.JSON)),
         option("-q", "--quiet", is_flag=True, keep=keep("quiet"), help="Say nothing but errors."),

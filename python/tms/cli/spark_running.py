@@ -79,7 +79,11 @@ def service_of(session: Session) -> str:
 
 
 def require_no_directory(session: Session) -> None:
-    """Raises `click.UsageError`."""
+    """Raises `click.UsageError`, also for files of TLS: tasks find them by the environment."""
+    if session.ca or session.cert or session.key:
+        raise click.UsageError(
+            "For Spark --ca, --cert and --key are given as TMS_CA, TMS_CERT and TMS_KEY."
+        )
     if session.data is not None:
         raise click.UsageError(
             "Spark reads from a service (--url) or from HBase (--store), not from a directory."

@@ -11,14 +11,17 @@ Invariants
 """
 
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import make_digest_acl
 
 from tms.events import EventLog
+from tms.tls import ClientTls
 
 SESSION_S = 10.0
 ABANDON_S = 2 * SESSION_S
@@ -27,15 +30,38 @@ STOP_S = 5.0
 _log = EventLog("tms.server")
 
 
-def session(hosts: str, user: str = "", password: str = "", session_s: float = SESSION_S) -> Any:
-    """A session with these servers, not connected yet. With a user it lets nobody else see or
-    change what it makes."""
+class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo says no types
+    """Connects as all of TMS does: kazoo itself would verify no host."""
+
+    def __init__(self, tls: ClientTls) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **_: Any
+    ) -> socket.socket:
+        connected = socket.create_connection(address, timeout)
+        return self._tls.context().wrap_socket(connected, server_hostname=hostname)
+
+
+def session(
+    hosts: str,
+    user: str = "",
+    password: str = "",
+    session_s: float = SESSION_S,
+    tls: ClientTls | None = None,
+) -> Any:
+    """A session with these servers, not connected yet; over TLS if that is given. With a user it
+    lets nobody else see or change what it makes."""
     silent = logging.getLogger("tms.kazoo")  # it tells of every attempt, we once
     silent.setLevel(logging.CRITICAL + 1)
     access: dict[str, Any] = {}
     if user:
         access["auth_data"] = [("digest", f"{user}:{password}")]
         access["default_acl"] = [make_digest_acl(user, password, all=True)]
+    if tls is not None:
+        tls.context()  # what is wrong with the files is known now
+        access |= {"use_ssl": True, "handler": _TlsHandler(tls)}
     return KazooClient(
         hosts=hosts,
         timeout=session_s,

@@ -21,8 +21,9 @@ from tms.cluster.membership import InstanceRecord, MembershipState, MembershipVi
 from tms.cluster.sessions import SESSION_S, Sessions, session
 from tms.errors import Invalid, Unavailable
 from tms.events import EventLog
+from tms.tls import ClientTls
 
-PORT = 2_181
+PORT, TLS_PORT = 2_181, 2_281
 _log = EventLog(__name__)
 
 
@@ -33,28 +34,34 @@ class Ensemble(NamedTuple):
     folder: str
     user: str = ""
     password: str = ""
+    encrypted: bool = False
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """`zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/FOLDER`. Raises `Invalid`."""
+        """`zookeeper://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/FOLDER`, or `zookeepers://…` for
+        TLS. Raises `Invalid`."""
         parts = urlsplit(url)
         who, _, where = parts.netloc.rpartition("@")
         user, _, password = who.partition(":")
-        hosts = [host if ":" in host else f"{host}:{PORT}" for host in where.split(",")]
+        port = {"zookeeper": PORT, "zookeepers": TLS_PORT}.get(parts.scheme)
+        hosts = [host if ":" in host else f"{host}:{port}" for host in where.split(",")]
         folder = parts.path.rstrip("/")
-        named = parts.scheme == "zookeeper" and all(map(_is_host, hosts))
+        named = port is not None and all(map(_is_host, hosts))
         if not named or not folder or bool(who) != bool(user and password):
             shown = f"{parts.scheme}://{where}{parts.path}"
             raise Invalid(
-                "ZooKeeper is named zookeeper://HOST:PORT,HOST:PORT/FOLDER, with USER:PASSWORD@ "
-                f"before the hosts where it asks for them; got {shown!r:.200}.",
+                "ZooKeeper is named zookeeper://HOST:PORT,HOST:PORT/FOLDER, zookeepers:// with "
+                "TLS, with USER:PASSWORD@ before the hosts where it asks for them; got "
+                f"{shown!r:.200}.",
                 field="zookeeper",
             )
-        return cls(",".join(hosts), folder, unquote(user), unquote(password))
+        encrypted = port == TLS_PORT
+        return cls(",".join(hosts), folder, unquote(user), unquote(password), encrypted)
 
-    def session(self, session_s: float = SESSION_S) -> Any:
+    def session(self, session_s: float = SESSION_S, tls: ClientTls | None = None) -> Any:
         """A session, not connected yet."""
-        return session(self.hosts, self.user, self.password, session_s)
+        used = (tls or ClientTls()) if self.encrypted else None
+        return session(self.hosts, self.user, self.password, session_s, used)
 
 
 def _is_host(text: str) -> bool:
@@ -62,9 +69,9 @@ def _is_host(text: str) -> bool:
     return bool(host) and port.isdecimal() and 0 < int(port) < 65_536
 
 
-def addresses(ensemble: Ensemble) -> list[str]:
+def addresses(ensemble: Ensemble, tls: ClientTls | None = None) -> list[str]:
     """The URLs of the instances that are there. Raises `Unavailable`."""
-    zookeeper, found = ensemble.session(), []
+    zookeeper, found = ensemble.session(tls=tls), []
     try:
         zookeeper.start(SESSION_S)
         folder = f"{ensemble.folder}/instances"

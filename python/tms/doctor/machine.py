@@ -28,7 +28,10 @@ _CGROUP_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit
 _UNLIMITED_CGROUP = 1 << 60
 _BORN_MS = 1_767_225_600_000  # 2026-01-01: no clock of a machine that runs this TMS is before it
 _NATIVE = ("plyvel", "pyarrow", "google_crc32c", "uvloop", "httptools", "msgspec", "zstandard")
-_VARIABLES = ("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS_TRACEBACK")
+_VARIABLES = (
+    *("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS_TRACEBACK"),
+    *("TMS_CA", "TMS_CERT", "TMS_KEY"),
+)
 _SLOW_SWITCHES = ("PYTHONDEVMODE", "PYTHONASYNCIODEBUG", "PYTHONMALLOC", "PYTHONTRACEMALLOC")
 
 

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import urlsplit
 
+from tms.errors import ConfigError
+from tms.tls import ClientTls, fault_of
+
 _ANSWER_BYTES_MAX = 16_384
 
 # How protocols betray themselves when they are sent an HTTP request.
@@ -28,7 +31,11 @@ _BETRAYALS = (
     (b"220 ", "SMTP or FTP"),
     (b"\x00\x00", "HTTP/2 without HTTP/1.1, as of gRPC"),
 )
-_TLS_COMPLAINTS = (b"HTTP request was sent to HTTPS", b"HTTP request to an HTTPS server")
+_TLS_COMPLAINTS = (
+    b"HTTP request was sent to HTTPS",
+    b"HTTP request to an HTTPS server",
+    b"This port speaks TLS only",
+)
 
 
 class Who(Enum):
@@ -41,10 +48,7 @@ class Who(Enum):
     OTHER_HTTP = "What answers at {place} is HTTP but not TMS.", "Another service has this port."
     TLS = "What listens at {place} speaks TLS.", "Write https:// instead of http://."
     PLAIN = "What listens at {place} speaks no TLS.", "Write http:// instead of https://."
-    BAD_CERTIFICATE = (
-        "The certificate of {place} is not trusted ({detail}).",
-        "Use the name in the certificate, or make its authority known to this machine.",
-    )
+    BAD_CERTIFICATE = "{detail}", "docs/security.md tells who verifies what."
     OTHER_PROTOCOL = "What listens at {place} speaks {detail}.", "That is not TMS; check the port."
     SILENT = (
         "Something accepts connections at {place} but does not answer HTTP.",
@@ -77,7 +81,7 @@ class Probed:
         return self.who.next
 
 
-def ask(url: str, path: str, timeout_s: float) -> Probed:
+def ask(url: str, path: str, timeout_s: float, tls: ClientTls | None = None) -> Probed:
     """Who answers a GET of `path` at `url`."""
     try:
         parts = urlsplit(url)
@@ -92,12 +96,17 @@ def ask(url: str, path: str, timeout_s: float) -> Probed:
         with socket.create_connection((host, port), timeout_s) as connection:
             if parts.scheme == "http":
                 return _judge(place, _exchange(connection, request))
-            import ssl  # slow to load, and rarely needed
-
-            context = ssl.create_default_context()
+            context = (tls or ClientTls()).context()
             with context.wrap_socket(connection, server_hostname=host) as encrypted:
                 return _judge(place, _exchange(encrypted, request))
+    except ConfigError as error:  # of the files that are ours
+        return Probed(Who.BAD_CERTIFICATE, place, error.message)
     except OSError as error:
+        fault = fault_of(error, f"https://{place}")
+        if fault is not None and fault.no_tls:
+            return Probed(Who.PLAIN, place)
+        if fault is not None:
+            return Probed(Who.BAD_CERTIFICATE, place, fault.message)
         return Probed(_unreached(error), place, error)
 
 
@@ -141,8 +150,6 @@ def _judge(place: str, received: bytes) -> Probed:
 
 def _unreached(error: OSError) -> Who:
     kind = type(error).__name__  # by name, so that ssl is loaded for https only
-    if kind == "SSLCertVerificationError":
-        return Who.BAD_CERTIFICATE
     if kind.startswith("SSL"):
         return Who.PLAIN
     if isinstance(error, socket.gaierror):

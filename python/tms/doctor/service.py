@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from tms.doctor.finding import Finding, ok, problem, warning
 from tms.doctor.machine import Machine
 from tms.doctor.probe import Probed, Who, ask
+from tms.tls import ClientTls
 
 TIMEOUT_S = 3.0
 _SKEW_S = 5
@@ -15,13 +16,15 @@ _SLOW_MS = 50
 _LOOPBACK = ("localhost", "::1")
 
 
-def check(url: str, meant: bool, machine: Machine) -> Iterator[Finding]:
+def check(
+    url: str, meant: bool, machine: Machine, tls: ClientTls | None = None
+) -> Iterator[Finding]:
     """All checks of the service at `url`; that it does not run is a problem only if it was
     `meant`."""
     yield _encryption(url)
     yield _path(url)
     began_s = machine.clock.monotonic_s()
-    answer = ask(url, "/", TIMEOUT_S)
+    answer = ask(url, "/", TIMEOUT_S, tls)
     took_ms = (machine.clock.monotonic_s() - began_s) * 1000
     if answer.who is Who.REFUSED and not meant:
         yield ok("service", f"{answer.found} (Not needed with --data.)")
@@ -31,7 +34,7 @@ def check(url: str, meant: bool, machine: Machine) -> Iterator[Finding]:
         return
     yield ok("service", answer.found)
     yield _version(answer)
-    yield _ready(url)
+    yield _ready(url, tls)
     yield _skew(answer, machine)
     if took_ms > _SLOW_MS:
         yield warning("round trip", f"an answer takes {took_ms:.0f} ms")
@@ -63,8 +66,8 @@ def _version(answer: Probed) -> Finding:
     return ok("version of the service", __version__)
 
 
-def _ready(url: str) -> Finding:
-    answer = ask(url.rstrip("/"), "/readyz", TIMEOUT_S)
+def _ready(url: str, tls: ClientTls | None) -> Finding:
+    answer = ask(url.rstrip("/"), "/readyz", TIMEOUT_S, tls)
     reasons = answer.body.get("reasons") if isinstance(answer.body, dict) else None
     if answer.who is not Who.TMS:
         return problem("readiness", answer.found, answer.next)

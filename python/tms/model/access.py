@@ -111,9 +111,14 @@ class Identity:
     grants: tuple[Grant, ...] = ()
 
 
+def is_principal(name: str) -> bool:
+    """Whether this is the name of a principal."""
+    return _PRINCIPAL.fullmatch(name) is not None
+
+
 def check_principal(name: str) -> str:
     """The name itself. Raises `Invalid`."""
-    if not isinstance(name, str) or not _PRINCIPAL.fullmatch(name):
+    if not isinstance(name, str) or not is_principal(name):
         raise Invalid(
             "A principal is 1 to 128 of A-Z a-z 0-9 _ . @ -, and begins with a letter, a digit or "
             f"_, got {name!r:.80}.",

@@ -29,6 +29,7 @@ from tms.errors import ConfigError
 from tms.log.partition import LogLimits
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.service import CdapLimits, RequestLimits
+from tms.tls import ClientTls, ServerTls
 
 ENV_PREFIX = "TMS__"
 _SEPARATOR = "__"
@@ -65,7 +66,7 @@ class ServerSection(_Section):
     confirm_clock: bool = False
     take_over: bool = False
     instance: str = Field(default="", pattern=r"^[A-Za-z0-9_.:-]{0,128}$")
-    advertise: str = Field(default="", pattern=r"^$|^http://[^/?#\s]+$")
+    advertise: str = Field(default="", pattern=r"^$|^https?://[^/?#\s]+$")
     capacity: int = Field(default=1, ge=1, le=CAPACITY_MAX)
     workers: int = Field(default=1, ge=1, le=64)
     session_s: float = Field(default=SESSION_S, ge=0.1, le=600)
@@ -178,6 +179,38 @@ class TephraSection(_Section):
         return FrameLimits(clients_max, self.workers, self.frame_timeout_s, allow)
 
 
+class TlsSection(_Section):
+    """With a certificate the service speaks TLS only."""
+
+    cert: str = ""
+    key: str = ""
+    client_ca: str = ""
+    client_auth: Literal["", "required", "optional"] = ""  # required, once there is a client_ca
+    ca: str = ""
+
+    @model_validator(mode="after")
+    def _there_is_a_certificate(self) -> Self:
+        for name in ("key", "client_ca", "client_auth"):
+            if not self.cert and getattr(self, name):
+                raise ValueError(f"{name} is given without a certificate; give --tls-cert too")
+        if self.client_auth and not self.client_ca:
+            raise ValueError(
+                "client_auth is given, but no CA that signs clients' certificates; give "
+                "--tls-client-ca too"
+            )
+        return self
+
+    def own(self) -> ServerTls | None:
+        """What its listener has; none: it speaks no TLS."""
+        if not self.cert:
+            return None
+        return ServerTls(self.cert, self.key, self.client_ca, self.client_auth != "optional")
+
+    def peers(self) -> ClientTls:
+        """How it asks other instances: as who it is itself."""
+        return ClientTls(self.ca, self.cert, self.key)
+
+
 class EngineSection(_Section):
     """Bounds of the engine."""
 
@@ -250,8 +283,8 @@ class Settings(_Section):
     """Everything that can be configured; see docs/operations.md. `load` reads it."""
 
     data: Path | None = None
-    store: str = Field(default="", pattern=r"^$|^hbase://")
-    cluster: str = Field(default="", pattern=r"^$|^zookeeper://")
+    store: str = Field(default="", pattern=r"^$|^hbases?://")
+    cluster: str = Field(default="", pattern=r"^$|^zookeepers?://")
     server: ServerSection = ServerSection()
     limits: LimitsSection = LimitsSection()
     engine: EngineSection = EngineSection()
@@ -259,6 +292,7 @@ class Settings(_Section):
     hbase: HBaseSection = HBaseSection()
     cdap: CdapSection = CdapSection()
     tephra: TephraSection = TephraSection()
+    tls: TlsSection = TlsSection()
 
     @model_validator(mode="after")
     def _there_is_one_place(self) -> Self:
@@ -297,10 +331,11 @@ def load(file: Path | None, flags: Mapping[str, object]) -> Settings:
 
 def flag_of(key: str) -> str:
     """The flag that says this key: its last part; with the section before it where another section
-    has the same, other than `server`."""
+    has the same, other than `server`, and for `tls`, as clients have --cert and --key."""
     section, _, last = key.rpartition(".")
     alone = sum(other.rpartition(".")[2] == last for other in _known_keys()) == 1
-    name = last if alone or section == "server" else f"{section}-{last}"
+    short = section == "server" or (alone and section != "tls")
+    name = last if short else f"{section}-{last}"
     return f"--{name.replace('_', '-')}"
 
 

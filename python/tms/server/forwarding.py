@@ -18,6 +18,7 @@ import httptools
 from tms.api import routes
 from tms.errors import Unavailable
 from tms.server.http.exchange import Disconnected, Exchange, settle
+from tms.tls import ClientTls, fault_of
 
 HOP = routes.HOP_HEADER.lower().encode()  # in a request of another instance
 CONNECT_S = 5.0
@@ -69,10 +70,12 @@ class _Line(NamedTuple):
 
 class Forwarding:
     """Forwards requests. Used by the event loop's thread only. `timeout_s`: until an answer
-    begins. With a `peer_secret` the other instance believes who it is that asks."""
+    begins; `tls`: for instances whose address is https. With a `peer_secret` the other instance
+    believes who it is that asks."""
 
-    def __init__(self, timeout_s: float, peer_secret: str = "") -> None:
+    def __init__(self, timeout_s: float, tls: ClientTls, peer_secret: str = "") -> None:
         self._timeout_s = timeout_s
+        self._tls = tls
         self._peer_secret = peer_secret.encode()
         self._idle: dict[str, list[_Line]] = {}
 
@@ -104,7 +107,8 @@ class Forwarding:
                 return line
             line.writer.transport.abort()
         url = urlsplit(address)
-        opening = asyncio.open_connection(url.hostname, url.port, limit=READ_BYTES)
+        context = self._tls.context() if url.scheme == "https" else None
+        opening = asyncio.open_connection(url.hostname, url.port, limit=READ_BYTES, ssl=context)
         connecting = asyncio.ensure_future(opening)
         try:
             await asyncio.wait([connecting], timeout=CONNECT_S)
@@ -113,8 +117,9 @@ class Forwarding:
                 raise TimeoutError(f"nothing for {CONNECT_S} s")
             reader, writer = connecting.result()
         except OSError as exc:
+            why = fault_of(exc, address) or exc
             raise Unavailable(
-                f"{owner}, which keeps this, is not reached at {address} ({exc}). Try again."
+                f"{owner}, which keeps this, is not reached at {address} ({why}). Try again."
             ) from exc
         return _Line(reader, writer)
 

@@ -1,7 +1,8 @@
 """Who asks, and whether that one may: every decision about access is made here, from the
 declaration of the operation.
 
-    token ─▶ principal ─▶ verb and resource of the operation ─▶ a grant, or 403 ─▶ audit log
+    token, or client certificate ─▶ principal
+    principal, and verb and resource of the operation ─▶ a grant, or 403 ─▶ audit log
     instance of the cluster, by the secret that is in the store ─▶ for whom it asks
 
 Invariants
@@ -34,7 +35,7 @@ from tms.errors import (
     Unauthenticated,
 )
 from tms.events import EventLog
-from tms.model.access import Access
+from tms.model.access import Access, is_principal
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, CommitResult
 from tms.server.forwarding import PEER, PRINCIPAL
@@ -125,13 +126,17 @@ class Guard:
             exchange.principal = exchange.headers.get(PRINCIPAL, INSTANCE).decode("latin-1")
             return
         try:
-            exchange.principal = self._principal(exchange.headers.get(AUTHORIZATION))
+            exchange.principal = self._principal(exchange)
         except Unauthenticated:
             await self._slow_down(exchange)
             raise
 
-    def _principal(self, authorization: bytes | None) -> str:
+    def _principal(self, exchange: Exchange) -> str:
+        authorization = exchange.headers.get(AUTHORIZATION)
         if authorization is None:
+            name = exchange.peer_certificate_name
+            if name is not None and is_principal(name):
+                return name
             raise Unauthenticated(
                 "This service wants to know who asks: send `Authorization: Bearer TOKEN`, "
                 "tms.connect(url, token=…), or TMS_TOKEN. An administrator makes one with `tms "
@@ -278,7 +283,7 @@ class Guard:
         if PEER in exchange.headers and self._is_peer(exchange):
             return True  # the instance that asks looks after it
         try:
-            return self._principal(exchange.headers.get(AUTHORIZATION)) == exchange.principal
+            return self._principal(exchange) == exchange.principal
         except TMSError:
             return False
 

@@ -35,12 +35,14 @@ from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
 from tms.server import logs, memory
 from tms.server.app import App
+from tms.server.certificates import Certificates
 from tms.server.config import HBaseSection, Settings
 from tms.server.http.listening import BACKLOG, HttpServer
-from tms.server.service import AccessLimits, Service
+from tms.server.service import AccessLimits, NetworkOptions, Service
 from tms.store.base import Map, Store
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
+from tms.tls import ClientTls
 from tms.topics.sweep import open_metadata
 
 if TYPE_CHECKING:
@@ -55,6 +57,9 @@ _STORE_RETRY_S = 2.0
 def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
     logs.configure(settings.server.log_level, settings.server.log_format)
+    _check_certificates(settings)
+    if settings.tls.cert:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the files are looked at
     with contextlib.ExitStack() as listeners:
         listener = listeners.enter_context(listen(settings.server.host, settings.server.port))
         foreign = _listen_for_tephra(settings)
@@ -65,7 +70,7 @@ def serve(settings: Settings) -> None:
 
             supervise(settings, listener, foreign)
         else:
-            open_ = partial(_open_in_time, settings, url_of(listener))
+            open_ = partial(_open_in_time, settings, url_of(listener, settings))
             run_service(settings, [listener], foreign, open_)
     _log.info("stopped")
 
@@ -101,7 +106,7 @@ def run_service(
             limits.requests(),
             limits.connections(descriptors // 2),
             cdap,
-            access if settings.server.is_guarded else None,
+            NetworkOptions(access if settings.server.is_guarded else None, settings.tls.peers()),
         )
         if settings.server.is_open:
             service.warnings.append(
@@ -112,7 +117,7 @@ def run_service(
         if foreign is not None:
             tephra = _tephra(settings, service, foreign, descriptors // 8)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(service, settings.server.drain_s, listeners, tephra))
+            runner.run(_serve(service, settings, listeners, tephra))
     finally:
         engine.close()
 
@@ -134,31 +139,43 @@ def welcome(settings: Settings, records: AccessRecords) -> None:
 
 async def _serve(
     service: Service,
-    drain_s: float,
+    settings: Settings,
     listeners: Sequence[socket.socket],
     tephra: "TephraServer | None",
 ) -> None:
-    server = Server(service, drain_s, tephra)
+    own = settings.tls.own()
+    certificates = None if own is None else Certificates(own)
+    server = Server(service, settings.server.drain_s, tephra, certificates)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.ask_to_stop)
-    trimming = asyncio.create_task(memory.trim_regularly(service))
+    beside = [asyncio.create_task(memory.trim_regularly(service))]
+    if certificates is not None:
+        loop.add_signal_handler(signal.SIGHUP, certificates.ask_to_look)
+        beside.append(asyncio.create_task(certificates.watch()))
     try:
         await server.serve(*listeners)
     finally:
-        trimming.cancel()
+        for task in beside:
+            task.cancel()
 
 
 class Server:
-    """The service on its listener, with Tephra's beside it. Made on the event loop that serves."""
+    """The service on its listener, with TLS if it has certificates, and Tephra's beside it. Made on
+    the event loop that serves."""
 
     def __init__(
-        self, service: Service, drain_s: float, tephra: "TephraServer | None" = None
+        self,
+        service: Service,
+        drain_s: float,
+        tephra: "TephraServer | None" = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._service = service
+        self._scheme = "http" if certificates is None else "https"
         self._drain_s = drain_s
         self._tephra = tephra
-        self._http = HttpServer(App(service), service.watchdog, drain_s)
+        self._http = HttpServer(App(service), service.watchdog, drain_s, certificates)
         self._ending: asyncio.Task[None] | None = None
 
     def ask_to_stop(self) -> None:
@@ -173,7 +190,7 @@ class Server:
             if self._tephra is not None:
                 await self._tephra.start()
                 also["tephra_port"] = self._tephra.port
-            _log.info("ready", url=url_of(listeners[0]), **also)
+            _log.info("ready", url=_url(self._scheme, listeners[0]), **also)
 
         try:
             await self._http.serve(listeners, ready, self._drain)
@@ -228,22 +245,32 @@ def _instance(
 
     ensemble, server = Ensemble.parse(settings.cluster), settings.server
     address = server.advertise or address
-    id = server.instance or address.removeprefix("http://")
+    id = server.instance or address.partition("://")[2]
     record = InstanceRecord(id, address, tms.__version__, server.capacity)
-    connect = partial(ensemble.session, server.session_s)
+    connect = partial(ensemble.session, server.session_s, settings.tls.peers())
     member = ZooKeeperMember(connect, ensemble.folder, record, server.session_s)
     metadata = open_metadata(store)
     ownership = Ownership(metadata, clock, id, config.owner, shared_by=ensemble.folder)
     ownership.take(server.take_over)
     ownership.start()
     lifetime_ms = config.transaction_lifetime_ms
-    return Cluster(metadata, clock, member, ownership, peers(metadata), lifetime_ms)
+    ask = peers(metadata, settings.tls.peers())
+    return Cluster(metadata, clock, member, ownership, ask, lifetime_ms)
 
 
-def peers(metadata: Map) -> Callable[[InstanceRecord], HttpPeer]:
+def peers(metadata: Map, tls: ClientTls) -> Callable[[InstanceRecord], HttpPeer]:
     """Instances, as this one asks them."""
     secret = peer_secret(metadata)
-    return lambda record: HttpPeer(record.id, record.address, secret)
+    return lambda record: HttpPeer(record.id, record.address, secret, tls)
+
+
+def _check_certificates(settings: Settings) -> None:
+    """Raise `ConfigError` for files that cannot be used, before anything is opened."""
+    own, others = settings.tls.own(), settings.tls.peers()
+    if own is not None:
+        own.context()
+    if others.ca or others.cert:
+        others.context()
 
 
 def _engine(
@@ -257,16 +284,21 @@ def _engine(
         raise
 
 
-def url_of(listener: socket.socket) -> str:
-    """Where a bound listener is reached."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def url_of(listener: socket.socket, settings: Settings, host: str = "") -> str:
+    """Where a bound listener is reached, by another name of its `host` if that is given."""
+    return _url("https" if settings.tls.cert else "http", listener, host)
+
+
+def _url(scheme: str, listener: socket.socket, host: str = "") -> str:
+    bound, port = listener.getsockname()[:2]
+    host = host or bound
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def open_store(settings: Settings, clock: Clock, descriptors: int) -> Store:
     """The store that the settings name."""
     if settings.data is None:
-        return _open_hbase(settings.store, settings.hbase, clock)
+        return _open_hbase(settings.store, settings.hbase, clock, settings.tls.peers())
     try:
         return LevelDBStore(
             settings.data,
@@ -289,12 +321,12 @@ def leveldb_limits(settings: Settings, descriptors: int) -> LevelDBLimits:
     )
 
 
-def _open_hbase(url: str, section: HBaseSection, clock: Clock) -> Store:
+def _open_hbase(url: str, section: HBaseSection, clock: Clock, tls: ClientTls) -> Store:
     from tms.store.hbase.store import HBaseStore
     from tms.store.hbase.thrift.pool import Limits  # loads the driver, which others need not
 
     limits = Limits(section.connect_timeout_s, section.call_timeout_s, section.connections)
-    return HBaseStore(url, clock=clock, limits=limits)
+    return HBaseStore(url, clock=clock, limits=limits, tls=tls)
 
 
 def listen(host: str, port: int, option: str = "--port (server.port)") -> socket.socket:

@@ -160,6 +160,11 @@ class Metrics(Collector):
             "Connections closed because the other side was too slow.",
             self._watchdog.cut_off,
         )
+        yield CounterMetricFamily(
+            "tms_tls_handshakes_failed",
+            "Connections whose TLS handshake failed.",
+            self._watchdog.handshakes_failed,
+        )
         yield GaugeMetricFamily(
             "tms_http_connections", "Connections open now.", len(self._watchdog.connections)
         )

@@ -19,6 +19,7 @@ from tms.server.http.exchange import settle, settle_from_thread
 from tms.server.http.request import Body, Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.metrics import Metrics
+from tms.tls import ClientTls
 
 UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
 QUICK_BLOCKS_MAX = 64  # of a request, and
@@ -69,6 +70,13 @@ class AccessLimits(NamedTuple):
     audit: bool = False
 
 
+class NetworkOptions(NamedTuple):
+    """Whom a service lets in, and how it reaches other instances."""
+
+    access: AccessLimits | None = None  # None: everybody may do everything
+    peers: ClientTls = ClientTls()
+
+
 class OwnershipCheck:
     """Whether this process owns the store, looked up once for all requests that wait for it. Used
     by the event loop's thread."""
@@ -110,7 +118,7 @@ class Service:
         limits: RequestLimits,
         connection_limits: ConnectionLimits,
         cdap: CdapLimits | None = None,
-        access: AccessLimits | None = None,
+        network: NetworkOptions | None = None,
     ) -> None:
         self.cdap = cdap or CdapLimits()
         self.engine = engine
@@ -140,10 +148,14 @@ class Service:
         self.draining = False
         self.warnings: list[str] = []  # of how the service was started
         self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken
-        secret = "" if access is None else engine.access.peer_secret()
-        self.guard = None if access is None else Guard(engine.access, clock, secret, access.audit)
-        waits_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
-        self.forwarding = Forwarding(waits_s, secret)
+        network = network or NetworkOptions()
+        access, secret = network.access, ""
+        self.guard: Guard | None = None
+        if access is not None:
+            secret = engine.access.peer_secret()
+            self.guard = Guard(engine.access, clock, secret, access.audit)
+        timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
+        self.forwarding = Forwarding(timeout_s, network.peers, secret)
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None
 
     def reasons(self) -> list[str]:

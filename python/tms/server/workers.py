@@ -96,6 +96,8 @@ def supervise(settings: Settings, listener: socket.socket, foreign: socket.socke
         supervisor = Supervisor(records, clock, settings.server.workers, start, silent_s)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: supervisor.ask_to_stop())
+        if settings.tls.cert:
+            signal.signal(signal.SIGHUP, lambda *_: supervisor.pass_on(signal.SIGHUP))
         supervisor.run()
     finally:
         store.close()
@@ -103,16 +105,14 @@ def supervise(settings: Settings, listener: socket.socket, foreign: socket.socke
 
 def work(order: WorkerOrder) -> None:
     """Serve as a worker until a signal comes."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are certificates to look at
     settings = Settings.model_validate_json(order.settings)
     logs.configure(settings.server.log_level, settings.server.log_format)
     own = listen(settings.server.host, 0)
     listeners = [socket.socket(fileno=order.listener), own]
     foreign = None if order.foreign is None else socket.socket(fileno=order.foreign)
-    address = url_of(own)
-    if settings.server.advertise:  # the machine, as others see it
-        host = urlsplit(settings.server.advertise).hostname
-        port = own.getsockname()[1]
-        address = f"http://[{host}]:{port}" if ":" in str(host) else f"http://{host}:{port}"
+    # The machine, as others see it.
+    address = url_of(own, settings, urlsplit(settings.server.advertise).hostname or "")
     open_ = partial(_open, settings, order, address)
     run_service(settings, listeners, foreign, open_, welcomes=False)
 
@@ -135,7 +135,8 @@ def _open(
     ownership = Ownership(records, clock, id, config.owner, shared_by=SHARED_BY)
     ownership.take()
     lifetime_ms = config.transaction_lifetime_ms
-    return store, WorkerCluster(records, clock, member, ownership, peers(records), lifetime_ms)
+    ask = peers(records, settings.tls.peers())
+    return store, WorkerCluster(records, clock, member, ownership, ask, lifetime_ms)
 
 
 def main() -> None:

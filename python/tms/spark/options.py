@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from tms.errors import Invalid, TMSError
 from tms.model.quantity import milliseconds
 from tms.model.topic import TopicName
+from tms.tls import ClientTls
 
 STREAMS, BATCHES = "streams", "batch queries"
 _SHOWN_CHARS = 120
@@ -118,6 +119,27 @@ def token(option: str, text: str) -> str:
     if not re.fullmatch(r"[!-~]*", text):
         raise Invalid(f"The option {option} is not printable ASCII.", field=option)
     return text
+
+
+def _file(option: str, text: str) -> str:
+    """The path of a file that every machine of Spark has."""
+    return text
+
+
+TLS_OPTIONS = [
+    Option("tms.tls.ca", _file),
+    Option("tms.tls.cert", _file),
+    Option("tms.tls.key", _file),
+]
+
+
+def tls_of(values: Mapping[str, Any]) -> ClientTls:
+    """What `TLS_OPTIONS` say, or else the environment where the query is made. Raises `Invalid`."""
+    ca, cert, key = (values[option.name] for option in TLS_OPTIONS)
+    try:
+        return ClientTls.of(ca, (cert or "", key) if key else cert)
+    except TMSError as error:
+        raise Invalid(f"The option tms.tls.key: {error.message}", field="tms.tls.key") from error
 
 
 def service_url(option: str, text: str) -> str:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tms.api import routes
@@ -19,6 +20,10 @@ from tms.api.operations import Kept
 from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError
 from tms.model.topic import TopicName
+from tms.tls import ClientTls
+
+if TYPE_CHECKING:
+    import ssl
 
 SHUNNED_S = 10.0
 PLACES_MAX = 100_000  # whose owners are known; with one more all are learned anew
@@ -27,9 +32,11 @@ Place = tuple[TopicName, int] | Kept  # a partition, or something else that one 
 
 
 class ServiceAddress:
-    """Where the service is, from its URL. Raises `ConfigError`."""
+    """Where the service is, from its URL. `given`: by whoever uses it, not learned from others.
+    Raises `ConfigError`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, given: bool = True) -> None:
+        self.given = given
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
@@ -64,7 +71,8 @@ class ServiceAddresses:
     """The instances of a service, and the one that is used for what no owner is known of.
     Thread-safe. Raises `ConfigError`."""
 
-    def __init__(self, urls: str, clock: Clock | None = None) -> None:
+    def __init__(self, urls: str, clock: Clock | None = None, tls: ClientTls | None = None) -> None:
+        self.tls = tls or ClientTls()
         self._given = [ServiceAddress(url.strip()) for url in urls.split(",")]
         self.now = self._given[0]
         self._clock = clock or SystemClock()
@@ -73,6 +81,10 @@ class ServiceAddresses:
         self._by_url = {address.url: address for address in self._given}
         self._owners: dict[Place, ServiceAddress] = {}
         self._shunned: dict[ServiceAddress, float] = {}  # until when
+
+    def context(self, address: ServiceAddress) -> "ssl.SSLContext | None":
+        """For a connection to it; None where there is no TLS. Raises `ConfigError`."""
+        return self.tls.context() if address.tls else None
 
     def of(self, places: Sequence[Place]) -> ServiceAddress:
         """Where to send a request that concerns these places; as long as nothing was said it is
@@ -97,7 +109,7 @@ class ServiceAddresses:
             if "://" not in url:
                 continue
             with suppress(ConfigError):
-                owner = ServiceAddress(url)
+                owner = ServiceAddress(url, given=False)
                 if owner.is_local and not self._given[0].is_local:
                     continue
                 self._learn(

@@ -13,7 +13,6 @@ Invariants
 
 import asyncio
 import os
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -182,7 +181,7 @@ class AsyncHttpChannel:
                     lambda: _AsyncLine(target, avoid),
                     target.host,
                     target.port,
-                    ssl=ssl.create_default_context() if target.tls else None,
+                    ssl=self._addresses.context(target),
                 )
         except OSError as exc:
             avoid(target)

@@ -207,8 +207,9 @@ class HttpChannel:
         return pending
 
     def _connect(self, address: ServiceAddress) -> HttpConnection:
+        context = self.addresses.context(address)
         try:
-            return HttpConnection(address, self._clock, self._send_s_max, BODIES_KEPT)
+            return HttpConnection(address, self._clock, self._send_s_max, BODIES_KEPT, context)
         except (Unavailable, TimedOut):
             self.addresses.avoid(address)
             raise

@@ -11,6 +11,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tms import forks
 from tms.client.http.addresses import ServiceAddress
@@ -19,6 +20,10 @@ from tms.client.http.exchange import Response
 from tms.clock import Clock
 from tms.errors import ConfigError, TimedOut, TMSError, Unavailable
 from tms.model.message import Buffer
+from tms.tls import fault_of
+
+if TYPE_CHECKING:
+    import ssl
 
 CONNECT_S_MAX = 5.0
 _BUFFERS_PER_SEND = 64
@@ -40,11 +45,9 @@ def connect_error(exc: Exception, target: ServiceAddress, timeout_s: float) -> T
 
 def exchange_error(exc: Exception, target: ServiceAddress) -> TMSError:
     """What it means that a connection failed with a request under way."""
-    reason = getattr(exc, "reason", "") or ""
-    if "WRONG_VERSION" in reason or "HTTP_REQUEST" in reason or "RECORD_LAYER" in reason:
-        return ConfigError(f"{target.url} does not speak TLS; write http:// instead of https://.")
-    if "CERTIFICATE" in reason:
-        return ConfigError(f"The certificate of {target.url} is not trusted: {exc}.")
+    fault = fault_of(exc, target.url)
+    if fault is not None:  # where others have sent us it is theirs, and there is another way
+        return fault if target.given else Unavailable(fault.message)
     return Unavailable(
         f"The connection to {target.url} was lost before the answer came ({exc}).",
         outcome="unknown",
@@ -66,7 +69,12 @@ class HttpConnection:
     goes with whoever has it, closed or not."""
 
     def __init__(
-        self, target: ServiceAddress, clock: Clock, timeout_s: float, bodies_kept: int = 0
+        self,
+        target: ServiceAddress,
+        clock: Clock,
+        timeout_s: float,
+        bodies_kept: int = 0,
+        context: "ssl.SSLContext | None" = None,
     ) -> None:
         self.target = target
         self._clock = clock
@@ -78,11 +86,10 @@ class HttpConnection:
         try:
             self._socket = socket.create_connection((target.host, target.port), wait_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if target.tls:
+            if context is not None:
                 import ssl
 
                 self._not_yet += (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-                context = ssl.create_default_context()
                 self._socket = context.wrap_socket(self._socket, server_hostname=target.host)
         except OSError as exc:
             raise connect_error(exc, target, wait_s) from exc
@@ -138,7 +145,10 @@ class HttpConnection:
                     raise self.failure from None
                 return None
             except OSError as exc:
-                raise self.failure or exchange_error(exc, self.target) from exc
+                error = exchange_error(exc, self.target)
+                if isinstance(error, ConfigError):  # it says why sending failed
+                    raise error from exc
+                raise self.failure or error from exc
             if count:
                 self._answers.extend(self._reader.buffer_updated(count))
             elif (last := self._reader.end()) is not None:

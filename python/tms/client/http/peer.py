@@ -28,6 +28,7 @@ from tms.model.snapshot import Fate, Isolation, View
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult
 from tms.retrying import is_retriable, retrying
+from tms.tls import ClientTls
 
 TIMEOUT_S = 10.0  # of a request to another instance
 STORE_TIMEOUT_S = 30.0
@@ -99,8 +100,11 @@ class HttpPeer(HttpTransport, PeersApi):
     """The instance `name` at `address`. Thread-safe. The `secret` of the cluster shows it that an
     instance asks."""
 
-    def __init__(self, name: str, address: str, secret: str = "") -> None:
-        super().__init__(address, timeout_s=TIMEOUT_S, token="")
+    def __init__(
+        self, name: str, address: str, secret: str = "", tls: ClientTls | None = None
+    ) -> None:
+        super().__init__(address, timeout_s=TIMEOUT_S, token="", tls=tls)
+        self.addresses.now.given = False  # what is wrong there is no fault of who asks here
         self.name, self.address = name, address
         self._channels: deque[AsyncHttpChannel] = deque()  # of watches that have ended
         self._watching: set[AsyncHttpChannel] = set()

@@ -66,6 +66,7 @@ from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
 from tms.retrying import is_retriable, retrying
+from tms.tls import ClientTls
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -110,9 +111,10 @@ class HttpTransport(TopicsApi):
         timeout_s: float = TIMEOUT_S,
         clock: Clock | None = None,
         token: str | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
-        self.addresses = ServiceAddresses(url, self.clock)
+        self.addresses = ServiceAddresses(url, self.clock, tls)
         self.timeout_s = timeout_s
         address = self.addresses.now
         self.calls = Calls(address.authority, address.url, token_of(token))
@@ -287,7 +289,8 @@ class HttpTransport(TopicsApi):
             if connection.usable:
                 return connection
             connection.close()
-        return HttpConnection(address, self.clock, timeout_s)
+        context = self.addresses.context(address)
+        return HttpConnection(address, self.clock, timeout_s, context=context)
 
 
 class _Port:

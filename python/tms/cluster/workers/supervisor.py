@@ -82,6 +82,14 @@ class Supervisor:
         """Let the workers end; asked again, at once; asked for the third time they are killed."""
         self._asked += 1
 
+    def pass_on(self, number: int) -> None:
+        """A signal to the workers that work; one that begins will find what it is about."""
+        for worker in self._workers:
+            process = worker.process
+            if process is not None and worker.id in self._members.ids:
+                with suppress(ProcessLookupError):
+                    process.send_signal(number)
+
     def run(self) -> None:
         """Until asked to stop, and all workers have ended. Raises `Unavailable` when they end
         before any of them works."""

@@ -67,6 +67,11 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     _sleeping: "asyncio.Future[None] | None" = None
     _news: "asyncio.Future[None] | None" = None  # of the body, for who waits for it
 
+    @property
+    def peer_certificate_name(self) -> str | None:
+        """Whose certificate the client has, which was verified; see `tls.certificate_name`."""
+        return self.connection.peer_certificate_name
+
     # -- the connection's side -----------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:

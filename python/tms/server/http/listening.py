@@ -14,7 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from tms.events import EventLog
+from tms.server.certificates import Certificates
 from tms.server.http.protocol import Application, ClientConnection
+from tms.server.http.tls import TlsLayer
 from tms.server.http.watchdog import Watchdog
 
 BACKLOG = 2_048
@@ -23,12 +25,19 @@ _log = EventLog("tms.server")
 
 
 class HttpServer:
-    """Made and used on one event loop, of any thread."""
+    """Made and used on one event loop, of any thread. With `certificates` it speaks TLS only."""
 
-    def __init__(self, application: Application, watchdog: Watchdog, drain_s: float) -> None:
+    def __init__(
+        self,
+        application: Application,
+        watchdog: Watchdog,
+        drain_s: float,
+        certificates: Certificates | None = None,
+    ) -> None:
         self._application = application
         self._watchdog = watchdog
         self._drain_s = drain_s
+        self._certificates = certificates
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked = asyncio.Event()
@@ -57,8 +66,9 @@ class HttpServer:
         """Serve until asked to stop. `ready` is awaited once requests are answered, `drain` called
         when no more are to be begun."""
         self._watchdog.start(self._loop)
+        accept = self._connection if self._certificates is None else self._tls_connection
         servers = [
-            await self._loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+            await self._loop.create_server(accept, sock=listener, backlog=BACKLOG)
             for listener in listeners
         ]
         try:
@@ -97,6 +107,10 @@ class HttpServer:
 
     def _connection(self) -> ClientConnection:
         return ClientConnection(self._application, self._watchdog, self._loop, self._tasks)
+
+    def _tls_connection(self) -> TlsLayer:
+        assert self._certificates is not None, "else there are plain ones only"
+        return TlsLayer(self._connection(), self._certificates.newest)
 
     def _shut_down_connections(self) -> None:
         for connection in list(self._watchdog.connections):

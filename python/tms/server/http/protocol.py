@@ -27,7 +27,7 @@ PIPELINE_MAX = 32
 TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
 BODY_BUFFER_BYTES = 64 << 10  # more than this that nobody has read pauses the sender
 WRITE_BUFFER_BYTES = 8 << 10  # more than this unsent pauses the answer
-_TLS_HANDSHAKE = 0x16
+TLS_HANDSHAKE = 0x16
 _ONCE = frozenset((b"host", b"content-type", b"content-encoding", b"idempotency-key"))
 
 Application = Callable[[Exchange], Awaitable[None]]
@@ -37,6 +37,7 @@ class ClientConnection(asyncio.Protocol):
     """One client connection. `tasks` has the requests that wait for something."""
 
     transport: asyncio.Transport
+    peer_certificate_name: str | None = None  # of a client whose certificate was verified
 
     def __init__(
         self,
@@ -122,9 +123,10 @@ class ClientConnection(asyncio.Protocol):
     def _reason(self, exc: httptools.HttpParserError, data: bytes) -> TMSError:
         if isinstance(exc.__context__, TMSError):
             return exc.__context__
-        if data[0] == _TLS_HANDSHAKE:
+        if data[0] == TLS_HANDSHAKE:
             return Malformed(
-                "This is a TLS handshake, but the port speaks plain HTTP: use http://."
+                "This is a TLS handshake, but the port speaks plain HTTP: write http:// instead of "
+                "https://, or start the service with --tls-cert and --tls-key."
             )
         if isinstance(exc, httptools.HttpParserInvalidMethodError):
             return NotImplementedMethod("The request's method is none of HTTP's.")
@@ -263,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if exchange is not None and not exchange.keep_alive:
-            self._linger()
+            self.linger()
         elif self._queued:
             self._running = self._fresh = self._queued.popleft()
             self._loop.call_soon(self._begin)
@@ -282,7 +284,7 @@ class ClientConnection(asyncio.Protocol):
         ):  # its body will never be complete
             newest.fail(error)
             if newest.response_complete:
-                self._linger()
+                self.linger()
                 return
         self._refusal = error
         if self._running is None:
@@ -296,9 +298,10 @@ class ClientConnection(asyncio.Protocol):
         )
         head = routes.STATUS_LINES[status] + self.watchdog.head + lines.encode()
         self.write(head + body)
-        self._linger()
+        self.linger()
 
-    def _linger(self) -> None:
+    def linger(self) -> None:
+        """Nothing more is answered: close once the client has read what it was sent."""
         self._progress.phase, self._progress.moved = Phase.LINGER, True
         if self._eof:
             self.transport.close()

@@ -9,11 +9,13 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from tms.clock import Clock
+from tms.events import EventLog
 
 if TYPE_CHECKING:
     from tms.server.http.protocol import ClientConnection
 
 TICK_S = 0.5
+_log = EventLog("tms.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Watchdog:
         self.connections: set[ClientConnection] = set()
         self.refused = 0
         self.cut_off = 0
+        self.handshakes_failed = 0
+        self._told = False  # of one since the last look
         self.short = False  # whether memory for answers was refused since the last look
         self.refusals: Callable[[], int] = lambda: 0  # how often it was refused so far
         self._refusals = 0
@@ -53,10 +57,18 @@ class Watchdog:
         """A name for a request, unique over restarts as far as 32 random bits go."""
         return f"{self._run_id}-{next(self._ids):x}"
 
+    def handshake_failed(self, error: Exception) -> None:
+        """A client and the service do not agree on TLS; told at most once in a look's time."""
+        self.handshakes_failed += 1
+        if not self._told:
+            self._told = True
+            _log.info("tls_handshake_failed", why=str(error)[:200], count=self.handshakes_failed)
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin looking."""
         self._timer = loop.call_later(TICK_S, self.start, loop)
         now = loop.time()
+        self._told = False
         self.head = f"date: {formatdate(self._clock.now_ms() / 1_000, usegmt=True)}\r\n".encode()
         refusals = self.refusals()
         self.short, self._refusals = refusals > self._refusals, refusals

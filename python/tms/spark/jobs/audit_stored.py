@@ -44,7 +44,7 @@ def planned(place: TopicPlace, topic: str, at_least: int) -> list[Split]:
             ends = topics.offsets(topic, Position.latest())
             ranges = {p: (min(starts[p], end), end) for p, end in ends.items()}
             return topics.splits(topic, ranges, at_least)
-    with closing(HttpTransport(place.url, token=place.token)) as transport:
+    with closing(HttpTransport(place.url, token=place.token, tls=place.tls)) as transport:
         name = TopicName.parse(topic)
         starts = transport.offsets(name, Position.earliest(), Isolation.UNCOMMITTED)
         ends = transport.offsets(name, Position.latest(), Isolation.UNCOMMITTED)
@@ -62,7 +62,7 @@ def checked(place: TopicPlace, split: Split, dense: bool) -> RangeAudit:
             except DataCorrupt as error:
                 checker.unreadable(checker.at, split.stop, error.message)
         return checker.ended()
-    with closing(HttpTransport(place.url, token=place.token)) as transport:
+    with closing(HttpTransport(place.url, token=place.token, tls=place.tls)) as transport:
         for blocks in _Stored(transport, split).pieces():
             if isinstance(blocks, Unreadable):
                 checker.unreadable(*blocks)

@@ -60,7 +60,7 @@ def restore(
             topic=wanted,
         )
     rows = archived(spark, directory).where(f"topic = '{wanted}'")
-    with closing(HttpTransport(url, token=token or "")) as transport:
+    with closing(HttpTransport(url, token=token or "", tls=subject.place.tls)) as transport:
         partitions = _prepared(transport, name, there[wanted], append)
     same = partitions == there[wanted]
     partition = (

@@ -5,7 +5,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tms.errors import Invalid
-from tms.spark.options import Option, OptionTable, service_url, token, topic_name
+from tms.spark.options import (
+    TLS_OPTIONS,
+    Option,
+    OptionTable,
+    service_url,
+    tls_of,
+    token,
+    topic_name,
+)
+from tms.tls import ClientTls
 
 _OPTIONS = OptionTable(
     "writing",
@@ -13,6 +22,7 @@ _OPTIONS = OptionTable(
         Option("topic", partial(topic_name, written=True), ""),
         Option("tms.url", service_url),
         Option("tms.token", token, ""),
+        *TLS_OPTIONS,
     ],
     {
         "path": "Call save() or start() without a path, and name the topic with `topic`.",
@@ -33,6 +43,7 @@ class WriteOptions:
     url: str
     token: str = field(default="", repr=False)
     topic: str = ""
+    tls: ClientTls = field(default_factory=ClientTls)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -43,4 +54,4 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             "The option tms.url is missing: the service to write to, e.g. http://localhost:7070.",
             field="tms.url",
         )
-    return WriteOptions(values["tms.url"], values["tms.token"], values["topic"])
+    return WriteOptions(values["tms.url"], values["tms.token"], values["topic"], tls_of(values))

@@ -63,7 +63,9 @@ class _Writer:
 
     def _connected(self, timeout_s: float = TIMEOUT_S) -> closing[HttpTransport]:
         options = self._options
-        return closing(HttpTransport(options.url, token=options.token, timeout_s=timeout_s))
+        return closing(
+            HttpTransport(options.url, token=options.token, timeout_s=timeout_s, tls=options.tls)
+        )
 
     def _stage(self, job: Job, batches: Iterator["RecordBatch"], turn: int) -> TaskMessage:
         with self._connected() as transport:

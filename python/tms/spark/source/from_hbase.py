@@ -31,6 +31,7 @@ from tms.spark.source.splitting import weighted_splits
 from tms.spark.source.topics import Split
 from tms.store.base import Store
 from tms.store.hbase import HBaseStore
+from tms.tls import ClientTls
 
 LOOKS_AT_ONCE = 8  # at partitions, by the driver
 
@@ -47,8 +48,9 @@ class HBaseReader:
     """The topics of the HBase at `url`, `hbase://HOST:PORT[/NAMESPACE]`. Raises `ConfigError` when
     TMS's tables are not there, `StorageUnavailable` when HBase is away."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: ClientTls | None = None) -> None:
         self._url = url
+        self._tls = tls
         self._opened: tuple[Store, StoreObserver] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,7 +118,7 @@ class HBaseReader:
 
     def open_store(self) -> Store:
         """The store, opened anew."""
-        return HBaseStore(self._url, watched=False)
+        return HBaseStore(self._url, watched=False, tls=self._tls)
 
     def _where(self, uid: int, split: Split) -> bytes:
         known = self._view.known(uid, split.partition)

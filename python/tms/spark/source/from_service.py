@@ -27,6 +27,7 @@ from tms.retrying import retrying
 from tms.spark.source.losses import created_anew, ends_early
 from tms.spark.source.splitting import even_splits
 from tms.spark.source.topics import Split
+from tms.tls import ClientTls
 
 FETCH_BYTES = 8 << 20
 FIRST_FETCH_BYTES = 1 << 20
@@ -37,8 +38,16 @@ _SLACK = 1.25  # of the estimate how many bytes are left
 class ServiceReader:
     """The topics of the service at `url`."""
 
-    def __init__(self, url: str, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: ClientTls | None = None,
+    ) -> None:
         self._url = url
+        self._tls = tls
         self._token = token or ""
         self._timeout_s = timeout_s
         self._connected: HttpTransport | None = None
@@ -91,7 +100,9 @@ class ServiceReader:
     @property
     def _transport(self) -> HttpTransport:
         if self._connected is None:
-            self._connected = HttpTransport(self._url, token=self._token, timeout_s=self._timeout_s)
+            self._connected = HttpTransport(
+                self._url, token=self._token, timeout_s=self._timeout_s, tls=self._tls
+            )
         return self._connected
 
     def _check_generation(self, split: Split) -> None:

@@ -25,6 +25,7 @@ from tms.model.topic import PARTITIONS_MAX
 from tms.spark.options import (
     BATCHES,
     STREAMS,
+    TLS_OPTIONS,
     Option,
     OptionTable,
     choice,
@@ -32,12 +33,14 @@ from tms.spark.options import (
     flag,
     refuse,
     service_url,
+    tls_of,
     token,
     topic_name,
     whole,
 )
 from tms.spark.rows import WantedColumns
 from tms.spark.source.offsets import Places, parse_key
+from tms.tls import ClientTls
 
 LATEST, EARLIEST = -1, -2  # in place of an offset, as in Kafka
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
@@ -92,6 +95,7 @@ class TopicPlace:
     url: str = ""
     token: str = field(default="", repr=False)
     store: str = ""
+    tls: ClientTls = field(default_factory=ClientTls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +166,12 @@ def _place(values: Mapping[str, Any]) -> TopicPlace:
         )
     if source == "hbase" and values["tms.token"]:
         raise Invalid("The option tms.token goes with source=service.", field="tms.token")
-    return TopicPlace(values["tms.url"] or "", values["tms.token"], values["tms.store"] or "")
+    url, store = values["tms.url"] or "", values["tms.store"] or ""
+    return TopicPlace(url, values["tms.token"], store, tls_of(values))
 
 
 def _store(option: str, text: str) -> str:
-    if not text.startswith("hbase://"):
+    if not text.startswith(("hbase://", "hbases://")):
         raise refuse(option, text, "the Thrift server of HBase: hbase://HOST:PORT")
     return text
 
@@ -307,6 +312,7 @@ _OPTIONS = OptionTable(
         Option("source", choice({"service": "service", "hbase": "hbase"}), "service"),
         Option("tms.url", service_url),
         Option("tms.token", token, ""),
+        *TLS_OPTIONS,
         Option("tms.store", _store),
     ],
     {

@@ -162,10 +162,10 @@ def open_topics(place: TopicPlace) -> TopicReader:
     if place.store:
         from tms.spark.source.from_hbase import HBaseReader
 
-        return HBaseReader(place.store)
+        return HBaseReader(place.store, place.tls)
     from tms.spark.source.from_service import ServiceReader
 
-    return ServiceReader(place.url, place.token)
+    return ServiceReader(place.url, place.token, tls=place.tls)
 
 
 def check_schema(schema: "StructType", options: ReadOptions) -> None:

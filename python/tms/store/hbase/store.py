@@ -27,6 +27,7 @@ from tms.store.hbase.records import RecordMap
 from tms.store.hbase.rows import MESSAGES, METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
 from tms.store.hbase.thrift.connection import INSTALL, types
 from tms.store.hbase.thrift.pool import HBasePlace, Limits, Pool
+from tms.tls import ClientTls
 
 CHECK_S = 10.0  # after so long without a call that succeeded, health is looked at
 RETRY_S = 1.0
@@ -51,8 +52,9 @@ class HBaseStore:
         clock: Clock | None = None,
         limits: Limits | None = None,
         watched: bool = True,
+        tls: ClientTls | None = None,
     ) -> None:
-        self.place = HBasePlace.parse(url)
+        self.place = HBasePlace.parse(url, tls)
         self._clock = clock or SystemClock()
         self._limits = limits or Limits()
         self._pool = Pool(self.place, self._clock, self._limits)

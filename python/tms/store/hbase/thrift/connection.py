@@ -1,8 +1,8 @@
 """One connection to HBase's Thrift 2 server, and what its errors mean: the one file that knows
 thriftpy2.
 
-    binary protocol (strict, version 1) on a plain TCP stream, not framed: a framed server corrupts
-    the attributes of tables and their split keys
+    binary protocol (strict, version 1) on a TCP stream, plain or in TLS, not framed: a framed
+    server corrupts the attributes of tables and their split keys
 
 Invariants
 
@@ -36,6 +36,7 @@ from tms.errors import (
     StorageUnavailable,
     TMSError,
 )
+from tms.tls import ClientTls, fault_of
 
 _PROTOCOL: Any = TCyBinaryProtocol  # it says no types
 _BUFFER_BYTES = 64 << 10
@@ -88,16 +89,26 @@ class ThriftConnection:
     """An open connection. Not thread-safe. Raises `Failure`."""
 
     def __init__(
-        self, host: str, port: int, clock: Clock, connect_s: float, until_s: float
+        self,
+        host: str,
+        port: int,
+        clock: Clock,
+        connect_s: float,
+        until_s: float,
+        tls: ClientTls | None = None,
     ) -> None:
-        self.host, self.port = host, port
+        self.host, self.port, self._place = host, port, f"hbases://{host}:{port}"
         self.used_s = clock.monotonic_s()
         self._clock = clock
         self._service = types().THBaseService
         left_s = max(0.001, min(connect_s, until_s - clock.monotonic_s()))
         try:
             connected = socket.create_connection((host, port), timeout=left_s)
+            if tls is not None:
+                connected = tls.context().wrap_socket(connected, server_hostname=host)
         except OSError as exc:
+            if (fault := fault_of(exc, self._place)) is not None:
+                raise Failure(fault, done=False, again=False) from exc
             raise Failure(
                 StorageUnavailable(
                     f"HBase's Thrift server at {host}:{port} cannot be reached: {_reason(exc)}. "
@@ -108,7 +119,7 @@ class ThriftConnection:
             ) from exc
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._stream = _Stream(connected, clock)
+        self._stream = _Stream(connected, clock, tls is not None)
         forks.in_child(self.let_go)
 
     def call(self, method: str, arguments: tuple[Any, ...], until_s: float) -> Any:
@@ -186,6 +197,8 @@ class ThriftConnection:
 
     def _broken(self, method: str, exc: BaseException) -> Failure:
         place = f"HBase's Thrift server at {self.host}:{self.port}"
+        if (fault := fault_of(exc, self._place)) is not None:
+            return Failure(fault, done=self._stream.sent, again=False)
         if isinstance(exc, TimeoutError):
             text = f"{place} did not answer {method} in time. See whether HBase is overloaded."
         elif isinstance(exc, OSError | EOFError | TTransportException):
@@ -211,10 +224,11 @@ class ThriftConnection:
 class _Stream:
     """A socket with one deadline for all reads and writes of a call, as thriftpy2 uses it."""
 
-    def __init__(self, connected: socket.socket, clock: Clock) -> None:
+    def __init__(self, connected: socket.socket, clock: Clock, encrypted: bool) -> None:
         self.socket: socket.socket | None = connected
         self.until_s = 0.0
         self.sent = False
+        self.encrypted = encrypted
         self._clock = clock
 
     def read(self, size: int) -> bytes:
@@ -226,7 +240,12 @@ class _Stream:
     def write(self, raw: bytes) -> None:
         connected = self._ready()
         self.sent = True
-        connected.sendall(raw)
+        try:
+            connected.sendall(raw)
+        except OSError:
+            if self.encrypted:
+                connected.recv(1)  # raises the alert, if one has come, that says why
+            raise
 
     def flush(self) -> None:
         """Nothing is kept back."""

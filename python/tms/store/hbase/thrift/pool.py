@@ -14,7 +14,7 @@ Invariants
 import random
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tms import forks
@@ -22,6 +22,7 @@ from tms.clock import Clock
 from tms.errors import Closed, ConfigError, StorageUnavailable, TMSError
 from tms.retrying import retrying
 from tms.store.hbase.thrift.connection import Failure, ThriftConnection
+from tms.tls import ClientTls
 
 IDLE_S = 30.0
 AVOID_S = 5.0  # how long a server that could not be reached is tried last
@@ -29,7 +30,7 @@ BYTES_UNDER_WAY_MAX = 64 << 20
 PORT = 9090
 NAMESPACE = "tms"
 _WRITES = {"putMultiple", "deleteMultiple", "checkAndPut", "checkAndDelete"}
-_URL = re.compile(r"hbase://([^/?#]+)(?:/([A-Za-z0-9_]+))?/?", re.ASCII)
+_URL = re.compile(r"hbases?://([^/?#]+)(?:/([A-Za-z0-9_]+))?/?", re.ASCII)
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?", re.ASCII)
 
 Address = tuple[str, int]
@@ -41,23 +42,28 @@ class HBasePlace:
 
     servers: tuple[Address, ...]
     namespace: str
+    tls: ClientTls | None = field(default=None, compare=False)
 
     @classmethod
-    def parse(cls, url: str) -> "HBasePlace":
-        """From `hbase://HOST[:PORT][,HOST[:PORT]…][/NAMESPACE]`. Raises `ConfigError`."""
+    def parse(cls, url: str, tls: ClientTls | None = None) -> "HBasePlace":
+        """From `hbase://HOST[:PORT][,HOST[:PORT]…][/NAMESPACE]`, or `hbases://…` for TLS, as `tls`
+        or the environment says. Raises `ConfigError`."""
         found = _URL.fullmatch(url)
         hosts = [_HOST.fullmatch(one) for one in found[1].split(",")] if found else [None]
         servers = [(one[1].strip("[]"), int(one[2] or PORT)) for one in hosts if one is not None]
         if found is None or None in hosts or not all(0 < port < 65_536 for _, port in servers):
             raise ConfigError(
-                "A store in HBase is hbase://HOST:PORT/NAMESPACE, with the address of a Thrift 2 "
-                f"server, or of several with commas between them; got {url!r}."
+                "A store in HBase is hbase://HOST:PORT/NAMESPACE, hbases:// over TLS, with the "
+                "address of a Thrift 2 server, or of several with commas between them; got "
+                f"{url!r}."
             )
-        return cls(tuple(servers), found[2] or NAMESPACE)
+        used = (tls or ClientTls.of(None, None)) if url.startswith("hbases") else None
+        return cls(tuple(servers), found[2] or NAMESPACE, used)
 
     def __str__(self) -> str:
         hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in self.servers)
-        return f"hbase://{','.join(f'{host}:{port}' for host, port in hosts)}/{self.namespace}"
+        scheme = "hbase" if self.tls is None else "hbases"
+        return f"{scheme}://{','.join(f'{host}:{port}' for host, port in hosts)}/{self.namespace}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,9 @@ class Pool:
         failure: Failure | None = None
         for address in self._servers():
             try:
-                connection = ThriftConnection(*address, self._clock, self.limits.connect_s, until_s)
+                connection = ThriftConnection(
+                    *address, self._clock, self.limits.connect_s, until_s, self.place.tls
+                )
                 connection.check(min(until_s, self._clock.monotonic_s() + self.limits.connect_s))
                 self.connections_made += 1
                 return connection

@@ -1,0 +1,89 @@
+"""Principals by their certificates: who shows one that the service verifies needs no token."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tms
+from sim.memory import MemoryStore
+from tests.cluster_kit import instances
+from tests.http_kit import serving
+from tests.tls_kit import Authority
+from tms.client.client import Bus
+from tms.errors import Forbidden, Unauthenticated
+from tms.server.service import AccessLimits, NetworkOptions
+from tms.tls import ClientTls, ServerTls
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+class Guarded:
+    """A service that asks for certificates, and controls access."""
+
+    def __init__(self, authority: Authority, port: int, first: str) -> None:
+        self.url = f"https://localhost:{port}"
+        self._authority = authority
+        with self.bus("first", first) as bus:
+            self.admin = bus.access.create_token("admin").token
+
+    def bus(self, name: str, token: str | None = None) -> Bus:
+        cert = self._authority.sign(name).pair
+        return tms.connect(self.url, token=token, ca=self._authority.ca, cert=cert)
+
+
+@pytest.fixture(scope="module")
+def guarded(authority: Authority) -> Iterator[Guarded]:
+    tls = ServerTls(*authority.sign().pair, str(authority.ca), required=False)
+    network = NetworkOptions(AccessLimits())
+    with serving(MemoryStore(), tls=tls, network=network) as served:
+        first = served.service.engine.access.first_token()
+        yield Guarded(authority, served.address[1], first)
+
+
+def test_the_name_in_a_certificate_is_a_principal(guarded: Guarded) -> None:
+    with guarded.bus("anybody", guarded.admin) as admin, guarded.bus("ann") as ann:
+        assert admin.access.whoami().principal == "admin"  # a token wins over a certificate
+        assert ann.access.whoami().principal == "ann"
+        admin.create_topic("mine")
+        with pytest.raises(Forbidden):
+            ann.publish("mine", b"x")
+        admin.access.add_grant("ann", "publish", "topic:mine")
+        ann.publish("mine", b"x")
+
+
+def test_who_shows_no_certificate_needs_a_token(guarded: Guarded, authority: Authority) -> None:
+    with tms.connect(guarded.url, ca=authority.ca) as bus, pytest.raises(Unauthenticated):
+        bus.access.whoami()
+
+
+def test_a_name_that_no_principal_can_have_is_nobodys(guarded: Guarded) -> None:
+    with guarded.bus("Ann of Green Gables") as bus, pytest.raises(Unauthenticated):
+        bus.access.whoami()
+
+
+def test_an_instance_that_forwards_says_for_whom_and_not_who_it_is(
+    authority: Authority, tmp_path: Path
+) -> None:
+    own = authority.sign("instance").pair
+    tls = ServerTls(*own, str(authority.ca))
+    peers = ClientTls(str(authority.ca), *own)
+    with instances("a", "b", tls=tls, peers=peers, access=AccessLimits()) as both:
+        both.coordinator()
+        access = both.served["a"].service.engine.access
+        access.add_grant("ann", "all", "namespace:default")
+        for id in ("a", "b"):
+            ann, eve = (authority.sign(name).pair for name in ("ann", "eve"))
+            with both.connect(id, ca=authority.ca, cert=ann) as bus:
+                bus.create_topic(f"t-{id}", partitions=4)
+                for partition in range(4):
+                    bus.publish(f"t-{id}", b"x", partition=partition)
+                with bus.transaction() as tx:
+                    tx.send(f"t-{id}", b"y")
+                queue = bus.queue(f"t-{id}", group="g", start="earliest")
+                assert len(queue.receive(10, wait_s=2)) > 0
+            with both.connect(id, ca=authority.ca, cert=eve) as bus, pytest.raises(Forbidden):
+                bus.queue(f"t-{id}", group="g").receive(1)
