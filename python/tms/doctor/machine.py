@@ -21,6 +21,7 @@ from tms.clock import Clock, SystemClock
 from tms.doctor.finding import Finding, ok, problem, warning
 
 MIB = 1 << 20
+DISTRIBUTION = "tms-log"  # the name of the package to pip; `tms` is the import
 _MEMORY_BYTES = 256 * MIB
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*?(?:>= *([0-9.]+)|$|;)")
 _AVAILABLE = re.compile(r"^MemAvailable: *([0-9]+)", re.MULTILINE)
@@ -89,6 +90,7 @@ class Machine:
     limit: Callable[[str], int] = _limit
     version: tuple[int, ...] = sys.version_info[:3]
     installed: Callable[[str], str] = metadata.version
+    requires: Callable[[str], list[str] | None] = metadata.requires
     load: Callable[[str], object] = importlib.import_module
     clock: Clock = field(default_factory=SystemClock)
     temporary: Callable[[], str] = tempfile.gettempdir
@@ -128,7 +130,15 @@ def _python(machine: Machine) -> Finding:
 
 
 def _libraries(machine: Machine) -> Finding:
-    required = [line for line in metadata.requires("tms") or [] if "extra ==" not in line]
+    try:
+        required = machine.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return warning(
+            "libraries",
+            f"TMS runs from its sources, and no distribution {DISTRIBUTION} says what it needs",
+            "make env, in a clone",
+        )
+    required = [line for line in required if "extra ==" not in line]
     if missing := list(outdated(required, machine.installed)):
         return problem("libraries", "; ".join(missing))
     return ok("libraries", "all there and new enough")
