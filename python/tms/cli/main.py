@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import click
 
 from tms.cli.session import Session, Shared
-from tms.errors import ErrorKind, TMSError
+from tms.errors import ConfigError, ErrorKind, TMSError
+from tms.extras import needed
 
 EXIT_CODES = {
     ErrorKind.MALFORMED: 2,
@@ -74,6 +75,10 @@ _COMMANDS = {
 }
 
 
+# What a command needs beyond a client's libraries: the extra that brings it.
+_EXTRAS = {"serve": "server", "hbase": "hbase", "spark": "spark"}
+
+
 class _Commands(Shared, click.Group):
     """A group whose commands are imported when they are called."""
 
@@ -84,7 +89,13 @@ class _Commands(Shared, click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _, name = _COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), name or "command")
+        try:
+            with needed(f"`tms {cmd_name}`", _EXTRAS.get(cmd_name, "server")):
+                command: click.Command = getattr(import_module(module), name or "command")
+        except ConfigError:
+            if ctx.resilient_parsing:  # a shell completes what can be called
+                return None
+            raise
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -19,16 +19,17 @@ from pathlib import Path
 
 from tms.clock import Clock, SystemClock
 from tms.doctor.finding import Finding, ok, problem, warning
+from tms.extras import DISTRIBUTION
 
 MIB = 1 << 20
-DISTRIBUTION = "tms-log"  # the name of the package to pip; `tms` is the import
 _MEMORY_BYTES = 256 * MIB
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*?(?:>= *([0-9.]+)|$|;)")
 _AVAILABLE = re.compile(r"^MemAvailable: *([0-9]+)", re.MULTILINE)
 _CGROUP_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 _UNLIMITED_CGROUP = 1 << 60
 _BORN_MS = 1_767_225_600_000  # 2026-01-01: no clock of a machine that runs this TMS is before it
-_NATIVE = ("plyvel", "pyarrow", "google_crc32c", "uvloop", "httptools", "msgspec", "zstandard")
+_NATIVE = ("google_crc32c", "httptools", "msgspec")  # of every installation
+_NATIVE_OF_EXTRAS = ("plyvel", "pyarrow", "uvloop", "zstandard")
 _VARIABLES = ("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS_TRACEBACK")
 _SLOW_SWITCHES = ("PYTHONDEVMODE", "PYTHONASYNCIODEBUG", "PYTHONMALLOC", "PYTHONTRACEMALLOC")
 
@@ -163,10 +164,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _native(machine: Machine) -> Finding:
     broken = []
-    for name in _NATIVE:
+    for name in (*_NATIVE, *_NATIVE_OF_EXTRAS):
         try:
             machine.load(name)
         except ImportError as error:
+            if isinstance(error, ModuleNotFoundError) and name in _NATIVE_OF_EXTRAS:
+                continue
             broken.append(f"{name}: {error}")
     if broken:
         return problem("native libraries", "; ".join(broken))
