@@ -158,8 +158,8 @@ def open_engine(
             from tms.store.hbase.store import HBaseStore
         store = HBaseStore(str(path), clock=clock)
     else:
-        with needed("A data directory", "embedded"):
-            from tms.store.leveldb.store import LevelDBStore
+        from tms.store.leveldb.store import LevelDBStore
+
         store = LevelDBStore(path, create=create, clock=clock)
     owner = None
     try:

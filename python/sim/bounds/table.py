@@ -366,6 +366,9 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "server.service.CdapLimits.*",
         "compat.tephra.frames.*_BYTES*",
         "store.leveldb.databases.*",
+        "store.leveldb.drivers.*",
+        "store.leveldb.plyveldb._*",
+        "store.leveldb.rocksdb._*",
         "api.queues._WHOLE_BYTES",
     ),
     "Neither HBase nor Spark is in a run: their tests start the real servers, the soak reads by"

@@ -133,7 +133,8 @@ IMPURE = {
 
 # Third-party modules, and the only files that may import them. A name that ends with / is a room.
 DRIVERS: dict[str, set[str]] = {
-    "plyvel": {"store/leveldb/"},
+    "plyvel": {"store/leveldb/plyveldb.py"},
+    "rocksdict": {"store/leveldb/rocksdb.py"},
     "fcntl": {"store/leveldb/"},
     "pyarrow": {"block/", "model/", "api/", "spark/"},
     "google_crc32c": {"block/", "model/", "store/leveldb/", "store/hbase/rows.py"},

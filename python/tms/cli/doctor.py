@@ -31,8 +31,8 @@ def command(session: Session, config: Path | None, all_: bool) -> int:
 
 def examine(session: Session, config: Path | None, machine: Machine) -> Iterator[Finding]:
     """The findings of all checks that apply."""
+    from tms.doctor import directory, service
     from tms.doctor import machine as this_machine
-    from tms.doctor import service
 
     yield from this_machine.check(machine)
     if config is not None or installed("pydantic"):
@@ -41,8 +41,6 @@ def examine(session: Session, config: Path | None, machine: Machine) -> Iterator
         yield from configuration.check(config, machine)
     data = session.data or (Path(text) if (text := machine.environ.get("TMS_DATA")) else None)
     if data is not None:
-        with needed("A data directory", "embedded"):
-            from tms.doctor import directory
         yield from directory.check(data, machine)
     if data is None or session.url is not None:
         meant = session.url is not None or "TMS_URL" in machine.environ

@@ -12,7 +12,6 @@ import msgspec
 
 from tms.cli.output import Format, escape, write
 from tms.cli.session import Session, Shared
-from tms.extras import needed
 from tms.fsck.verify import Damage, Mend, Severity, Totals, Verifier
 
 _PASSES = 4
@@ -56,8 +55,7 @@ def _verify(data: Path) -> tuple[list[Damage], Totals]:
 
 
 def _verify_once(data: Path) -> tuple[list[Damage], Totals]:
-    with needed("`tms fsck` of a data directory", "embedded"):
-        from tms.store.leveldb import LevelDBStore, read_only_copy
+    from tms.store.leveldb import LevelDBStore, read_only_copy
 
     kept = data / "damaged"
     mended = [entry.name for entry in kept.iterdir()] if kept.is_dir() else []

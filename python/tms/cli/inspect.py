@@ -14,7 +14,6 @@ import msgspec
 from tms.cli.output import Format, Row, table_text, write
 from tms.cli.session import Session, Shared, topic_argument
 from tms.cli.topics import time_text
-from tms.extras import needed
 from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ def looking_bus(session: Session) -> Iterator["tms.Bus"]:
         with session.bus() as bus:
             yield bus
         return
-    with needed("`tms inspect` of a data directory", "embedded"):
-        from tms.store.leveldb import read_only_copy
+    from tms.store.leveldb import read_only_copy
 
     with read_only_copy(data) as copy, session.embedded(copy) as bus:
         yield bus

@@ -29,7 +29,7 @@ _CGROUP_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit
 _UNLIMITED_CGROUP = 1 << 60
 _BORN_MS = 1_767_225_600_000  # 2026-01-01: no clock of a machine that runs this TMS is before it
 _NATIVE = ("google_crc32c", "httptools", "msgspec")  # of every installation
-_NATIVE_OF_EXTRAS = ("plyvel", "pyarrow", "uvloop", "zstandard")
+_NATIVE_OF_EXTRAS = ("plyvel", "pyarrow", "rocksdict", "uvloop", "zstandard")
 _VARIABLES = ("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS_TRACEBACK")
 _SLOW_SWITCHES = ("PYTHONDEVMODE", "PYTHONASYNCIODEBUG", "PYTHONMALLOC", "PYTHONTRACEMALLOC")
 

@@ -1,7 +1,8 @@
 """The data directory of a store on disk: whose it is, what it holds, and how parts of it come and
 go in one step.
 
-    FORMAT       {"format": 2, "store": "leveldb"}; written last, so a directory with it is whole
+    FORMAT       {"format": 2, "store": "leveldb"}, or "rocksdb"; written last, so a directory with
+                 it is whole
     LOCK         held with flock by the process that has the directory open; contains its process id
     maps/NAME/   one map; the slashes of its name are written as +
     maps/NAME~/  what takes its place in the next moment, whole
@@ -31,6 +32,7 @@ from pathlib import Path
 
 from tms import forks
 from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
+from tms.store.leveldb.drivers import LIBRARIES, new_store
 
 FORMAT_VERSION = 2
 _FORMAT, _LOCK, _MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
@@ -44,7 +46,7 @@ class DataDirectory:
     `AlreadyRunning`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], store: str, *, create: bool) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, create: bool) -> None:
         self.path = Path(os.path.realpath(path))
         self._numbers = count()
         if create:
@@ -56,8 +58,8 @@ class DataDirectory:
         self._lock_fd = _locks.take(self.path)
         try:
             if not (self.path / _FORMAT).exists():
-                self._create(store, create)
-            check_format(self.path, store)
+                self._create(create)
+            self.store = check_format(self.path)
             self._sweep()
         except BaseException:
             self.close()
@@ -148,10 +150,16 @@ class DataDirectory:
         if not create:
             raise NotFound(f"There is no data directory at {self.path}: it is empty.")
 
-    def _create(self, store: str, create: bool) -> None:
+    def _create(self, create: bool) -> None:
         self._require_empty(create)
+        store = new_store()
         (self.path / _MAPS).mkdir(exist_ok=True)
         (self.path / _TEMPORARY).mkdir(exist_ok=True)
+        self.name_store(store)
+        sync_path(self.path.parent)
+
+    def name_store(self, store: str) -> None:
+        """Say which database the maps have, in one step."""
         new = self.path / (_FORMAT + ".new")
         with new.open("w") as file:
             json.dump({"format": FORMAT_VERSION, "store": store}, file)
@@ -159,7 +167,7 @@ class DataDirectory:
             os.fsync(file.fileno())
         new.rename(self.path / _FORMAT)
         sync_path(self.path)
-        sync_path(self.path.parent)
+        self.store = store
 
     def _sweep(self) -> None:
         temporary = self.path / _TEMPORARY
@@ -180,10 +188,10 @@ class DataDirectory:
 class JoinedDirectory(DataDirectory):
     """The directory of another process, which has locked it and lets this one use it."""
 
-    def __init__(self, path: str | os.PathLike[str], store: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.realpath(path))
         self._numbers = count()
-        check_format(self.path, store)
+        self.store = check_format(self.path)
 
     def close(self) -> None:
         """It stays locked."""
@@ -192,9 +200,10 @@ class JoinedDirectory(DataDirectory):
         return self.path / _TEMPORARY / f"{os.getpid()}-{next(self._numbers)}"
 
 
-def check_format(path: Path, store: str) -> None:
-    """Raises `ConfigError` if this release cannot read the directory, `DataCorrupt` if parts of it
-    are missing, `NotFound` if there are none."""
+def check_format(path: Path) -> str:
+    """The database that the maps of a data directory have. Raises `ConfigError` if this release
+    cannot read the directory, `DataCorrupt` if parts of it are missing, `NotFound` if there are
+    none."""
     file = path / _FORMAT
     try:
         found = json.loads(file.read_bytes())
@@ -205,9 +214,10 @@ def check_format(path: Path, store: str) -> None:
         raise DataCorrupt(
             f"{file} cannot be read ({exc}); restore it from a backup.", file=str(file)
         ) from exc
-    if kind != store:
+    if kind not in LIBRARIES:
         raise ConfigError(
-            f"{path} belongs to the store {kind!r}, not to {store!r}; open it with that one."
+            f"{path} belongs to the store {kind!r}, and this release knows "
+            f"{' and '.join(LIBRARIES)}; open it with the release that wrote it."
         )
     if version != FORMAT_VERSION:
         raise ConfigError(
@@ -218,6 +228,7 @@ def check_format(path: Path, store: str) -> None:
         raise DataCorrupt(
             f"{path / _MAPS} is missing; restore it from a backup.", file=str(path / _MAPS)
         )
+    return str(kind)
 
 
 def sync_path(path: Path) -> None:
