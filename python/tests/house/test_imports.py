@@ -98,6 +98,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "cli/serve.py": {"server"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
     "cli/fsck.py": {"store"},  # opens a copy of a data directory
+    "cli/upgrade.py": {"store"},  # works on a data directory that nobody has open
     "doctor/directory.py": {"store"},  # reads the format of a data directory
     "doctor/configuration.py": {"server"},  # reads a configuration as the service would
     "doctor/spark.py": {"store", "spark"},  # looks whether Spark and its connector would start

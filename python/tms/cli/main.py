@@ -68,6 +68,7 @@ _COMMANDS = {
     "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
     "inspect": ("tms.cli.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.fsck", "Verify a data directory, and repair it with --repair."),
+    "upgrade": ("tms.cli.upgrade", "Move a data directory from LevelDB to RocksDB."),
     "hbase": ("tms.cli.hbase", "Put TMS into an HBase, look after it, take it out."),
     "spark": ("tms.cli.spark", "Archive, report on, audit and query topics with Spark."),
     "bench": ("tms.cli.bench", "Measure publish, replay and latency."),

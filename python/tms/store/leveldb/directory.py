@@ -7,6 +7,7 @@ go in one step.
     maps/NAME/   one map; the slashes of its name are written as +
     maps/NAME~/  what takes its place in the next moment, whole
     temporary/   what is being made or removed; emptied whenever the directory is opened
+    upgraded/    what takes the place of `maps` once FORMAT says rocksdb; see `upgrade`
 
 Invariants
 
@@ -32,10 +33,11 @@ from pathlib import Path
 
 from tms import forks
 from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
-from tms.store.leveldb.drivers import LIBRARIES, new_store
+from tms.store.leveldb.drivers import LIBRARIES, ROCKSDB, new_store
 
 FORMAT_VERSION = 2
 _FORMAT, _LOCK, _MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
+_UPGRADED = "upgraded"
 _NEXT = "~"  # behind the name of what takes a map's place
 
 
@@ -59,6 +61,7 @@ class DataDirectory:
         try:
             if not (self.path / _FORMAT).exists():
                 self._create(create)
+            self.finish_upgrade()
             self.store = check_format(self.path)
             self._sweep()
         except BaseException:
@@ -91,7 +94,7 @@ class DataDirectory:
         return beside
 
     def _place(self, target: Path, build: Callable[[Path], None]) -> None:
-        made = self._temporary_path()
+        made = self.temporary_path()
         try:
             build(made)
             sync_tree(made)
@@ -103,7 +106,7 @@ class DataDirectory:
 
     def replace(self, map: Path, beside: Path) -> None:
         """Put what was prepared in the place of a map, which nobody has open."""
-        away = self._temporary_path()
+        away = self.temporary_path()
         map.rename(away)
         try:
             beside.rename(map)
@@ -116,7 +119,7 @@ class DataDirectory:
     def discard(self, name: str) -> Path | None:
         """Take the map away; the caller removes the returned directory. None if there is no such
         map."""
-        away = self._temporary_path()
+        away = self.temporary_path()
         try:
             self.map_path(name).rename(away)
         except FileNotFoundError:
@@ -127,7 +130,7 @@ class DataDirectory:
     def probe(self, size: int) -> None:
         """Write and sync a file of this size, and remove it. Raises OSError when the disk does not
         take it."""
-        path = self._temporary_path()
+        path = self.temporary_path()
         try:
             path.write_bytes(bytes(size))
             sync_path(path)
@@ -169,10 +172,29 @@ class DataDirectory:
         sync_path(self.path)
         self.store = store
 
+    def begin_upgrade(self) -> Path:
+        """Where the maps are to be built that take the place of all: an empty directory."""
+        beside = self.path / _UPGRADED
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        return beside
+
+    def finish_upgrade(self) -> None:
+        """Put what was built in the place of `maps`, if it is whole."""
+        beside, maps = self.path / _UPGRADED, self.path / _MAPS
+        if beside.is_dir() and _store_of(self.path) == ROCKSDB:
+            if maps.is_dir():
+                (self.path / _TEMPORARY).mkdir(exist_ok=True)
+                maps.rename(self.temporary_path())
+            beside.rename(maps)
+            sync_path(self.path)
+            self._sweep()
+
     def _sweep(self) -> None:
         temporary = self.path / _TEMPORARY
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(exist_ok=True)
+        shutil.rmtree(self.path / _UPGRADED, ignore_errors=True)  # was interrupted
         for beside in (self.path / _MAPS).glob(f"*{_NEXT}"):
             map = beside.with_name(beside.name.removesuffix(_NEXT))
             if map.exists():
@@ -181,7 +203,8 @@ class DataDirectory:
                 beside.rename(map)
                 sync_path(self.path / _MAPS)
 
-    def _temporary_path(self) -> Path:
+    def temporary_path(self) -> Path:
+        """Where nothing is yet, for what is being made or removed."""
         return self.path / _TEMPORARY / str(next(self._numbers))
 
 
@@ -196,7 +219,8 @@ class JoinedDirectory(DataDirectory):
     def close(self) -> None:
         """It stays locked."""
 
-    def _temporary_path(self) -> Path:
+    def temporary_path(self) -> Path:
+        """A name that no other process takes."""
         return self.path / _TEMPORARY / f"{os.getpid()}-{next(self._numbers)}"
 
 
@@ -224,11 +248,25 @@ def check_format(path: Path) -> str:
             f"{path} has format {version!r}, and this release reads {FORMAT_VERSION}; use the "
             "release that wrote it."
         )
+    if kind == ROCKSDB and (path / _UPGRADED).exists():
+        raise ConfigError(
+            f"{path} was interrupted at the end of its upgrade; open it once, e.g. with "
+            f"tms upgrade --data {path}.",
+        )
     if not (path / _MAPS).is_dir():
         raise DataCorrupt(
             f"{path / _MAPS} is missing; restore it from a backup.", file=str(path / _MAPS)
         )
     return str(kind)
+
+
+def _store_of(path: Path) -> str | None:
+    """What FORMAT says, None for one that `check_format` will refuse."""
+    try:
+        found = json.loads((path / _FORMAT).read_bytes())["store"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return str(found)
 
 
 def sync_path(path: Path) -> None:

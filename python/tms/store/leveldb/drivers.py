@@ -72,10 +72,15 @@ class Driver(Protocol):
         ...
 
 
+def has(store: str) -> bool:
+    """Whether this Python has the library of a database."""
+    return installed(LIBRARIES[store])
+
+
 def new_store() -> str:
     """The database of a new data directory. Raises `ConfigError` where none is installed."""
     for store in PREFERENCE:
-        if installed(LIBRARIES[store]):
+        if has(store):
             return store
     raise missing("A data directory", " or ".join(LIBRARIES.values()), "embedded")
 
@@ -84,11 +89,11 @@ def driver_of(store: str, path: Path) -> Driver:
     """The driver of the data directory at `path`, which has this database. Raises
     `ConfigError`."""
     if store == ROCKSDB:
-        if not installed("rocksdict"):
+        if not has(ROCKSDB):
             raise missing(f"{path} has RocksDB, which", "rocksdict", "rocksdb")
         return _driver(ROCKSDB)
-    if not installed("plyvel"):
-        if not installed("rocksdict"):
+    if not has(LEVELDB):
+        if not has(ROCKSDB):
             raise missing(f"{path} has LevelDB, which", "plyvel", "embedded")
         fix = f"tms upgrade --data {path}"
         raise ConfigError(

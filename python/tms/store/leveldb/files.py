@@ -57,10 +57,7 @@ def write_empty(path: Path) -> None:
 def check(path: Path) -> dict[Path, int]:
     """Raises `DataCorrupt` if a file is missing or damaged in a way that LevelDB overlooks; the
     bytes of each log that a crash cut off while they were being written."""
-    current = _read(path / "CURRENT").decode("ascii", "replace")
-    if current[-1:] != "\n" or not _MANIFEST.fullmatch(current[:-1]):
-        raise damaged(path / "CURRENT", "it does not name a manifest")
-    log_number, tables, exact = _version(path / current[:-1])
+    log_number, tables, exact = _version(_manifest(path))
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(path)}
     for number, size in tables.items():
         found = sizes.get(f"{number:06}.ldb", sizes.get(f"{number:06}.sst"))
@@ -237,6 +234,13 @@ def _torn_bytes(file: Path) -> int:
         if kind in (_FULL, _LAST):
             whole = start + length
     return len(data) - whole
+
+
+def _manifest(path: Path) -> Path:
+    current = _read(path / "CURRENT").decode("ascii", "replace")
+    if current[-1:] != "\n" or not _MANIFEST.fullmatch(current[:-1]):
+        raise damaged(path / "CURRENT", "it does not name a manifest")
+    return path / current[:-1]
 
 
 def _version(manifest: Path) -> tuple[int, dict[int, int], bool]:

@@ -44,7 +44,10 @@ class RocksDriver:
     def open(self, path: Path, write_buffer_bytes: int) -> "RocksDatabase":
         """The database in this directory."""
         try:
-            return RocksDatabase(path, Rdict(str(path), _options(write_buffer_bytes)))
+            options = _options(write_buffer_bytes)
+            if any(path.glob("*.ldb")):  # LevelDB's, to be upgraded; some make compacting crash
+                options.set_disable_auto_compactions(True)
+            return RocksDatabase(path, Rdict(str(path), options))
         except Exception as exc:
             raise _failure(exc) from exc
 
@@ -87,13 +90,6 @@ class RocksDatabase:
     def raw_iterator(self, *, verify_checksums: bool = True) -> "RocksRows":
         """A place in the rows, nowhere yet."""
         return RocksRows(self._db.iter())
-
-    def compact(self) -> None:
-        """Write all tables anew."""
-        try:
-            self._db.compact_range(None, None)
-        except Exception as exc:
-            raise _failure(exc) from exc
 
     def close(self) -> None:
         """Make a table of what is in memory, and close."""
