@@ -174,10 +174,11 @@ spark-java:
 
 COMPILE := .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header --no-emit-index-url --no-emit-find-links
+SERVICE := --extra server --extra hbase # as it runs anywhere: the image of docker/tms, and tests
 lock: env
-	@$(COMPILE) --upgrade pyproject.toml -o requirements.lock
-	@$(COMPILE) --upgrade pyproject.toml --group dev -o requirements-dev.lock
-	@$(COMPILE) --upgrade pyproject.toml --extra spark35 --group spark35 -o requirements-spark35.lock
+	@$(COMPILE) --upgrade pyproject.toml $(SERVICE) -o requirements.lock
+	@$(COMPILE) --upgrade pyproject.toml $(SERVICE) --group dev -o requirements-dev.lock
+	@$(COMPILE) --upgrade pyproject.toml $(SERVICE) --extra spark35 --group spark35 -o requirements-spark35.lock
 	@grep '^uv==' requirements-dev.lock | tr -d ' \\' | $(COMPILE) - -o requirements-installer.lock
 
 clean:

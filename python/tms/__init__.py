@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tms import errors
 from tms.errors import ConfigError
+from tms.extras import needed
 from tms.model.quantity import Duration, seconds
 from tms.options import check_options, named_options
 
@@ -150,17 +151,18 @@ def open_engine(
 
     from tms.clock import SystemClock
     from tms.engine import Engine, EngineConfig, own
-    from tms.store.leveldb.store import LevelDBStore
 
     names = [field.name for field in fields(EngineConfig)]
     check_options("tms.open", config, [*names, "create", "take_over", "timeout_s"])
     settings, clock = EngineConfig(**config), SystemClock()
     store: Store
     if str(path).startswith(("hbase://", "hbases://")):
-        from tms.store.hbase.store import HBaseStore  # loads the driver, which others need not
-
+        with needed("hbase://", "hbase"):  # loads the driver, which others need not
+            from tms.store.hbase.store import HBaseStore
         store = HBaseStore(str(path), clock=clock)
     else:
+        from tms.store.leveldb.store import LevelDBStore
+
         store = LevelDBStore(path, create=create, clock=clock)
     owner = None
     try:
@@ -181,8 +183,8 @@ def instances_at(url: str, tls: "ClientTls | None" = None) -> str:
     """The URLs of a service, of a cluster as ZooKeeper knows them now."""
     if not url.startswith(("zookeeper://", "zookeepers://")):
         return url
-    from tms.cluster.zookeeper import Ensemble, addresses  # loads kazoo
-
+    with needed("zookeeper://", "cluster"):  # loads kazoo
+        from tms.cluster.zookeeper import Ensemble, addresses
     return ",".join(addresses(Ensemble.parse(url), tls))
 
 

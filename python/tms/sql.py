@@ -34,7 +34,6 @@ Invariants
 
 from collections.abc import Iterable
 
-import sqlalchemy as sa
 from msgspec import structs
 
 from tms.api.commits import decode_commit, encode_commit
@@ -42,8 +41,12 @@ from tms.client.client import Bus
 from tms.client.participants import Transacted
 from tms.clock import Clock, SystemClock
 from tms.errors import CommitUnfinished, Conflict, Invalid
+from tms.extras import needed
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, PositionChange
+
+with needed("tms.sql", "sql"):
+    import sqlalchemy as sa
 
 RECOVER_HOURS = 24
 _metadata = sa.MetaData()

@@ -378,6 +378,10 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "server.service.CdapLimits.*",
         "compat.tephra.frames.*_BYTES*",
         "store.leveldb.databases.*",
+        "store.leveldb.drivers.*",
+        "store.leveldb.plyveldb._*",
+        "store.leveldb.rocksdb._*",
+        "store.leveldb.upgrade._ROWS_BYTES",
         "api.queues._WHOLE_BYTES",
     ),
     "Neither HBase nor Spark is in a run: their tests start the real servers, the soak reads by"

@@ -431,7 +431,7 @@ def test_ctrl_c_ends_with_130(run: Run, greetings: Path) -> None:
 
 # --- start ---------------------------------------------------------------------------------------
 
-HEAVY = ("pyarrow", "httptools", "uvloop", "rich", "plyvel", "pydantic", "tenacity", "structlog")
+HEAVY = ("pyarrow", "httptools", "uvloop", "yaml", "plyvel", "pydantic", "tenacity", "structlog")
 
 
 def _imported(arguments: list[str]) -> set[str]:
@@ -459,7 +459,6 @@ def test_talking_to_a_service_about_topics_loads_no_engine() -> None:
     assert not loaded & {
         "pyarrow",
         "uvloop",
-        "rich",
         "plyvel",
         "pydantic",
         "structlog",

@@ -50,6 +50,7 @@ ARGUMENTS = {
     "position show": "g t",
     "inspect": "t",
     "fsck": "",
+    "upgrade": "--yes",
     "doctor": "",
 }
 

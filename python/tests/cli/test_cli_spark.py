@@ -72,7 +72,7 @@ def test_a_missing_pyspark_is_found_and_java_looked_at_all_the_same(healthy: Run
     found = wrong(replace(healthy, installed=versions(pyspark=None), said_by=lambda java: "?"))
     assert (
         found["pyspark"].fix
-        == "pip install 'tms[spark]' (or tms[spark35], for the HBase connector)"
+        == "pip install 'tms-log[spark]' (or tms-log[spark35], for the HBase connector)"
     )
     assert [*found] == ["pyspark", "Java"]
 
@@ -104,7 +104,7 @@ def test_no_java_is_found(healthy: Runtime) -> None:
 @pytest.mark.parametrize("name", ["pyarrow", "pandas"])
 def test_a_library_that_is_missing_or_old_is_found(healthy: Runtime, name: str) -> None:
     found = wrong(replace(healthy, installed=versions(**{name: None})))
-    assert found[name].fix == "pip install --upgrade 'tms[spark]'"
+    assert found[name].fix == "pip install --upgrade 'tms-log[spark]'"
     found = wrong(replace(healthy, installed=versions(**{name: "1.9.9"})))
     assert f"{name} 1.9.9 is older than" in found[name].found
 
@@ -205,7 +205,7 @@ def test_a_job_without_pyspark_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 78
-    assert "pip install 'tms[spark]'" in done.stderr
+    assert "pip install 'tms-log[spark]'" in done.stderr
 
 
 def test_what_was_typed_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

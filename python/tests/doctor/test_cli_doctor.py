@@ -75,6 +75,10 @@ def _no(name: str) -> Callable[[str], str]:
     return installed
 
 
+def _not_installed(name: str) -> list[str]:
+    raise metadata.PackageNotFoundError(name)
+
+
 def _cannot_load(name: str) -> object:
     raise ImportError(f"{name}: undefined symbol")
 
@@ -87,6 +91,7 @@ MACHINE_PLANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "an old Python": ("Python", {"version": (3, 9, 18)}),
     "a missing library": ("libraries", {"installed": _no("msgspec")}),
     "an old library": ("libraries", {"installed": lambda name: "0.0.1"}),
+    "no distribution": ("libraries", {"requires": _not_installed}),
     "a library for another Python": ("native libraries", {"load": _cannot_load}),
     "few descriptors": ("open files", {"limit": _only("RLIMIT_NOFILE", 256)}),
     "a limit on file sizes": ("file size", {"limit": _only("RLIMIT_FSIZE", 1 << 20)}),

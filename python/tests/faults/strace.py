@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.databases import passed_on
 from tests.faults import writer
 
 CHANGING = (
@@ -58,7 +59,7 @@ def run_writer(
         command,
         capture_output=True,
         timeout=100,
-        env={"PYTHONPATH": ":".join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PYTHONPATH": ":".join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"} | passed_on(),
     )
 
 

@@ -16,6 +16,7 @@ from random import Random
 from threading import Event
 from typing import Any
 
+from tests.databases import obey
 from tms.errors import StorageFull, StorageUnavailable
 from tms.model.topic import Durability
 from tms.store.base import Map, Store
@@ -35,6 +36,7 @@ def pair(name: str, number: int) -> list[tuple[bytes, bytes]]:
 
 
 def open_store(path: str | Path) -> LevelDBStore:
+    obey()
     return LevelDBStore(
         path,
         create=True,

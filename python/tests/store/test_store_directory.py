@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import plyvel
 import pytest
 
 from tests.contracts.store_contract import SYNCED, WRITTEN, rows_of
@@ -22,6 +21,8 @@ from tms.errors import (
 )
 from tms.store.leveldb import LevelDBStore
 from tms.store.leveldb.directory import DataDirectory
+
+pytestmark = pytest.mark.usefixtures("database")
 
 # One owner of a data directory
 
@@ -108,7 +109,7 @@ def test_a_forked_process_has_no_part_in_what_its_parent_has_open(tmp_path: Path
             LevelDBStore(tmp_path / "other", create=True)
         store.close()
         with pytest.raises(AlreadyRunning) as caught:
-            DataDirectory(tmp_path / "data", "leveldb", create=False)
+            DataDirectory(tmp_path / "data", create=False)
         assert caught.value.details["pid"] == os.getppid()
 
     assert ended_well(in_child(work))
@@ -129,7 +130,7 @@ def test_the_lock_goes_with_its_owner_though_a_fork_lives_on(tmp_path: Path, clo
         os.read(reading, 1)
 
     def own() -> None:
-        directory = DataDirectory(tmp_path, "leveldb", create=False)
+        directory = DataDirectory(tmp_path, create=False)
         in_child(live_on)
         os.read(lives, 1)
         if closed:
@@ -256,9 +257,11 @@ def test_a_map_that_could_not_be_dropped_or_reclaimed_is_there(
     store.close()
 
 
+@pytest.mark.parametrize("database", ["leveldb"], indirect=True)
 def test_an_error_of_leveldb_is_told_though_a_name_in_it_is_no_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    plyvel = pytest.importorskip("plyvel")
     store = LevelDBStore(tmp_path, create=True)
 
     def fail(*_: object, **more: object) -> None:

@@ -15,18 +15,38 @@ from tms.errors import DataCorrupt
 from tms.model.topic import Durability
 from tms.store.leveldb import repair
 
+pytestmark = pytest.mark.usefixtures("database")
+
 KILLS_PER_CALL = 13
 POWER_LOSSES = 100  # moments, each with every kind of loss
 LANES = 2  # processes at a time
+OF_ROCKSDB = {  # what has the part of LevelDB's files
+    "000003.log": "000004.log",
+    "000004.log": "000008.log",
+    "000005.ldb": "000009.sst",
+    "MANIFEST-000002": "MANIFEST-000005",
+}
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
+def recordings() -> dict[str, tuple[Path, list[Call]]]:
+    """What was recorded, by database."""
+    return {}
+
+
+@pytest.fixture
+def recording(
+    recordings: dict[str, tuple[Path, list[Call]]],
+    database: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, list[Call]]:
     """What the undisturbed writer does: its data directory, and all calls that change files."""
-    path = tmp_path_factory.mktemp("recording")
-    done = run_writer("steps", path / "data", path / "acks", *record(path / "journal"))
-    assert done.returncode == 0, done.stderr.decode()
-    return path / "data", list(calls(path / "journal"))
+    if database not in recordings:
+        path = tmp_path_factory.mktemp("recording")
+        done = run_writer("steps", path / "data", path / "acks", *record(path / "journal"))
+        assert done.returncode == 0, done.stderr.decode()
+        recordings[database] = path / "data", list(calls(path / "journal"))
+    return recordings[database]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +124,9 @@ def test_power_loss_at_any_moment_loses_nothing_that_was_synced(
     ],
 )
 def test_an_error_of_the_disk_is_reported_once_and_nothing_acknowledged_is_lost(
-    call: str, file: str, error: str, nth: int, fast_path: Path
+    call: str, file: str, error: str, nth: int, fast_path: Path, database: str
 ) -> None:
+    file = OF_ROCKSDB.get(file, file) if database == "rocksdb" else file
     options = inject(call, fast_path / "data/maps/map+0.0" / file, f"error={error}", nth)
     done = run_writer("endure", fast_path / "data", fast_path / "acks", *options)
     assert done.returncode == 0, done.stderr.decode()

@@ -12,6 +12,8 @@ from tms.model.topic import Durability
 from tms.store.base import Map
 from tms.store.leveldb import LevelDBLimits, LevelDBStore
 
+pytestmark = pytest.mark.usefixtures("database")
+
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 
 

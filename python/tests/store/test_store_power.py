@@ -7,14 +7,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import plyvel
 import pytest
 
 from tests.contracts.store_contract import rows_of
+from tests.databases import disturb
 from tms.model.topic import Durability
 from tms.store.base import Map
 from tms.store.leveldb import LevelDBLimits, LevelDBStore, repair
 from tms.store.leveldb.files import _framed
+
+pytestmark = pytest.mark.usefixtures("database")
 
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 Step = tuple[str, Path]
@@ -122,9 +124,12 @@ class NotingDB:
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
     """How often the file of values and the log were synced since the last call."""
     fdatasync, of_values, of_log = os.fdatasync, list[int](), list[bool]()
-    opened = plyvel.DB
+
+    def opened(open: Callable[..., object], *args: object) -> NotingDB:
+        return NotingDB(open(*args), of_log)
+
     monkeypatch.setattr(os, "fdatasync", lambda fd: (of_values.append(fd), fdatasync(fd)))
-    monkeypatch.setattr(plyvel, "DB", lambda *args, **more: NotingDB(opened(*args, **more), of_log))
+    disturb(monkeypatch, "open", opened)
 
     def syncs() -> tuple[int, int]:
         found = len(of_values), sum(of_log)

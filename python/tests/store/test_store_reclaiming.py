@@ -15,6 +15,8 @@ from tms.model.topic import Durability
 from tms.store.leveldb import LevelDBStore
 from tms.store.leveldb.directory import DataDirectory
 
+pytestmark = pytest.mark.usefixtures("database")
+
 SYNCED = Durability.SYNCED
 ROWS = [(b"%03d" % n, Random(n).randbytes(20 + n % 2 * 9_000)) for n in range(200)]
 SECRET_SMALL, SECRET_LARGE = b"a small secret", b"a large secret" * 1_000

@@ -18,6 +18,8 @@ from tms.store.leveldb import LevelDBStore, databases, repair, values
 from tms.store.leveldb.map import LevelDBMap
 from tms.store.leveldb.values import VALUES
 
+pytestmark = pytest.mark.usefixtures("database")
+
 Rows = list[tuple[bytes, bytes]]
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 SMALL_ROW = (b"small", b"s" * 10)
@@ -191,7 +193,10 @@ def test_rows_are_not_judged_by_a_table_that_is_damaged(data: Directory) -> None
     data.read()  # moves the rows from the log to a table
     os.truncate(data.file, 100)
     table = next(
-        each for each in data.file.parent.glob("*.ldb") if SMALL_ROW[1] in each.read_bytes()
+        each
+        for pattern in ("*.ldb", "*.sst")
+        for each in data.file.parent.glob(pattern)
+        if SMALL_ROW[1] in each.read_bytes()
     )
     raw = bytearray(table.read_bytes())
     raw[raw.index(SMALL_ROW[1])] ^= 1
@@ -364,7 +369,9 @@ def test_a_missing_file_is_damage(data: Directory) -> None:
 
 
 @pytest.mark.parametrize("part", ["head", "table", "value", "mark", "file"])
-def test_a_repair_keeps_every_value_that_is_intact(data: Directory, part: str) -> None:
+def test_a_repair_keeps_every_value_that_is_intact(
+    data: Directory, part: str, database: str
+) -> None:
     one = data.open()
     for number in range(0, 6, 2):
         one.write([row(number), row(number + 1)], SYNCED)
@@ -385,7 +392,9 @@ def test_a_repair_keeps_every_value_that_is_intact(data: Directory, part: str) -
         data.file.write_bytes(raw)
     repair(data.path, "map")
     kept = [row(n) for n in range(6) if n not in lost[part]]
-    assert data.read() == ([*kept, SMALL_ROW] if part != "mark" else kept)
+    if part != "mark" or database == "rocksdb":  # it makes a table of its log when it is closed
+        kept.append(SMALL_ROW)
+    assert data.read() == kept
     data.open().write([row(7)], SYNCED)
     assert row(7) in data.read()
 

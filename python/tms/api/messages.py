@@ -23,6 +23,7 @@ from msgspec import UNSET
 from tms import block
 from tms.api import bodies
 from tms.api.bodies import FetchedBody, MessageIn, MessageOut, MessagePlace, PublishedBody
+from tms.block.arrow import library
 from tms.block.placing import offsets, place_of, skipped
 from tms.errors import BadEncoding, Invalid, PartitionNotFound, TMSError, TooLarge
 from tms.model.ids import MessageId
@@ -326,8 +327,7 @@ def _text(cell: bytes) -> str:
 @cache
 def arrow_schema() -> "pa.Schema":
     """The columns of a fetch as an Arrow stream."""
-    import pyarrow as pa
-
+    pa = library()
     ours = [
         ("id", pa.utf8()),
         ("partition", pa.int32()),
@@ -339,8 +339,7 @@ def arrow_schema() -> "pa.Schema":
 
 def as_arrow(runs: Sequence[Run]) -> Any:
     """The messages as an Arrow IPC stream, one record batch for each block."""
-    import pyarrow as pa
-
+    pa = library()
     sink = pa.BufferOutputStream()
     parts = block.unpacked(run.columns for run in runs)
     with pa.ipc.new_stream(sink, arrow_schema()) as writer:

@@ -26,10 +26,11 @@ Invariants
 import struct
 from collections.abc import Sequence
 from enum import StrEnum
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 from tms.errors import BadBlock
+from tms.extras import needed
 from tms.model.message import Buffer
 
 SMALL_MAX = 32  # messages and headers, up to which pyarrow is not faster (nor worth importing)
@@ -57,6 +58,14 @@ class Compression(StrEnum):
 
 
 _CODECS = {(0, 0): Compression.LZ4, (1, 0): Compression.ZSTD}  # codec, method
+
+
+@cache
+def library() -> Any:
+    """pyarrow. Raises `ConfigError` where it is not installed."""
+    with needed("An Arrow record batch or a compressed block", "arrow"):
+        import pyarrow
+    return pyarrow
 
 
 class Layout(NamedTuple):

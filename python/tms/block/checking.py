@@ -141,8 +141,7 @@ def _cells_there(validity: bytes, count: int) -> int:
 
 
 def _validated(block: Buffer, layout: Layout) -> "pa.RecordBatch":
-    import pyarrow as pa
-
+    pa = arrow.library()
     try:
         batch = record_batch(block, layout)
         batch.validate(full=True)

@@ -1,6 +1,7 @@
 """The body of a block → messages.
 
 A few messages are unpacked right here, many by pyarrow, which is imported when it is first needed.
+Without pyarrow all are unpacked here, but for compressed blocks.
 
 Invariants
 
@@ -27,6 +28,7 @@ from tms.block.arrow import (
     VALUE,
     Layout,
     decompressed_bytes,
+    library,
 )
 from tms.block.header import (
     HEADER_BYTES,
@@ -37,6 +39,7 @@ from tms.block.header import (
     read_header,
 )
 from tms.errors import BadBlock, DataCorrupt
+from tms.extras import installed
 from tms.model.message import Buffer
 
 if TYPE_CHECKING:
@@ -50,8 +53,7 @@ COLD_MAX = 2_048  # messages and headers to unpack by hand while pyarrow is not 
 @cache
 def schema() -> "pa.Schema":
     """The schema of every block."""
-    import pyarrow as pa
-
+    pa = library()
     headers = pa.map_(pa.utf8(), pa.binary())
     return pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", headers)])
 
@@ -79,8 +81,7 @@ def decode(block: Buffer) -> "Columns":
 def record_batch(block: Buffer, layout: Layout, start: int = HEADER_BYTES) -> "pa.RecordBatch":
     """The body, which begins at `start`, as Arrow knows it. Raises `pyarrow.ArrowException` and
     `OSError`."""
-    import pyarrow as pa
-
+    pa = library()
     if not layout.compressed:
         return pa.ipc.read_record_batch(pa.py_buffer(block).slice(start), schema())
     # Only a stream can be told to decompress in this thread; handing over to others costs more.
@@ -258,8 +259,7 @@ class Columns:
 
     def _whole_batch(self) -> "pa.RecordBatch":
         if self._batch is None:
-            import pyarrow as pa
-
+            pa = library()
             try:
                 self._batch = record_batch(self._block, self._layout, self._start)
             except (pa.ArrowException, OSError) as exc:
@@ -287,16 +287,17 @@ class Columns:
     def _by_hand(self) -> bool:
         """Whether to do without pyarrow: where it is not faster, and, as long as nobody has loaded
         it, where it would not be worth the time that loading takes: a reader at the tail must not
-        stand still for it when it meets a larger block."""
+        stand still for it when it meets a larger block. Where there is none, always."""
         layout = self._layout
         if layout.small or layout.compressed:
             return layout.small
-        return layout.messages + layout.entries <= COLD_MAX and "pyarrow" not in sys.modules
+        if "pyarrow" in sys.modules:
+            return False
+        return layout.messages + layout.entries <= COLD_MAX or not installed("pyarrow")
 
     def _array(self, column: int, nulls: int) -> "pa.Array":
         """One column of the slice, without the cost of the others."""
-        import pyarrow as pa
-
+        pa = library()
         block = pa.py_buffer(self._block)
         validity, ends, cells = (block.slice(*self._span(column + i)) for i in range(3))
         buffers = [validity if nulls else None, ends, cells]
@@ -326,8 +327,7 @@ class Columns:
         (length,) = _BUFFER_LENGTH.unpack_from(packed)
         if length == -1:
             return packed[_BUFFER_LENGTH.size :]
-        import pyarrow as pa
-
+        pa = library()
         try:
             codec = pa.Codec(self._layout.compression.value)
             unpacked: bytes = codec.decompress(packed[_BUFFER_LENGTH.size :], length, asbytes=True)

@@ -102,9 +102,7 @@ def pack_batch(batch: "pa.RecordBatch", room: int) -> bytearray:
 
 def compress(block: bytearray, room: int, compression: Compression) -> bytearray:
     """What `pack` made with its buffers compressed, each unless that would make it longer."""
-    import pyarrow
-
-    codec = pyarrow.Codec(compression.value)
+    codec = arrow.library().Codec(compression.value)
     layout, body = arrow.read(block, room)
     view = memoryview(block)
     parts: list[bytes | memoryview] = []

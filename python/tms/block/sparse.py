@@ -14,7 +14,7 @@ Invariants
 
 from collections.abc import Sequence
 
-from tms.block.arrow import Compression
+from tms.block.arrow import Compression, library
 from tms.block.columns import Columns, decode
 from tms.block.header import (
     HEADER_BYTES,
@@ -59,6 +59,5 @@ def _body(columns: Columns, keep: Sequence[int], room: int) -> bytearray:
             [headers[at] for at in keep],
             room,
         )
-    import pyarrow as pa
-
+    pa = library()
     return pack_batch(columns.record_batch().take(pa.array(keep, pa.int32())), room)

@@ -10,6 +10,7 @@ from tms.cli.findings import show
 from tms.cli.session import Session, Shared
 from tms.doctor.finding import Finding
 from tms.doctor.machine import Machine
+from tms.extras import installed, needed
 
 
 @click.command("doctor", cls=Shared)
@@ -30,11 +31,14 @@ def command(session: Session, config: Path | None, all_: bool) -> int:
 
 def examine(session: Session, config: Path | None, machine: Machine) -> Iterator[Finding]:
     """The findings of all checks that apply."""
-    from tms.doctor import configuration, directory, service
+    from tms.doctor import directory, service
     from tms.doctor import machine as this_machine
 
     yield from this_machine.check(machine)
-    yield from configuration.check(config, machine)
+    if config is not None or installed("pydantic"):
+        with needed("A configuration of the service", "server"):
+            from tms.doctor import configuration
+        yield from configuration.check(config, machine)
     data = session.data or (Path(text) if (text := machine.environ.get("TMS_DATA")) else None)
     if data is not None:
         yield from directory.check(data, machine)

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import click
 
 from tms.cli.session import Session, Shared
-from tms.errors import ErrorKind, TMSError
+from tms.errors import ConfigError, ErrorKind, TMSError
+from tms.extras import needed
 
 EXIT_CODES = {
     ErrorKind.MALFORMED: 2,
@@ -74,11 +75,16 @@ _COMMANDS = {
     "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
     "inspect": ("tms.cli.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.fsck", "Verify a data directory, and repair it with --repair."),
+    "upgrade": ("tms.cli.upgrade", "Move a data directory from LevelDB to RocksDB."),
     "hbase": ("tms.cli.hbase", "Put TMS into an HBase, look after it, take it out."),
     "spark": ("tms.cli.spark", "Archive, report on, audit and query topics with Spark."),
     "bench": ("tms.cli.bench", "Measure publish, replay and latency."),
     "doctor": ("tms.cli.doctor", "Look for what is wrong with this machine and its setup."),
 }
+
+
+# What a command needs beyond a client's libraries: the extra that brings it.
+_EXTRAS = {"serve": "server", "hbase": "hbase", "spark": "spark"}
 
 
 class _Commands(Shared, click.Group):
@@ -91,7 +97,13 @@ class _Commands(Shared, click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _, name = _COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), name or "command")
+        try:
+            with needed(f"`tms {cmd_name}`", _EXTRAS.get(cmd_name, "server")):
+                command: click.Command = getattr(import_module(module), name or "command")
+        except ConfigError:
+            if ctx.resilient_parsing:  # a shell completes what can be called
+                return None
+            raise
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

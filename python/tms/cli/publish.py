@@ -220,24 +220,12 @@ def _lines_of(stream: BinaryIO, source: str) -> Iterator[_InputLine]:
 
 @contextmanager
 def _progress(session: Session, files: tuple[Path, ...]) -> Iterator[Callable[[int, int], None]]:
-    """A function that takes the number of messages and bytes sent so far. It draws a bar with the
-    rate, every 256 KiB, if standard error is a terminal and lines are not typed there."""
+    """A function that takes the number of messages and bytes sent so far. It draws a line with
+    the rate, every 256 KiB, if standard error is a terminal and lines are not typed there."""
     if session.quiet or not sys.stderr.isatty() or (not files and sys.stdin.isatty()):
         yield lambda count, size: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    bar = Progress(
-        TextColumn("{task.fields[messages]:>12,} messages"),
-        BarColumn(),
-        DownloadColumn(),
-        TextColumn("{task.fields[rate]:>12,.0f} messages/s"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    total = sum(path.stat().st_size for path in files) or None
-    task = bar.add_task("", total=total, messages=0, rate=0.0)
+    total = sum(path.stat().st_size for path in files)
     began_s, drawn_bytes = session.clock.monotonic_s(), 0
 
     def at(count: int, size: int) -> None:
@@ -245,7 +233,17 @@ def _progress(session: Session, files: tuple[Path, ...]) -> Iterator[Callable[[i
         if size - drawn_bytes >= _PROGRESS_EVERY:
             drawn_bytes = size
             rate = count / (session.clock.monotonic_s() - began_s)
-            bar.update(task, completed=size, messages=count, rate=rate)
+            share = f"{size * 100 // total:>3} %  " if total else ""
+            _draw(f"{share}{size >> 20:,} MiB  {count:,} messages  {rate:,.0f} messages/s")
 
-    with bar:
+    try:
         yield at
+    finally:
+        if drawn_bytes:
+            _draw("")
+
+
+def _draw(line: str) -> None:
+    """Put a line in the place of the last one on standard error."""
+    sys.stderr.write("\r\x1b[K" + line)
+    sys.stderr.flush()

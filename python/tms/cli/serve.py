@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from tms.cli.session import Session, Shared
+from tms.extras import needed
 from tms.server.config import Settings, flag_of, load
 
 
@@ -43,7 +44,8 @@ def command(session: Session, /, config: Path | None, **given: Any) -> None:
         raise click.UsageError(
             "serve takes --tls-cert, --tls-key and --tls-ca instead of --cert, --key and --ca."
         )
-    from tms.server.main import serve
+    with needed("`tms serve`", "server"):
+        from tms.server.main import serve
 
     keys = {_parameter(flag): key for key, flag, _, _ in settings()}
     flags: dict[str, object] = {

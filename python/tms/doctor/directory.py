@@ -16,6 +16,7 @@ from tms.doctor.finding import Finding, ok, problem, warning
 from tms.doctor.machine import MIB, Machine
 from tms.errors import TMSError
 from tms.store.leveldb.directory import check_format
+from tms.store.leveldb.drivers import driver_of
 
 _SYNCS = 9
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "lustre", "virtiofs"}
@@ -79,10 +80,11 @@ def _format(path: Path) -> Finding:
             "choose an empty directory, or restore the file FORMAT if it was one",
         )
     try:
-        check_format(path, "leveldb")
+        store = check_format(path)
+        driver_of(store, path)
     except TMSError as error:
-        return problem(name, error.message, f"tms fsck --data {path}")
-    return ok(name, "readable by this version")
+        return problem(name, error.message, error.details.get("next", f"tms fsck --data {path}"))
+    return ok(name, f"readable by this version: {store}")
 
 
 def _lock(path: Path, machine: Machine) -> Finding:

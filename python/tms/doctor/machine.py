@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tms.clock import Clock, SystemClock
 from tms.doctor.finding import Finding, ok, problem, warning
+from tms.extras import DISTRIBUTION
 
 MIB = 1 << 20
 _MEMORY_BYTES = 256 * MIB
@@ -27,7 +28,8 @@ _AVAILABLE = re.compile(r"^MemAvailable: *([0-9]+)", re.MULTILINE)
 _CGROUP_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 _UNLIMITED_CGROUP = 1 << 60
 _BORN_MS = 1_767_225_600_000  # 2026-01-01: no clock of a machine that runs this TMS is before it
-_NATIVE = ("plyvel", "pyarrow", "google_crc32c", "uvloop", "httptools", "msgspec", "zstandard")
+_NATIVE = ("google_crc32c", "httptools", "msgspec")  # of every installation
+_NATIVE_OF_EXTRAS = ("plyvel", "pyarrow", "rocksdict", "uvloop", "zstandard")
 _VARIABLES = (
     *("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS_TRACEBACK"),
     *("TMS_CA", "TMS_CERT", "TMS_KEY"),
@@ -92,6 +94,7 @@ class Machine:
     limit: Callable[[str], int] = _limit
     version: tuple[int, ...] = sys.version_info[:3]
     installed: Callable[[str], str] = metadata.version
+    requires: Callable[[str], list[str] | None] = metadata.requires
     load: Callable[[str], object] = importlib.import_module
     clock: Clock = field(default_factory=SystemClock)
     temporary: Callable[[], str] = tempfile.gettempdir
@@ -131,7 +134,15 @@ def _python(machine: Machine) -> Finding:
 
 
 def _libraries(machine: Machine) -> Finding:
-    required = [line for line in metadata.requires("tms") or [] if "extra ==" not in line]
+    try:
+        required = machine.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return warning(
+            "libraries",
+            f"TMS runs from its sources, and no distribution {DISTRIBUTION} says what it needs",
+            "make env, in a clone",
+        )
+    required = [line for line in required if "extra ==" not in line]
     if missing := list(outdated(required, machine.installed)):
         return problem("libraries", "; ".join(missing))
     return ok("libraries", "all there and new enough")
@@ -156,10 +167,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _native(machine: Machine) -> Finding:
     broken = []
-    for name in _NATIVE:
+    for name in (*_NATIVE, *_NATIVE_OF_EXTRAS):
         try:
             machine.load(name)
         except ImportError as error:
+            if isinstance(error, ModuleNotFoundError) and name in _NATIVE_OF_EXTRAS:
+                continue
             broken.append(f"{name}: {error}")
     if broken:
         return problem("native libraries", "; ".join(broken))

@@ -25,7 +25,7 @@ PYTHON_ANSWERS_S = 60.0
 _NEEDED = ("pyarrow", "pandas")
 _SQL = ('extra == "sql"', "extra == 'sql'")
 _PROBE = "import sys, pyarrow, pandas, tms; print('%d.%d' % sys.version_info[:2])"
-_EXTRAS = {SparkLine.SPARK4: "tms[spark]", SparkLine.SPARK35: "tms[spark35]"}
+_EXTRAS = {SparkLine.SPARK4: "tms-log[spark]", SparkLine.SPARK35: "tms-log[spark35]"}
 
 
 class SparkTarget(NamedTuple):

@@ -33,6 +33,7 @@ from tms.cluster.ownership import Ownership
 from tms.engine import Engine, EngineConfig, own
 from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
+from tms.extras import needed
 from tms.server import logs, memory
 from tms.server.app import App
 from tms.server.certificates import Certificates
@@ -241,8 +242,8 @@ def _instance(
     settings: Settings, store: Store, clock: Clock, address: str, config: EngineConfig
 ) -> Cluster:
     """This process as an instance of a cluster."""
-    from tms.cluster.zookeeper import Ensemble, ZooKeeperMember  # loads kazoo
-
+    with needed("--cluster", "cluster"):  # loads kazoo
+        from tms.cluster.zookeeper import Ensemble, ZooKeeperMember
     ensemble, server = Ensemble.parse(settings.cluster), settings.server
     address = server.advertise or address
     id = server.instance or address.partition("://")[2]
@@ -322,9 +323,9 @@ def leveldb_limits(settings: Settings, descriptors: int) -> LevelDBLimits:
 
 
 def _open_hbase(url: str, section: HBaseSection, clock: Clock, tls: ClientTls) -> Store:
-    from tms.store.hbase.store import HBaseStore
-    from tms.store.hbase.thrift.pool import Limits  # loads the driver, which others need not
-
+    with needed("--store hbase://", "hbase"):  # loads the driver, which others need not
+        from tms.store.hbase.store import HBaseStore
+        from tms.store.hbase.thrift.pool import Limits
     limits = Limits(section.connect_timeout_s, section.call_timeout_s, section.connections)
     return HBaseStore(url, clock=clock, limits=limits, tls=tls)
 
@@ -360,8 +361,8 @@ def _listen_for_tephra(settings: Settings) -> socket.socket | None:
 def _tephra(
     settings: Settings, service: Service, listener: socket.socket, clients_max: int
 ) -> "TephraServer":
-    from tms.compat.tephra.front import TephraServer  # loads the drivers, which others need not
-
+    with needed("Tephra's protocol", "hbase"):  # loads the drivers, which others need not
+        from tms.compat.tephra.front import TephraServer
     section = settings.tephra
     limits = section.limits(clients_max, settings.server.is_guarded)
     tephra = TephraServer(service, listener, limits)

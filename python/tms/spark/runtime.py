@@ -67,7 +67,7 @@ class Runtime:
         except metadata.PackageNotFoundError as exc:
             raise _wrong(
                 "pyspark is not installed in this Python",
-                "pip install 'tms[spark]' (or tms[spark35], for the HBase connector)",
+                "pip install 'tms-log[spark]' (or tms-log[spark35], for the HBase connector)",
             ) from exc
 
     def lane(self) -> SparkLine:
@@ -81,7 +81,7 @@ class Runtime:
             return SparkLine.SPARK4
         raise _wrong(
             f"pyspark {version} is installed, TMS works with 4.2 and newer, and with 3.5",
-            "pip install 'tms[spark]'",
+            "pip install 'tms-log[spark]'",
         )
 
     def java(self) -> str:

@@ -111,7 +111,7 @@ def job_session(master: str | None, options: Mapping[str, str]) -> Iterator["Spa
     if Runtime().checked() is SparkLine.SPARK35:
         raise ConfigError(
             "Jobs need the data source of pyspark 4.2 or newer, and this is pyspark 3.5: "
-            "pip install 'tms[spark]'."
+            "pip install 'tms-log[spark]'."
         )
     from pyspark.sql import SparkSession
 
@@ -130,7 +130,7 @@ def register(spark: "SparkSession") -> None:
     3.5."""
     if Runtime().lane() is SparkLine.SPARK35:
         raise ConfigError(
-            "pyspark 3.5 has no data sources in Python: pip install 'tms[spark]', or see"
+            "pyspark 3.5 has no data sources in Python: pip install 'tms-log[spark]', or see"
             " docs/spark.md for what works with 3.5."
         )
     from tms.spark.source.reader import TmsDataSource

@@ -29,7 +29,7 @@ class WorkerStore(LevelDBStore):
         super().__init__(path, create=False, clock=clock, limits=limits)
 
     def _open_directory(self, path: str | os.PathLike[str], create: bool) -> JoinedDirectory:
-        return JoinedDirectory(path, "leveldb")
+        return JoinedDirectory(path)
 
     def open(self, name: str, create: bool) -> Map:
         """The map with this name; that of records is the supervisor's."""

@@ -1,11 +1,16 @@
-"""The LevelDB engine: each map is a database in a directory of its own, within a data directory.
+"""The store on disk: each map is a LevelDB database in a directory of its own, within a data
+directory; where LevelDB does not install, a RocksDB.
 
 store      maps by name
 map        one map: writes, reads, failing and recovering, at most so many databases open
 directory  the data directory: its format, its lock, how maps come and go in one step
+drivers    what TMS needs of the database, and which one a directory has
+plyveldb   LevelDB, through plyvel
+rocksdb    RocksDB, through rocksdict
 rows       rows of a database: put, walked through, with the values that they point to
 values     the file with the large values
 files      what LevelDB's files must look like, beyond what LevelDB checks itself
+upgrade    from LevelDB to RocksDB, for good
 rescue     for a data directory that nobody has open: look at a copy of it, mend a damaged map
 """
 

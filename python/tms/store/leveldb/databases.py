@@ -21,12 +21,11 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-import plyvel
-
 from tms import forks
 from tms.clock import Clock
 from tms.errors import ConfigError, StorageFull, StorageUnavailable, TMSError, again
 from tms.store.leveldb.directory import DataDirectory
+from tms.store.leveldb.drivers import Database, driver_of
 from tms.store.leveldb.files import check
 from tms.store.leveldb.values import ValueFile, damaged
 
@@ -36,9 +35,7 @@ WRITE_BUFFER_BYTES_MIN = 4 << 20
 WRITE_BUFFERS_BYTES = 64 << 20  # of all open maps together, while that leaves each the least
 PROBE_BYTES_MAX = 8 << 20
 LARGE_BYTES = 4 << 10  # values from here on are written once, to a file of their own
-_BLOCK_CACHE_BYTES = 256 << 10
 SYNC_BEHIND_BYTES = 16 << 20
-TABLES_OPEN = 74  # the least that LevelDB takes: 64 tables and 10 files of its own
 _FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _log = logging.getLogger("tms.store")
 
@@ -67,6 +64,8 @@ class Databases:
         self.clock = clock
         self.large_bytes = limits.large_bytes
         self.directory = directory
+        self.driver = driver_of(directory.store, directory.path)
+        self.failures = self.driver.failures  # what calls on an open database raise
         self._limits = limits
         self.ticks = count(1)  # one more with every use of any map
         self._lock = threading.Lock()  # guards _open
@@ -76,21 +75,13 @@ class Databases:
         self._probe_again_s = float("-inf")
         self._probe_error: TMSError | None = None
 
-    def open(self, path: Path) -> plyvel.DB:
+    def open(self, path: Path) -> Database:
         """A handle on the database in this directory. Raises `DataCorrupt` and what `translate`
         makes."""
         try:
             torn = check(path)
-            db = plyvel.DB(
-                str(path),
-                create_if_missing=False,
-                paranoid_checks=True,
-                compression=None,
-                write_buffer_size=self._write_buffer_size(),
-                lru_cache_size=_BLOCK_CACHE_BYTES,
-                max_open_files=TABLES_OPEN,
-            )
-        except (plyvel.Error, OSError) as exc:
+            db = self.driver.open(path, self._write_buffer_size())
+        except self.failures as exc:
             raise translate(exc, path) from exc
         for file, dropped_bytes in torn.items():
             _log.warning("torn end of a log dropped: file=%s bytes=%d", file, dropped_bytes)
@@ -143,25 +134,26 @@ class Databases:
                 raise again(self._probe_error)
 
 
-_generation: int | None = None  # of the process that used LevelDB first
+_generation: int | None = None  # of the process that used a database first
 
 
 def require_threads() -> None:
-    """LevelDB compacts in a thread that it begins once in a process and misses in its children:
-    they would write for a while, and then wait for ever. Raises `ConfigError` in such a child."""
+    """LevelDB and RocksDB compact in threads that they begin once in a process and miss in its
+    children: they would write for a while, and then wait for ever. Raises `ConfigError` in such a
+    child."""
     global _generation
     if _generation is None:
         _generation = forks.generation
     if _generation != forks.generation:
         raise ConfigError(
-            "This process was forked from one that has had a data directory open, and LevelDB "
+            "This process was forked from one that has had a data directory open, and its database "
             "does not work on in a fork. Fork before anything is opened, or begin the process "
             'anew: multiprocessing.get_context("spawn").'
         )
 
 
 def translate(exc: Exception, path: Path) -> TMSError:
-    """What an error of LevelDB or of the operating system means."""
+    """What an error of the database or of the operating system means."""
     if isinstance(exc, OSError):  # as plyvel's IOError is
         return refused(exc)
     return damaged(path, _reason(exc))

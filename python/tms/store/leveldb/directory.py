@@ -1,11 +1,13 @@
 """The data directory of a store on disk: whose it is, what it holds, and how parts of it come and
 go in one step.
 
-    FORMAT       {"format": 2, "store": "leveldb"}; written last, so a directory with it is whole
+    FORMAT       {"format": 2, "store": "leveldb"}, or "rocksdb"; written last, so a directory with
+                 it is whole
     LOCK         held with flock by the process that has the directory open; contains its process id
     maps/NAME/   one map; the slashes of its name are written as +
     maps/NAME~/  what takes its place in the next moment, whole
     temporary/   what is being made or removed; emptied whenever the directory is opened
+    upgraded/    what takes the place of `maps` once FORMAT says rocksdb; see `upgrade`
 
 Invariants
 
@@ -31,9 +33,11 @@ from pathlib import Path
 
 from tms import forks
 from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
+from tms.store.leveldb.drivers import LIBRARIES, ROCKSDB, new_store
 
 FORMAT_VERSION = 2
 _FORMAT, _LOCK, _MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
+_UPGRADED = "upgraded"
 _NEXT = "~"  # behind the name of what takes a map's place
 
 
@@ -44,7 +48,7 @@ class DataDirectory:
     `AlreadyRunning`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], store: str, *, create: bool) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, create: bool) -> None:
         self.path = Path(os.path.realpath(path))
         self._numbers = count()
         if create:
@@ -56,8 +60,9 @@ class DataDirectory:
         self._lock_fd = _locks.take(self.path)
         try:
             if not (self.path / _FORMAT).exists():
-                self._create(store, create)
-            check_format(self.path, store)
+                self._create(create)
+            self.finish_upgrade()
+            self.store = check_format(self.path)
             self._sweep()
         except BaseException:
             self.close()
@@ -89,7 +94,7 @@ class DataDirectory:
         return beside
 
     def _place(self, target: Path, build: Callable[[Path], None]) -> None:
-        made = self._temporary_path()
+        made = self.temporary_path()
         try:
             build(made)
             sync_tree(made)
@@ -101,7 +106,7 @@ class DataDirectory:
 
     def replace(self, map: Path, beside: Path) -> None:
         """Put what was prepared in the place of a map, which nobody has open."""
-        away = self._temporary_path()
+        away = self.temporary_path()
         map.rename(away)
         try:
             beside.rename(map)
@@ -114,7 +119,7 @@ class DataDirectory:
     def discard(self, name: str) -> Path | None:
         """Take the map away; the caller removes the returned directory. None if there is no such
         map."""
-        away = self._temporary_path()
+        away = self.temporary_path()
         try:
             self.map_path(name).rename(away)
         except FileNotFoundError:
@@ -125,7 +130,7 @@ class DataDirectory:
     def probe(self, size: int) -> None:
         """Write and sync a file of this size, and remove it. Raises OSError when the disk does not
         take it."""
-        path = self._temporary_path()
+        path = self.temporary_path()
         try:
             path.write_bytes(bytes(size))
             sync_path(path)
@@ -148,10 +153,16 @@ class DataDirectory:
         if not create:
             raise NotFound(f"There is no data directory at {self.path}: it is empty.")
 
-    def _create(self, store: str, create: bool) -> None:
+    def _create(self, create: bool) -> None:
         self._require_empty(create)
+        store = new_store()
         (self.path / _MAPS).mkdir(exist_ok=True)
         (self.path / _TEMPORARY).mkdir(exist_ok=True)
+        self.name_store(store)
+        sync_path(self.path.parent)
+
+    def name_store(self, store: str) -> None:
+        """Say which database the maps have, in one step."""
         new = self.path / (_FORMAT + ".new")
         with new.open("w") as file:
             json.dump({"format": FORMAT_VERSION, "store": store}, file)
@@ -159,12 +170,31 @@ class DataDirectory:
             os.fsync(file.fileno())
         new.rename(self.path / _FORMAT)
         sync_path(self.path)
-        sync_path(self.path.parent)
+        self.store = store
+
+    def begin_upgrade(self) -> Path:
+        """Where the maps are to be built that take the place of all: an empty directory."""
+        beside = self.path / _UPGRADED
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        return beside
+
+    def finish_upgrade(self) -> None:
+        """Put what was built in the place of `maps`, if it is whole."""
+        beside, maps = self.path / _UPGRADED, self.path / _MAPS
+        if beside.is_dir() and _store_of(self.path) == ROCKSDB:
+            if maps.is_dir():
+                (self.path / _TEMPORARY).mkdir(exist_ok=True)
+                maps.rename(self.temporary_path())
+            beside.rename(maps)
+            sync_path(self.path)
+            self._sweep()
 
     def _sweep(self) -> None:
         temporary = self.path / _TEMPORARY
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(exist_ok=True)
+        shutil.rmtree(self.path / _UPGRADED, ignore_errors=True)  # was interrupted
         for beside in (self.path / _MAPS).glob(f"*{_NEXT}"):
             map = beside.with_name(beside.name.removesuffix(_NEXT))
             if map.exists():
@@ -173,28 +203,31 @@ class DataDirectory:
                 beside.rename(map)
                 sync_path(self.path / _MAPS)
 
-    def _temporary_path(self) -> Path:
+    def temporary_path(self) -> Path:
+        """Where nothing is yet, for what is being made or removed."""
         return self.path / _TEMPORARY / str(next(self._numbers))
 
 
 class JoinedDirectory(DataDirectory):
     """The directory of another process, which has locked it and lets this one use it."""
 
-    def __init__(self, path: str | os.PathLike[str], store: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.realpath(path))
         self._numbers = count()
-        check_format(self.path, store)
+        self.store = check_format(self.path)
 
     def close(self) -> None:
         """It stays locked."""
 
-    def _temporary_path(self) -> Path:
+    def temporary_path(self) -> Path:
+        """A name that no other process takes."""
         return self.path / _TEMPORARY / f"{os.getpid()}-{next(self._numbers)}"
 
 
-def check_format(path: Path, store: str) -> None:
-    """Raises `ConfigError` if this release cannot read the directory, `DataCorrupt` if parts of it
-    are missing, `NotFound` if there are none."""
+def check_format(path: Path) -> str:
+    """The database that the maps of a data directory have. Raises `ConfigError` if this release
+    cannot read the directory, `DataCorrupt` if parts of it are missing, `NotFound` if there are
+    none."""
     file = path / _FORMAT
     try:
         found = json.loads(file.read_bytes())
@@ -205,19 +238,35 @@ def check_format(path: Path, store: str) -> None:
         raise DataCorrupt(
             f"{file} cannot be read ({exc}); restore it from a backup.", file=str(file)
         ) from exc
-    if kind != store:
+    if kind not in LIBRARIES:
         raise ConfigError(
-            f"{path} belongs to the store {kind!r}, not to {store!r}; open it with that one."
+            f"{path} belongs to the store {kind!r}, and this release knows "
+            f"{' and '.join(LIBRARIES)}; open it with the release that wrote it."
         )
     if version != FORMAT_VERSION:
         raise ConfigError(
             f"{path} has format {version!r}, and this release reads {FORMAT_VERSION}; use the "
             "release that wrote it."
         )
+    if kind == ROCKSDB and (path / _UPGRADED).exists():
+        raise ConfigError(
+            f"{path} was interrupted at the end of its upgrade; open it once, e.g. with "
+            f"tms upgrade --data {path}.",
+        )
     if not (path / _MAPS).is_dir():
         raise DataCorrupt(
             f"{path / _MAPS} is missing; restore it from a backup.", file=str(path / _MAPS)
         )
+    return str(kind)
+
+
+def _store_of(path: Path) -> str | None:
+    """What FORMAT says, None for one that `check_format` will refuse."""
+    try:
+        found = json.loads((path / _FORMAT).read_bytes())["store"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return str(found)
 
 
 def sync_path(path: Path) -> None:

@@ -1,10 +1,10 @@
-"""LevelDB's files as bytes: the checks that LevelDB leaves out, an empty database, a copy to look
-at.
+"""The files of LevelDB and RocksDB as bytes: the checks that both leave out, an empty database, a
+copy to look at.
 
     CURRENT      the name of the manifest
     MANIFEST-n   a log of edits: which tables are live, which log is the oldest needed
     n.log        a log of writes that are in no table yet
-    n.ldb        a table: sorted rows in checksummed blocks
+    n.ldb        a table: sorted rows in checksummed blocks; RocksDB's are n.sst
     log          blocks of 32 KiB of fragments: crc 4, length 2, type 1 (little-endian), payload
 
 Invariants
@@ -15,7 +15,9 @@ Invariants
   record and all records behind it without a word.
 * A fragment that reaches beyond the end of its file is torn only if no shorter length fits its
   checksum.
-* A log that the manifest needs is there, always; LevelDB would go on without it.
+* A log that the manifest needs is there, always; both would go on without it.
+* An empty database is LevelDB's, and RocksDB's as well: it reads LevelDB's files, and writes the
+  same ones with more in them.
 """
 
 import contextlib
@@ -37,6 +39,8 @@ _HEADER = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LOG = re.compile(r"[0-9]+\.log")
 _TABLE = re.compile(r"[0-9]+\.(?:ldb|sst)")
+_DATABASE_ID = b"\x81\x40"  # the edit that every manifest of RocksDB begins with
+_SKIPPED = 1 << 13  # of a tag of RocksDB: who does not know it may skip it
 _MANIFEST = re.compile(r"MANIFEST-[0-9]+")
 
 
@@ -53,23 +57,20 @@ def write_empty(path: Path) -> None:
 def check(path: Path) -> dict[Path, int]:
     """Raises `DataCorrupt` if a file is missing or damaged in a way that LevelDB overlooks; the
     bytes of each log that a crash cut off while they were being written."""
-    current = _read(path / "CURRENT").decode("ascii", "replace")
-    if current[-1:] != "\n" or not _MANIFEST.fullmatch(current[:-1]):
-        raise damaged(path / "CURRENT", "it does not name a manifest")
-    log_number, tables = _version(path / current[:-1])
+    log_number, tables, exact = _version(_manifest(path))
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(path)}
     for number, size in tables.items():
         found = sizes.get(f"{number:06}.ldb", sizes.get(f"{number:06}.sst"))
         if found != size:
             state = "it is missing" if found is None else f"it has {found} bytes instead of {size}"
-            raise damaged(path / f"{number:06}.ldb", state)
+            raise damaged(path / f"{number:06}.{'ldb' if exact else 'sst'}", state)
     if VALUES not in sizes:
         raise damaged(path / VALUES, "it is missing")
     logs = sorted(name for name in sizes if _LOG.fullmatch(name))
-    needed = f"{log_number:06}.log"
-    if log_number and needed not in logs:
-        raise damaged(path / needed, "it is missing")
-    needed_logs = (name for name in logs if int(name.removesuffix(".log")) >= log_number)
+    needed_logs = [name for name in logs if int(name.removesuffix(".log")) >= log_number]
+    oldest = f"{log_number:06}.log"
+    if not needed_logs if not exact else log_number and oldest not in logs:
+        raise damaged(path / oldest, "it is missing")
     torn = {path / name: _torn_bytes(path / name) for name in needed_logs}
     return {file: dropped_bytes for file, dropped_bytes in torn.items() if dropped_bytes}
 
@@ -235,10 +236,18 @@ def _torn_bytes(file: Path) -> int:
     return len(data) - whole
 
 
-def _version(manifest: Path) -> tuple[int, dict[int, int]]:
-    """The oldest log that is needed, and the bytes of each table by its number."""
+def _manifest(path: Path) -> Path:
+    current = _read(path / "CURRENT").decode("ascii", "replace")
+    if current[-1:] != "\n" or not _MANIFEST.fullmatch(current[:-1]):
+        raise damaged(path / "CURRENT", "it does not name a manifest")
+    return path / current[:-1]
+
+
+def _version(manifest: Path) -> tuple[int, dict[int, int], bool]:
+    """The oldest log that is needed, and the bytes of each table by its number. Whether that log
+    has exactly this number, as in LevelDB: RocksDB's has this or a higher one."""
     data = _read(manifest)
-    log_number, tables, edit = 0, dict[int, int](), b""
+    log_number, tables, edit, exact = 0, dict[int, int](), b"", True
     try:
         for start, length, kind in _fragments(data, manifest):
             if kind in (_FULL, _FIRST):
@@ -246,51 +255,73 @@ def _version(manifest: Path) -> tuple[int, dict[int, int]]:
             edit += data[start : start + length]
             if kind in (_FULL, _LAST):
                 log_number = _apply(edit, log_number, tables)
+                exact = exact and not edit.startswith(_DATABASE_ID)
     except (IndexError, ValueError) as exc:
         raise damaged(manifest, "an edit in it cannot be read") from exc
-    return log_number, tables
+    return log_number, tables, exact
 
 
-def _apply(edit: bytes, log_number: int, tables: dict[int, int]) -> int:
-    """Apply an edit of the manifest to `tables`; the oldest log that is needed then."""
-    at = 0
+class _ManifestEdit:
+    """An edit of a manifest, read from its begin. Raises IndexError at its end."""
 
-    def number() -> int:
-        nonlocal at
+    def __init__(self, edit: bytes) -> None:
+        self._edit = edit
+        self._at = 0
+
+    def left(self) -> bool:
+        return self._at < len(self._edit)
+
+    def number(self) -> int:
         value = shift = 0
         while True:
-            byte = edit[at]
-            at += 1
+            byte = self._edit[self._at]
+            self._at += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 return value
 
-    def skip_bytes() -> None:
-        nonlocal at
-        size = number()
-        at += size
+    def skip_bytes(self) -> None:
+        size = self.number()
+        self._at += size
 
-    while at < len(edit):
-        match number():
+    def skip_fields(self) -> None:
+        """Two sequences, and fields until one has the tag 1."""
+        self.number()
+        self.number()
+        while self.number() != 1:
+            self.skip_bytes()
+
+
+def _apply(data: bytes, log_number: int, tables: dict[int, int]) -> int:
+    """Apply an edit of the manifest to `tables`; the oldest log that is needed then."""
+    edit = _ManifestEdit(data)
+    while edit.left():
+        match edit.number():
             case 1:  # comparator
-                skip_bytes()
+                edit.skip_bytes()
             case 2:
-                log_number = number()
+                log_number = edit.number()
             case 3 | 4 | 9:  # next file, last sequence, previous log
-                number()
+                edit.number()
+            case 10 | 200 | 203 | 300:  # RocksDB's: oldest log to keep, column families, group
+                edit.number()
             case 5:  # compaction pointer: level, key
-                number()
-                skip_bytes()
+                edit.number()
+                edit.skip_bytes()
             case 6:  # deleted table: level, number
-                number()
-                tables.pop(number(), None)
-            case 7:  # new table: level, number, size, smallest key, largest key
-                number()
-                table = number()
-                tables[table] = number()
-                skip_bytes()
-                skip_bytes()
+                edit.number()
+                tables.pop(edit.number(), None)
+            case (7 | 103) as tag:  # new table: level, number, size, smallest key, largest key
+                edit.number()
+                table = edit.number()
+                tables[table] = edit.number()
+                edit.skip_bytes()
+                edit.skip_bytes()
+                if tag == 103:  # RocksDB's
+                    edit.skip_fields()
+            case tag if tag & _SKIPPED:
+                edit.skip_bytes()
             case tag:
                 raise ValueError(f"unknown tag {tag}")
     return log_number

@@ -1,4 +1,4 @@
-"""One map: a LevelDB database, and the file with its large values; open only while needed.
+"""One map: a database, and the file with its large values; open only while needed.
 
 Invariants
 
@@ -27,13 +27,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import plyvel
-
 from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError, again
 from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, Row, check_key, check_row
 from tms.store.leveldb.databases import RETRY_S, Databases, refusing, translate
+from tms.store.leveldb.drivers import Database
 from tms.store.leveldb.files import LogTail, write_empty
 from tms.store.leveldb.rows import FIRST_KEY, collect, every, put, value_of
 from tms.store.leveldb.values import MARK_KEY, SMALL, ValueFile
@@ -44,7 +43,7 @@ _log = logging.getLogger("tms.store")
 
 
 class _Open(NamedTuple):
-    db: plyvel.DB
+    db: Database
     values: ValueFile
 
 
@@ -57,6 +56,7 @@ class LevelDBMap:
     def __init__(self, databases: Databases, path: Path, large_bytes: int | None) -> None:
         self.used = 0
         self._databases = databases
+        self._failures = databases.failures
         self._path = path
         self._large_bytes = VALUE_BYTES_MAX + 1 if large_bytes is None else large_bytes
         self._open: _Open | None = None
@@ -130,7 +130,7 @@ class LevelDBMap:
             with contextlib.closing(opened.db.raw_iterator(verify_checksums=True)) as rows:
                 stored = collect(rows, start or FIRST_KEY, stop, bytes_max, reverse)
             return [(key, value_of(opened.values, row)) for key, row in stored]
-        except (plyvel.Error, OSError) as exc:
+        except self._failures as exc:
             raise translate(exc, self._path) from exc
         finally:
             self._unpin(opened)
@@ -239,7 +239,7 @@ class LevelDBMap:
             self._log_dirty = not sync
             if sync and self._tail.size() <= before:
                 self._tail.sync()
-        except (plyvel.Error, OSError) as exc:
+        except self._failures as exc:
             self._failure, self._recovery_failed = translate(exc, self._path), False
             raise again(self._failure) from exc
 
@@ -273,7 +273,7 @@ class LevelDBMap:
                     start = some[-1][0] + b"\0"
                     pause()
             copy.write([], Durability.SYNCED)
-        except (plyvel.Error, OSError) as exc:
+        except self._failures as exc:
             raise translate(exc, self._path) from exc
         finally:
             copy.end(Closed("The copy of a map is used in its place."))
@@ -286,7 +286,7 @@ class LevelDBMap:
                     rows.seek(key)
                     row = rows.value() if rows.valid() and rows.key() == key else None
             return None if row is None else value_of(opened.values, row)
-        except (plyvel.Error, OSError) as exc:
+        except self._failures as exc:
             raise translate(exc, self._path) from exc
 
     def _writable(self) -> _Open:
@@ -330,7 +330,7 @@ class LevelDBMap:
             except BaseException:
                 db.close()
                 raise
-            self._log_dirty = False  # LevelDB has made synced tables of its logs
+            self._log_dirty = False  # opening has made synced tables of the logs
             self.used = next(self._databases.ticks)
             with self._gate:
                 self._open = opened
@@ -338,7 +338,7 @@ class LevelDBMap:
             return opened
         return self._open
 
-    def _aligned(self, db: plyvel.DB) -> _Open:
+    def _aligned(self, db: Database) -> _Open:
         """The database with its file, after both say the same."""
         values: ValueFile | None = None
         try:
@@ -365,7 +365,7 @@ class LevelDBMap:
         except BaseException as exc:
             if values is not None:
                 values.close()
-            if isinstance(exc, plyvel.Error | OSError):
+            if isinstance(exc, self._failures):
                 raise translate(exc, self._path) from exc
             raise
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-import plyvel
-
 from tms.errors import DataCorrupt, NotFound, StorageUnavailable
 from tms.store.base import check_name
-from tms.store.leveldb.databases import TABLES_OPEN, translate
+from tms.store.leveldb.databases import WRITE_BUFFER_BYTES_MIN, translate
 from tms.store.leveldb.directory import DataDirectory, check_format, sync_path, sync_tree
+from tms.store.leveldb.drivers import Driver, driver_of
 from tms.store.leveldb.files import check, copy, logs, salvage
+from tms.store.leveldb.rows import every
 from tms.store.leveldb.values import MARK_KEY, POINTER
 from tms.store.leveldb.values import salvage as salvage_values
 
@@ -37,7 +37,7 @@ def read_only_copy(path: str | os.PathLike[str]) -> Iterator[Path]:
     source = Path(os.path.realpath(path))
     if not source.is_dir():
         raise NotFound(f"There is no data directory at {source}.")
-    check_format(source, "leveldb")
+    check_format(source)
     with tempfile.TemporaryDirectory(prefix="tms-copy-") as temporary:
         target = Path(temporary) / "data"
         (target / "maps").mkdir(parents=True)
@@ -53,20 +53,19 @@ def repair(path: str | os.PathLike[str], name: str) -> Path:
     Raises `NotFound` if there is no such map, `AlreadyRunning` if the data directory is in use.
     """
     check_name(name)
-    directory = DataDirectory(path, "leveldb", create=False)
+    directory = DataDirectory(path, create=False)
     try:
         source = directory.map_path(name)
         if not source.is_dir():
             raise NotFound(f"There is no map {name} in {directory.path}.")
+        driver = driver_of(directory.store, directory.path)
         kept = _keep(source, directory.path / "damaged")
         for log in logs(source):
             salvage(log)
         try:
-            plyvel.repair_db(
-                str(source), paranoid_checks=True, compression=None, max_open_files=TABLES_OPEN
-            )
-            _mend_pointers(source)
-        except plyvel.Error as exc:
+            driver.repair(source)
+            _mend_pointers(source, driver)
+        except driver.failures as exc:
             raise translate(exc, source) from exc
         shutil.rmtree(source / "lost", ignore_errors=True)
         sync_tree(source)
@@ -76,17 +75,18 @@ def repair(path: str | os.PathLike[str], name: str) -> Path:
         directory.close()
 
 
-def _mend_pointers(source: Path) -> None:
+def _mend_pointers(source: Path, driver: Driver) -> None:
     """Point to every value that is intact, and to nothing else."""
-    with contextlib.closing(plyvel.DB(str(source), compression=None)) as db:
-        intact, mark = salvage_values(source, db.get(MARK_KEY))
+    with contextlib.closing(driver.open(source, WRITE_BUFFER_BYTES_MIN)) as db:
+        intact, mark = salvage_values(source, db.get(MARK_KEY, verify_checksums=True))
         known, rows = dict(intact), {row for _, row in intact}
         batch = db.write_batch(sync=True)
-        for key, row in db:
-            if row[:1] == POINTER and key != MARK_KEY and row not in rows:
-                batch.delete(key)
-            elif key != MARK_KEY:
-                known.pop(key, None)
+        with contextlib.closing(db.raw_iterator(verify_checksums=True)) as stored:
+            for key, row in every(stored):
+                if row[:1] == POINTER and row not in rows:
+                    batch.delete(key)
+                else:
+                    known.pop(key, None)
         for key, row in known.items():
             batch.put(key, row)
         batch.put(MARK_KEY, mark)

@@ -1,17 +1,14 @@
 """Rows of a database: put, walked through, and the values that they have or point to."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-import plyvel
-
+from tms.store.leveldb.drivers import Database, Rows
 from tms.store.leveldb.values import POINTER, PointerRow, ValueFile, length
 
-RawIterator = Any  # plyvel does not export its class
 FIRST_KEY = b"\0"  # of a row; the empty key is the mark's
 
 
-def put(db: plyvel.DB, rows: Iterable[PointerRow], sync: bool) -> None:
+def put(db: Database, rows: Iterable[PointerRow], sync: bool) -> None:
     """Put rows in one step."""
     batch = db.write_batch(sync=sync)
     for key, row in rows:
@@ -24,7 +21,7 @@ def value_of(values: ValueFile, row: bytes) -> bytes:
     return values.read(row) if row[:1] == POINTER else row[1:]
 
 
-def every(rows: RawIterator) -> Iterator[PointerRow]:
+def every(rows: Rows) -> Iterator[PointerRow]:
     """All rows."""
     rows.seek(FIRST_KEY)
     while rows.valid():
@@ -33,7 +30,7 @@ def every(rows: RawIterator) -> Iterator[PointerRow]:
 
 
 def collect(
-    rows: RawIterator, start: bytes, stop: bytes | None, bytes_max: int, reverse: bool
+    rows: Rows, start: bytes, stop: bytes | None, bytes_max: int, reverse: bool
 ) -> list[PointerRow]:
     """Rows of [start, stop) until their values reach `bytes_max`; at least one if there is one."""
     if reverse:

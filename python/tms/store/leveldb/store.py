@@ -39,7 +39,7 @@ _COME_AND_GO = re.compile(r"t[0-9a-f]{8}/delayed", re.ASCII)
 
 
 class LevelDBStore:
-    """Maps in a data directory, one LevelDB database each.
+    """Maps in a data directory, one database each: LevelDB's, or RocksDB's.
 
     With `create` the directory is made if nothing is there. Large values are written once, to a
     file beside the database, but for maps whose rows come and go one by one: there the space of a
@@ -63,9 +63,13 @@ class LevelDBStore:
         self._maps: dict[str, LevelDBMap] = {}
         self._closed = False
         self._directory = self._open_directory(path, create)
-        self._databases = Databases(
-            self._directory, clock or SystemClock(), limits or LevelDBLimits()
-        )
+        try:
+            self._databases = Databases(
+                self._directory, clock or SystemClock(), limits or LevelDBLimits()
+            )
+        except BaseException:
+            self._directory.close()
+            raise
         forks.in_child(self._forked)
 
     def _open_directory(self, path: str | os.PathLike[str], create: bool) -> DataDirectory:
@@ -174,7 +178,7 @@ class LevelDBStore:
 
 def _directory(path: str | os.PathLike[str], create: bool) -> DataDirectory:
     try:
-        return DataDirectory(path, "leveldb", create=create)
+        return DataDirectory(path, create=create)
     except (PermissionError, FileExistsError, NotADirectoryError) as exc:
         raise ConfigError(
             f"{os.fspath(path)} cannot be a data directory: {exc.strerror}. Choose a directory "
