@@ -51,12 +51,12 @@ def test_an_unknown_option_of_connect_names_the_nearest_and_all(connect: Open) -
         connect("http://localhost:7070", timeout=5)
     assert caught.value.message == (
         f"{connect.__module__}.connect has no option 'timeout'. Did you mean timeout_s? It takes "
-        "timeout_s, url."
+        "ca, cert, timeout_s, token, url."
     )
 
 
 def test_what_is_like_no_option_gets_the_list_alone() -> None:
-    with pytest.raises(Invalid, match=r"no option 'zzz'\. It takes timeout_s, url\.$"):
+    with pytest.raises(Invalid, match=r"no option 'zzz'\. It takes ca, cert, timeout_s, token, url\.$"):
         tms.connect("http://localhost:7070", zzz=5)  # type: ignore[call-arg]
 
 
