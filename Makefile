@@ -4,6 +4,7 @@
 #   make test    every test (installs what some of them need, or says what to install)
 #   make check   format, lint, types, and what the house promises of itself: directions of imports, constructors, calls, bounds
 #   make quick   a minute on two cores, no JVM: the rooms that only compute, the log, the engine, the contracts in one process
+#   make test-pythons   make quick's tests and a bare wheel on every Python that there is or uv can fetch: PYTHONS="3.11 3.12 3.13 3.14"
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m;
 #                SIM_FLAGS=--instances: of several instances
 #   make mutants ROOM=log: change the room's code in 200 places, one at a time; the tests must notice
@@ -34,7 +35,7 @@ HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env env-spark35 check quick test java jar wheel hbase hbase-jars spark35-jars spark-java run sim soak mutants orders bench lock clean system-tools
+.PHONY: help env env-spark35 check quick test test-pythons java jar wheel hbase hbase-jars spark35-jars spark-java run sim soak mutants orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -94,10 +95,36 @@ check: env
 QUICK_ROOMS := block compaction/test_compaction.py delayed/test_delay.py engine groups house/test_imports.py journal log model \
   queues store/test_store.py tables topics transactions
 QUICK_CONTRACTS := client/test_client client/test_client_delay client/test_client_groups client/test_client_transactions
+QUICK = -m pytest -q -n 2 --dist loadfile -p no:schemathesis -m 'not long' \
+  --deselect python/tests/queues/test_queue_contract.py::TestHttp \
+  $(addprefix python/tests/,$(QUICK_ROOMS) $(addsuffix .py::TestEmbedded,$(QUICK_CONTRACTS)))
 quick: env
-	@$(PY) -m pytest -q -n 2 --dist loadfile -p no:schemathesis -m 'not long' \
-	  --deselect python/tests/queues/test_queue_contract.py::TestHttp \
-	  $(addprefix python/tests/,$(QUICK_ROOMS) $(addsuffix .py::TestEmbedded,$(QUICK_CONTRACTS)))
+	@$(PY) $(QUICK)
+
+# Each Python has an environment of its own, .venv-3.13, from the same lock. A Python that is neither here nor to be fetched is
+# named and left out; PYTHONS names those that are meant, by version or by path.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-pythons: env
+	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; left="" failed=""; \
+	for bin in "$$HOME"/.pyenv/versions/3.*/bin; do PATH+=":$$bin"; done; \
+	$(PY) -c "import sys; from hatchling.build import build_wheel as b; b(sys.argv[1])" "$$folder" >/dev/null; \
+	for python in $(PYTHONS); do \
+	  if ! .venv/bin/uv python find -q "$$python" >/dev/null 2>&1 && ! .venv/bin/uv python install -q "$$python" 2>/dev/null; then \
+	    left+=" $$python"; continue; \
+	  fi; \
+	  place=.venv-$${python##*/}; echo "== $$(.venv/bin/uv run -q --no-project --python "$$python" python --version)"; \
+	  .venv/bin/uv venv -q --clear --python "$$python" "$$folder/bare"; \
+	  VIRTUAL_ENV="$$folder/bare" .venv/bin/uv pip install -q --only-binary :all: "$$folder"/*.whl; \
+	  "$$folder/bare/bin/tms" --version; \
+	  said=$$("$$folder/bare/bin/tms" serve 2>&1 || true); \
+	  [[ $$said == *"pip install 'tms-log[server]'"* ]] || { echo "$$said" >&2; failed+=" $$python"; }; \
+	  [ -x $$place/bin/python ] || .venv/bin/uv venv -q --python "$$python" $$place; \
+	  VIRTUAL_ENV=$$place .venv/bin/uv pip sync -q --require-hashes requirements-dev.lock; \
+	  VIRTUAL_ENV=$$place .venv/bin/uv pip install -q --no-deps "$$folder"/*.whl; \
+	  PYTHONPATH=python $$place/bin/python $(QUICK) || failed+=" $$python"; \
+	done; \
+	if [ -n "$$left" ]; then echo "not run, neither here nor to be fetched:$$left" >&2; fi; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 test: env env-spark35 system-tools java hbase-jars spark35-jars
 	@$(PY) -m pytest $(PYTEST_FLAGS)

@@ -237,19 +237,8 @@ class ClientConnection(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    @types.coroutine
-    def _go_on(self, exchange: Exchange, steps: Any, waiting: Any) -> Generator[Any, Any, None]:
-        """The rest of a coroutine that was begun outside of a task and now waits for `waiting`."""
-        while True:
-            try:
-                try:
-                    value = yield waiting
-                except BaseException as exc:
-                    waiting = steps.throw(exc)
-                else:
-                    waiting = steps.send(value)
-            except StopIteration:
-                break
+    async def _go_on(self, exchange: Exchange, steps: Any, waiting: Any) -> None:
+        await _rest(steps, waiting)
         if not exchange.response_complete and not exchange.disconnected:
             self.transport.abort()
 
@@ -366,3 +355,19 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(SlowRequest(f"The body made too little progress for {seconds:g} s."))
         else:
             self.transport.abort()
+
+
+@types.coroutine
+def _rest(steps: Any, waiting: Any) -> Generator[Any, Any, None]:
+    """The rest of a coroutine that was begun outside of a task and now waits for `waiting`. From
+    Python 3.12 on a task takes no generator, so it is awaited in one."""
+    while True:
+        try:
+            try:
+                value = yield waiting
+            except BaseException as exc:
+                waiting = steps.throw(exc)
+            else:
+                waiting = steps.send(value)
+        except StopIteration:
+            return
