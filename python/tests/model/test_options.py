@@ -56,7 +56,9 @@ def test_an_unknown_option_of_connect_names_the_nearest_and_all(connect: Open) -
 
 
 def test_what_is_like_no_option_gets_the_list_alone() -> None:
-    with pytest.raises(Invalid, match=r"no option 'zzz'\. It takes ca, cert, timeout_s, token, url\.$"):
+    with pytest.raises(
+        Invalid, match=r"no option 'zzz'\. It takes ca, cert, timeout_s, token, url\.$"
+    ):
         tms.connect("http://localhost:7070", zzz=5)  # type: ignore[call-arg]
 
 
