@@ -16,6 +16,7 @@ from functools import partial
 from random import Random
 from threading import Lock
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from msgspec import structs
 
@@ -69,6 +70,28 @@ class Member:
 
     def leave(self) -> None:
         """The world lets it go."""
+
+
+class SingleLock:
+    """A lock of engines that are all in one thread: whoever would wait for it waits for ever."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.release, self.locked = self._lock.release, self._lock.locked
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Raises `Stuck` in place of waiting without end."""
+        if self._lock.acquire(blocking=False):
+            return True
+        if blocking and timeout < 0:
+            raise Stuck("Somebody waits for a lock that is held below on the stack.")
+        return False
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class WorldCluster(Cluster):
@@ -685,7 +708,8 @@ class ClusterWorld(World):
 
         waits, pending._passes = pending._passes, self.background.passes
         try:
-            work()
+            with patch("threading.Lock", SingleLock):
+                work()
         except Died:
             self.bury()
         except TMSError:  # an actor whose question nobody answered asks again

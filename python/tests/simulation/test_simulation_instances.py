@@ -1,18 +1,14 @@
-"""The simulation of several instances: nothing is found in these seeds, and every planted bug is
-found."""
+"""The simulation of several instances: nothing is found in these seeds."""
 
 import logging
 from collections.abc import Iterator
 
 import pytest
 
-from sim.bugs.instances import OF_INSTANCES
 from sim.instances import ClusterWorld
-from sim.replacing import replaced
 from sim.simulation import run
 
 SEEDS, CHUNK = 5_000, 25
-BUG_SEEDS = 400
 
 
 @pytest.fixture(autouse=True)
@@ -31,17 +27,3 @@ def test_nothing_is_found_in_these_seeds(first: int) -> None:
         except Exception as error:
             raise AssertionError(f"make sim SIM_FLAGS=--instances SEED={seed}") from error
         assert not findings, f"make sim SIM_FLAGS=--instances SEED={seed}: {findings[:3]}"
-
-
-def _wrong(seed: int) -> bool:
-    try:
-        return bool(run(seed, of=ClusterWorld).findings)
-    except Exception:  # stuck, or an engine contradicts itself
-        return True
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("bug", OF_INSTANCES)
-def test_a_planted_bug_is_found(bug: str) -> None:
-    with replaced(OF_INSTANCES[bug]()):
-        assert any(_wrong(seed) for seed in range(1, BUG_SEEDS + 1))
