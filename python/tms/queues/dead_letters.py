@@ -113,6 +113,9 @@ class DeadLetters:
                 error=error.message,
             )
             return 0
+        except BaseException:  # the thread was interrupted: the next pass takes them again
+            queue.return_dying(tokens)
+            raise
 
     def _commit(self, queue: OpenQueue, tokens: Sequence[Token]) -> int:
         letters: list[Letter] = []
