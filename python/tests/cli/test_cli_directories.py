@@ -51,6 +51,17 @@ ARGUMENTS = {
     "inspect": "t",
     "fsck": "",
     "upgrade": "--yes",
+    "token create": "ann",
+    "token list": "",
+    "token revoke": "000000000000",
+    "grant add": "ann publish topic:t",
+    "grant list": "",
+    "grant remove": "ann publish topic:t",
+    "quota set": "ann --requests 1",
+    "quota list": "",
+    "quota remove": "ann",
+    "access whoami": "",
+    "access explain": "ann publish topic:t",
     "doctor": "",
 }
 
