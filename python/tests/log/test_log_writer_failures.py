@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 
 from tests.log_kit import (
+    NAME,
     SEGMENTS,
     SYNCED,
     WRITTEN,
@@ -18,6 +19,9 @@ from tms.errors import (
     StorageUnavailable,
     TMSError,
 )
+from tms.model.message import NewBlock
+from tms.model.snapshot import POINTERS_PER_MS
+from tms.transactions.uncommitted import StoredRange
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -158,3 +162,21 @@ def test_whichever_write_fails_nothing_acknowledged_is_lost_or_doubled(stored: b
                 assert found == expected, f"write {nth} after {again.__name__}"
             assert bench.partition().segments > 2
     assert nth > 30, "the scenario writes too little to say anything"
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_failed_roll_back_shows_the_same_from_the_cache_and_from_the_store(stored: bool) -> None:
+    with Bench() as bench:
+        transactions = bench.engine.transactions
+        pointer = bench.clock.now_ms() * POINTERS_PER_MS + 7  # of a manager elsewhere
+        [place] = transactions.submit(NAME, [NewBlock(0, block(b"x"))], pointer).result(5)
+        bench.publish(b"1")
+        assert bench.values() == []
+        bench.store.fail_write(1, stored=stored, prefix=SEGMENTS)
+        with pytest.raises(StorageUnavailable):
+            transactions.roll_back(StoredRange.of(NAME, place, pointer))
+        shown = bench.values()
+        bench.kill()
+        assert shown == bench.values() == ([b"1"] if stored else [])
+        assert bench.engine.transactions.roll_back(StoredRange.of(NAME, place, pointer)) == 1
+        assert bench.values() == [b"1"]

@@ -249,7 +249,11 @@ class PartitionState:
                     marked.append(structs.replace(stored, block=copy))
             first = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
         if marked:
-            self.chain.replace(marked, Durability.SYNCED)
+            try:
+                self.chain.replace(marked, Durability.SYNCED)
+            except BaseException:  # some may be marked: only the store knows which
+                self.forget_cached(first)
+                raise
             with self.lock:
                 self.tail.replace({(block.time_ms, block.last_sequence): block for block in marked})
         return len(marked)
