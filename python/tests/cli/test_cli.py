@@ -257,6 +257,13 @@ def test_publishing_takes_durability_and_compression(run: Run, data: Path) -> No
     assert [message.value for message in _stored(data, "raw")] == [b"x"]
 
 
+def test_a_dash_among_the_files_is_standard_input(run: Run, data: Path, tmp_path: Path) -> None:
+    run("topic", "create", "raw")
+    (tmp_path / "lines").write_bytes(b"2\n")
+    assert run("publish", "raw", "-", str(tmp_path / "lines"), stdin=b"1\n").code == 0
+    assert sorted(message.value or b"" for message in _stored(data, "raw")) == [b"1", b"2"]
+
+
 # --- consume -------------------------------------------------------------------------------------
 
 

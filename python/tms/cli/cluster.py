@@ -62,7 +62,7 @@ def status(session: Session) -> None:
             "capacity": one.capacity,
             "draining": one.draining,
             "coordinates": one.id == view.coordinator,
-            "answers": one.id == view.answered_by,
+            "answered": one.id == view.answered_by,
         }
         for one in view.instances
     ]

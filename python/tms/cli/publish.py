@@ -24,6 +24,7 @@ from tms.model.topic import MESSAGE_BYTES_MAX, Durability
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
 _PROGRESS_EVERY = 1 << 18
+_STANDARD_INPUT = Path("-")
 _LATER_LINES, _LATER_BYTES = 10_000, 1 << 20  # of one request
 
 
@@ -41,7 +42,9 @@ class _InputLine:
 
 @click.command("publish", cls=Shared)
 @topic_argument
-@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+)
 @click.option("--ndjson", is_flag=True, help="Refuse lines that are not JSON.")
 @click.option("--key-field", help="Lines are JSON objects; this field is the key.")
 @click.option("-K", "--key-delim", help="Lines are KEY, this text, VALUE.")
@@ -65,7 +68,7 @@ def command(
     deliver_at: int | None,
     **keying: Any,
 ) -> None:
-    """Publish each line of FILES, or of standard input, to TOPIC.
+    """Publish each line of FILES, or of standard input (also `-`), to TOPIC.
 
     With --delay or --deliver-at they wait until they are due, and the ids to cancel them with are
     printed.
@@ -197,15 +200,14 @@ def _header(text: str) -> tuple[str, bytes]:
     return name, value.encode(errors="surrogateescape")
 
 
-def _lines(files: Iterable[Path]) -> Iterator[_InputLine]:
+def _lines(files: tuple[Path, ...]) -> Iterator[_InputLine]:
     """The lines of all files, or of standard input if there are none. Raises `TooLarge`."""
-    named = False
-    for path in files:
-        named = True
-        with path.open("rb") as stream:
-            yield from _lines_of(stream, str(path))
-    if not named:
-        yield from _lines_of(sys.stdin.buffer, "standard input")
+    for path in files or (_STANDARD_INPUT,):
+        if path == _STANDARD_INPUT:
+            yield from _lines_of(sys.stdin.buffer, "standard input")
+        else:
+            with path.open("rb") as stream:
+                yield from _lines_of(stream, str(path))
 
 
 def _lines_of(stream: BinaryIO, source: str) -> Iterator[_InputLine]:
@@ -222,10 +224,11 @@ def _lines_of(stream: BinaryIO, source: str) -> Iterator[_InputLine]:
 def _progress(session: Session, files: tuple[Path, ...]) -> Iterator[Callable[[int, int], None]]:
     """A function that takes the number of messages and bytes sent so far. It draws a line with
     the rate, every 256 KiB, if standard error is a terminal and lines are not typed there."""
-    if session.quiet or not sys.stderr.isatty() or (not files and sys.stdin.isatty()):
+    read = not files or _STANDARD_INPUT in files
+    if session.quiet or not sys.stderr.isatty() or (read and sys.stdin.isatty()):
         yield lambda count, size: None
         return
-    total = sum(path.stat().st_size for path in files)
+    total = 0 if read else sum(path.stat().st_size for path in files)
     began_s, drawn_bytes = session.clock.monotonic_s(), 0
 
     def at(count: int, size: int) -> None:
