@@ -48,6 +48,7 @@ SETTLING = 9  # rounds
 LEADERLESS_MAX = 300  # questions in a row that nobody could answer
 IN_VAIN_MAX = 1_000  # times that somebody waits
 RUNS_MAX = 10_000  # of other work while somebody waits
+OPERATIONS_MAX = 50_000  # of stores in one step
 STIRRED = 0.03  # of the operations of stores come others in between
 LIFETIME_MS = 25 * 3_600_000
 COMMIT_S = 30.0
@@ -423,6 +424,7 @@ class ClusterWorld(World):
         self._seen = MembershipView()
         self._leaderless = 0
         self._dies_in = -1
+        self._operations = 0  # of stores, in this step
         self._dying: Instance | None = None
         self._inside = False
         self.disk = Disk(shared=True)
@@ -559,6 +561,9 @@ class ClusterWorld(World):
                 self._dies_in, self._dying = -1, instance
                 instance.store.crashed = True
                 raise Died
+        self._operations += 1
+        if self._operations > OPERATIONS_MAX:
+            raise Stuck("Somebody reads or writes without end.")
         if self._inside or len(self.instances) < INSTANCES:
             return
         self._inside = True
@@ -714,6 +719,7 @@ class ClusterWorld(World):
         from tms.log import pending
 
         waits, pending._passes = pending._passes, self.background.passes
+        self._operations = 0
         try:
             with patch("threading.Lock", SingleLock):
                 work()
