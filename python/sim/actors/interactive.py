@@ -29,10 +29,8 @@ class Interactive:
 
     def settle(self) -> bool:
         """Ask how the last one ended; what is open is aborted."""
-        if self._id and not self._asked:
-            quietly(lambda: self._world.engine.transactions.abort(self._id))
         if self._id:
-            quietly(self._ask)
+            quietly(self._ask if self._asked else self._give_up)
         return not self._id
 
     def _forget(self) -> None:

@@ -127,7 +127,10 @@ _tokens_of_access = st.from_regex("[0-9a-f]{12}", fullmatch=True)
 OF_ONE = {
     "access.revoke_token": {"id": _tokens_of_access},
     "cluster.drain": {"id": VALUES["to"]},
-    "peers.erase_own": {"id": st.none() | st.builds(MessageId, *[st.integers(0, 9)] * 4)},
+    "peers.erase_own": {
+        "id": st.none() | st.builds(MessageId, *[st.integers(0, 9)] * 4),
+        "first": st.booleans(),
+    },
     "topics.create_topic": {"settings": st.builds(TopicSettings, st.integers(1, 1_024))},
     "topics.update_topic": {"changes": st.just({"partitions": 3, "retention_ms": 5_000})},
     "queues.declare": {"settings": st.builds(QueueSettings, st.floats(1, 100))},

@@ -37,8 +37,8 @@ BOUNDS = {
     "LETTERS": ("queues.dead_letters",),
     "LETTER_BYTES": ("queues.dead_letters",),
     "_AT_ONCE": ("queues.dead_letters",),
-    "ENTRIES_MAX": ("queues.shard",),
-    "BYTES_MAX": ("queues.shard",),
+    "ENTRIES_MAX": ("queues.queue_shard",),
+    "BYTES_MAX": ("queues.queue_shard",),
 }
 STEPS, PARTITIONS = 60, 2
 WORK_S = 0.5  # for what others do while a commit is under way

@@ -366,7 +366,7 @@ class PeersApi(Protocol):
         partition: Number,
         key: bytes | None = None,
         id: MessageId | None = None,
-        waiting: int | None = None,
+        first: bool = False,
     ) -> Annotated[int, named("ErasedHere", "How many.", "erased", int)]:
         """Erase the messages of a key, or the one with an id, in a partition."""
         raise DeclaredOnly

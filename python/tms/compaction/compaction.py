@@ -128,14 +128,18 @@ class Compaction:
                 "An id is one within its partition: say which partition it is in.",
                 field="partition",
             )
-        erased = 0
+        erased, first = 0, True
         numbers = range(topic.partitions) if partition is None else (partition,)
+        if key is not None:
+            reclaim = [keys.delayed_map(topic.uid)]
+            Progress(self._metadata, topic.uid, numbers[0]).begin(reclaim)
+            erased = self._erase_waiting(name, key, partition)
+            self._erased += erased
         owners = [self._partitions.peer_of(name, topic, number) for number in numbers]
-        waits: int | None = -1 if partition is None else partition
         for number, peer in zip(numbers, owners, strict=True):
             erase = self.erase_own if peer is None else peer.erase_own
-            erased += erase(name, number, key, id, waits)
-            waits = None
+            erased += erase(name, number, key, id, first)
+            first = False
         _log.info("erased", topic=str(name), messages=erased)
         return erased
 
@@ -145,23 +149,18 @@ class Compaction:
         partition: int,
         key: bytes | None,
         id: MessageId | None,
-        waiting: int | None,
+        first: bool,
     ) -> int:
-        """The same in a partition of this process. With `waiting` it is the first: what is not due
-        yet goes before, for that partition, for -1 all of them; if it is moved meanwhile, it is in
-        the log then."""
-        topic, erased = self._registry.find(name), 0
+        """The same in a partition of this process. The `first` one gives back the space of the
+        topic's delayed messages, too, through which some may have come: those that waited are
+        cancelled by then, and what was being moved meanwhile is in the log."""
+        topic = self._registry.find(name)
         log = self._partitions.get(name, topic, partition)
-        also: list[str] = []
-        if waiting is not None:
-            also.append(keys.delayed_map(topic.uid))  # through which some may have come
-        if waiting is not None and key is not None:
-            Progress(self._metadata, topic.uid, partition).begin(also)
-            erased = self._erase_waiting(name, key, None if waiting < 0 else waiting)
+        also = [keys.delayed_map(topic.uid)] if first else []
         with self._working_on(log):
             wanted, now_ms = EraseTarget(key, id), self._clock.now_ms()
             erasing = Erasing(log, self._metadata, self._fate_of, wanted, now_ms, also)
-            erased += erasing.run().messages
+            erased = erasing.run().messages
             self._merge(log)
         self._erased += erased
         return erased

@@ -154,7 +154,7 @@ class Peer(Protocol):
         partition: int,
         key: bytes | None,
         id: MessageId | None,
-        waiting: int | None,
+        first: bool,
     ) -> int:
         """See `Compaction.erase_own`."""
         ...
