@@ -672,10 +672,15 @@ class ClusterWorld(World):
                 return
 
     def _all_is_kept(self) -> bool:
-        engines = [one.engine for one in self.instances if one.engine is not None]
-        kept = frozenset[int]().union(*(engine.shards.kept for engine in engines))
-        counts = {engine.topics.shards.count for engine in engines}
-        return any(one.coordinates for one in engines) and {len(kept)} == counts
+        """By somebody; when it is calm, by those who should and by nobody else."""
+        present = [(one.engine, one.cluster) for one in self.instances if one.engine is not None]
+        kept = frozenset[int]().union(*(engine.shards.kept for engine, _ in present))
+        counts = {engine.topics.shards.count for engine, _ in present}
+        settled = not self.calm or all(
+            engine.shards.kept == cluster.shards() and engine.coordinates is cluster.coordinates
+            for engine, cluster in present
+        )
+        return settled and any(one.coordinates for one, _ in present) and {len(kept)} == counts
 
     def drop_unreadable(self) -> None:
         """What the coprocessor does while HBase compacts: take out what was written behind the end

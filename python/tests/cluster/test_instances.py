@@ -9,8 +9,11 @@ import pytest
 
 from tests.cluster_kit import instances
 from tests.http_kit import Client
+from tms.block import encode
 from tms.client.client import Bus
+from tms.cluster.membership import MembershipState
 from tms.errors import NotOwner, StorageUnavailable, TMSError, TopicNotFound, Unavailable
+from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
@@ -393,3 +396,26 @@ def test_a_commit_that_comes_behind_another_reader_of_a_journal_may_be_repeated(
             engine.transactions.commit(request)
         assert engine.groups.positions(orders, "g") == {0: Position.offset(1)}
         assert queue.receive(limit=1) == []
+
+
+def test_who_tried_in_vain_to_take_a_partition_back_shows_nothing_old() -> None:
+    with instances("a", "b") as all, all.connect("b") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        spread(bus, "x")
+        mine = all.owners(TOPIC).index("a")
+        topics = all.served["a"].service.engine.topics
+        name = TopicName("default", TOPIC)
+        log = topics.partitions.get(name, topics.registry.find(name), mine)
+        all.member["a"].expire(blind=True)
+        other = all.served["b"].service.engine
+        other.append(name, [NewBlock(mine, encode([b"y"]))])  # "b" takes it over
+        log.state.invalidate()  # as after a write of "a" that failed
+        all.member["a"].state = MembershipState.SUSPENDED
+        with pytest.raises(StorageUnavailable):
+            log.load()
+        with Client(all.served["a"].address) as client:
+            path = f"/v2/namespaces/default/topics/{TOPIC}/messages?start={mine}:earliest"
+            answer = client.request("GET", path)
+            if answer.status == 200:
+                assert [m["value"] for m in answer.json["messages"]] == [f"x{mine}", "y"]
+        assert log.state.retired is not None

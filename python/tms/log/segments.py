@@ -234,9 +234,9 @@ class SegmentChain:
 
     def is_current(self, raw: bytes | None) -> bool:
         """Whether a partition's record, as it is in the store now, still names this owner."""
-        if raw == self._raw:
-            return True
         name = self._standing.name
+        if raw == self._raw:  # who tried in vain to take it over has read who owns it
+            return (self.record.owner or name) == name
         return raw is not None and decode(raw, PartitionRecord, self.key).owner == name
 
     def _new_map(self, name: str) -> Map:
