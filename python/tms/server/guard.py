@@ -103,12 +103,17 @@ class Guard:
         resource = resource_of(operation, varying)
         await self._admit(exchange, operation, resource)
 
-    async def admit_foreign(self, exchange: Exchange, verb: Access, resource: str) -> None:
-        """The same for a request of another protocol."""
+    async def admit_foreign(
+        self, exchange: Exchange, verb: Access, resource: str, lists: Resource | None = None
+    ) -> None:
+        """The same for a request of another protocol; `lists` is what an operation declares."""
         await self._identify(exchange)
         self._measure(exchange)
         self._active[exchange] = []
-        self.require(exchange, verb, resource)
+        if lists is not None:
+            self._require_list(exchange, resource, lists)
+        else:
+            self.require(exchange, verb, resource)
 
     def leave(self, exchange: Exchange) -> None:
         """A request was answered."""
@@ -128,7 +133,9 @@ class Guard:
         self._measure(exchange)
         if operation.api != "access":  # whose answer may be about the change that ends others
             self._active[exchange] = []
-        if operation.access is not Access.KNOWN:
+        if operation.lists is not None:
+            self._require_list(exchange, resource, operation.lists)
+        elif operation.access is not Access.KNOWN:
             self.require(exchange, operation.access, resource)
 
     # -- who ---------------------------------------------------------------------------------------
@@ -257,6 +264,24 @@ class Guard:
                 resource=resource,
             )
 
+    def _require_list(self, exchange: Exchange, resource: str, lists: Resource) -> None:
+        """Raise `Forbidden` unless who asks may see a list of what is in a resource, or some of
+        what may be in it: `exchange.sees` says what, then."""
+        principal, within = exchange.principal, _within(resource, lists)
+        if self._may(principal, Access.OBSERVE, resource) or not self._records.grants(
+            principal
+        ).reach_into(within):
+            self.require(exchange, Access.OBSERVE, resource)
+            return
+
+        def sees(name: str) -> bool:
+            found = self._records.grants(principal).find(Access.OBSERVE, within + name)
+            return found is not None
+
+        exchange.sees = sees
+        if self._audits_all:
+            self._write_down(exchange, Access.OBSERVE, f"{within}*", True)
+
     def _may(self, principal: str, verb: Access, resource: str) -> bool:
         if principal == _INSTANCE:
             return True
@@ -368,6 +393,12 @@ def resource_of(operation: Operation, varying: Sequence[bytes]) -> str:
         resource = f"{on.value}:{path_text(varying[0])}:{path_text(varying[1])}"
         return resource if on is Resource.TOPIC else f"{resource}/{path_text(varying[2])}"
     return str(on.value)
+
+
+def _within(resource: str, lists: Resource) -> str:
+    """How the resources begin that a list of what is in this one has."""
+    rest = resource.partition(":")[2]
+    return f"{lists.value}:{rest}:" if lists is Resource.TOPIC else f"{lists.value}:{rest}/"
 
 
 def topic_resource(name: TopicName) -> str:
