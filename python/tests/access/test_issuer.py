@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.clocks import START_MS, ManualClock
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
 from tests.tls_kit import Authority
 from tms.access.jwt import JwtRules, UnknownKey
-from tms.errors import Unauthenticated, Unavailable
+from tms.errors import ConfigError, Unauthenticated, Unavailable
 from tms.server import issuer as trusting
 from tms.server import jwks as reading
 from tms.server.issuer import IssuerOptions, TrustedIssuer
@@ -289,3 +290,12 @@ def test_keys_are_fetched_again_and_again_and_sooner_after_a_failure(
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(issuer.keep_fresh())
     assert pauses == [300.0, trusting.RETRY_S, trusting.RETRY_S] and len(server.asked) == 3
+
+
+def test_a_library_that_is_missing_is_named(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    monkeypatch.delitem(sys.modules, "tms.access.jwks")
+    with pytest.raises(ConfigError, match=r"jwt\.jwks needs joserfc.*tms-log\[server\]"):
+        TrustedIssuer(options("/keys"), clock)

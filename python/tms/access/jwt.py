@@ -90,6 +90,8 @@ def verify(
 ) -> VerifiedJwt:
     """Whose token this is; `keys` are asked for once one is worth it. Raises `UnknownKey`,
     `Unauthenticated`, and what `keys` does."""
+    if not is_jwt(token):
+        raise _malformed("it has not three parts in base64")
     header = _checked_header(token, rules)
     payload, thumbprint = keys().opened(token, header.kid, header.alg)
     claims = _decoded(payload, _JwtClaims)
@@ -115,7 +117,7 @@ def _checked_header(token: bytes, rules: JwtRules) -> _JwtHeader:
     try:
         raw = a2b_base64(encoded.translate(_FROM_URLS) + b"=" * (-len(encoded) % 4))
     except ValueError as exc:
-        raise _malformed() from exc
+        raise _malformed("its header is not base64") from exc
     header = _decoded(raw, _JwtHeader)
     if header.alg not in rules.algorithms:
         raise Unauthenticated(
@@ -154,5 +156,5 @@ def _decoded(raw: bytes, kind: type[_T]) -> _T:
         raise _malformed(f"its {part}: {exc}") from exc
 
 
-def _malformed(why: str = "its header is not base64") -> Unauthenticated:
+def _malformed(why: str) -> Unauthenticated:
     return Unauthenticated(f"The token is malformed ({why:.200}).")
