@@ -266,11 +266,13 @@ def test_keys_in_a_file_are_read_again(clock: ManualClock, tmp_path: Path) -> No
 def test_a_file_that_is_none_or_too_large_is_not_read(clock: ManualClock, tmp_path: Path) -> None:
     pipe, large = tmp_path / "pipe", tmp_path / "large"
     os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)  # who writes nothing
     large.write_bytes(jwks(ONE) + b" " * reading.DOCUMENT_BYTES_MAX)
     for place in (pipe, large, tmp_path, Path("/dev/zero")):
         issuer = TrustedIssuer(options(str(place)), clock)
         fetched(issuer)
         assert issuer.warnings(), place
+    os.close(writer)
 
 
 def test_keys_are_fetched_again_and_again_and_sooner_after_a_failure(

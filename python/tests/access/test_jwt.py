@@ -121,6 +121,10 @@ def test_a_header_that_two_read_differently_is_refused() -> None:
     refused(f"{twice}.{good[1]}.", "not accepted")
     twice = b64(b'{"alg":"none","kid":"one","alg":"ES256"}')
     refused(f"{twice}.{good[1]}.", "signature")
+    other = sign(RSA, claims(), "RS512").encode()
+    assert KEYS.opened(other, "rsa", "RS512")
+    with pytest.raises(Unauthenticated, match="two ways"):
+        KEYS.opened(other, "rsa", "RS256")
 
 
 def test_extensions_and_other_kinds_of_tokens_are_refused() -> None:

@@ -262,6 +262,8 @@ def test_a_long_poll_ends_when_its_token_expires(
             admin.publish("calm", b"x")  # and one whose token lives goes on
             thread.join(15)
         assert isinstance(ended[0], float)
+        people.served.in_loop(lambda: None)
+        assert not guard._expiring
 
 
 def test_a_long_poll_ends_when_the_key_of_its_token_is_taken_back(
