@@ -234,10 +234,12 @@ def serving(
         front = None if tephra is None or other is None else TephraServer(service, other, tephra)
         server = Server(service, drain_s, front, certificates)
         started.set_result((service, server, asyncio.get_running_loop()))
-        watching = None if certificates is None else asyncio.create_task(certificates.watch())
+        beside = [] if certificates is None else [asyncio.create_task(certificates.watch())]
+        if service.issuer is not None:
+            beside.append(asyncio.create_task(service.issuer.keep_fresh()))
         await server.serve(listener)
-        if watching is not None:
-            watching.cancel()
+        for task in beside:
+            task.cancel()
 
     thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
     thread.start()

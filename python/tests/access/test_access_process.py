@@ -14,6 +14,7 @@ import pytest
 
 import tms
 from tests.faults.service import TMS, Service
+from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
 from tms.errors import Forbidden, Unauthenticated
 
 FIRST = re.compile(r"TMS_TOKEN=(tms_\w+) tms token create NAME")
@@ -157,3 +158,43 @@ def _look_for(secrets: list[str], lines: list[str], data: Path | None) -> None:
         assert not any(secret in line for line in lines)
         for file in [] if data is None else [one for one in data.rglob("*") if one.is_file()]:
             assert secret.encode() not in file.read_bytes(), file
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_tokens_of_an_issuer_are_believed_by_a_service(tmp_path: Path, workers: str) -> None:
+    key = key_of("RS256")
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(jwks(key))
+    flags = ("--access", "on", "--workers", workers, "--jwt-jwks", str(keys))
+    named = ("--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE, "--jwt-principal", "email")
+    with Service(tmp_path / "data", *flags, *named) as service:
+        admin = run(service, "token", "create", "ann", token=first_token(service)).stdout.strip()
+        shop = sign(key, claims("7", email="shop@b.c"), "RS256")
+        with tms.connect(service.url, token=admin) as bus:
+            bus.create_topic("orders", partitions=4)
+            bus.access.add_grant("shop@b.c", "publish", "topic:orders")
+        for _ in range(4):  # connections that one worker takes, or the other
+            with tms.connect(service.url, token=shop) as bus:
+                for partition in range(4):
+                    bus.publish("orders", b"x", partition=partition)
+                with pytest.raises(Forbidden):
+                    bus.create_topic("other")
+        assert "You are shop@b.c." in run(service, "access", "whoami", token=shop).stderr
+        other = sign(key, claims("7", email="shop@b.c", aud="other"), "RS256")
+        refused = run(service, "topic", "list", token=other)
+        assert refused.returncode == 5 and "audience" in refused.stderr
+        service.stop()
+    _look_for([shop, other], service.lines, tmp_path / "data")
+
+
+def test_a_service_whose_issuer_is_away_starts_and_says_so(tmp_path: Path) -> None:
+    with JwksServer() as gone:
+        url = gone.url
+    flags = ("--jwt-jwks", url, "--jwt-issuer", ISSUER, "--jwt-audience", AUDIENCE)
+    with Service(tmp_path / "data", "--access", "on", *flags) as service:
+        admin = run(service, "token", "create", "ann", token=first_token(service)).stdout.strip()
+        assert run(service, "topic", "list", token=admin).returncode == 0
+        [warning] = json.loads(get(service, "/readyz"))["warnings"]
+        assert "No JWT is accepted" in warning and url not in warning
+        service.stop()
+    assert any("jwks_not_fetched" in line and url in line for line in service.lines)

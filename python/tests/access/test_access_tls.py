@@ -10,6 +10,7 @@ from sim.memory import MemoryStore
 from tests.cluster_kit import instances
 from tests.http_kit import serving
 from tests.tls_kit import Authority
+from tms.access.records import FIRST, AccessRecords
 from tms.client.client import Bus
 from tms.errors import Forbidden, Unauthenticated
 from tms.server.service import AccessLimits, NetworkOptions
@@ -24,8 +25,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 class Guarded:
     """A service that asks for certificates, and controls access."""
 
-    def __init__(self, authority: Authority, port: int, first: str) -> None:
+    def __init__(self, authority: Authority, port: int, records: AccessRecords) -> None:
         self.url = f"https://localhost:{port}"
+        self.records, first = records, records.first_token()
         self._authority = authority
         with self.bus("first", first) as bus:
             self.admin = bus.access.create_token("admin").token
@@ -40,8 +42,7 @@ def guarded(authority: Authority) -> Iterator[Guarded]:
     tls = ServerTls(*authority.sign().pair, str(authority.ca), required=False)
     network = NetworkOptions(AccessLimits())
     with serving(MemoryStore(), tls=tls, network=network) as served:
-        first = served.service.engine.access.first_token()
-        yield Guarded(authority, served.address[1], first)
+        yield Guarded(authority, served.address[1], served.service.engine.access)
 
 
 def test_the_name_in_a_certificate_is_a_principal(guarded: Guarded) -> None:
@@ -62,6 +63,12 @@ def test_who_shows_no_certificate_needs_a_token(guarded: Guarded, authority: Aut
 
 def test_a_name_that_no_principal_can_have_is_nobodys(guarded: Guarded) -> None:
     with guarded.bus("Ann of Green Gables") as bus, pytest.raises(Unauthenticated):
+        bus.access.whoami()
+
+
+def test_the_name_of_the_first_administrator_is_nobodys(guarded: Guarded) -> None:
+    guarded.records.first_token()  # so that there is a grant of that name
+    with guarded.bus(FIRST) as bus, pytest.raises(Unauthenticated):
         bus.access.whoami()
 
 

@@ -121,3 +121,21 @@ def test_a_token_is_its_id_and_a_secret() -> None:
     token = make(bytes(range(38)))
     assert token.text == f"tms_{token.id}_{bytes(range(6, 38)).hex()}"
     assert digest(token.text.encode()) != digest(token.text[:-1].encode())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(VERBS), PATTERNS), max_size=6),
+    st.sampled_from(["topic:n:", "topic:nn:", "queue:n:a/", "group:nn:ab/"]),
+    NAMES,
+)
+def test_grants_reach_into_whatever_they_allow_a_part_of(
+    granted: list[tuple[Access, str]], within: str, name: str
+) -> None:
+    grants = Grants(Grant("ann", verb, pattern) for verb, pattern in granted)
+    kind, _, rest = within.partition(":")
+    whole = f"namespace:{rest[:-1]}" if kind == "topic" else f"topic:{rest[:-1]}"
+    seen = grants.find(Access.OBSERVE, within + name) is not None
+    assert not seen or grants.reach_into(within) or grants.find(Access.OBSERVE, whole) is not None
+    beginnings = [pattern.rstrip("*") for _, pattern in granted]
+    near = [one.startswith(within) or within.startswith(one) for one in beginnings]
+    assert not grants.reach_into(within) or any(near)

@@ -190,5 +190,19 @@ def test_every_setting_is_documented_with_its_flag_and_default() -> None:
     assert [row for row in rows if row not in text] == []
 
 
+def test_every_test_of_an_attack_is_there() -> None:
+    """The tables of docs/security.md say which test notices each attack."""
+    tests = ROOT / "python" / "tests"
+    source = "\n".join(path.read_text() for path in tests.rglob("test_*.py"))
+    text = (ROOT / "docs" / "security.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)?test_\w+)(?:\.py)?`", text))
+    gone = [
+        name
+        for name in sorted(named)
+        if not (tests / f"{name}.py").exists() and f"def {name}(" not in source
+    ]
+    assert len(named) > 50 and not gone, gone
+
+
 def test_the_changelog_names_the_version() -> None:
     assert f"## {tms.__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": _VALUES
     | _TOLD
     | {"access", "tls", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
-    "server/config": _VALUES | {"tls", "engine", "log", "cluster"},
+    "server/config": _VALUES | {"access", "tls", "engine", "log", "cluster"},
     "server/main": _VALUES
     | _TOLD
     | {"access", "tls", "api", "engine", "log", "topics", "store", "cluster"},
@@ -121,6 +121,8 @@ PURE = {
     "transactions/state.py",
     "transactions/state_snapshot.py",
     "access/grants.py",
+    "access/jwks.py",
+    "access/jwt.py",
     "access/quotas.py",
     "access/tokens.py",
     "cluster/placement.py",
@@ -151,6 +153,7 @@ DRIVERS: dict[str, set[str]] = {
     "prometheus_client": {"server/"},
     "pydantic": {"server/"},
     "zstandard": {"server/", "client/"},
+    "joserfc": {"access/jwks.py"},
     "httptools": {"client/", "server/"},
     "tenacity": {"retrying.py"},
     "sqlalchemy": {"sql.py"},

@@ -169,3 +169,61 @@ def test_a_transaction_of_cdap_may_take_more_than_a_year(tmp_path: Path) -> None
     years_s = 3 * 366 * 86_400
     settings = load(None, {"data": str(tmp_path), "cdap.tx_max_lifetime_s": years_s})
     assert settings.cdap.limits().tx_max_lifetime_ms == years_s * 1_000
+
+
+# --- tokens of an issuer --------------------------------------------------------------------------
+
+JWT = {"data": "d", "server.access": "on", "jwt.issuer": "https://i", "jwt.audience": "tms"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["https://i/keys?v=1", "https://[::1]:8443/", "http://127.0.0.1:8080/k", "/etc/tms/keys.json"],
+)
+def test_keys_of_an_issuer_are_read_safely(place: str) -> None:
+    options = load(None, {**JWT, "jwt.jwks": place}).jwt.options()
+    assert options is not None and options.jwks == place
+    assert options.rules == ("https://i", "tms", "sub", options.rules.algorithms, 30.0)
+    assert "RS256" in options.rules.algorithms and "HS256" not in options.rules.algorithms
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "http://issuer.example/keys",
+        "http://10.0.0.1/keys",
+        "http://127.0.0.1.example/keys",
+        "http://127.0.0.1@issuer.example/keys",
+        "https://user:secret@issuer.example/keys",
+        "https://issuer.example/keys#one",
+        "https:///keys",
+        "https://issuer.example:port/keys",
+        "https://issuer.example/\r\nx: y",
+        "https://issuer.example/ä",
+        "file:///etc/tms/keys.json",
+        "ftp://issuer.example/keys",
+    ],
+)
+def test_keys_that_others_could_change_on_their_way_are_refused(place: str) -> None:
+    [fault] = faults(None, {**JWT, "jwt.jwks": place})
+    assert fault.startswith("jwt: jwks is an URL https://HOST/PATH") and "secret@" not in fault[:60]
+
+
+@pytest.mark.parametrize("algorithms", ["HS256", "RS256,HS512", "none", "", "ES256K", "rs256"])
+def test_algorithms_have_a_public_key(algorithms: str) -> None:
+    [fault] = faults(None, {**JWT, "jwt.jwks": "/keys", "jwt.algorithms": algorithms})
+    assert fault.startswith("jwt: algorithms: ") and "RS256, RS384" in fault
+
+
+@pytest.mark.parametrize("name", ["issuer", "audience"])
+def test_an_issuer_is_trusted_for_one_audience(name: str) -> None:
+    [fault] = faults(None, {**JWT, "jwt.jwks": "/keys", f"jwt.{name}": ""})
+    assert fault.startswith(f"jwt: jwks is given without {name}; give --jwt-{name} too")
+    [fault] = faults(None, {"data": "d", f"jwt.{name}": "x"})
+    assert "give --jwt-jwks too" in fault
+
+
+def test_an_issuer_is_of_use_only_where_somebody_is_asked_who_it_is() -> None:
+    [fault] = faults(None, {**JWT, "jwt.jwks": "/keys", "server.access": "auto"})
+    assert fault.startswith("jwt.jwks: nobody is asked") and "--access on" in fault
+    assert load(None, JWT | {"jwt.jwks": "/keys", "server.host": "::"}).server.is_guarded

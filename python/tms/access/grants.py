@@ -40,6 +40,13 @@ class Grants:
                     return grant
         return None
 
+    def reach_into(self, within: str) -> bool:
+        """Whether one may cover a resource whose name begins so, and none that this is a part
+        of."""
+        return any(pattern.startswith(within) for pattern in self._exact) or any(
+            prefix.startswith(within) or within.startswith(prefix) for prefix in self._prefixes
+        )
+
     def _at(self, resource: str) -> Iterator[dict[Access, Grant]]:
         if resource in self._exact:
             yield self._exact[resource]

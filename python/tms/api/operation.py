@@ -132,6 +132,7 @@ class Declaration:
     timeout_s: float = 0  # of its only attempt, if no parameter says it
     alone: bool = False  # it takes long, or much memory: one at a time
     form: Form | None = None
+    lists: Resource | None = None  # of what: who may not see all of it is shown what it may
 
 
 def _declared(
@@ -181,7 +182,7 @@ class Operation:
         self.timeout_s = declared.timeout_s
         self.summary = " ".join((getdoc(function) or "").partition("\n\n")[0].split())
         self.method, self.on, self.access = declared.method, declared.on, declared.access
-        self.repeat, self.alone = declared.repeat, declared.alone
+        self.repeat, self.alone, self.lists = declared.repeat, declared.alone, declared.lists
         self.body_bytes_max, self.by_hand = declared.body_bytes_max, declared.form is not None
         hints = get_type_hints(function, include_extras=True)
         arguments = [*signature(function).parameters.values()][1:]

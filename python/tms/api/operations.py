@@ -83,7 +83,7 @@ def _truncation(arguments: Mapping[str, Any]) -> Repeat:
 class TopicsApi(Protocol):
     """Topics, apart from their messages. `tms.engine.Engine` documents the promises."""
 
-    @get("namespaces/{namespace}/topics", Resource.NAMESPACE, Access.OBSERVE)
+    @get("namespaces/{namespace}/topics", Resource.NAMESPACE, Access.OBSERVE, lists=Resource.TOPIC)
     def list_topics(
         self,
         namespace: Namespace,
@@ -93,7 +93,7 @@ class TopicsApi(Protocol):
         | None = None,
         limit: Annotated[int, Meta(ge=1, le=10_000)] = TOPICS_DEFAULT,
     ) -> Annotated[list[TopicInfo], bodies.TOPICS]:
-        """The topics of a namespace, in the order of their names."""
+        """The topics of a namespace, in the order of their names; those that the caller may see."""
         raise DeclaredOnly
 
     @put("{name}", Resource.TOPIC, Access.MANAGE, statuses=(routes.CREATED, routes.OK))
@@ -238,7 +238,7 @@ class QueuesApi(Protocol):
     """Work queues. `tms.queues.Queues` documents the promises. A call with tokens answers which of
     them came too late."""
 
-    @get("{topic}/queues", Resource.TOPIC, Access.OBSERVE)
+    @get("{topic}/queues", Resource.TOPIC, Access.OBSERVE, lists=Resource.QUEUE)
     def list_queues(
         self, topic: TopicName
     ) -> Annotated[list[QueueInfo], named("Queues", "Queues.", "queues", queues.QUEUES)]:
@@ -354,7 +354,7 @@ class QueuesApi(Protocol):
 class GroupsApi(Protocol):
     """Log groups, and their positions. `tms.groups.groups.LogGroups` documents the promises."""
 
-    @get("{topic}/groups", Resource.TOPIC, Access.OBSERVE)
+    @get("{topic}/groups", Resource.TOPIC, Access.OBSERVE, lists=Resource.GROUP)
     def list_groups(
         self, topic: TopicName
     ) -> Annotated[list[GroupSummary], named("Groups", "Groups.", "groups", list[GroupSummary])]:

@@ -18,9 +18,11 @@ from dataclasses import fields
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tms.access.jwt import ALGORITHMS, ALGORITHMS_DEFAULT, JwtRules
 from tms.cluster.ownership import OwnerLimits
 from tms.cluster.placement import CAPACITY_MAX
 from tms.compat.tephra.frames import FrameLimits
@@ -28,6 +30,7 @@ from tms.engine import CompactionLimits, EngineConfig
 from tms.errors import ConfigError
 from tms.log.partition import LogLimits
 from tms.server.http.watchdog import ConnectionLimits
+from tms.server.issuer import IssuerOptions
 from tms.server.service import CdapLimits, RequestLimits
 from tms.tls import ClientTls, ServerTls
 
@@ -211,6 +214,73 @@ class TlsSection(_Section):
         return ClientTls(self.ca, self.cert, self.key)
 
 
+class JwtSection(_Section):
+    """Tokens of an issuer that the service trusts. Without its keys there are none."""
+
+    jwks: str = ""
+    issuer: str = ""
+    audience: str = ""
+    principal: str = Field(default="sub", min_length=1, max_length=255)
+    algorithms: str = ",".join(ALGORITHMS_DEFAULT)
+    leeway_s: float = Field(default=30.0, ge=0, le=600)
+    refresh_s: float = Field(default=300.0, ge=1, le=86_400)
+    stale_s: float = Field(default=86_400.0, ge=1, le=2_592_000)
+    timeout_s: float = Field(default=5.0, gt=0, le=60)
+    ca: str = ""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        for name in ("issuer", "audience", "ca"):
+            if not self.jwks and getattr(self, name):
+                raise ValueError(f"{name} is given without its keys; give --jwt-jwks too")
+        for name in ("issuer", "audience"):
+            if self.jwks and not getattr(self, name):
+                raise ValueError(
+                    f"jwks is given without {name}; give --jwt-{name} too, so that a token that "
+                    "was made for another service is worth nothing here"
+                )
+        strange = self.algorithm_names() - set(ALGORITHMS)
+        if strange or not self.algorithm_names():
+            raise ValueError(
+                f"algorithms: {', '.join(sorted(strange)) or 'none'}; they are some of "
+                f"{', '.join(ALGORITHMS)}, all of which have a public key"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _is_read_safely(self) -> Self:
+        if "://" not in self.jwks:
+            return self
+        try:
+            url = urlsplit(self.jwks)
+            known = url.scheme == "https" or (
+                url.scheme == "http" and _is_local(url.hostname or "")
+            )
+            whole = url.hostname and url.port != 0 and not (url.username or url.fragment)
+        except ValueError:  # of the port
+            known = whole = False
+        if not (known and whole and re.fullmatch("[!-~]+", self.jwks)):
+            raise ValueError(
+                "jwks is an URL https://HOST/PATH, http:// on this machine only, or the path of a "
+                f"file; got {self.jwks!r:.200}. Who could change the keys on their way could be "
+                "anybody"
+            )
+        return self
+
+    def algorithm_names(self) -> frozenset[str]:
+        """Those that a token may be signed by."""
+        return frozenset(name.strip() for name in self.algorithms.split(",") if name.strip())
+
+    def options(self) -> IssuerOptions | None:
+        """As the service wants it; None: no issuer is trusted."""
+        if not self.jwks:
+            return None
+        algorithms = self.algorithm_names()
+        rules = JwtRules(self.issuer, self.audience, self.principal, algorithms, self.leeway_s)
+        tls = ClientTls(self.ca)
+        return IssuerOptions(self.jwks, rules, tls, self.refresh_s, self.stale_s, self.timeout_s)
+
+
 class EngineSection(_Section):
     """Bounds of the engine."""
 
@@ -293,6 +363,7 @@ class Settings(_Section):
     cdap: CdapSection = CdapSection()
     tephra: TephraSection = TephraSection()
     tls: TlsSection = TlsSection()
+    jwt: JwtSection = JwtSection()
 
     @model_validator(mode="after")
     def _there_is_one_place(self) -> Self:
@@ -304,6 +375,10 @@ class Settings(_Section):
             raise ValueError(
                 "cluster: its instances keep everything in one store that all of them reach; give "
                 "--store hbase://HOST:PORT"
+            )
+        if self.jwt.jwks and not self.server.is_guarded:
+            raise ValueError(
+                "jwt.jwks: nobody is asked who it is, so nobody shows a token; give --access on"
             )
         if self.server.workers > 1 and self.data is None:
             raise ValueError(
@@ -331,10 +406,11 @@ def load(file: Path | None, flags: Mapping[str, object]) -> Settings:
 
 def flag_of(key: str) -> str:
     """The flag that says this key: its last part; with the section before it where another section
-    has the same, other than `server`, and for `tls`, as clients have --cert and --key."""
+    has the same, other than `server`, for `tls`, as clients have --cert and --key, and for `jwt`,
+    whose parts say little alone."""
     section, _, last = key.rpartition(".")
     alone = sum(other.rpartition(".")[2] == last for other in _known_keys()) == 1
-    short = section == "server" or (alone and section != "tls")
+    short = section == "server" or (alone and section not in ("tls", "jwt"))
     name = last if short else f"{section}-{last}"
     return f"--{name.replace('_', '-')}"
 

@@ -1,7 +1,7 @@
 """Who asks, and whether that one may: every decision about access is made here, from the
 declaration of the operation.
 
-    token, or client certificate ─▶ principal
+    token, JWT of the issuer that is trusted, or client certificate ─▶ principal
     principal, and verb and resource of the operation ─▶ a grant, or 403 ─▶ audit log
     instance of the cluster, by the secret that is in the store ─▶ for whom it asks
 
@@ -9,9 +9,10 @@ Invariants
 
 * What no grant covers is refused. What is not declared for anybody is asked for with a name.
 * A principal whose token was revoked, or whose grant was taken away, gets nothing from then on: the
-  answers that wait are ended, too.
+  answers that wait are ended, too. So are they once the token expires.
 * A token is looked up before the body of its request is read; a wrong one costs its sender time,
   and nobody else.
+* Whom an issuer or a CA names is a principal like others, and none of those that TMS makes itself.
 * No token is logged, neither a valid one nor a wrong one.
 """
 
@@ -22,8 +23,9 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from tms.access.jwt import UnknownKey, is_jwt
 from tms.access.quotas import Meter
-from tms.access.records import AccessRecords
+from tms.access.records import FIRST, AccessRecords
 from tms.api.operation import Operation, Resource
 from tms.clock import Clock
 from tms.errors import (
@@ -33,6 +35,7 @@ from tms.errors import (
     TMSError,
     TransactionNotFound,
     Unauthenticated,
+    Unavailable,
 )
 from tms.events import EventLog
 from tms.model.access import Access, is_principal
@@ -41,6 +44,7 @@ from tms.model.transaction import Commit, CommitResult
 from tms.server.forwarding import PEER, PRINCIPAL
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import path_text
+from tms.server.issuer import TrustedIssuer
 
 AUTHORIZATION = b"authorization"
 DECISIONS_MAX = 100_000  # remembered; with one more all are made anew
@@ -49,9 +53,12 @@ GUESSERS_MAX = 4_096  # addresses whose wrong tokens are counted
 GUESSES_FREE = 5  # wrong tokens of an address that are answered at once
 GUESSES_FORGOTTEN_S = 60.0
 GUESS_S = 1.0  # that an answer to a wrong token waits then
+EXPIRY_S = 1.0  # after its token has expired, at the latest, a request that waits is ended
 INSTANCE = b"@instance"  # asks for itself; no principal is called so
 _BEARER = b"bearer "
 _A_TOKEN = re.compile(rb"tms_[0-9a-f]{12}_[0-9a-f]{64}")
+_VALUES = re.compile(rb"[&=]")
+_WAITING = ("fetch", "receive")  # operations that may wait for long
 _INSTANCE = INSTANCE.decode()
 _audit = EventLog("tms.audit")
 _WRITTEN_DOWN = (Access.MANAGE, Access.OPERATE)
@@ -59,21 +66,32 @@ _WRITTEN_DOWN = (Access.MANAGE, Access.OPERATE)
 
 class Guard:
     """Admits requests. Used by the event loop's thread, but for `require…` and `changed`.
-    `audits_all`: also what was allowed and changes nothing but messages is written down."""
+    `audits_all`: also what was allowed and changes nothing but messages is written down; `issuer`:
+    whose tokens are believed besides those of the records."""
 
     def __init__(
-        self, records: AccessRecords, clock: Clock, peer_secret: str, audits_all: bool = False
+        self,
+        records: AccessRecords,
+        clock: Clock,
+        peer_secret: str,
+        audits_all: bool = False,
+        issuer: TrustedIssuer | None = None,
     ) -> None:
         self._records = records
+        self._issuer = issuer
         self._clock = clock
         self._peer_secret = peer_secret.encode()
         self._audits_all = audits_all
         self._decisions: dict[tuple[str, Access, str], bool] = {}
         self._active: dict[Exchange, list[tuple[Access, str]]] = {}  # and what each needs
+        self._expiring: dict[Exchange, int] = {}  # those that wait, and when their tokens expire
+        self._ending: asyncio.TimerHandle | None = None  # looks at them
         self._meters: dict[str, Meter] = {}  # of principals that have a quota
         self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
         records.when_changed = self.changed
+        if issuer is not None:
+            issuer.when_changed = self.changed
 
     async def admit(
         self, exchange: Exchange, operation: Operation, varying: Sequence[bytes]
@@ -83,20 +101,24 @@ class Guard:
         if operation.access is Access.OPEN:
             return
         resource = resource_of(operation, varying)
-        self._loop = self._loop or asyncio.get_running_loop()
         await self._admit(exchange, operation, resource)
 
-    async def admit_foreign(self, exchange: Exchange, verb: Access, resource: str) -> None:
-        """The same for a request of another protocol."""
+    async def admit_foreign(
+        self, exchange: Exchange, verb: Access, resource: str, lists: Resource | None = None
+    ) -> None:
+        """The same for a request of another protocol; `lists` is what an operation declares."""
         await self._identify(exchange)
         self._measure(exchange)
         self._active[exchange] = []
-        self._loop = self._loop or asyncio.get_running_loop()
-        self.require(exchange, verb, resource)
+        if lists is not None:
+            self._require_list(exchange, resource, lists)
+        else:
+            self.require(exchange, verb, resource)
 
     def leave(self, exchange: Exchange) -> None:
         """A request was answered."""
         self._active.pop(exchange, None)
+        self._expiring.pop(exchange, None)
         meter = self._meters.get(exchange.principal) if self._meters else None
         if meter is not None:
             meter.end(exchange.received, exchange.sent)
@@ -106,18 +128,21 @@ class Guard:
             if not self._is_peer(exchange):
                 raise Forbidden("This is for instances of the cluster only.")
             return
+        exchange.operation = operation.name
         await self._identify(exchange)
         self._measure(exchange)
-        exchange.operation = operation.name
         if operation.api != "access":  # whose answer may be about the change that ends others
             self._active[exchange] = []
-        if operation.access is not Access.KNOWN:
+        if operation.lists is not None:
+            self._require_list(exchange, resource, operation.lists)
+        elif operation.access is not Access.KNOWN:
             self.require(exchange, operation.access, resource)
 
     # -- who ---------------------------------------------------------------------------------------
 
     async def _identify(self, exchange: Exchange) -> None:
-        if b"tms_" in exchange.query and _A_TOKEN.search(exchange.query):
+        self._loop = self._loop or asyncio.get_running_loop()
+        if exchange.query and _has_token(exchange.query):
             raise Malformed(
                 "A token does not belong into a URL, where logs keep it: send it as `Authorization:"
                 " Bearer TOKEN`, and revoke this one."
@@ -126,17 +151,32 @@ class Guard:
             exchange.principal = exchange.headers.get(PRINCIPAL, INSTANCE).decode("latin-1")
             return
         try:
-            exchange.principal = self._principal(exchange)
-        except Unauthenticated:
+            exchange.principal, expires_ms = await self._known(exchange)
+        except (Unauthenticated, Unavailable):
             await self._slow_down(exchange)
             raise
+        if expires_ms and exchange.operation in _WAITING:
+            self._expiring[exchange] = expires_ms
+            if self._ending is None:
+                self._ending = self._loop.call_later(EXPIRY_S, self._end_expired)
 
-    def _principal(self, exchange: Exchange) -> str:
+    async def _known(self, exchange: Exchange) -> tuple[str, int]:
+        """Who asks, after its issuer was asked for keys if that may help."""
+        try:
+            return self._shown(exchange)
+        except UnknownKey:
+            if self._issuer is None or not await self._issuer.refetched():
+                raise
+            return self._shown(exchange)
+
+    def _shown(self, exchange: Exchange) -> tuple[str, int]:
+        """Who asks by its token or certificate, and when that token expires, in ms since 1970; 0:
+        never."""
         authorization = exchange.headers.get(AUTHORIZATION)
         if authorization is None:
             name = exchange.peer_certificate_name
-            if name is not None and is_principal(name):
-                return name
+            if name is not None and _may_be_named(name):
+                return name, 0
             raise Unauthenticated(
                 "This service wants to know who asks: send `Authorization: Bearer TOKEN`, "
                 "tms.connect(url, token=…), or TMS_TOKEN. An administrator makes one with `tms "
@@ -145,13 +185,26 @@ class Guard:
         token = authorization[len(_BEARER) :].strip()
         if authorization[: len(_BEARER)].lower() != _BEARER or not token:
             raise Unauthenticated("Only `Authorization: Bearer TOKEN` is understood.")
-        record = None if len(token) > TOKEN_BYTES_MAX else self._records.token(token)
-        if record is None:
+        if len(token) <= TOKEN_BYTES_MAX:
+            if self._issuer is not None and b"." in token:  # which those of the records have not
+                return self._named_by_issuer(self._issuer, token)
+            record = self._records.token(token)
+            if record is not None:
+                return record.principal, record.expires_ms
+        raise Unauthenticated(
+            "The token is not valid here: it was mistyped, revoked, or has expired. Ask an "
+            "administrator for another one."
+        )
+
+    def _named_by_issuer(self, issuer: TrustedIssuer, token: bytes) -> tuple[str, int]:
+        verified = issuer.verified(token)
+        if not _may_be_named(verified.principal):
             raise Unauthenticated(
-                "The token is not valid here: it was mistyped, revoked, or has expired. Ask an "
-                "administrator for another one."
+                f"The token names {verified.principal!r:.80}, which no principal can be called: 1 "
+                "to 128 of A-Z a-z 0-9 _ . @ -, beginning with a letter, a digit or _. Let the "
+                "service take another claim (jwt.principal)."
             )
-        return record.principal
+        return verified.principal, verified.expires_ms
 
     def _is_peer(self, exchange: Exchange) -> bool:
         return hmac.compare_digest(exchange.headers.get(PEER, b""), self._peer_secret)
@@ -211,16 +264,35 @@ class Guard:
                 resource=resource,
             )
 
+    def _require_list(self, exchange: Exchange, resource: str, lists: Resource) -> None:
+        """Raise `Forbidden` unless who asks may see a list of what is in a resource, or some of
+        what may be in it: `exchange.sees` says what, then."""
+        principal, within = exchange.principal, _within(resource, lists)
+        if self._may(principal, Access.OBSERVE, resource) or not self._records.grants(
+            principal
+        ).reach_into(within):
+            self.require(exchange, Access.OBSERVE, resource)
+            return
+
+        def sees(name: str) -> bool:
+            found = self._records.grants(principal).find(Access.OBSERVE, within + name)
+            return found is not None
+
+        exchange.sees = sees
+        if self._audits_all:
+            self._write_down(exchange, Access.OBSERVE, f"{within}*", True)
+
     def _may(self, principal: str, verb: Access, resource: str) -> bool:
         if principal == _INSTANCE:
             return True
         key = (principal, verb, resource)
-        allowed = self._decisions.get(key)
+        decisions = self._decisions  # before the grants: what is older goes with them
+        allowed = decisions.get(key)
         if allowed is None:
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
+            if len(decisions) >= DECISIONS_MAX:
+                decisions.clear()
             grants = self._records.grants(principal)
-            allowed = self._decisions[key] = grants.find(verb, resource) is not None
+            allowed = decisions[key] = grants.find(verb, resource) is not None
         return allowed
 
     def require_commit(self, exchange: Exchange, commit: Commit) -> None:
@@ -269,7 +341,7 @@ class Guard:
             self._loop.call_soon_threadsafe(self._look_again)
 
     def _look_again(self) -> None:
-        self._decisions.clear()
+        self._decisions = {}  # other threads may be adding to those before
         for principal in [*self._meters]:
             if self._records.quota(principal) is None:
                 del self._meters[principal]
@@ -279,13 +351,37 @@ class Guard:
             ):
                 exchange.abort()
 
+    def _end_expired(self) -> None:
+        """End requests that wait for longer than their tokens are valid, now and again."""
+        now_ms = self._clock.now_ms()
+        for exchange in [one for one, at_ms in self._expiring.items() if at_ms <= now_ms]:
+            del self._expiring[exchange]
+            exchange.abort()
+        self._ending = None
+        if self._expiring and self._loop is not None:
+            self._ending = self._loop.call_later(EXPIRY_S, self._end_expired)
+
     def _is_still_known(self, exchange: Exchange) -> bool:
         if PEER in exchange.headers and self._is_peer(exchange):
             return True  # the instance that asks looks after it
         try:
-            return self._principal(exchange) == exchange.principal
+            return self._shown(exchange)[0] == exchange.principal
         except TMSError:
             return False
+
+
+def _has_token(query: bytes) -> bool:
+    """Whether somebody has put a token into a URL."""
+    if b"tms_" in query and _A_TOKEN.search(query):
+        return True
+    return b"eyJ" in query and any(
+        part.startswith(b"eyJ") and is_jwt(part) for part in _VALUES.split(query)
+    )
+
+
+def _may_be_named(principal: str) -> bool:
+    """Whether who is named so by an issuer or a CA is believed to be that principal."""
+    return is_principal(principal) and principal != FIRST
 
 
 def resource_of(operation: Operation, varying: Sequence[bytes]) -> str:
@@ -297,6 +393,12 @@ def resource_of(operation: Operation, varying: Sequence[bytes]) -> str:
         resource = f"{on.value}:{path_text(varying[0])}:{path_text(varying[1])}"
         return resource if on is Resource.TOPIC else f"{resource}/{path_text(varying[2])}"
     return str(on.value)
+
+
+def _within(resource: str, lists: Resource) -> str:
+    """How the resources begin that a list of what is in this one has."""
+    rest = resource.partition(":")[2]
+    return f"{lists.value}:{rest}:" if lists is Resource.TOPIC else f"{lists.value}:{rest}/"
 
 
 def topic_resource(name: TopicName) -> str:

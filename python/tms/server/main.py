@@ -100,15 +100,9 @@ def run_service(
             welcome(settings, engine.access)
         messages.arrow_schema()  # loads pyarrow, so that the first request need not
         limits = settings.limits
-        access = AccessLimits(settings.server.audit == "all")
-        service = Service(
-            engine,
-            clock,
-            limits.requests(),
-            limits.connections(descriptors // 2),
-            cdap,
-            NetworkOptions(access if settings.server.is_guarded else None, settings.tls.peers()),
-        )
+        connections = limits.connections(descriptors // 2)
+        network = _network(settings)
+        service = Service(engine, clock, limits.requests(), connections, cdap, network)
         if settings.server.is_open:
             service.warnings.append(
                 f"Everybody who reaches {settings.server.host} may do everything: the service was "
@@ -121,6 +115,12 @@ def run_service(
             runner.run(_serve(service, settings, listeners, tephra))
     finally:
         engine.close()
+
+
+def _network(settings: Settings) -> NetworkOptions:
+    server = settings.server
+    access = AccessLimits(server.audit == "all", settings.jwt.options())
+    return NetworkOptions(access if server.is_guarded else None, settings.tls.peers())
 
 
 def welcome(settings: Settings, records: AccessRecords) -> None:
@@ -151,6 +151,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.ask_to_stop)
     beside = [asyncio.create_task(memory.trim_regularly(service))]
+    if service.issuer is not None:
+        beside.append(asyncio.create_task(service.issuer.keep_fresh()))
     if certificates is not None:
         loop.add_signal_handler(signal.SIGHUP, certificates.ask_to_look)
         beside.append(asyncio.create_task(certificates.watch()))
@@ -267,11 +269,12 @@ def peers(metadata: Map, tls: ClientTls) -> Callable[[InstanceRecord], HttpPeer]
 
 def _check_certificates(settings: Settings) -> None:
     """Raise `ConfigError` for files that cannot be used, before anything is opened."""
-    own, others = settings.tls.own(), settings.tls.peers()
+    own = settings.tls.own()
     if own is not None:
         own.context()
-    if others.ca or others.cert:
-        others.context()
+    for others in (settings.tls.peers(), ClientTls(settings.jwt.ca)):
+        if others.ca or others.cert:
+            others.context()
 
 
 def _engine(

@@ -37,7 +37,8 @@ def routes_of(service: Service) -> list[Route]:
 
     async def ready(exchange: Exchange, _: Sequence[bytes]) -> None:
         reasons = service.reasons()
-        warnings = [*service.warnings, *service.engine.warnings()]
+        issuer = [] if service.issuer is None else service.issuer.warnings()
+        warnings = [*service.warnings, *issuer, *service.engine.warnings()]
         body = ReadinessBody(not reasons, reasons, warnings)
         status = routes.NOT_READY if reasons else routes.OK
         exchange.respond(status, JSON_HEAD, bodies.encode(body))

@@ -26,7 +26,7 @@ from tms.model.access import Access
 from tms.model.delayed import DelayedId
 from tms.model.group import GroupSummary
 from tms.model.queue import QueueInfo, QueueSettings
-from tms.model.topic import TopicName, TopicSettings
+from tms.model.topic import TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
 from tms.server import instances
 from tms.server.http.exchange import Exchange
@@ -45,6 +45,7 @@ JSON_HEAD = f"content-type: {routes.JSON}\r\n".encode()
 INLINE_BYTES = 32 << 10  # a body up to this size is read by the event loop itself
 UNPACKED_FACTOR = 4  # JSON as Python objects takes up to this many times its size
 _Work = Callable[..., Any]
+_Sees = Callable[[str], bool]  # of a name in a list
 
 
 class OperationEndpoint:
@@ -67,6 +68,8 @@ class OperationEndpoint:
         arguments |= operation.in_query(parameters(exchange.query, self._parameters))
         if operation.caller is not None:
             arguments[operation.caller] = exchange.principal
+        if operation.lists is not None:
+            arguments["sees"] = exchange.sees or _everything
         if operation.method != "GET":
             _require_writable(operation, arguments)
         if self._decoder is None:
@@ -160,6 +163,10 @@ def _works_of(service: Service) -> dict[str, _Work]:
     }
 
 
+def _everything(_: str) -> bool:
+    return True
+
+
 def _call_of(port: Callable[[], object], function: str) -> _Work:
     return lambda **arguments: getattr(port(), function)(**arguments)
 
@@ -171,10 +178,20 @@ class _Around:
         self._engine = engine
         self._timeout_s = timeout_s
 
-    def list_topics(self, namespace: str, after: str = "", limit: int = TOPICS_DEFAULT) -> Any:
-        """A page, and where the next one begins."""
+    def list_topics(
+        self, namespace: str, sees: _Sees, after: str = "", limit: int = TOPICS_DEFAULT
+    ) -> Any:
+        """A page of those that are seen, and where the next one begins."""
         begin = TopicName.of(namespace, after).topic if after else None
-        topics = self._engine.list_topics(namespace, begin, limit)
+        size = limit if sees is _everything else max(limit, TOPICS_DEFAULT)
+        topics: list[TopicInfo] = []
+        while True:
+            page = self._engine.list_topics(namespace, begin, size)
+            topics += [info for info in page if sees(info.topic)]
+            if len(page) < size or len(topics) >= limit:
+                break
+            begin = page[-1].topic
+        del topics[limit:]
         return bodies.TopicsBody(topics, topics[-1].topic if len(topics) == limit else None)
 
     def create_topic(self, name: TopicName, settings: TopicSettings) -> _Made:
@@ -185,19 +202,19 @@ class _Around:
             return _Made(self._engine.create_topic(name, settings), True)
         return _Made(self._engine.create_topic(name, settings), False)
 
-    def list_queues(self, topic: TopicName) -> list[QueueInfo]:
+    def list_queues(self, topic: TopicName, sees: _Sees) -> list[QueueInfo]:
         """The queues of a topic, also those that others keep."""
         found = self._engine.queues.list_queues(topic, self._engine.shards.kept)
         for peer, shards in self._elsewhere().items():
             found += peer.list_queues_of(topic, shards)
-        return sorted(found, key=lambda one: one.group)
+        return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
 
-    def list_groups(self, topic: TopicName) -> list[GroupSummary]:
+    def list_groups(self, topic: TopicName, sees: _Sees) -> list[GroupSummary]:
         """The groups of a topic, also those that others keep."""
         found = self._engine.groups.list_groups(topic, self._engine.shards.kept)
         for peer, shards in self._elsewhere().items():
             found += peer.list_groups_of(topic, shards)
-        return sorted(found, key=lambda one: one.group)
+        return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
 
     def _elsewhere(self) -> dict[ClusterPeer, list[int]]:
         """The shards that others keep, by who does. Raises `Unavailable`."""

@@ -18,6 +18,7 @@ from tms.server.guard import Guard
 from tms.server.http.exchange import settle, settle_from_thread
 from tms.server.http.request import Body, Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
+from tms.server.issuer import IssuerOptions, TrustedIssuer
 from tms.server.metrics import Metrics
 from tms.tls import ClientTls
 
@@ -65,9 +66,10 @@ class CdapLimits:
 
 class AccessLimits(NamedTuple):
     """How access is controlled. `audit`: whether also what was allowed and changes nothing but
-    messages is written down."""
+    messages is written down; `issuer`: whose tokens are believed besides those that TMS makes."""
 
     audit: bool = False
+    issuer: IssuerOptions | None = None
 
 
 class NetworkOptions(NamedTuple):
@@ -151,9 +153,12 @@ class Service:
         network = network or NetworkOptions()
         access, secret = network.access, ""
         self.guard: Guard | None = None
+        self.issuer: TrustedIssuer | None = None
         if access is not None:
             secret = engine.access.peer_secret()
-            self.guard = Guard(engine.access, clock, secret, access.audit)
+            if access.issuer is not None:
+                self.issuer = TrustedIssuer(access.issuer, clock)
+            self.guard = Guard(engine.access, clock, secret, access.audit, self.issuer)
         timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
         self.forwarding = Forwarding(timeout_s, network.peers, secret)
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None

@@ -12,6 +12,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tms.api.operation import Resource
 from tms.api.routes import CONFLICT, OK
 from tms.compat.cdap import answers, names
 from tms.compat.cdap.answers import Refusal
@@ -78,7 +79,8 @@ class Cdap:
     async def _admit(self, guard: Guard, exchange: Exchange, place: str | TopicName) -> None:
         """Raises `Unauthenticated`, `Forbidden`."""
         if isinstance(place, str):
-            await guard.admit_foreign(exchange, Access.OBSERVE, f"namespace:{place}")
+            namespace = f"namespace:{place}"
+            await guard.admit_foreign(exchange, Access.OBSERVE, namespace, Resource.TOPIC)
             return
         verb = Access.OBSERVE if exchange.method == "GET" else Access.MANAGE
         if exchange.method == "POST":
@@ -91,6 +93,8 @@ class Cdap:
 
     async def _list(self, exchange: Exchange, namespace: str) -> None:
         listed = await self._service.in_thread(self._all, namespace)
+        if exchange.sees is not None:
+            listed = [topic for topic in listed if exchange.sees(topic)]
         answers.json(exchange, json.dumps(listed, separators=(",", ":")).encode())
 
     def _all(self, namespace: str) -> list[str]:

@@ -16,7 +16,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,6 +57,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     hurried: bool = False
     principal: str = ""  # who asks, where that is asked for
     operation: str = ""  # what for
+    sees: Callable[[str], bool] | None = None  # what of a list may be shown, by name; None: all
     sent: int = 0  # bytes of the answer's body, where it is not left out
     status: int = 0  # of the answer; 0 while there is none
     chunked: bool = True
