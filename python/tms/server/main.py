@@ -107,7 +107,11 @@ def run_service(
             limits.requests(),
             limits.connections(descriptors // 2),
             cdap,
-            NetworkOptions(access if settings.server.is_guarded else None, settings.tls.peers()),
+            NetworkOptions(
+                access if settings.server.is_guarded else None,
+                settings.tls.peers(),
+                settings.server.pages(),
+            ),
         )
         if settings.server.is_open:
             service.warnings.append(

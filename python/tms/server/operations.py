@@ -74,7 +74,7 @@ class OperationEndpoint:
         else:
             content_type(header(exchange, b"content-type"), JSON_ONLY)
             result = await self._with_body(exchange, arguments, self._decoder)
-        self._respond(exchange, result)
+        await self._respond(exchange, result)
 
     async def _with_body(
         self, exchange: Exchange, arguments: dict[str, Any], decoder: "msgspec.json.Decoder[Any]"
@@ -101,17 +101,17 @@ class OperationEndpoint:
             return await self._service.in_thread(work)
         return await self._service.in_turn(self._alone, work)
 
-    def _respond(self, exchange: Exchange, result: Any) -> None:
+    async def _respond(self, exchange: Exchange, result: Any) -> None:
         status = self._operation.statuses[0]
         if isinstance(result, _Made):
             status, result = routes.CREATED if result.new else routes.OK, result.value
         codec = self._operation.answer
         if status == routes.NO_CONTENT:
             exchange.respond(status, b"")
-        elif codec is None or self._operation.by_hand:
-            exchange.respond(status, JSON_HEAD, bodies.encode(result))
-        else:
-            exchange.respond(status, JSON_HEAD, bodies.encode(codec.encode(result)))
+            return
+        if codec is not None and not self._operation.by_hand:
+            result = codec.encode(result)
+        await self._service.respond(exchange, status, JSON_HEAD, bodies.encode(result))
 
 
 def routes_of(service: Service) -> list[Route]:
