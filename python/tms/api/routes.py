@@ -119,8 +119,8 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
 _problem_decoder = msgspec.json.Decoder(ProblemBody)
 
 
-def status_of(error: TMSError) -> int:
-    """The HTTP status of an error."""
+def status_of(error: TMSError | type[TMSError]) -> int:
+    """The HTTP status of an error, or of a kind of errors."""
     return _STATUS_OF_CODE.get(error.code) or STATUS[error.kind]
 
 

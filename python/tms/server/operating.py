@@ -52,7 +52,8 @@ def routes_of(service: Service) -> list[Route]:
         await service.respond(exchange, routes.OK, f"content-type: {media}\r\n".encode(), body)
 
     async def document(exchange: Exchange, _: Sequence[bytes]) -> None:
-        body = msgspec.json.format(bodies.encode(openapi.document(tms.__version__)), indent=1)
+        page = openapi.document(tms.__version__, service.guard is not None)
+        body = msgspec.json.format(bodies.encode(page), indent=1)
         await service.respond(exchange, routes.OK, JSON_HEAD, body)
 
     answers = {"root": root, "live": live, "ready": ready, "metrics": metrics, "openapi": document}

@@ -171,9 +171,11 @@ class _Around:
         self._engine = engine
         self._timeout_s = timeout_s
 
-    def list_topics(self, namespace: str, after: str = "", limit: int = TOPICS_DEFAULT) -> Any:
+    def list_topics(
+        self, namespace: str, after: str | None = None, limit: int = TOPICS_DEFAULT
+    ) -> Any:
         """A page, and where the next one begins."""
-        begin = TopicName.of(namespace, after).topic if after else None
+        begin = None if after is None else TopicName.of(namespace, after).topic
         topics = self._engine.list_topics(namespace, begin, limit)
         return bodies.TopicsBody(topics, topics[-1].topic if len(topics) == limit else None)
 

@@ -211,13 +211,14 @@ def query_of(query: bytes, struct: type[S]) -> S:
 
 
 def parameters(query: bytes, allowed: tuple[str, ...]) -> dict[str, str]:
-    """The parameters of a query. Raises `Malformed` or `Invalid`."""
+    """The parameters of a query, a blank also as `+`, as browsers write it. Raises `Malformed` or
+    `Invalid`."""
     values: dict[str, str] = {}
     for part in query.split(b"&") if query else ():
         raw_name, _, raw_value = part.partition(b"=")
         try:
             name = unquote_to_bytes(raw_name).decode()
-            value = unquote_to_bytes(raw_value).decode()
+            value = unquote_to_bytes(raw_value.replace(b"+", b" ")).decode()
         except UnicodeDecodeError as exc:
             raise Malformed(f"The query is not UTF-8: {exc.reason} in {part[:140]!r}.") from exc
         if name not in allowed:
