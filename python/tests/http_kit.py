@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class Answer:
     headers: dict[str, str]
     body: bytes
     chunks: list[bytes] = field(default_factory=list)
+    lines: Counter[str] = field(default_factory=Counter)  # how often each header came
 
     @property
     def json(self) -> Any:
@@ -92,21 +94,20 @@ class Client:
         """The next response."""
         head = self._until(b"\r\n\r\n")
         start, *lines = head.decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in lines)
-        }
+        pairs = [line.partition(":")[::2] for line in lines]
+        headers = {name.lower(): value.strip() for name, value in pairs}
+        names = Counter(name.lower() for name, _ in pairs)
         status = int(start.split()[1])
         if status == 100:
             return self.answer(method)
         if headers.get("transfer-encoding") == "chunked":
             chunks = list(self._chunks())
-            return Answer(status, headers, b"".join(chunks), chunks)
+            return Answer(status, headers, b"".join(chunks), chunks, names)
         length = 0 if method == "HEAD" else int(headers.get("content-length", 0))
         while len(self._left) < length:
             self._more()
         body, self._left = self._left[:length], self._left[length:]
-        return Answer(status, headers, body)
+        return Answer(status, headers, body, lines=names)
 
     def _chunks(self) -> Iterator[bytes]:
         while size := int(self._until(b"\r\n"), 16):

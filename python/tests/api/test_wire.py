@@ -130,11 +130,16 @@ def test_one_position_is_for_all_partitions(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["0:earliest,", "0:earliest,0:latest", "1024:earliest", "x:earliest", "0:", "-1:latest", ""],
+    ["0:earliest,", "1024:earliest", "x:earliest", "0:", "-1:latest", ""],
 )
 def test_wrong_lists_of_positions_are_refused(text: str) -> None:
     with pytest.raises((Invalid, BadMessageId)):
         bodies.parse_positions(text)
+
+
+def test_of_a_partition_that_is_named_twice_the_last_position_counts() -> None:
+    (place,) = bodies.parse_positions("0:earliest,0:latest")
+    assert place == PartitionPosition(0, Position.latest())
 
 
 def test_ends_are_written_and_read_back() -> None:

@@ -179,7 +179,7 @@ def test_settings_come_through_whole_and_what_is_left_out_has_its_default() -> N
         {"lease_s": 0},
         {"lease_s": 43_201},
         {"deliveries_max": 256},
-        {"backoff_first_s": 2, "backoff_max_s": 1},
+        {"backoff_max_s": -1},
         {"jitter": 1.1},
         {"dead_letter": "a/b"},
         {"dead_letter": "system:mine"},

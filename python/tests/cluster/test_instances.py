@@ -1,6 +1,8 @@
 """Several instances over one store: any of them answers anything, and what each owns is moved, lost
 and taken over without anything acknowledged being lost."""
 
+import gzip
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from tms.model.position import Position
 from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
+from tms.server.http.cors import Cors
 from tms.topics.internal_topic import InternalTopic
 from tms.topics.sharding import POSITIONS, QUEUES
 
@@ -67,6 +70,24 @@ def test_any_instance_answers_publishes_and_fetches() -> None:
                 seen.append(read(bus))
         assert {value for _, _, value in seen[0]} == sent
         assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_forwarded_answer_is_compressed_by_its_owner_and_is_for_pages_once() -> None:
+    page = "https://console.example"
+    with instances("a", "b", "c") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=1)
+        bus.publish_many(TOPIC, [b"clicked"] * 500)
+        for served in all.served.values():
+            served.service.cors = Cors([page])
+        for id in "abc":
+            with Client(all.served[id].address) as client:
+                path = f"/v2/namespaces/default/topics/{TOPIC}/messages"
+                answer = client.request("GET", path, Accept_Encoding="gzip", Origin=page)
+            assert len(json.loads(gzip.decompress(answer.body))["messages"]) == 500
+            assert answer.headers["access-control-allow-origin"] == page
+            assert answer.lines["access-control-allow-origin"] == 1
+            assert answer.lines["content-encoding"] == 1
+        assert sum(served.service.metrics.forwarded for served in all.served.values()) >= 2
 
 
 def test_a_transaction_over_partitions_of_several_owners_is_seen_everywhere() -> None:

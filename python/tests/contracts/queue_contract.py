@@ -95,9 +95,12 @@ class QueueContract:
         queue.update(lease_s=7.0, durability="synced")
         settings = bus.queue("jobs", group="workers").settings
         assert (settings.lease_s, settings.durability, settings.jitter) == (7, "synced", 0)
-        for changes in ({"ordered_by": "key"}, {"start": "latest"}, {"lease_s": 0}, {"leases": 1}):
+        for changes in ({"ordered_by": "fifo"}, {"lease_s": 0}, {"leases": 1}):
             with pytest.raises(Invalid):
                 queue.update(**changes)
+        for fixed in ({"ordered_by": "key"}, {"start": "latest"}):
+            with pytest.raises(Conflict):
+                queue.update(**fixed)
 
     def test_queues_are_listed_by_name_and_deleted(self, bus: Bus) -> None:
         prepared(bus)

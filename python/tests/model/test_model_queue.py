@@ -4,7 +4,7 @@ import pytest
 
 from tms.block import decode, encode
 from tms.block.received import Received, Slice
-from tms.errors import Invalid, TMSError
+from tms.errors import Conflict, Invalid, TMSError
 from tms.model.ids import MessageId
 from tms.model.queue import (
     QueueSettings,
@@ -47,7 +47,7 @@ def test_neighbours_are_joined_and_others_are_not() -> None:
         {"lease_s": 43_201},
         {"deliveries_max": 256},
         {"deliveries_max": True},
-        {"backoff_first_s": 5, "backoff_max_s": 4},
+        {"backoff_first_s": 43_201},
         {"jitter": 1.5},
         {"dead_letter": "system:x"},
         {"dead_letter": "no such/name"},
@@ -67,7 +67,7 @@ def test_settings_change_but_for_what_is_fixed() -> None:
     settings = QueueSettings(ordered_by="key")
     changed = settings.changed({"lease_s": 5, "durability": "written", "ordered_by": "key"})
     assert (changed.lease_s, changed.durability) == (5, Durability.WRITTEN)
-    with pytest.raises(Invalid, match="fixed"):
+    with pytest.raises(Conflict, match="fixed"):
         settings.changed({"ordered_by": ""})
 
 

@@ -156,7 +156,9 @@ class AccessRecords:
         self._changed()
 
     def list_grants(self, principal: str | None = None) -> list[Grant]:
-        """All grants, or those of a principal."""
+        """All grants, or those of a principal. Raises `Invalid`."""
+        if principal is not None:
+            check_grantee(principal)
         known = self._read()
         found = {grant for grants in known.grants.values() for grant in grants.all}
         wanted = found if principal is None else {g for g in found if g.principal == principal}

@@ -17,8 +17,13 @@ from tms.api.operation import (
 )
 from tms.model.access import (
     EXPIRES_S_MAX,
+    GRANTEE,
+    PATTERN,
+    PRINCIPAL,
     RATE_MAX,
     RATE_MIN,
+    RESOURCE,
+    VERBS,
     Access,
     AccessDecision,
     Grant,
@@ -27,30 +32,41 @@ from tms.model.access import (
     Quota,
     TokenInfo,
 )
+from tms.model.spelling import either, one_of, spelled
 
 PrincipalName = Annotated[
     str,
-    Meta(pattern="^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}$", description="A program, or a person."),
+    Meta(description="A program, or a person."),
+    spelled(PRINCIPAL),
 ]
 Grantee = Annotated[
     str,
     Meta(
-        pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}|\*)$",
         description="A principal; `*` for every one that is known.",
     ),
+    spelled(GRANTEE),
 ]
-VerbText = Annotated[str, Meta(pattern="^(observe|publish|consume|manage|operate|all)$")]
+VerbText = Annotated[str, one_of(*VERBS)]
 PatternText = Annotated[
     str,
     Meta(
-        max_length=640,
         description="`topic:NAMESPACE:TOPIC`, `group:NAMESPACE:TOPIC/GROUP`, "
         "`queue:NAMESPACE:TOPIC/GROUP`, `namespace:NAMESPACE`, `transactions`, `cluster`, "
         "`service`, `access`, or a beginning of one and `*`.",
     ),
+    spelled(PATTERN),
 ]
+ResourceText = Annotated[str, Meta(description="As a pattern, without `*`."), spelled(RESOURCE)]
 Rate = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
 TokenId = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
+
+
+_SOME_RATE = either(
+    *(
+        {"required": [name], "properties": {name: {"type": "number"}}}
+        for name in ("requests_s", "bytes_in_s", "bytes_out_s")
+    )
+)
 
 
 class AccessApi(Protocol):
@@ -103,7 +119,7 @@ class AccessApi(Protocol):
         """All quotas."""
         raise DeclaredOnly
 
-    @put("access/quotas", Resource.ACCESS, Access.MANAGE)
+    @put("access/quotas", Resource.ACCESS, Access.MANAGE, body_shape=_SOME_RATE)
     def set_quota(
         self,
         principal: Grantee,
@@ -121,7 +137,7 @@ class AccessApi(Protocol):
 
     @get("access/explain", Resource.ACCESS, Access.MANAGE)
     def explain(
-        self, principal: PrincipalName, verb: VerbText, resource: PatternText
+        self, principal: PrincipalName, verb: VerbText, resource: ResourceText
     ) -> AccessDecision:
         """Whether a principal may do something with a resource, and the grant that lets it."""
         raise DeclaredOnly

@@ -19,18 +19,27 @@ time and sequence are zero when publishing):
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import Struct as Layout
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tms.api.operation import Codec
+from tms import block
+from tms.api.operation import POSITION_TEXT, Codec
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
 from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
+from tms.model.spelling import either, one_of, shaped, spelled, within
 from tms.model.topic import (
+    MESSAGE_BYTES_MAX,
     PARTITIONS_MAX,
+    RETENTION,
+    RETENTION_BYTES_MIN,
     RETENTION_DEFAULT,
+    RETENTION_MS_MAX,
+    RETENTION_MS_MIN,
+    Cleanup,
+    Durability,
     TopicInfo,
     TopicSettings,
     parse_retention,
@@ -131,7 +140,7 @@ def positions_text(positions: Mapping[int, Position]) -> str:
 
 
 def parse_positions(text: str) -> Position | list[PartitionPosition]:
-    """One position for all partitions, or one for each of those named.
+    """One position for all partitions, or one for each of those named; the last one counts.
 
     Raises `Invalid` or `BadMessageId`.
     """
@@ -147,11 +156,9 @@ def parse_positions(text: str) -> Position | list[PartitionPosition]:
             or int(number) >= PARTITIONS_MAX
         ):
             raise Invalid(
-                f"`from` is PARTITION:POSITION, separated by commas, got {part[:64]!r}.",
-                field="from",
+                f"`start` is PARTITION:POSITION, separated by commas, got {part[:64]!r}.",
+                field="start",
             )
-        if int(number) in positions:
-            raise Invalid(f"`from` names partition {int(number)} twice.", field="from")
         positions[int(number)] = Position.parse(rest)
     return [PartitionPosition(partition, position) for partition, position in positions.items()]
 
@@ -177,17 +184,25 @@ def parse_ends(text: str) -> dict[int, int]:
 # --- JSON ----------------------------------------------------------------------------------------
 
 
+_Seconds = Annotated[float, within(RETENTION_MS_MIN / 1_000, RETENTION_MS_MAX / 1_000)]
+_Retention = Annotated[str, spelled(RETENTION)]
+_OwnRetention = Annotated[str, spelled(f"{RETENTION_DEFAULT}|{RETENTION}")]
+SOMETHING = shaped(minProperties=1)  # of a body that changes settings
+
+
 class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     """PUT and PATCH of a topic. In a PUT a missing field has its default; a PATCH leaves it
     unchanged."""
 
-    partitions: int | UnsetType = UNSET
-    retention: str | float | UnsetType | None = UNSET
-    retention_bytes: int | UnsetType | None = UNSET
-    durability: str | UnsetType = UNSET
-    message_bytes_max: int | UnsetType = UNSET
-    cleanup: str | UnsetType = UNSET
-    tombstone_retention: str | float | UnsetType | None = UNSET
+    partitions: Annotated[int, within(1, PARTITIONS_MAX)] | UnsetType = UNSET
+    retention: _OwnRetention | _Seconds | UnsetType | None = UNSET
+    retention_bytes: Annotated[int, within(RETENTION_BYTES_MIN, 2**63 - 1)] | UnsetType | None = (
+        UNSET
+    )
+    durability: Annotated[str, one_of(*Durability)] | UnsetType = UNSET
+    message_bytes_max: Annotated[int, within(1, MESSAGE_BYTES_MAX)] | UnsetType = UNSET
+    cleanup: Annotated[str, one_of(*Cleanup)] | UnsetType = UNSET
+    tombstone_retention: _Retention | _Seconds | UnsetType | None = UNSET
 
 
 def fields_in(body: msgspec.Struct) -> dict[str, Any]:
@@ -250,13 +265,15 @@ def _changes_body(changes: Mapping[str, object]) -> dict[str, object]:
 
 
 NEW_TOPIC: Codec[TopicSettings] = Codec(SettingsBody, _settings, _settings_body)
-TOPIC_CHANGES: Codec[Mapping[str, object]] = Codec(SettingsBody, _changes, _changes_body)
+TOPIC_CHANGES: Codec[Mapping[str, object]] = Codec(
+    Annotated[SettingsBody, SOMETHING], _changes, _changes_body
+)
 
 
 class TruncateBody(msgspec.Struct, forbid_unknown_fields=True):
     """POST …/truncate: messages before this position become unreadable."""
 
-    before: str = "latest"
+    before: POSITION_TEXT = "latest"
 
 
 BEFORE: Codec[Position] = Codec(
@@ -274,21 +291,56 @@ class TopicsBody(msgspec.Struct):
 TOPICS: Codec[list[TopicInfo]] = Codec(TopicsBody, lambda body: body.topics)
 
 
+BASE64 = {
+    "type": "string",
+    "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+}
+_BASE64_OR_NONE = {"anyOf": [BASE64, {"type": "null"}]}
+_Headers = Annotated[
+    dict[str, str],
+    shaped(maxProperties=block.HEADERS_MAX, propertyNames={"minLength": 1}),
+]
+# JSON Schema calls 1.0 whole, too.
+_Partition = Annotated[int | float, shaped(type="integer", minimum=0, maximum=PARTITIONS_MAX - 1)]
+_UTF8 = {"properties": {"encoding": {"enum": ["utf-8"]}}}
+_AS_BASE64 = {
+    "required": ["encoding"],
+    "properties": {
+        "encoding": {"enum": ["base64"]},
+        "key": _BASE64_OR_NONE,
+        "value": _BASE64_OR_NONE,
+        "headers": {"additionalProperties": BASE64},
+    },
+}
+_ONE_MESSAGE = {
+    "allOf": [
+        either(
+            {"required": ["value"], "properties": {"json": False}},
+            {"required": ["json"], "properties": {"value": False}},
+        ),
+        either(_UTF8, _AS_BASE64),
+    ]
+}
+
+
 class MessageIn(msgspec.Struct, forbid_unknown_fields=True):
     """A message to publish: `value` as text or base64, or any JSON as `json`, stored as sent."""
 
     value: str | UnsetType | None = UNSET
     json: msgspec.Raw | UnsetType = UNSET
     key: str | None = None
-    headers: dict[str, str] | None = None
-    partition: int | None = None
+    headers: _Headers | None = None
+    partition: _Partition | None = None
     encoding: Literal["utf-8", "base64"] = "utf-8"
 
 
 class PublishBody(msgspec.Struct, forbid_unknown_fields=True):
     """POST …/messages in JSON: all are stored or none."""
 
-    messages: list[MessageIn]
+    messages: Annotated[
+        list[Annotated[MessageIn, shaped(**_ONE_MESSAGE)]],
+        shaped(minItems=1, maxItems=block.MESSAGES_MAX),
+    ]
 
 
 class MessagePlace(msgspec.Struct):

@@ -17,13 +17,14 @@ import msgspec
 from msgspec import Meta
 
 from tms.api import bodies
-from tms.api.operation import Codec
+from tms.api.operation import POSITION_TEXT, Codec
 from tms.block import MESSAGES_MAX
 from tms.errors import Invalid, Malformed, TooLarge, TransactionNotFound
 from tms.model.message import Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.preconditions import expected_text, parse_expected
 from tms.model.queue import TOKENS_MAX, Settlement, Token
+from tms.model.spelling import decimal_up_to, keyed_by
 from tms.model.topic import TopicName, parse_durability
 from tms.model.transaction import (
     TOKEN_CHARS_MAX,
@@ -40,7 +41,9 @@ from tms.model.transaction import (
 
 _LENGTH = Layout(">I")
 _HEAD_BYTES_MAX = 8 << 20
-StoredPartition = Annotated[int, Meta(ge=0, lt=1 << 16)]
+STORED_PARTITIONS = 1 << 16
+StoredPartition = Annotated[int, Meta(ge=0, lt=STORED_PARTITIONS)]
+_BY_PARTITION = keyed_by(decimal_up_to(STORED_PARTITIONS - 1))
 
 
 class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -110,9 +113,9 @@ class CommittedBody(msgspec.Struct):
 class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A group's positions in a topic, by partition; `expected` and `owners` when they are set."""
 
-    positions: dict[StoredPartition, str]
-    expected: dict[StoredPartition, str] = {}
-    owners: dict[StoredPartition, Owner] = {}
+    positions: Annotated[dict[StoredPartition, POSITION_TEXT], _BY_PARTITION]
+    expected: Annotated[dict[StoredPartition, str], _BY_PARTITION] = {}
+    owners: Annotated[dict[StoredPartition, Owner], _BY_PARTITION] = {}
 
 
 _head_decoder = msgspec.json.Decoder(CommitHead)

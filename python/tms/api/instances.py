@@ -18,7 +18,8 @@ from tms.api.operation import (
     post,
     put,
 )
-from tms.api.parameters import LARGE_BYTES, Shown, number_in
+from tms.api.parameters import LARGE_BYTES, PARTITION, Shown, number_in
+from tms.errors import Conflict
 from tms.model.access import Access
 from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
 from tms.model.group import GroupSummary
@@ -27,14 +28,13 @@ from tms.model.message import Appended, NewBlock, Readable, Staged
 from tms.model.position import LATEST, Position
 from tms.model.queue import QueueInfo
 from tms.model.snapshot import Fate, Isolation
+from tms.model.spelling import spelled
 from tms.model.topic import PARTITIONS_MAX, Durability, PartitionInfo, TopicName
 from tms.model.transaction import Commit, CommitResult
 
 ERASE_TIMEOUT_S = 3_600.0
 PREPARE_TIMEOUT_S = 35.0
-Number = Annotated[
-    int, Meta(pattern="^[0-9]{1,4}$"), Codec(str, number_in("partition", PARTITIONS_MAX), str)
-]
+Number = Annotated[int, spelled(PARTITION), Codec(str, number_in("partition", PARTITIONS_MAX), str)]
 Pointer = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Key = tuple[int, int]
 Events = Annotated[
@@ -85,12 +85,12 @@ class ClusterApi(Protocol):
         """The instances, and who keeps transactions, groups, queues and delayed messages."""
         raise DeclaredOnly
 
-    @get("cluster/events", Resource.CLUSTER, Access.OBSERVE)
+    @get("cluster/events", Resource.CLUSTER, Access.OBSERVE, errors=(Conflict,))
     def events(self) -> Events:
         """What the instances that are there noticed and did, oldest first."""
         raise DeclaredOnly
 
-    @get("{name}/owners", Resource.TOPIC, Access.OBSERVE)
+    @get("{name}/owners", Resource.TOPIC, Access.OBSERVE, errors=(Conflict,))
     def owners(self, name: TopicName) -> TopicOwners:
         """The instances that own the partitions of a topic, in order."""
         raise DeclaredOnly

@@ -144,11 +144,14 @@ def base64(text: str) -> bytes:
 def _partition(message: MessageIn, key: bytes | None, partitions: int, spread: int) -> int:
     if message.partition is None:
         return spread if key is None else partition_for_key(key, partitions)
-    if not 0 <= message.partition < partitions:
+    partition = int(message.partition)
+    if partition != message.partition:
+        raise Invalid(f"A partition is a whole number, got {message.partition}.", field="partition")
+    if not 0 <= partition < partitions:
         raise PartitionNotFound(
-            f"The topic has partitions 0 to {partitions - 1}, there is no {message.partition}."
+            f"The topic has partitions 0 to {partitions - 1}, there is no {partition}."
         )
-    return message.partition
+    return partition
 
 
 def placed(packed: PackedRequest, appended: Sequence[Appended]) -> bytes:

@@ -40,12 +40,14 @@ from urllib.parse import quote
 import msgspec
 
 from tms.api import routes
-from tms.errors import Invalid
+from tms.errors import Invalid, TMSError
 from tms.model.access import Access
-from tms.model.delayed import DelayedId
-from tms.model.ids import MessageId
-from tms.model.position import Position
-from tms.model.topic import TopicName
+from tms.model.delayed import DELAYED_ID, DelayedId
+from tms.model.ids import MESSAGE_ID, MessageId
+from tms.model.position import POSITION, Position
+from tms.model.spelling import shaped, spelled
+from tms.model.topic import NAMESPACE, TOPIC_NAME, TopicName
+from tms.model.topic import TOPIC as TOPIC_PATTERN
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -107,10 +109,12 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The query, and the bodies and answers by media type."""
+    """The query, and the bodies and answers by media type. `query_shape` is what a schema says of
+    the parameters together."""
 
     path: Mapping[str, Any] = dataclass_field(default_factory=dict)
     query: type[msgspec.Struct] | None = None
+    query_shape: Mapping[str, Any] = dataclass_field(default_factory=dict)
     body: Mapping[str, Any] = dataclass_field(default_factory=dict)
     answer: Mapping[str, Any] = dataclass_field(default_factory=dict)
     idempotency_key: bool = False
@@ -133,6 +137,8 @@ class Declaration:
     alone: bool = False  # it takes long, or much memory: one at a time
     form: Form | None = None
     lists: Resource | None = None  # of what: who may not see all of it is shown what it may
+    body_shape: Mapping[str, Any] | None = None  # what its schema says beside its fields
+    errors: tuple[type[TMSError], ...] = ()  # besides those that all have
 
 
 def _declared(
@@ -182,7 +188,8 @@ class Operation:
         self.timeout_s = declared.timeout_s
         self.summary = " ".join((getdoc(function) or "").partition("\n\n")[0].split())
         self.method, self.on, self.access = declared.method, declared.on, declared.access
-        self.repeat, self.alone, self.lists = declared.repeat, declared.alone, declared.lists
+        self.repeat, self.alone, self.errors = declared.repeat, declared.alone, declared.errors
+        self.lists = declared.lists
         self.body_bytes_max, self.by_hand = declared.body_bytes_max, declared.form is not None
         hints = get_type_hints(function, include_extras=True)
         arguments = [*signature(function).parameters.values()][1:]
@@ -207,10 +214,11 @@ class Operation:
         self._fields = tuple(fields.values())
         self.path = _full_path(declared.path, self._in_path)
         self.answer = None if hints["return"] is NoneType else codec_of(hints["return"])
-        self.form = declared.form or self._form()
+        self._struct: Callable[..., Any] | None = None  # of the body, where that is made of them
+        self.form = declared.form or self._form(declared.body_shape)
         self.statuses = declared.statuses if self.form.answer else (routes.NO_CONTENT,)
 
-    def _form(self) -> Form:
+    def _form(self, body_shape: Mapping[str, Any] | None) -> Form:
         answer = {} if self.answer is None else {routes.JSON: self.answer.shape}
         if self._whole is not None:
             return Form(body={routes.JSON: self._whole.codec.shape}, answer=answer)
@@ -220,7 +228,9 @@ class Operation:
         struct = _struct(title, self._fields)
         if self.method in ("GET", "DELETE"):
             return Form(query=struct, answer=answer)
-        return Form(body={routes.JSON: struct}, answer=answer)
+        self._struct = struct
+        shape = struct if body_shape is None else Annotated[struct, shaped(**body_shape)]
+        return Form(body={routes.JSON: shape}, answer=answer)
 
     @property
     def sent(self) -> dict[str, Field]:
@@ -278,10 +288,11 @@ class Operation:
         """The body of a request; None when it has none."""
         if self._whole is not None:
             return msgspec.json.encode(self._whole.encoded(arguments))
-        struct = self.form.body.get(routes.JSON)
-        if struct is None:
+        if self._struct is None:
             return None
-        return msgspec.json.encode(struct(*(field.encoded(arguments) for field in self._fields)))
+        return msgspec.json.encode(
+            self._struct(*(field.encoded(arguments) for field in self._fields))
+        )
 
     # --- the side that answers --------------------------------------------------------------------
 
@@ -377,14 +388,16 @@ def list_of(codec: Codec[Any]) -> Codec[Any]:
     )
 
 
-TOPIC: Codec[TopicName] = Codec(str, TopicName.parse, str)
-NAMESPACE_TEXT = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_]{1,128}$")]
-TOPIC_TEXT = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$")]
+TOPIC: Codec[TopicName] = Codec(Annotated[str, spelled(TOPIC_NAME)], TopicName.parse, str)
+NAMESPACE_TEXT = Annotated[str, spelled(NAMESPACE)]
+TOPIC_TEXT = Annotated[str, spelled(TOPIC_PATTERN)]
+POSITION_TEXT = Annotated[str, spelled(POSITION)]
+MESSAGE_ID_TEXT = Annotated[str, spelled(MESSAGE_ID)]
 _CODECS: dict[Any, Codec[Any]] = {
     TopicName: TOPIC,
-    Position: Codec(str, Position.parse, str),
-    MessageId: Codec(str, MessageId.parse, str),
-    DelayedId: Codec(str, DelayedId.parse, str),
+    Position: Codec(POSITION_TEXT, Position.parse, str),
+    MessageId: Codec(MESSAGE_ID_TEXT, MessageId.parse, str),
+    DelayedId: Codec(Annotated[str, spelled(DELAYED_ID)], DelayedId.parse, str),
 }
 
 

@@ -30,15 +30,17 @@ from tms.api.operation import (
 )
 from tms.api.parameters import (
     BLOCKS_DEFAULT,
+    DELAY_SHAPE,
     DELAYED_DEFAULT,
     HOLDING,
     LARGE_BYTES,
     LEAVE_S,
+    PUBLISH_SHAPE,
     TIMEOUT_S,
     TOPICS_DEFAULT,
+    AfterTopic,
     Cause,
     CommitId,
-    DelayedIdText,
     DelayQuery,
     DelayS,
     FetchQuery,
@@ -49,17 +51,20 @@ from tms.api.parameters import (
     Namespace,
     Partition,
     PublishQuery,
+    SessionS,
     Shown,
     StageQuery,
     TimeMs,
     TimeoutS,
     Tokens,
+    TransactionS,
     TransactionToken,
 )
 from tms.api.service import ServiceApi
 from tms.block.received import Received
+from tms.errors import OffsetOutOfRange
 from tms.model.access import Access
-from tms.model.delayed import Deferred, DelayedPage, Due
+from tms.model.delayed import Deferred, DelayedId, DelayedPage, Due
 from tms.model.filter import Filter
 from tms.model.group import SESSION_S, GroupInfo, GroupStanding, GroupSummary
 from tms.model.ids import MessageId
@@ -69,7 +74,12 @@ from tms.model.position import LATEST, Position, PositionKind
 from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
-from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
+from tms.model.transaction import (
+    Commit,
+    CommitResult,
+    PositionChange,
+    TransactionInfo,
+)
 
 # --- topics and messages --------------------------------------------------------------------------
 
@@ -87,10 +97,7 @@ class TopicsApi(Protocol):
     def list_topics(
         self,
         namespace: Namespace,
-        after: Annotated[
-            str, Meta(description="Begin after this topic: `next` of the page before.")
-        ]
-        | None = None,
+        after: AfterTopic | None = None,
         limit: Annotated[int, Meta(ge=1, le=10_000)] = TOPICS_DEFAULT,
     ) -> Annotated[list[TopicInfo], bodies.TOPICS]:
         """The topics of a namespace, in the order of their names; those that the caller may see."""
@@ -122,7 +129,13 @@ class TopicsApi(Protocol):
         """Delete the topic and everything in it."""
         raise DeclaredOnly
 
-    @post("{name}/truncate", Resource.TOPIC, Access.MANAGE, repeat=_truncation)
+    @post(
+        "{name}/truncate",
+        Resource.TOPIC,
+        Access.MANAGE,
+        repeat=_truncation,
+        errors=(OffsetOutOfRange,),
+    )
     def truncate_topic(
         self, name: TopicName, before: Annotated[Position, bodies.BEFORE, WholeBody]
     ) -> TopicInfo:
@@ -135,7 +148,7 @@ class TopicsApi(Protocol):
         Access.MANAGE,
         repeat=Repeat.NEVER,
         alone=True,
-        form=Form(body={routes.JSON: erasing.EraseBody}, answer={routes.JSON: erasing.ErasedBody}),
+        form=Form(body={routes.JSON: erasing.ERASE}, answer={routes.JSON: erasing.ErasedBody}),
     )
     def erase(
         self,
@@ -150,7 +163,7 @@ class TopicsApi(Protocol):
         send it again."""
         raise DeclaredOnly
 
-    @get("{name}/offsets", Resource.TOPIC, Access.OBSERVE)
+    @get("{name}/offsets", Resource.TOPIC, Access.OBSERVE, errors=(OffsetOutOfRange,))
     def offsets(
         self,
         name: TopicName,
@@ -182,6 +195,7 @@ class TopicsApi(Protocol):
         repeat=Repeat.NEVER,
         form=Form(
             query=PublishQuery,
+            query_shape=PUBLISH_SHAPE,
             body={routes.JSON: bodies.PublishBody, routes.BLOCKS: bytes},
             answer={routes.JSON: (bodies.PublishedBody, bodies.AppendedBody)},
             idempotency_key=True,
@@ -203,6 +217,7 @@ class TopicsApi(Protocol):
         Resource.TOPIC,
         Access.CONSUME,
         name="fetch",
+        errors=(OffsetOutOfRange,),
         form=Form(
             query=FetchQuery,
             answer={
@@ -372,7 +387,7 @@ class GroupsApi(Protocol):
         topic: TopicName,
         group: Group,
         member: Member,
-        session_s: float = SESSION_S,
+        session_s: SessionS = SESSION_S,
         holding: Annotated[Mapping[int, int], HOLDING] = {},
         reading: bool = False,
     ) -> GroupStanding:
@@ -438,7 +453,7 @@ class TransactionsApi(Protocol):
         self,
         *,
         long: bool = False,
-        timeout_s: float | None = None,
+        timeout_s: TransactionS | None = None,
         token: TransactionToken = "",
         caller: Annotated[str, Caller] = "",
     ) -> TransactionInfo:
@@ -504,7 +519,7 @@ class DelayedApi(Protocol):
     def page(
         self,
         name: TopicName,
-        after: Annotated[DelayedIdText, Meta(description="Begin behind the message with this id.")]
+        after: Annotated[DelayedId, Meta(description="Begin behind the message with this id.")]
         | None = None,
         limit: Annotated[int, Meta(ge=0, le=1_000)] = DELAYED_DEFAULT,
     ) -> Annotated[DelayedPage, delayed.PAGE]:
@@ -518,6 +533,7 @@ class DelayedApi(Protocol):
         repeat=Repeat.NEVER,
         form=Form(
             query=DelayQuery,
+            query_shape=DELAY_SHAPE,
             body={routes.JSON: bodies.PublishBody, routes.BLOCKS: bytes},
             answer={routes.JSON: (delayed.DelayedBody, delayed.DeferredBody)},
             idempotency_key=True,
@@ -537,7 +553,7 @@ class DelayedApi(Protocol):
 
     @delete("{name}/delayed/{id}", Resource.TOPIC, Access.PUBLISH, repeat=Repeat.NEVER)
     def cancel(
-        self, name: TopicName, id: DelayedIdText, timeout_s: TimeoutS = TIMEOUT_S
+        self, name: TopicName, id: DelayedId, timeout_s: TimeoutS = TIMEOUT_S
     ) -> Annotated[
         bool, named("Cancelled", "False: it is delivered already, or never was.", "cancelled", bool)
     ]:

@@ -8,21 +8,41 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from tms.api import commits, queues
-from tms.api.operation import Codec, NotSent
+from tms.api.operation import NAMESPACE_TEXT, Codec, NotSent
 from tms.errors import Invalid
-from tms.model.delayed import DelayedId
-from tms.model.filter import FILTER_BYTES_MAX
-from tms.model.group import EPOCH_MAX, check_member
-from tms.model.ids import TIME_MS_MAX
-from tms.model.queue import DELAY_S_MAX, LEASE_S_MAX, LEASE_S_MIN, check_cause
+from tms.model.filter import FILTER, FILTER_BYTES_MAX
+from tms.model.group import EPOCH_MAX, MEMBER_CHARS_MAX, SESSION_S_MAX, SESSION_S_MIN, check_member
+from tms.model.ids import MESSAGE_ID, TIME_MS_MAX
+from tms.model.position import POSITION
+from tms.model.quantity import SECONDS_MAX
+from tms.model.queue import (
+    CAUSE_CHARS_MAX,
+    DELAY_S_MAX,
+    DELIVERY_TOKEN,
+    LEASE_S_MAX,
+    LEASE_S_MIN,
+    TOKENS_MAX,
+    check_cause,
+)
 from tms.model.snapshot import Isolation, Snapshot, View, as_view
-from tms.model.topic import PARTITIONS_MAX, Durability, check_namespace
-from tms.model.transaction import check_group
+from tms.model.spelling import (
+    decimal_up_to,
+    either,
+    keyed_by,
+    one_of,
+    over,
+    shaped,
+    spelled,
+    within,
+)
+from tms.model.topic import PARTITIONS_MAX, TOPIC, Durability, check_namespace
+from tms.model.transaction import GROUP_CHARS_MAX, TIMEOUT_S_MAX, TOKEN, UNSEEN, check_group
 
 TIMEOUT_S = 30.0
 TOPICS_DEFAULT = 1_000
 BLOCKS_DEFAULT = 20
 DELAYED_DEFAULT = 100
+KEY_CHARS_MAX = 255  # of an Idempotency-Key
 LEAVE_S = 2.0  # a session ends by itself
 FETCH_BYTES_DEFAULT = 1 << 20
 FETCH_MESSAGES_DEFAULT, FETCH_MESSAGES_MAX = 1_000, 10_000
@@ -40,21 +60,46 @@ def number_in(name: str, limit: int) -> Callable[[str], int]:
     return read
 
 
-Namespace = Annotated[str, Meta(pattern="^[A-Za-z0-9_]{1,128}$"), Codec(str, check_namespace, str)]
-Group = Annotated[str, Meta(pattern="^[^/]{1,255}$"), Codec(str, check_group, str)]
-Member = Annotated[str, Meta(pattern="^[^/]{1,128}$"), Codec(str, check_member, str)]
+def name_in_path(chars_max: int) -> str:
+    """Pattern of names in a path: no walk through directories, nothing encoded twice."""
+    any_, plain = f"[^{UNSEEN}%]", rf"[^{UNSEEN}%.]"
+    behind_dots = rf"[^{UNSEEN}%\\]"
+    return (
+        f"(?:{plain}{any_}{{0,{chars_max - 1}}}"
+        rf"|\.[^{UNSEEN}%.\\]{any_}{{0,{chars_max - 2}}}"
+        rf"|\.\.{behind_dots}{any_}{{0,{chars_max - 3}}})"
+    )
+
+
+Namespace = Annotated[str, Codec(NAMESPACE_TEXT, check_namespace, str)]
+Group = Annotated[str, spelled(name_in_path(GROUP_CHARS_MAX)), Codec(str, check_group, str)]
+Member = Annotated[str, spelled(name_in_path(MEMBER_CHARS_MAX)), Codec(str, check_member, str)]
 Id = Annotated[int, Meta(pattern="^[0-9]{1,19}$"), Codec(str, commits.transaction_id, str)]
-Tokens = Annotated[Sequence[str], Codec(list[str], queues.check_tokens, list)]
+Tokens = Annotated[
+    Sequence[str],
+    shaped(minItems=1, maxItems=TOKENS_MAX),
+    Codec(list[Annotated[str, spelled(DELIVERY_TOKEN)]], queues.check_tokens, list),
+]
 TimeoutS = Annotated[float, NotSent]
 DelayS = Annotated[float, Meta(ge=0, le=DELAY_S_MAX)]
 LeaseS = Annotated[float, Meta(ge=LEASE_S_MIN, le=LEASE_S_MAX)]
-Cause = Annotated[str, Codec(str, check_cause, str)]
-TransactionToken = Annotated[str, Codec(str, commits.check_token, str)]
+SessionS = Annotated[float, within(SESSION_S_MIN, SESSION_S_MAX)]
+Cause = Annotated[str, shaped(maxLength=CAUSE_CHARS_MAX), Codec(str, check_cause, str)]
+TransactionToken = Annotated[str, spelled(TOKEN), Codec(str, commits.check_token, str)]
 CommitId = Annotated[str, Meta(pattern="^([0-9]{1,19}|new)$")]
+AfterTopic = Annotated[
+    str, Meta(description="Begin after this topic: `next` of the page before."), spelled(TOPIC)
+]
+TransactionS = Annotated[float, over(0, TIMEOUT_S_MAX)]
 TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX, description="In ms since 1970.")]
 Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
-HOLDING: Codec[Mapping[int, int]] = Codec(dict[Partition, Annotated[int, Meta(ge=0, le=EPOCH_MAX)]])
-DelayedIdText = Annotated[DelayedId, Meta(pattern="^[0-9]{1,15}-[0-9]{1,15}$")]
+PARTITION = decimal_up_to(PARTITIONS_MAX - 1)
+HOLDING: Codec[Mapping[int, int]] = Codec(
+    Annotated[
+        dict[Partition, Annotated[int, Meta(ge=0, le=EPOCH_MAX)]],
+        keyed_by(PARTITION),
+    ]
+)
 
 
 def _isolation_text(view: View) -> str:
@@ -65,11 +110,26 @@ Shown = Annotated[
     View,
     Meta(
         description="Of committed messages, only decided ones.",
-        extra_json_schema={"enum": [Isolation.COMMITTED, Isolation.UNCOMMITTED]},
     ),
+    one_of(Isolation.COMMITTED, Isolation.UNCOMMITTED),
     Codec(str, as_view, _isolation_text),
 ]
 _DURABLE = "What the messages survive once acknowledged; left out: as the topic says."
+
+
+# Of a parameter that documents leave out.
+UNSHOWN_KEY = "x-unshown"
+UNSHOWN = shaped(**{UNSHOWN_KEY: True})
+# What is expected is not said where nobody is told whether it was so.
+PUBLISH_SHAPE = either(
+    {"properties": {"expect": False}},
+    {"properties": {"durability": {"enum": [Durability.WRITTEN, Durability.SYNCED]}}},
+)
+# Either a time or a delay.
+DELAY_SHAPE = either(
+    {"required": ["delay_s"], "properties": {"deliver_at_ms": False}},
+    {"required": ["deliver_at_ms"], "properties": {"delay_s": False}},
+)
 
 
 class PublishQuery(Struct):
@@ -80,10 +140,10 @@ class PublishQuery(Struct):
         Annotated[
             str,
             Meta(
-                pattern="^(nothing|[0-9A-Fa-f]{40})$",
                 description="Store them only if no message of their keys, or without keys none of "
                 "the partition, came after this id; `nothing`: none whatsoever.",
             ),
+            spelled(f"nothing|{MESSAGE_ID}"),
         ]
         | None
     ) = None
@@ -98,6 +158,7 @@ class FetchQuery(Struct):
             description="earliest, latest, id:HEX, after:HEX, time:MS or offset:N for all "
             "partitions, or PARTITION:POSITION separated by commas."
         ),
+        spelled(f"{POSITION}|{PARTITION}:{POSITION}(?:,{PARTITION}:{POSITION})*"),
     ] = "earliest"
     bytes_max: Annotated[
         int, Meta(ge=1, le=queues.FETCH_BYTES_MAX, description="About how much to answer.")
@@ -109,12 +170,12 @@ class FetchQuery(Struct):
         Annotated[int, Meta(ge=1, le=FETCH_MESSAGES_MAX, description="Messages in JSON or Arrow.")]
         | None
     ) = None
-    isolation: Annotated[Isolation, Meta(description="What of transactions is shown.")] = (
-        Isolation.COMMITTED
-    )
-    snapshot: (
-        Annotated[str, Meta(description="With `snapshot`: base64 of TransactionCodec's.")] | None
-    ) = None
+    isolation: Annotated[
+        Isolation,
+        Meta(description="What of transactions is shown; `snapshot`: see docs/http.md."),
+        one_of(Isolation.COMMITTED, Isolation.UNCOMMITTED),
+    ] = Isolation.COMMITTED
+    snapshot: Annotated[str, UNSHOWN] | None = None  # bytes whose grammar no schema has
     where: (
         Annotated[
             str,
@@ -123,6 +184,7 @@ class FetchQuery(Struct):
                 description="Only messages that match, such as `key ^= user- and header.kind = "
                 "order`.",
             ),
+            spelled(FILTER),
         ]
         | None
     ) = None
@@ -138,8 +200,7 @@ class DelayQuery(Struct):
     """When messages are due: one of the first two."""
 
     delay_s: (
-        Annotated[float, Meta(ge=0, le=TIME_MS_MAX / 1_000, description="So long from now on.")]
-        | None
+        Annotated[float, Meta(ge=0, le=SECONDS_MAX, description="So long from now on.")] | None
     ) = None
     deliver_at_ms: TimeMs | None = None
     durability: Annotated[Durability, Meta(description=_DURABLE)] | None = None

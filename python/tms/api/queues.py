@@ -90,7 +90,9 @@ QueueBody = msgspec.defstruct(
     "QueueBody", (_FIRST | _SHARED).items(), namespace={"__doc__": QueueInfo.__doc__}
 )
 NEW_QUEUE: Codec[QueueSettings] = Codec(QueueSettingsBody, _settings)
-QUEUE_CHANGES: Codec[Mapping[str, object]] = Codec(QueueSettingsBody, bodies.changes_in, dict)
+QUEUE_CHANGES: Codec[Mapping[str, object]] = Codec(
+    Annotated[QueueSettingsBody, bodies.SOMETHING], bodies.changes_in, dict
+)
 QUEUE: Codec[QueueInfo] = Codec(QueueBody, _queue_info, _queue_body)
 QUEUES = list_of(QUEUE)
 

@@ -34,6 +34,7 @@ REACHED_HEADER = "TMS-Reached"  # the same of before which everything was looked
 OWNER_HEADER = "TMS-Owner"  # `URL` keeps this, or `URL 0 1, URL 2` these partitions: ask there
 HOP_HEADER = "TMS-Hop"  # another instance asks: do it here, or refuse
 PEER_HEADER = "TMS-Peer"  # the secret of the cluster: an instance of it asks
+REQUEST_ID_HEADER = "TMS-Request-Id"
 PRINCIPAL_HEADER = "TMS-Principal"  # for whom, as that instance knows
 
 PROBLEM_BYTES_MAX = 2_048
@@ -118,8 +119,8 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
 _problem_decoder = msgspec.json.Decoder(ProblemBody)
 
 
-def status_of(error: TMSError) -> int:
-    """The HTTP status of an error."""
+def status_of(error: TMSError | type[TMSError]) -> int:
+    """The HTTP status of an error, or of a kind of errors."""
     return _STATUS_OF_CODE.get(error.code) or STATUS[error.kind]
 
 

@@ -3,6 +3,7 @@
 * Refused as `BadJson`: no UTF-8, a byte order mark, duplicate keys, NaN and Infinity, numbers
   beyond a double or with thousands of digits, lone surrogates, nesting beyond the interpreter's
   limit, anything after the value.
+* A number without a fraction is whole, also as 1.0, as JSON Schema has it.
 * Well-formed JSON of the wrong shape is `Invalid`, with the path and, within `messages`, the index.
 * A body can hold only so many values, so that a small one cannot take much memory: `TooLarge`.
 """
@@ -19,6 +20,8 @@ from tms.model.message import Buffer
 
 VALUES_MAX = 500_000
 _T = TypeVar("_T")
+_WANTS_WHOLE = re.compile(r"Expected `int[^`]*`, got `float`")
+_WHOLE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(-?[0-9]+)\.0+(?![0-9.eE])', re.DOTALL)
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\Z)', re.DOTALL)  # linear, also unterminated
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<lone>u[dD][89a-fA-F]..)|.)")
@@ -30,7 +33,12 @@ def decode_strict(body: Buffer, decoder: "msgspec.json.Decoder[_T]") -> _T:
     """The value that `decoder` reads from `body`. Raises `BadJson`, `Invalid` or `TooLarge`."""
     check_strict(body)
     try:
-        return decoder.decode(body)
+        try:
+            return decoder.decode(body)
+        except msgspec.ValidationError as exc:
+            if not _WANTS_WHOLE.match(str(exc)):
+                raise
+            return decoder.decode(_WHOLE.sub(_without_fraction, str(body, "utf-8")))
     except msgspec.ValidationError as exc:
         details: dict[str, Any] = {}
         if index := _INDEX.search(str(exc)):
@@ -66,6 +74,10 @@ def check_strict(body: Buffer) -> None:
         raise BadJson(
             "The body has an escaped surrogate (\\ud800 to \\udfff) without its other half."
         )
+
+
+def _without_fraction(found: "re.Match[str]") -> str:
+    return found[1] or found[0]
 
 
 def _values(text: str) -> int:

@@ -174,7 +174,7 @@ class Queue:
         return self._port().describe(self.name, self.group)
 
     def update(self, /, **changes: Unpack[QueueOptions]) -> QueueInfo:
-        """Change settings. Raises `Invalid`."""
+        """Change settings. Raises `Invalid`, `Conflict` for one that is fixed."""
         info = self._port().update(self.name, self.group, in_seconds(changes))
         self.settings = info.settings
         return info

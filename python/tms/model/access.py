@@ -16,23 +16,28 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tms.errors import Invalid
-from tms.model.topic import DEFAULT_NAMESPACE
+from tms.model.topic import DEFAULT_NAMESPACE, NAMESPACE
 
 PRINCIPAL_CHARS_MAX = 128
-PATTERN_CHARS_MAX = 640
 EVERYBODY = "*"  # every principal that is known
 EXPIRES_S_MAX = 10 * 365 * 86_400
 RATE_MIN, RATE_MAX = 0.001, 1e12  # of a quota
-_PRINCIPAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
-_NAMESPACE = r"[A-Za-z0-9_]{1,128}"
-_PLAIN = frozenset(("service", "cluster", "access", "transactions"))
-_PATTERNS = {
-    "namespace": re.compile(rf"({_NAMESPACE}|[A-Za-z0-9_]{{0,127}}\*)"),
-    "topic": re.compile(rf"{_NAMESPACE}:([A-Za-z0-9_-]{{1,128}}|[A-Za-z0-9_-]{{0,127}}\*)"),
-}
-_PATTERNS["group"] = _PATTERNS["queue"] = re.compile(
-    rf"{_NAMESPACE}:([A-Za-z0-9_-]{{0,127}}\*|[A-Za-z0-9_-]{{1,128}}/([^/*]{{1,255}}|[^/*]{{0,254}}\*))"
+PRINCIPAL = "[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}"  # how one is spelled,
+GRANTEE = rf"{PRINCIPAL}|\*"  # and one or everybody
+_PRINCIPAL = re.compile(PRINCIPAL)
+_PLAIN = ("service", "cluster", "access", "transactions")
+_TOPIC, _TOPICS = "[A-Za-z0-9_-]{1,128}", r"[A-Za-z0-9_-]{0,127}\*"
+_GROUP, _GROUPS = "[^/*]{1,255}", r"[^/*]{0,254}\*"
+RESOURCE = (  # how one is spelled,
+    f"{'|'.join(_PLAIN)}|namespace:{NAMESPACE}|topic:(?:{NAMESPACE}:)?{_TOPIC}"
+    f"|(?:group|queue):(?:{NAMESPACE}:)?{_TOPIC}/{_GROUP}"
 )
+PATTERN = (  # and a resource, or a beginning of one
+    rf"{RESOURCE}|\*|namespace:[A-Za-z0-9_]{{0,127}}\*|topic:(?:{NAMESPACE}:)?{_TOPICS}"
+    f"|(?:group|queue):(?:{NAMESPACE}:)?(?:{_TOPICS}|{_TOPIC}/{_GROUPS})"
+)
+_PATTERN = re.compile(PATTERN)
+_IN_NAMESPACE = re.compile(f"^(topic|group|queue):(?!{NAMESPACE}:)")
 
 
 class Access(StrEnum):
@@ -153,13 +158,7 @@ def check_quota(quota: Quota) -> Quota:
 
 def check_pattern(text: str) -> str:
     """The pattern in its full form, with its namespace. Raises `Invalid`."""
-    if text in _PLAIN or text == "*":
-        return text
-    kind, _, rest = text.partition(":")
-    if kind in ("topic", "group", "queue") and ":" not in rest:
-        rest = f"{DEFAULT_NAMESPACE}:{rest}"
-    known = _PATTERNS.get(kind)
-    if known is None or len(text) > PATTERN_CHARS_MAX or not known.fullmatch(rest):
+    if not isinstance(text, str) or not _PATTERN.fullmatch(text):
         raise Invalid(
             "A resource is topic:NAMESPACE:TOPIC, group:NAMESPACE:TOPIC/GROUP, "
             "queue:NAMESPACE:TOPIC/GROUP, namespace:NAMESPACE, transactions, cluster, service, "
@@ -167,7 +166,7 @@ def check_pattern(text: str) -> str:
             f"it is default. Got {text!r:.80}.",
             field="pattern",
         )
-    return f"{kind}:{rest}"
+    return _IN_NAMESPACE.sub(rf"\1:{DEFAULT_NAMESPACE}:", text, count=1)
 
 
 def check_resource(text: str) -> str:

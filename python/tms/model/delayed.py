@@ -16,8 +16,10 @@ import msgspec
 
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX, utc
+from tms.model.spelling import decimal_up_to
 
 SEQUENCE_MAX = 2**48 - 1
+DELAYED_ID = f"[0-9]{{1,14}}-{decimal_up_to(SEQUENCE_MAX)}"  # how one is spelled
 _ID = re.compile(r"([0-9]{1,15})-([0-9]{1,15})", re.ASCII)
 
 

@@ -35,6 +35,14 @@ CONDITIONS_MAX = 32
 _BLANKS = re.compile(r"\s*")
 _WORD = re.compile(r'[^\s"=^]+')
 _HEX = re.compile(r'x"([0-9a-fA-F]*)"')
+_ESCAPE = r'\\(?:["\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2})'
+_CHARACTER = rf'(?:[^"\\\x00-\x1f]|{_ESCAPE})'
+_NAME_TEXT = rf'(?:{_WORD.pattern}|"{_CHARACTER}+")'
+_VALUE_TEXT = rf'(?:{_WORD.pattern}|x"(?:[0-9a-fA-F]{{2}})*"|"{_CHARACTER}*")'
+_CONDITION_TEXT = rf"(?:key *\^?= *{_VALUE_TEXT}|header\.{_NAME_TEXT}(?: *\^?= *{_VALUE_TEXT})?)"
+FILTER = (  # how one is spelled, with single blanks where more are read, too
+    f"{_CONDITION_TEXT}(?: and {_CONDITION_TEXT}){{0,{CONDITIONS_MAX - 1}}}"
+)
 _HEADER = "header."
 _JSON = JSONDecoder()
 

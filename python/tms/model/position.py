@@ -15,9 +15,13 @@ from typing import Self
 from msgspec import Struct
 
 from tms.errors import Invalid
-from tms.model.ids import TIME_MS_MAX, MessageId
+from tms.model.ids import MESSAGE_ID, TIME_MS_MAX, MessageId
 
 OFFSET_MAX = 2**63 - 1
+# How one is spelled; times and offsets with a digit more are read, too.
+POSITION = (
+    f"(?:earliest|latest|(?:id:|after:)?{MESSAGE_ID}|time:[0-9]{{1,14}}|offset:[0-9]{{1,18}})"
+)
 
 
 class PositionKind(StrEnum):

@@ -17,13 +17,14 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, TypedDict
+from typing import Annotated, NamedTuple, TypedDict
 
-from tms.errors import Invalid
+from tms.errors import Conflict, Invalid
 from tms.model.message import MESSAGES_MAX
-from tms.model.position import Position
+from tms.model.position import POSITION, Position
 from tms.model.quantity import Duration, seconds, whole
-from tms.model.topic import Durability, TopicName, parse_durability
+from tms.model.spelling import one_of, spelled, within
+from tms.model.topic import TOPIC_NAME, Durability, TopicName, parse_durability
 
 DEAD_PREFIX = "tms-dead-"  # of the headers of dead letters
 DEAD_ORIGIN, DEAD_GROUP = DEAD_PREFIX + "origin", DEAD_PREFIX + "group"
@@ -39,10 +40,11 @@ _NAME_CHARS_MAX = 255  # of a group
 ORDERS = ("", "key")
 _FIXED = ("ordered_by", "start")  # what has no meaning, or another one, later
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-_TOKEN = re.compile(
-    r"([0-9a-f]{1,4})\.([0-9a-f]{1,15})\.([0-9a-f]{1,5})\.([0-9a-f]{1,8})(?:\.([0-9a-f]{1,5}))?",
-    re.ASCII,
+DELIVERY_TOKEN = (  # how one is spelled
+    r"([0-9a-f]{1,4})\.([0-9a-f]{1,15})\.([0-9a-f]{1,5})\.([0-9a-f]{1,8})"
+    r"(?:\.([1-9a-f][0-9a-f]{0,3}|10000))?"
 )
+_TOKEN = re.compile(DELIVERY_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +53,28 @@ class QueueSettings:
 
     A message is leased for `lease_s`; after `deliveries_max` deliveries (0: no limit) it goes to
     the topic `dead_letter` (`""`: one named after topic and group). What is given back waits
-    `backoff_first_s`, doubled with each delivery up to `backoff_max_s`, give or take the share
-    `jitter`. `ordered_by="key"`: of the messages with one key only the first is with a worker.
-    `start` is where a new queue begins, a position's text. `durability` None is the topic's.
+    `backoff_first_s`, doubled with each delivery, never more than `backoff_max_s`, give or take the
+    share `jitter`. `ordered_by="key"`: of the messages with one key only the first is with a
+    worker. `start` is where a new queue begins, a position's text. `durability` None is the
+    topic's.
     """
 
-    lease_s: float = 30.0
-    deliveries_max: int = 16
-    backoff_first_s: float = 1.0
-    backoff_max_s: float = 600.0
-    jitter: float = 0.2
-    dead_letter: str = ""
-    ordered_by: str = ""
-    start: str = "earliest"
-    outstanding_max: int = 1_000_000
+    lease_s: Annotated[float, within(LEASE_S_MIN, LEASE_S_MAX)] = 30.0
+    deliveries_max: Annotated[int, within(0, DELIVERIES_MAX)] = 16
+    backoff_first_s: Annotated[float, within(0, DELAY_S_MAX)] = 1.0
+    backoff_max_s: Annotated[float, within(0, DELAY_S_MAX)] = 600.0
+    jitter: Annotated[float, within(0, 1)] = 0.2
+    dead_letter: Annotated[str, spelled(f"(?:{TOPIC_NAME})?")] = ""
+    ordered_by: Annotated[str, one_of(*ORDERS)] = ""
+    start: Annotated[str, spelled(POSITION)] = "earliest"
+    outstanding_max: Annotated[int, within(1, OUTSTANDING_MAX)] = 1_000_000
     durability: Durability | None = None
 
     def __post_init__(self) -> None:
         check_seconds("lease_s", self.lease_s, LEASE_S_MIN, LEASE_S_MAX)
         whole("deliveries_max", self.deliveries_max, 0, DELIVERIES_MAX)
         check_seconds("backoff_first_s", self.backoff_first_s, 0, DELAY_S_MAX)
-        check_seconds("backoff_max_s", self.backoff_max_s, self.backoff_first_s, DELAY_S_MAX)
+        check_seconds("backoff_max_s", self.backoff_max_s, 0, DELAY_S_MAX)
         check_seconds("jitter", self.jitter, 0, 1)
         if self.dead_letter:
             TopicName.parse(self.dead_letter).require_writable()
@@ -91,15 +94,16 @@ class QueueSettings:
         return cls(**chosen)  # type: ignore[arg-type]  # checked when built
 
     def changed(self, changes: Mapping[str, object]) -> "QueueSettings":
-        """The settings with these fields changed. Raises `Invalid`."""
+        """The settings with these fields changed. Raises `Invalid`, `Conflict`."""
         _require_known(changes)
-        for name, value in changes.items():
-            if name in _FIXED and value != getattr(self, name):
-                raise Invalid(
+        changed = replace(self, **changes)  # type: ignore[arg-type]  # checked when built
+        for name in _FIXED:
+            if getattr(changed, name) != getattr(self, name):
+                raise Conflict(
                     f"{name} is fixed when a queue is made. Make another one, under another name.",
                     field=name,
                 )
-        return replace(self, **changes)  # type: ignore[arg-type]  # checked when built
+        return changed
 
 
 class QueueOptions(TypedDict, total=False):
@@ -150,7 +154,7 @@ class Token(NamedTuple):
             int(offset, 16),
             int(deliveries, 16),
             int(epoch, 16),
-            1 if count is None else _count(text, int(count, 16)),
+            1 if count is None else int(count, 16),
         )
 
     def each(self) -> Iterator["Token"]:
@@ -291,12 +295,6 @@ def _require_known(names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise Invalid(f"A queue has no setting {name[:40]!r}.", field=name[:40])
-
-
-def _count(text: str, count: int) -> int:
-    if not 0 < count <= MESSAGES_MAX:
-        raise Invalid(f"A token names 1 to {MESSAGES_MAX} messages: {text!r}.", field="tokens")
-    return count
 
 
 def _digest(text: str) -> str:

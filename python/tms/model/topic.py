@@ -11,10 +11,12 @@ from operator import attrgetter
 from typing import NamedTuple, Self
 
 from tms.errors import Forbidden, Invalid
-from tms.model.quantity import Duration, seconds, whole
+from tms.model.quantity import Duration, duration_text, seconds, whole
 
-_NAMESPACE = re.compile(r"[A-Za-z0-9_]{1,128}", re.ASCII)
-_TOPIC = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+NAMESPACE = "[A-Za-z0-9_]{1,128}"  # how a namespace is spelled,
+TOPIC = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"  # a topic in it,
+TOPIC_NAME = f"(?:{NAMESPACE}:)?{TOPIC}"  # and both
+_NAMESPACE, _TOPIC = re.compile(NAMESPACE), re.compile(TOPIC)
 
 DEFAULT_NAMESPACE = "default"
 SYSTEM_NAMESPACE = "system"
@@ -23,6 +25,7 @@ RETENTION_DEFAULT = "default"  # what a topic says that has no retention of its 
 RETENTION_MS_DEFAULT = 14 * 86_400_000  # unless the store says otherwise
 RETENTION_MS_MIN = 1_000
 RETENTION_MS_MAX = 36_525 * 86_400_000  # 100 years
+RETENTION = f"(?:forever|{duration_text(RETENTION_MS_MAX // 1_000)})"  # how one is spelled
 RETENTION_BYTES_MIN = 1 << 20
 TOMBSTONE_RETENTION_MS_DEFAULT = 86_400_000
 MESSAGE_BYTES_DEFAULT = 8 << 20
@@ -83,7 +86,7 @@ class TopicName(NamedTuple):
     def of(cls, namespace: str, topic: str) -> Self:
         """The name with both parts checked. Raises `Invalid`."""
         check_namespace(namespace)
-        if not _TOPIC.fullmatch(topic) or topic.startswith("-"):
+        if not _TOPIC.fullmatch(topic):
             raise Invalid(
                 f"A topic name is 1 to 128 of A-Z a-z 0-9 _ - and does not begin with -, "
                 f"got {topic[:140]!r}.",

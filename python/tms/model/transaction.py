@@ -1,5 +1,6 @@
 """What a commit carries and answers: the values that engine, wire and client share."""
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ from tms.model.topic import Durability, TopicName
 GROUP_CHARS_MAX = 255
 SYSTEM_GROUPS = "system:"  # what the names of TMS's own begin with
 TOKEN_CHARS_MAX = 64
+TIMEOUT_S_MAX = 3_600  # of a transaction
+TOKEN = f"[ -~]{{0,{TOKEN_CHARS_MAX}}}"  # how the token of a commit is spelled
+# What stands in no name: controls, what is not seen or turns the direction of text, and a slash.
+UNSEEN = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff/"
+_NAME = re.compile(rf"[^{UNSEEN}\ud800-\udfff]+")  # nor what is no Unicode
 
 
 class TopicBlock(NamedTuple):
@@ -125,10 +131,9 @@ def check_group(group: str) -> str:
 
 def check_name(field: str, name: str, chars_max: int) -> str:
     """The name of a group or member itself. Raises `Invalid`."""
-    is_text = isinstance(name, str) and name.isprintable() and "/" not in name
-    if not is_text or not 0 < len(name) <= chars_max:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > chars_max:
         raise Invalid(
-            f"A {field} is 1 to {chars_max} printable characters without /, got {name!r:.80}.",
+            f"A {field} is 1 to {chars_max} visible characters without /, got {name!r:.80}.",
             field=field,
         )
     return name

@@ -5,7 +5,7 @@
   id, and the log has the rest. A failed request is logged at most once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tms.api import routes
@@ -32,6 +32,7 @@ from tms.server.delayed import DelayedPublishing
 from tms.server.fetch import Fetching
 from tms.server.forwarding import HOP
 from tms.server.guard import Guard
+from tms.server.http.compression import coding_of
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.request import path_text
 from tms.server.instances import kept_elsewhere
@@ -53,6 +54,8 @@ _OURS = frozenset(
 )
 _WORTH_RETRYING = frozenset((ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.STORAGE_FULL))
 _PROBLEM_HEAD = f"content-type: {routes.PROBLEM}\r\n".encode()
+ACCEPT_ENCODING, ORIGIN = b"accept-encoding", b"origin"
+REQUESTED_METHOD = b"access-control-request-method"
 _METHODS = {"GET": ("GET", "HEAD")}
 _BROKE = "The service met an error of its own. Its log has the details under the request id {}."
 _OTHER = "other"  # in metrics and logs: requests for nothing that there is
@@ -87,6 +90,8 @@ class App:
         started, name = service.clock.monotonic_s(), _OTHER
         if service.draining:
             exchange.keep_alive = False
+        if service.cors is not None and HOP not in exchange.headers:
+            exchange.also = service.cors.head(exchange.headers.get(ORIGIN))
         try:
             methods, varying = self.routes.find(exchange.path)
             route = methods.get(exchange.method)
@@ -94,18 +99,17 @@ class App:
                 name, on = route.operation.name, route.operation.on
                 if service.guard is not None:
                     await self._admit(service.guard, route, exchange, varying)
+                if ACCEPT_ENCODING in exchange.headers:
+                    exchange.coding = coding_of(exchange.headers[ACCEPT_ENCODING])
                 if on is Resource.SERVICE or (service.ownership is None and not service.draining):
                     await route.answer(exchange, varying)
                 else:
                     await self._answer_or_forward(route, exchange, varying)
             elif methods:
-                self._answer_other_method(exchange, [*sorted(methods), "OPTIONS"])
+                self._answer_other_method(exchange, methods)
             elif is_cdap(exchange.path):
                 name = CDAP
-                if not await self._forwarded(exchange, TRANSACTIONS):
-                    if service.ownership is not None:
-                        await service.ownership.confirm()
-                    await self._cdap(exchange)
+                await self._answer_cdap(exchange)
             else:
                 path = exchange.path.decode("ascii")[:200]
                 raise NotFound(f"There is nothing at {path!r}; see {routes.OPENAPI}.")
@@ -177,6 +181,13 @@ class App:
                 raise
             await self._forward(exchange, str(error.details["owner"]), address)
 
+    async def _answer_cdap(self, exchange: Exchange) -> None:
+        if await self._forwarded(exchange, TRANSACTIONS):
+            return
+        if self._service.ownership is not None:
+            await self._service.ownership.confirm()
+        await self._cdap(exchange)
+
     async def _forwarded(self, exchange: Exchange, kept: Kept) -> bool:
         """Whether another instance keeps this; it has answered. Raises `Unavailable`."""
         elsewhere = kept_elsewhere(self._service.engine, kept)
@@ -194,16 +205,28 @@ class App:
         self._service.metrics.forwarded += 1
         await self._service.forwarding(exchange, owner, address)
 
-    def _answer_other_method(self, exchange: Exchange, allowed: list[str]) -> None:
+    def _answer_other_method(self, exchange: Exchange, methods: Mapping[str, Route]) -> None:
         """Answer OPTIONS. Raises `MethodNotAllowed` for other methods that a path does not have."""
+        allowed, cors = [*sorted(methods), "OPTIONS"], self._service.cors
         if exchange.method == "OPTIONS":
-            exchange.respond(routes.NO_CONTENT, _allow(allowed))
+            head = _allow(allowed)
+            if cors is not None:
+                origin, method = map(exchange.headers.get, (ORIGIN, REQUESTED_METHOD))
+                head += cors.preflight(origin, method, _for_pages(methods))
+            exchange.respond(routes.NO_CONTENT, head)
             return
         raise MethodNotAllowed(
             f"The method {exchange.method} is not for this path; use {', '.join(allowed[:-1])} or "
             f"{allowed[-1]}.",
             allowed=allowed,
         )
+
+
+def _for_pages(methods: Mapping[str, Route]) -> list[str]:
+    """The methods of a path that are not for other instances only."""
+    return sorted(
+        method for method, route in methods.items() if route.operation.on is not Resource.INSTANCE
+    )
 
 
 def _kept(operation: Operation, varying: Sequence[bytes]) -> Kept | None:

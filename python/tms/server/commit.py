@@ -43,7 +43,7 @@ class Committing:
             result = await self._commit(exchange, body.data, transaction)
         if service.guard is not None:  # it may have been committed before, by somebody else
             service.guard.require_seen(exchange, result)
-        exchange.respond(routes.OK, JSON_HEAD, commits.encode_result(result))
+        await service.respond(exchange, routes.OK, JSON_HEAD, commits.encode_result(result))
 
     async def _commit(self, exchange: Exchange, body: Buffer, transaction: int) -> CommitResult:
         service = self._service

@@ -29,6 +29,7 @@ from tms.compat.tephra.frames import FrameLimits
 from tms.engine import CompactionLimits, EngineConfig
 from tms.errors import ConfigError
 from tms.log.partition import LogLimits
+from tms.server.http.cors import EVERY_ORIGIN, Cors, origins_in
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.issuer import IssuerOptions
 from tms.server.service import CdapLimits, RequestLimits
@@ -65,6 +66,7 @@ class ServerSection(_Section):
     access: Literal["auto", "on", "off"] = "auto"
     audit: Literal["changes", "all"] = "changes"
     new_administrator: bool = False
+    cors: str = ""
     drain_s: float = Field(default=10.0, ge=0, le=3_600)
     confirm_clock: bool = False
     take_over: bool = False
@@ -87,6 +89,25 @@ class ServerSection(_Section):
     def is_open(self) -> bool:
         """Whether anybody on other machines may do everything."""
         return not self.is_guarded and not _is_local(self.host)
+
+    def pages(self) -> Cors | None:
+        """Which pages of other origins may read answers."""
+        origins = origins_in(self.cors)
+        return Cors(origins) if origins else None
+
+    @model_validator(mode="after")
+    def _names_origins(self) -> Self:
+        try:
+            origins = origins_in(self.cors)
+        except ValueError as exc:
+            raise ValueError(f"cors: {exc}") from exc
+        if EVERY_ORIGIN in origins and not self.is_guarded and not self.insecure:
+            raise ValueError(
+                "cors is `*`, and nobody is asked for a token: whatever page somebody here opens "
+                "may do everything; name the origins, or add --access on, or accept that with "
+                "--insecure"
+            )
+        return self
 
     @model_validator(mode="after")
     def _only_local(self) -> Self:

@@ -53,7 +53,7 @@ class DelayedPublishing:
             else:
                 packed, deferred = await self._pack_and_store(name, body, due, durability, key)
                 answer = delayed.placed(packed, deferred)
-        exchange.respond(routes.OK, JSON_HEAD, answer)
+        await service.respond(exchange, routes.OK, JSON_HEAD, answer)
 
     async def _store(
         self,

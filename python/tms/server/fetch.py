@@ -25,7 +25,7 @@ from tms.model.snapshot import Isolation, View, as_view
 from tms.model.topic import TopicName
 from tms.server.forwarding import HOP, owner_head
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
-from tms.server.http.request import accepted, header, query_of, topic_name
+from tms.server.http.request import answer_media, query_of, topic_name
 from tms.server.operations import UNPACKED_FACTOR
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
@@ -87,7 +87,7 @@ class Fetching:
     def _read(self, exchange: Exchange, name: TopicName) -> _FetchRequest:
         limits = self._service.limits
         query = query_of(exchange.query, FetchQuery)
-        media = accepted(header(exchange, b"accept"), _MADE)
+        media = answer_media(exchange, _MADE)
         if media == routes.BLOCKS and query.limit is not None:
             raise Invalid(
                 "`limit` counts messages; blocks are limited by `bytes_max`.", field="limit"
@@ -202,6 +202,8 @@ class Fetching:
             budget.release(weight)
 
     async def _send(self, exchange: Exchange, head: bytes, body: Buffer) -> None:
+        if exchange.coding is not None:
+            head, body = await self._service.compressed(exchange.coding, head, body)
         self._service.metrics.bytes_out += len(body)
         view, size = memoryview(body), bodies.CHUNK_BYTES
         chunks: Sequence[Buffer] = [view[at : at + size] for at in range(0, len(view), size)]

@@ -19,13 +19,13 @@ from contextlib import suppress
 from hashlib import blake2b
 
 from tms.api.messages import PackedRequest
+from tms.api.parameters import KEY_CHARS_MAX
 from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
 from tms.model.message import Buffer, NewBlock
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import header
 
 Counts = tuple[int, ...]  # of partitions, newest first
-KEY_CHARS_MAX = 255
 KEYS_REMEMBERED = 10_000
 
 

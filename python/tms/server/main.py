@@ -120,7 +120,9 @@ def run_service(
 def _network(settings: Settings) -> NetworkOptions:
     server = settings.server
     access = AccessLimits(server.audit == "all", settings.jwt.options())
-    return NetworkOptions(access if server.is_guarded else None, settings.tls.peers())
+    return NetworkOptions(
+        access if server.is_guarded else None, settings.tls.peers(), server.pages()
+    )
 
 
 def welcome(settings: Settings, records: AccessRecords) -> None:

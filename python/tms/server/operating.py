@@ -30,10 +30,12 @@ def routes_of(service: Service) -> list[Route]:
 
     async def root(exchange: Exchange, _: Sequence[bytes]) -> None:
         body = bodies.encode(RootBody("TMS", tms.__version__, _LINKS))
-        exchange.respond(routes.OK, JSON_HEAD, body)
+        await service.respond(exchange, routes.OK, JSON_HEAD, body)
 
     async def live(exchange: Exchange, _: Sequence[bytes]) -> None:
-        exchange.respond(routes.OK, JSON_HEAD, bodies.encode(ReadinessBody(True, [])))
+        await service.respond(
+            exchange, routes.OK, JSON_HEAD, bodies.encode(ReadinessBody(True, []))
+        )
 
     async def ready(exchange: Exchange, _: Sequence[bytes]) -> None:
         reasons = service.reasons()
@@ -41,18 +43,19 @@ def routes_of(service: Service) -> list[Route]:
         warnings = [*service.warnings, *issuer, *service.engine.warnings()]
         body = ReadinessBody(not reasons, reasons, warnings)
         status = routes.NOT_READY if reasons else routes.OK
-        exchange.respond(status, JSON_HEAD, bodies.encode(body))
+        await service.respond(exchange, status, JSON_HEAD, bodies.encode(body))
 
     async def metrics(exchange: Exchange, _: Sequence[bytes]) -> None:
         engine = service.engine
         find = engine.groups.all
         service.metrics.groups = await service.in_thread(find, GROUP_PARTITIONS_MAX)
         body, media = service.metrics.exposition(header(exchange, b"accept"))
-        exchange.respond(routes.OK, f"content-type: {media}\r\n".encode(), body)
+        await service.respond(exchange, routes.OK, f"content-type: {media}\r\n".encode(), body)
 
     async def document(exchange: Exchange, _: Sequence[bytes]) -> None:
-        body = msgspec.json.format(bodies.encode(openapi.document(tms.__version__)), indent=1)
-        exchange.respond(routes.OK, JSON_HEAD, body)
+        page = openapi.document(tms.__version__, service.guard is not None)
+        body = msgspec.json.format(bodies.encode(page), indent=1)
+        await service.respond(exchange, routes.OK, JSON_HEAD, body)
 
     answers = {"root": root, "live": live, "ready": ready, "metrics": metrics, "openapi": document}
     return [Route(OPERATIONS[f"service.{name}"], answer) for name, answer in answers.items()]

@@ -77,7 +77,7 @@ class OperationEndpoint:
         else:
             content_type(header(exchange, b"content-type"), JSON_ONLY)
             result = await self._with_body(exchange, arguments, self._decoder)
-        self._respond(exchange, result)
+        await self._respond(exchange, result)
 
     async def _with_body(
         self, exchange: Exchange, arguments: dict[str, Any], decoder: "msgspec.json.Decoder[Any]"
@@ -104,17 +104,17 @@ class OperationEndpoint:
             return await self._service.in_thread(work)
         return await self._service.in_turn(self._alone, work)
 
-    def _respond(self, exchange: Exchange, result: Any) -> None:
+    async def _respond(self, exchange: Exchange, result: Any) -> None:
         status = self._operation.statuses[0]
         if isinstance(result, _Made):
             status, result = routes.CREATED if result.new else routes.OK, result.value
         codec = self._operation.answer
         if status == routes.NO_CONTENT:
             exchange.respond(status, b"")
-        elif codec is None or self._operation.by_hand:
-            exchange.respond(status, JSON_HEAD, bodies.encode(result))
-        else:
-            exchange.respond(status, JSON_HEAD, bodies.encode(codec.encode(result)))
+            return
+        if codec is not None and not self._operation.by_hand:
+            result = codec.encode(result)
+        await self._service.respond(exchange, status, JSON_HEAD, bodies.encode(result))
 
 
 def routes_of(service: Service) -> list[Route]:
@@ -179,10 +179,10 @@ class _Around:
         self._timeout_s = timeout_s
 
     def list_topics(
-        self, namespace: str, sees: _Sees, after: str = "", limit: int = TOPICS_DEFAULT
+        self, namespace: str, sees: _Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
     ) -> Any:
         """A page of those that are seen, and where the next one begins."""
-        begin = TopicName.of(namespace, after).topic if after else None
+        begin = None if after is None else TopicName.of(namespace, after).topic
         size = limit if sees is _everything else max(limit, TOPICS_DEFAULT)
         topics: list[TopicInfo] = []
         while True:

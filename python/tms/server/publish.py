@@ -70,7 +70,10 @@ class Publishing:
                     head += owner_head(topics.elsewhere(name, partitions))
             else:
                 answer = await self._json(name, body, options)
-        exchange.respond(routes.OK, head, answer)
+        if exchange.coding is None:
+            exchange.respond(routes.OK, head, answer)
+        else:
+            await service.respond(exchange, routes.OK, head, answer)
 
     async def _once(
         self,

@@ -28,7 +28,7 @@ from tms.queues import Queues
 from tms.server.fetch import GRANT_BYTES_MIN
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.request import (
-    accepted,
+    answer_media,
     content_type,
     header,
     parameters,
@@ -76,7 +76,7 @@ class Receiving:
         namespace, topic, group = varying
         name, group_name = topic_name(namespace, topic), check_group(path_text(group))
         parameters(exchange.query, ())
-        media = accepted(header(exchange, b"accept"), _MADE)
+        media = answer_media(exchange, _MADE)
         content_type(header(exchange, b"content-type"), JSON_ONLY)
         async with self._service.received(exchange, BODY_BYTES_MAX) as body:
             wanted = decode_strict(body.data, self._decoder)
@@ -89,13 +89,20 @@ class Receiving:
             held = sum(map(len, answer.chunks))
             budget.bytes += held
             if not exchange.disconnected:
-                self._service.metrics.bytes_out += held
-                head = f"content-type: {media}\r\n".encode() + _NO_SNIFFING
-                await exchange.stream(routes.OK, head, held, answer.chunks)
+                await self._send(exchange, media, answer.chunks)
         finally:
             budget.release(held)
             if answer and not exchange.response_complete:
                 await self._return(request, answer.received)
+
+    async def _send(self, exchange: Exchange, media: str, chunks: list[Buffer]) -> None:
+        head, service = f"content-type: {media}\r\n".encode() + _NO_SNIFFING, self._service
+        if exchange.coding is not None and media == routes.JSON:
+            head, body = await service.compressed(exchange.coding, head, b"".join(chunks))
+            chunks = [body]
+        size = sum(map(len, chunks))
+        service.metrics.bytes_out += size
+        await exchange.stream(routes.OK, head, size, chunks)
 
     @property
     def _queues(self) -> Queues:

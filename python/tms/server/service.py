@@ -11,11 +11,13 @@ from tms.block import checking_bytes
 from tms.clock import Clock
 from tms.engine import Engine
 from tms.log.pending import Pending
-from tms.model.message import NewBlock
+from tms.model.message import Buffer, NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.server.forwarding import Forwarding
 from tms.server.guard import Guard
-from tms.server.http.exchange import settle, settle_from_thread
+from tms.server.http.compression import COMPRESS_BYTES_MIN, VARY, Coding, compress
+from tms.server.http.cors import Cors
+from tms.server.http.exchange import Exchange, settle, settle_from_thread
 from tms.server.http.request import Body, Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.issuer import IssuerOptions, TrustedIssuer
@@ -23,6 +25,8 @@ from tms.server.metrics import Metrics
 from tms.tls import ClientTls
 
 UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
+COMPRESSING_MAX = 2  # answers that are compressed at the same time, outside of the event loop
+COMPRESS_INLINE_BYTES = 32 << 10  # an answer up to this size is compressed by the event loop
 QUICK_BLOCKS_MAX = 64  # of a request, and
 QUICK_BYTES_MAX = 1 << 20  # of memory to check them, up to which the event loop does it
 DRAINING = "The service is draining; go to another instance or try again."
@@ -77,6 +81,7 @@ class NetworkOptions(NamedTuple):
 
     access: AccessLimits | None = None  # None: everybody may do everything
     peers: ClientTls = ClientTls()
+    cors: Cors | None = None  # None: nothing is said to pages of other origins
 
 
 class OwnershipCheck:
@@ -138,6 +143,7 @@ class Service:
         self.peer_threads = ThreadPoolExecutor(limits.threads, "tms-http-peers")
         self.received = partial(Body, self.publishing, self.threads, limits.body_bytes_max)
         self._unpacking = asyncio.Lock()
+        self._compressing = asyncio.Semaphore(COMPRESSING_MAX)
         self.checking = asyncio.Lock()  # of requests that are large once they are unpacked
         self.metrics = Metrics(
             engine.stats,
@@ -151,6 +157,7 @@ class Service:
         self.warnings: list[str] = []  # of how the service was started
         self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken
         network = network or NetworkOptions()
+        self.cors = network.cors
         access, secret = network.access, ""
         self.guard: Guard | None = None
         self.issuer: TrustedIssuer | None = None
@@ -208,6 +215,30 @@ class Service:
                 return await self.in_thread(work, *args, **kwargs)
             finally:
                 self.fetching.release(size)
+
+    async def respond(self, exchange: Exchange, status: int, head: bytes, body: Buffer) -> None:
+        """Answer in the coding that the client wants."""
+        if exchange.coding is not None:
+            head, body = await self.compressed(exchange.coding, head, body)
+        exchange.respond(status, head, body)
+
+    async def compressed(self, coding: Coding, head: bytes, body: Buffer) -> tuple[bytes, Buffer]:
+        """Head and body of an answer in a coding, where that makes it smaller. The memory is
+        counted and never refused, as in `unpack`."""
+        size, head = len(body), head + VARY
+        if size < COMPRESS_BYTES_MIN and coding.may_be_plain:
+            return head, body
+        if size <= COMPRESS_INLINE_BYTES:
+            packed = compress(coding, body)
+        else:
+            self.fetching.bytes += size
+            try:
+                packed = await self.in_turn(self._compressing, compress, coding, body)
+            finally:
+                self.fetching.release(size)
+        if len(packed) >= size and coding.may_be_plain:
+            return head, body
+        return head + b"content-encoding: %b\r\n" % coding.name.encode(), packed
 
     async def outcome(self, pending: Pending[_T]) -> list[_T]:
         """The outcome of a call that the engine has begun, without a thread that waits for it.

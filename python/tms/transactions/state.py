@@ -37,6 +37,7 @@ from tms.model.snapshot import (
     Snapshot,
     TransactionType,
 )
+from tms.model.transaction import TIMEOUT_S_MAX
 from tms.transactions.edits import (
     Aborted,
     Began,
@@ -57,7 +58,6 @@ from tms.transactions.edits import (
 from tms.transactions.in_progress import not_open, unknown
 
 TIMEOUT_S_DEFAULT = 30
-TIMEOUT_S_MAX = 3_600
 LONG_TIMEOUT_S = 86_400
 ENDED_REMEMBERED = 200_000
 

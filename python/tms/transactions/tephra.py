@@ -24,12 +24,13 @@ from tms.errors import Invalid, TimedOut, TMSError, TooLarge
 from tms.journal.group_commit import GroupCommit, Lead
 from tms.model.snapshot import Snapshot, TransactionType
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability
+from tms.model.transaction import TIMEOUT_S_MAX
 from tms.model.transaction_image import TransactionImage
 from tms.transactions.edits import Edit, Forgotten, Invalidated, Reserved, Reset
 from tms.transactions.images import image_of
 from tms.transactions.manager import WRITE_TIMEOUT_S, TransactionManager
 from tms.transactions.pruning import checkpoints_of, forget, forget_before
-from tms.transactions.state import TIMEOUT_S_MAX, TransactionState
+from tms.transactions.state import TransactionState
 from tms.transactions.writes import UncommittedWrites, Writes
 
 CLIENT_CHARS_MAX = 1_024

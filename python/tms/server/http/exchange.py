@@ -24,12 +24,14 @@ import msgspec
 from tms.api import routes
 from tms.errors import TMSError
 from tms.model.message import Buffer
+from tms.server.http.compression import Coding
 
 if TYPE_CHECKING:
     from tms.server.http.protocol import ClientConnection
 
 DISCARD_BYTES_MAX = 1 << 20  # what is left of a body that nobody wants is read up to here
 JOIN_BYTES_MAX = 16 << 10  # a body up to this size goes out in one piece with its head
+_REQUEST_ID = f"{routes.REQUEST_ID_HEADER}: ".encode()
 
 
 class Disconnected(Exception):
@@ -58,6 +60,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     principal: str = ""  # who asks, where that is asked for
     operation: str = ""  # what for
     sees: Callable[[str], bool] | None = None  # what of a list may be shown, by name; None: all
+    coding: Coding | None = None  # that the client wants of an answer
+    also: bytes = b""  # header lines of whatever the answer is
     sent: int = 0  # bytes of the answer's body, where it is not left out
     status: int = 0  # of the answer; 0 while there is none
     chunked: bool = True
@@ -256,9 +260,10 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             (
                 routes.STATUS_LINES[status],
                 self.connection.watchdog.head,
-                b"TMS-Request-Id: ",
+                _REQUEST_ID,
                 self.request_id.encode(),
                 b"\r\n",
+                self.also,
                 head,
                 framing,
                 b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n",

@@ -282,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
     def _answer_and_close(self, error: TMSError) -> None:
         status, body = routes.problem(error, request_id := self.watchdog.request_id())
         lines = (
-            f"TMS-Request-Id: {request_id}\r\ncontent-type: {routes.PROBLEM}\r\n"
+            f"{routes.REQUEST_ID_HEADER}: {request_id}\r\ncontent-type: {routes.PROBLEM}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         head = routes.STATUS_LINES[status] + self.watchdog.head + lines.encode()

@@ -21,6 +21,7 @@ from tms.api.parameters import LARGE_BYTES
 from tms.errors import Invalid, Malformed, NotAcceptable, Overloaded, TooLarge, UnsupportedMedia
 from tms.model.message import Buffer
 from tms.model.topic import TopicName
+from tms.server.http.compression import qualities
 from tms.server.http.encoding import decompress, plain_bytes
 from tms.server.http.exchange import Exchange, settle
 
@@ -160,6 +161,18 @@ class Body:
         return TooLarge(f"A body has at most {self._bytes_max} bytes; send less at once.")
 
 
+def answer_media(exchange: Exchange, offered: tuple[str, ...]) -> str:
+    """The media type of the answer. Raises `NotAcceptable`."""
+    media = accepted(header(exchange, b"accept"), offered)
+    coding = exchange.coding
+    if media == routes.BLOCKS and coding is not None and not coding.may_be_plain:
+        raise NotAcceptable(
+            "Blocks go out as their producers have compressed them: allow `identity` in "
+            "Accept-Encoding, or leave it out."
+        )
+    return media
+
+
 def header(exchange: Exchange, wanted: bytes) -> str:
     """A header's value; empty when it is absent."""
     return exchange.headers.get(wanted, b"").decode("latin-1").strip()
@@ -198,13 +211,14 @@ def query_of(query: bytes, struct: type[S]) -> S:
 
 
 def parameters(query: bytes, allowed: tuple[str, ...]) -> dict[str, str]:
-    """The parameters of a query. Raises `Malformed` or `Invalid`."""
+    """The parameters of a query, a blank also as `+`, as browsers write it. Raises `Malformed` or
+    `Invalid`."""
     values: dict[str, str] = {}
     for part in query.split(b"&") if query else ():
         raw_name, _, raw_value = part.partition(b"=")
         try:
             name = unquote_to_bytes(raw_name).decode()
-            value = unquote_to_bytes(raw_value).decode()
+            value = unquote_to_bytes(raw_value.replace(b"+", b" ")).decode()
         except UnicodeDecodeError as exc:
             raise Malformed(f"The query is not UTF-8: {exc.reason} in {part[:140]!r}.") from exc
         if name not in allowed:
@@ -239,7 +253,7 @@ def content_type(value: str, readable: tuple[str, ...]) -> str:
 def accepted(value: str, offered: tuple[str, ...]) -> str:
     """Which of the media types `offered` the Accept header likes best; the first of equals. Raises
     `NotAcceptable`."""
-    ranges = dict(_media_range(part) for part in value.split(",") if part.strip())
+    ranges = qualities(value)
 
     def quality(media: str) -> float:
         """That of the most specific range that fits."""
@@ -252,15 +266,3 @@ def accepted(value: str, offered: tuple[str, ...]) -> str:
             f"This can be answered as {' or '.join(offered)}, not as {value[:100]!r}."
         )
     return best
-
-
-def _media_range(part: str) -> tuple[str, float]:
-    media, *settings = (piece.strip().lower() for piece in part.split(";"))
-    quality = 1.0
-    for setting in settings:
-        if setting.startswith("q="):
-            try:
-                quality = float(setting[2:])
-            except ValueError:
-                quality = 0.0
-    return media, quality

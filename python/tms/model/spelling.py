@@ -1,0 +1,81 @@
+"""How values are spelled: patterns that say exactly which texts are read, for whoever reads them
+and for documents of the protocol.
+
+Invariants
+
+* A pattern matches a whole text, and has no more in it than Python's `re` and ECMA 262 share.
+* What stands in an annotation is shown in documents; the value itself is checked where it is read,
+  by the same pattern or bound, with an error that says more.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Meta
+
+
+def spelled(pattern: str, **more: Any) -> Meta:
+    """A text that matches the pattern as a whole."""
+    return Meta(extra_json_schema={"pattern": f"^({pattern})$", **more})
+
+
+def within(low: float, high: float) -> Meta:
+    """A number from `low` to `high`."""
+    return Meta(extra_json_schema={"minimum": low, "maximum": high})
+
+
+def over(low: float, high: float) -> Meta:
+    """A number above `low`, up to `high`."""
+    return Meta(extra_json_schema={"exclusiveMinimum": low, "maximum": high})
+
+
+def one_of(*texts: str) -> Meta:
+    """One of these texts."""
+    return Meta(extra_json_schema={"enum": [*texts]})
+
+
+def keyed_by(pattern: str) -> Meta:
+    """An object whose keys match the pattern as a whole."""
+    return Meta(extra_json_schema={"propertyNames": {"pattern": f"^({pattern})$"}})
+
+
+def shaped(**schema: Any) -> Meta:
+    """Whatever else a schema says."""
+    return Meta(extra_json_schema=schema)
+
+
+def either(*shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object that has one of these shapes."""
+    return {"anyOf": [*shapes]}
+
+
+def decimal_up_to(limit: int) -> str:
+    """Pattern of the decimal numbers 0 to `limit`, as JSON writes them."""
+    return _joined(["0", decimal_in(1, limit)])
+
+
+def decimal_in(digits_min: int, limit: int) -> str:
+    """Pattern of the decimal numbers up to `limit` that have at least so many digits and do not
+    begin with 0."""
+    length = len(str(limit))
+    if limit == 10**length - 1:
+        return f"[1-9][0-9]{{{digits_min - 1},{length - 1}}}"
+    shorter = f"[1-9][0-9]{{{digits_min - 1},{length - 2}}}"
+    return _joined([shorter, *_as_long_as(str(limit), first=1)])
+
+
+def _as_long_as(limit: str, first: int) -> list[str]:
+    """Patterns of the numbers up to `limit` that have as many digits and begin with `first`, or a
+    larger one."""
+    patterns = []
+    for at, digit in enumerate(limit):
+        least, most = 0 if at else first, int(digit) - 1
+        if least <= most:
+            choice = str(most) if least == most else f"[{least}-{most}]"
+            rest = len(limit) - at - 1
+            patterns.append(f"{limit[:at]}{choice}" + (f"[0-9]{{{rest}}}" if rest else ""))
+    return [*patterns, limit]
+
+
+def _joined(patterns: list[str]) -> str:
+    return f"(?:{'|'.join(patterns)})"
