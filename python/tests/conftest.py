@@ -16,6 +16,14 @@ settings.register_profile(
 settings.load_profile("tms")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_contexts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No command of a test talks to the service that whoever runs the tests has selected."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture
 def fast_path(tmp_path: Path) -> Iterator[Path]:
     """A directory in memory where there is one: what is tried there needs no real disk."""

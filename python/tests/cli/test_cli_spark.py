@@ -218,5 +218,5 @@ def test_what_was_typed_wins_over_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TMS_URL", "http://c:3")
     assert reading_from(Session(), None) == Where("http://c:3", None)
     assert reading_from(Session(), "hbase://d:4/tms") == Where(None, "hbase://d:4/tms")
-    with pytest.raises(click.UsageError, match="choose --url or --store"):
+    with pytest.raises(click.UsageError, match="choose --store"):
         reading_from(Session(url="http://b:2"), "hbase://d:4/tms")

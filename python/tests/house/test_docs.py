@@ -111,6 +111,7 @@ def _run_console(page: str, line: int, text: str, url: str) -> None:
         **{name: value for name, value in os.environ.items() if not name.startswith("TMS_")},
         "PATH": f"{tools}:{os.environ['PATH']}",
         "TMS_URL": url,
+        "XDG_CONFIG_HOME": str(Path.cwd() / "config"),
     }
     for command, expected in _commands(text):
         made = subprocess.run(
