@@ -1,4 +1,5 @@
-"""What every test shares: how hypothesis behaves, a fast directory, both event loops."""
+"""What every test shares: how hypothesis behaves, a fast directory, the databases of a store on
+disk, both event loops."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from tempfile import TemporaryDirectory
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.databases import NAMES, prefer
 
 # Found examples are printed so that they can be kept; no deadline, because test machines stall.
 settings.register_profile(
@@ -32,6 +35,14 @@ def fast_path(tmp_path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(dir="/dev/shm") as path:
         yield Path(path)
+
+
+@pytest.fixture(params=NAMES)
+def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The database that new data directories get, in this process and in those that it starts."""
+    name: str = request.param
+    prefer(name, monkeypatch)
+    return name
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
