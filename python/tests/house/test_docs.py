@@ -150,6 +150,12 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
     assert not broken, f"{page} links to {broken}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_installs_this_distribution_and_not_another_one_called_tms(page: str) -> None:
+    told = re.findall(r"pip install (?:--\S+ )*(\S+)", (ROOT / page).read_text())
+    assert [one for one in told if not one.strip("'\"`").startswith(("tms-log", "dist/"))] == []
+
+
 def test_every_command_and_option_is_documented() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     missing = []

@@ -19,7 +19,6 @@ import contextlib
 import fcntl
 import os
 import re
-import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -120,7 +119,7 @@ class Contexts:
             if not fields.get("url"):
                 raise Invalid(f"The context {name} is new: say its service with --url.")
             if token is not None:
-                fields["token_file"] = f"{name}.{secrets.token_hex(8)}.token"
+                fields["token_file"] = f"{name}.{os.urandom(8).hex()}.token"
             context = Context(**fields)
             check(context, token)
             if token is not None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from tms.cli.contexts import Contexts
 from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.cli.target import URL_DEFAULT, Target, target_of
 from tms.client.http.credentials import read_token, token_of
@@ -306,6 +305,8 @@ class ContextType(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
+        from tms.cli.contexts import Contexts
+
         try:
             names = Contexts(os.environ).names()
         except TMSError:

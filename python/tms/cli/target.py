@@ -12,10 +12,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tms.cli.contexts import Context, Contexts, token_in
+if TYPE_CHECKING:
+    from tms.cli.contexts import Context, Contexts  # loads msgspec
 
 URL_DEFAULT = "http://127.0.0.1:7070"
 
@@ -27,12 +29,14 @@ class Target:
     url: str | None = None
     data: Path | None = None
     named: bool = True  # typed or in the environment, not selected and not the default
-    context: Context | None = None  # how to show oneself to the service
+    context: "Context | None" = None  # how to show oneself to the service
     kept_token: str | None = None  # of the context
     typed: bool = False  # the context was
 
     def token(self, environ: Mapping[str, str]) -> str | None:
         """That of the context; None: what the environment says, if anything."""
+        from tms.cli.contexts import token_in
+
         context = self._context(environ, "TMS_TOKEN", "TMS_TOKEN_FILE")
         return None if context is None else token_in(context, self.kept_token)
 
@@ -46,7 +50,7 @@ class Target:
         context = self._context(environ, "TMS_CERT", "TMS_KEY")
         return (context.cert, context.key) if context is not None and context.cert else None
 
-    def _context(self, environ: Mapping[str, str], *variables: str) -> Context | None:
+    def _context(self, environ: Mapping[str, str], *variables: str) -> "Context | None":
         """The context, unless one of these variables wins over it."""
         if not self.typed and any(environ.get(name) for name in variables):
             return None
@@ -57,6 +61,8 @@ def target_of(
     url: str | None, data: Path | None, context: str | None, environ: Mapping[str, str]
 ) -> Target:
     """What is meant by what was typed. Raises `click.UsageError`, `ConfigError`."""
+    from tms.cli.contexts import Contexts
+
     contexts = Contexts(environ)
     if data is not None and (url is not None or context is not None):
         raise _two("--data", "--url" if url is not None else "--context")
@@ -79,7 +85,7 @@ def target_of(
 
 
 def _in_context(
-    contexts: Contexts,
+    contexts: "Contexts",
     name: str,
     *,
     url: str | None = None,
