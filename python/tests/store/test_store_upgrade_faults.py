@@ -19,7 +19,7 @@ from tms.store.leveldb.upgrade import upgrade
 pytestmark = pytest.mark.skipif(len(NAMES) < 2, reason="needs plyvel and rocksdict")
 
 PROGRAM = "import sys; from tms.store.leveldb.upgrade import upgrade; list(upgrade(sys.argv[1]))"
-KILLS_OF_MAPS = 18  # within the maps that are copied; at all other calls each
+KILLS_OF_MAPS = 12  # within the maps that are copied; at all other calls each
 POWER_LOSSES = 100  # moments while maps are copied; all around the change of FORMAT
 
 
