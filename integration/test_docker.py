@@ -18,7 +18,8 @@ from docker.utils import exclude_paths
 
 import tms
 from integration.cluster import Endpoint, runtime, site
-from tms.cli.main import cli
+from tms.cli.main import cli, run
+from tms.server.config import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = ROOT / "docker" / "compose.yaml"
@@ -224,14 +225,45 @@ def _commands_of_install(script: str) -> list[list[str]]:
     return found
 
 
-def test_commands_of_the_service_are_commands_that_exist() -> None:
+def _serving() -> list[list[str]]:
+    """The commands that run the service: of its image, and of the instances."""
     (words,) = (one for one in _instructions("docker/tms/Dockerfile") if one[0] == "CMD")
     services = _services()
-    for command in (
+    return [
         yaml.safe_load(" ".join(words[1:])),
         *(services[name]["command"] for name in INSTANCES),
-        *_commands_of_install(services["install"]["command"][0]),
-    ):
+    ]
+
+
+def test_whoever_reaches_a_service_in_a_container_has_to_show_a_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served: list[Settings] = []
+    monkeypatch.setattr("tms.server.main.serve", served.append)
+    assert [run(command) for command in _serving()] == [0] * 3
+    assert all(settings.server.is_guarded for settings in served)
+
+
+@pytest.mark.parametrize("folder", ["docker", "docs", "examples"])
+def test_nobody_is_told_to_run_a_service_that_asks_nobody(folder: str) -> None:
+    telling = []
+    for path in [ROOT / "README.md", *(ROOT / folder).rglob("*")]:
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        telling += [path for line in text.splitlines() if re.search(r"serve\b.*--insecure", line)]
+    assert not telling
+
+
+def test_the_image_has_what_its_lock_was_made_for() -> None:
+    """pip is given no index, so an extra that lacks a package in the lock fails the build."""
+    dockerfile = (ROOT / "docker/tms/Dockerfile").read_text()
+    (extras,) = re.findall(r"--no-index --find-links /wheels 'tms-log\[([a-z,]+)\]'", dockerfile)
+    (line,) = re.findall(r"^SERVICE := (.*?)(?: #.*)?$", (ROOT / "Makefile").read_text(), re.M)
+    assert line.split() == [word for one in extras.split(",") for word in ("--extra", one)]
+
+
+def test_commands_of_the_service_are_commands_that_exist() -> None:
+    install = _services()["install"]["command"][0]
+    for command in (*_serving(), *_commands_of_install(install)):
         found, words = cli.get_command(click.Context(cli), command[0]), command[1:]
         if isinstance(found, click.Group):
             found, words = found.get_command(click.Context(found), words[0]), words[1:]

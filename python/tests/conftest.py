@@ -1,5 +1,5 @@
-"""What every test shares: how hypothesis behaves, a fast directory, both event loops, and what the
-garbage collector leaves alone."""
+"""What every test shares: how hypothesis behaves, a fast directory, the databases of a store on
+disk, both event loops, and what the garbage collector leaves alone."""
 
 import asyncio
 import gc
@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.databases import NAMES, prefer
 
 # Found examples are printed so that they can be kept; no deadline, because test machines stall.
 settings.register_profile(
@@ -27,6 +29,14 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(GARBAGE_OBJECTS, 10, 10)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_contexts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No command of a test talks to the service that whoever runs the tests has selected."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture
 def fast_path(tmp_path: Path) -> Iterator[Path]:
     """A directory in memory where there is one: what is tried there needs no real disk."""
@@ -35,6 +45,14 @@ def fast_path(tmp_path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(dir="/dev/shm") as path:
         yield Path(path)
+
+
+@pytest.fixture(params=NAMES)
+def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The database that new data directories get, in this process and in those that it starts."""
+    name: str = request.param
+    prefer(name, monkeypatch)
+    return name
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

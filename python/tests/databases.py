@@ -21,6 +21,13 @@ def prefer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, name)
 
 
+def make_directory(path: Path) -> Path:
+    """Make an empty data directory with the database that new ones get, for processes that know
+    nothing of what is preferred here: opening it changes none."""
+    LevelDBStore(path, create=True).close()
+    return path
+
+
 def disturb(monkeypatch: pytest.MonkeyPatch, method: str, disturbed: Callable[..., Any]) -> None:
     """Have a method of the drivers replaced by one that gets the real one first."""
     for name in NAMES:

@@ -11,7 +11,7 @@ from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tms.cli.main import cli
 
 MAKE = {"serve", "bench", "topic create"}
-WITHOUT = ("cluster", "hbase", "spark")  # they have no data directory
+WITHOUT = ("cluster", "ctx", "hbase", "spark")  # they have no data directory
 
 # What each of the others is given besides --data.
 ARGUMENTS = {

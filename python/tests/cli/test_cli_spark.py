@@ -1,6 +1,7 @@
 """`tms spark doctor` finds what is planted, and says how to mend it."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,9 +14,10 @@ import pytest
 
 from sim.memory import MemoryStore
 from tests.http_kit import serving
+from tms.cli.contexts import Contexts
 from tms.cli.main import run
 from tms.cli.session import Session
-from tms.cli.spark_running import Where, reading_from
+from tms.cli.spark_running import Where, reading_from, service_of
 from tms.doctor import spark as checks
 from tms.doctor.finding import Finding, Status
 from tms.doctor.machine import Machine
@@ -218,5 +220,30 @@ def test_what_was_typed_wins_over_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TMS_URL", "http://c:3")
     assert reading_from(Session(), None) == Where("http://c:3", None)
     assert reading_from(Session(), "hbase://d:4/tms") == Where(None, "hbase://d:4/tms")
-    with pytest.raises(click.UsageError, match="choose --url or --store"):
+    with pytest.raises(click.UsageError, match="choose --store"):
         reading_from(Session(url="http://b:2"), "hbase://d:4/tms")
+
+
+def test_a_context_is_a_service_with_its_token_but_not_with_files_of_tls(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in os.environ if name.startswith("TMS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    contexts = Contexts(os.environ)
+    contexts.save("plain", {"url": "http://a:1"}, "token", lambda *_: None)
+    contexts.save("safe", {"url": "https://a:1", "ca": "/ca.pem"}, None, lambda *_: None)
+    plain = Where("http://a:1", None, "token")
+    assert reading_from(Session(context="plain"), None) == plain
+    with pytest.raises(click.UsageError, match="TMS_CA"):
+        reading_from(Session(context="safe"), None)
+    with pytest.raises(click.UsageError, match="choose --store"):
+        reading_from(Session(context="plain"), "hbase://d:4/tms")
+    contexts.select("plain")
+    assert reading_from(Session(), None) == plain
+    monkeypatch.setenv("TMS_DATA", "d")  # says nothing to commands of Spark
+    assert reading_from(Session(), None) == plain
+    monkeypatch.setenv("TMS_TOKEN", "other")
+    assert service_of(Session()) == Where("http://a:1", None, "other")
+    monkeypatch.setenv("TMS_STORE", "hbase://a:1/tms")
+    assert reading_from(Session(), None) == Where(None, "hbase://a:1/tms")

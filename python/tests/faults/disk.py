@@ -70,12 +70,23 @@ def _apply(
         entries[name] = node
 
 
-class Disk:
-    """The directory `root`, empty at first, as a sequence of system calls leaves it."""
+def _there(path: Path) -> _Directory:
+    found = _Directory()
+    for entry in path.iterdir():
+        data = b"" if entry.is_dir() else entry.read_bytes()
+        node = _there(entry) if entry.is_dir() else _File(bytearray(data), data)
+        found.set(entry.name, node)
+    found.sync()
+    return found
 
-    def __init__(self, root: Path) -> None:
+
+class Disk:
+    """The directory `root` as a sequence of system calls leaves it: empty at first, or as `before`,
+    which was synced."""
+
+    def __init__(self, root: Path, before: Path | None = None) -> None:
         self._root = str(root)
-        self._top = _Directory()
+        self._top = _Directory() if before is None else _there(before)
 
     def concerns(self, call: Call) -> bool:
         """Whether the call is about something in this directory."""
@@ -105,6 +116,9 @@ class Disk:
                 source, target = (text.decode() for text in call.strings)
                 self._set(target, self._node(source))
                 self._set(source, None)
+            case "link":
+                source, target = (text.decode() for text in call.strings)
+                self._set(target, self._node(source))
             case "unlink" | "unlinkat" | "rmdir":
                 self._set(call.path, None)
 

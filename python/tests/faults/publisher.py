@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 import tms
+from tests.databases import obey
 from tests.faults.history import SYNCED, WRITTEN, Ledger, value_of
 from tms.block import encode
 from tms.client.client import Bus
@@ -98,6 +99,7 @@ def open_bus(data: Path) -> Bus:
 
 def serve() -> None:
     """Fork a child for every line of standard input, one after the other."""
+    obey()
     for module in ("tms.engine", "tms.store.leveldb"):
         import_module(module)
     encode([b""])  # pyarrow loads the rest of itself with the first block
@@ -127,6 +129,7 @@ def _child(data: Path, ledger: Path, step: str) -> None:
 
 
 def main(data: str, ledger: str) -> None:
+    obey()
     publisher = Publisher(Path(data), Ledger(Path(ledger)))
     for step in STEPS:
         publisher.make(step)

@@ -1,9 +1,11 @@
-"""Runs the writer under strace: to fail or kill it at a chosen system call, or to record it."""
+"""Runs the writer, or another program, under strace: to fail or kill it at a chosen system call, or
+to record it."""
 
 import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -45,18 +47,13 @@ def run_writer(
     what: str, data: Path, acks: Path, *options: str
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the writer under strace with these options."""
-    command = [
-        strace(),
-        "-f",
-        *options,
-        sys.executable,
-        writer.__file__,
-        what,
-        str(data),
-        str(acks),
-    ]
+    return run_program([writer.__file__, what, str(data), str(acks)], *options)
+
+
+def run_program(program: list[str], *options: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a program, as Python's arguments, under strace with these options."""
     return subprocess.run(
-        command,
+        [strace(), "-f", *options, sys.executable, *program],
         capture_output=True,
         timeout=100,
         env={"PYTHONPATH": ":".join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"} | passed_on(),
@@ -87,6 +84,22 @@ def calls(journal: Path) -> Iterator[Call]:
         match = _LINE.match(line)
         if match and int(match[4]) >= 0:
             yield _call(match[2], match[3])
+
+
+def moments(same: list[Call], data: Path) -> list[tuple[Path | None, int]]:
+    """Of calls of one name, those in a data directory: the path within it and the count of calls on
+    that path, with which `inject` finds it in another run.
+
+    strace finds no path in `unlinkat` with a descriptor: those are counted without.
+    """
+    counted: Counter[str] = Counter()
+    found: list[tuple[Path | None, int]] = []
+    for call in same:
+        path = None if call.name == "unlinkat" else Path(call.path)
+        counted[str(path)] += 1
+        if call.path.startswith(f"{data}/"):
+            found.append((path and path.relative_to(data), counted[str(path)]))
+    return found
 
 
 def _call(name: str, arguments: str) -> Call:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tms
+from tests.databases import make_directory
 from tests.faults.full_disk import SmallFiles, small_disk
 from tests.faults.history import read_all
 from tests.faults.load import Load
@@ -29,11 +30,11 @@ SLACK_S = 1.0  # for a machine that does other things too
 
 @pytest.mark.parametrize("mount", [True, False], ids=["tmpfs", "file-size limit"])
 def test_fault_4_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itself(
-    mount: bool, tmp_path: Path
+    mount: bool, tmp_path: Path, database: str
 ) -> None:
     with (
         small_disk(tmp_path / "disk", mount, DISK_BYTES) as disk,
-        Service(disk.path / "data") as service,
+        Service(make_directory(disk.path / "data")) as service,
         tms.connect(service.url) as bus,
         Load(service.url, TOPIC, publishers=4, timeout_s=60) as load,
     ):
@@ -68,9 +69,9 @@ def test_fault_4_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itse
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 def test_fault_5_an_io_error_is_unavailability_for_a_moment_and_a_repeated_publish_gives_one_copy(
-    call: str, tmp_path: Path
+    call: str, tmp_path: Path, database: str
 ) -> None:
-    data = tmp_path / "data"
+    data = make_directory(tmp_path / "data")
     with (
         Service(data) as service,
         tms.connect(service.url) as bus,

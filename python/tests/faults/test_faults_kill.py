@@ -13,7 +13,7 @@ POINTS = 4  # of each call in each step
 
 @pytest.mark.parametrize("step", publisher.STEPS)
 def test_fault_1_a_publisher_killed_at_any_write_step_has_lost_nothing_acknowledged(
-    step: str, fast_path: Path
+    step: str, fast_path: Path, database: str
 ) -> None:
     killed = 0
     with Publishers() as publishers:

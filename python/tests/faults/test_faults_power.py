@@ -24,8 +24,24 @@ MOMENTS = 30  # beside those right after a name changed
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
+def recordings() -> dict[str, tuple[Path, list[Call]]]:
+    """What was recorded, by database."""
+    return {}
+
+
+@pytest.fixture
+def recording(
+    recordings: dict[str, tuple[Path, list[Call]]],
+    database: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, list[Call]]:
     """The directory of an undisturbed publisher, and all its calls that change files."""
+    if database not in recordings:
+        recordings[database] = _record(tmp_path_factory)
+    return recordings[database]
+
+
+def _record(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
     path = tmp_path_factory.mktemp("recording")
     program = [sys.executable, publisher.__file__, str(path / "data"), str(path / "ledger")]
     done = subprocess.run(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tms
+from tests.databases import make_directory
 from tests.faults.history import read_all
 from tests.faults.load import Load
 from tests.faults.service import Service, within
@@ -41,9 +42,9 @@ def test_fault_9_a_second_service_ends_with_75_and_the_first_one_keeps_its_lock(
 
 
 def test_fault_9_a_directory_can_be_opened_again_after_its_owner_was_killed(
-    fast_path: Path,
+    fast_path: Path, database: str
 ) -> None:
-    data = fast_path / "data"
+    data = make_directory(fast_path / "data")
     with Service(data) as service, tms.connect(service.url) as bus:
         bus.create_topic("orders")
         bus.publish("orders", b"1")
@@ -53,9 +54,9 @@ def test_fault_9_a_directory_can_be_opened_again_after_its_owner_was_killed(
 
 
 def test_fault_31_sigterm_under_load_drains_ends_with_zero_and_loses_nothing(
-    fast_path: Path,
+    fast_path: Path, database: str
 ) -> None:
-    data = fast_path / "data"
+    data = make_directory(fast_path / "data")
     loads: list[Load] = []
     for number in range(ROUNDS):
         with Service(data) as service:

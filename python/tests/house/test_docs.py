@@ -111,6 +111,7 @@ def _run_console(page: str, line: int, text: str, url: str) -> None:
         **{name: value for name, value in os.environ.items() if not name.startswith("TMS_")},
         "PATH": f"{tools}:{os.environ['PATH']}",
         "TMS_URL": url,
+        "XDG_CONFIG_HOME": str(Path.cwd() / "config"),
     }
     for command, expected in _commands(text):
         made = subprocess.run(
@@ -147,6 +148,12 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
         if ":" not in target and not (ROOT / page).parent.joinpath(target).exists()
     ]
     assert not broken, f"{page} links to {broken}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_installs_this_distribution_and_not_another_one_called_tms(page: str) -> None:
+    told = re.findall(r"pip install (?:--\S+ )*(\S+)", (ROOT / page).read_text())
+    assert [one for one in told if not one.strip("'\"`").startswith(("tms-log", "dist/"))] == []
 
 
 def test_every_command_and_option_is_documented() -> None:

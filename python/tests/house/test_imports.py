@@ -145,7 +145,7 @@ IMPURE = {
 DRIVERS: dict[str, set[str]] = {
     "plyvel": {"store/leveldb/plyveldb.py"},
     "rocksdict": {"store/leveldb/rocksdb.py"},
-    "fcntl": {"store/leveldb/"},
+    "fcntl": {"store/leveldb/", "cli/contexts.py"},
     "pyarrow": {"block/", "model/", "api/", "spark/"},
     "google_crc32c": {"block/", "model/", "store/leveldb/", "store/hbase/rows.py"},
     "uvloop": {"server/"},

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tms.cli.serve import settings as settings_of_cli
 from tms.errors import ConfigError
 from tms.server.config import Settings, load
 
@@ -51,6 +52,56 @@ def test_flags_win_over_the_environment_and_that_over_the_file(
     assert settings.server.log_level == "error"
     assert settings.limits.threads == 3
     assert load(file, {}).server.port == 2
+
+
+@pytest.mark.parametrize("name", ["TMS__STORE_FILE", "tms__store_file"])
+def test_any_setting_may_stand_in_a_file_that_a_variable_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for name_, value in ((name, "hbase://h:1\n"), ("TMS__ENGINE__THREADS_FILE", " 7 ")):
+        place = tmp_path / name_
+        place.write_text(value)
+        monkeypatch.setenv(name_, str(place))
+    settings = load(None, {})
+    assert (settings.store, settings.engine.threads) == ("hbase://h:1", 7)
+    assert load(None, {"engine.threads": 3}).engine.threads == 3
+
+
+def test_every_setting_has_such_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever secret is added to the settings may stand in a file."""
+    place = tmp_path / "value"
+    place.write_text("?")
+    for key, _, kind, _ in (setting for setting in settings_of_cli() if setting[0] != "data"):
+        with monkeypatch.context() as patched:
+            patched.setenv(f"TMS__{key.upper().replace('.', '__')}_FILE", str(place))
+            if kind in (int, float, bool):
+                [fault] = faults(None, {"data": "d"})
+                assert fault.startswith(f"{key}: ") and "'?'" not in fault, fault
+                assert str(place) in fault
+
+
+def test_a_file_of_a_setting_that_cannot_be_used_is_named_and_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    monkeypatch.setenv("TMS__SERVER__PORT_FILE", str(secret))
+    [fault] = faults(None, {"data": "d"})
+    assert fault.startswith("server.port:") and "TMS__SERVER__PORT_FILE" in fault
+    assert "s3cret" not in fault
+    monkeypatch.setenv("TMS__SERVER__PORT", "1")
+    with pytest.raises(ConfigError, match=r"server\.port is said by two"):
+        load(None, {"data": "d"})
+    monkeypatch.delenv("TMS__SERVER__PORT")
+    secret.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="TMS__SERVER__PORT_FILE names cannot be read: it is not"):
+        load(None, {"data": "d"})
+    secret.write_text("1" * 70_000)
+    with pytest.raises(ConfigError, match="more than"):
+        load(None, {"data": "d"})
+    secret.unlink()
+    with pytest.raises(ConfigError, match="No such file"):
+        load(None, {"data": "d"})
 
 
 def test_what_is_configured_reaches_connections_requests_and_the_engine(file: Path) -> None:

@@ -2,6 +2,7 @@
 a message is refused with the names of its column and topic."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from tms.spark.sink.columns import shape_of
 from tms.spark.sink.filling import Filler
 from tms.spark.sink.options import write_options
 from tms.spark.sink.routing import Router, SinkTopic
+from tms.spark.source.options import read_options
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TYPES = {
@@ -271,6 +273,36 @@ def test_options_say_where_to_write() -> None:
     found = write_options(given | of_spark)
     assert (found.url, found.token, found.topic) == ("http://x:1", "t", "a")
     assert "tms.token" not in repr(found) and "'t'" not in repr(found)
+
+
+def test_a_token_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("t0ken\n")
+    to = {"tms.url": "http://x:1", "topic": "a", "tms.token.file": str(file)}
+    assert write_options(to).token == "t0ken"
+    del to["topic"]
+    assert read_options(to | {"subscribe": "a"}).place.token == "t0ken"
+    with pytest.raises(Invalid, match="goes with source=service"):
+        read_options(
+            {
+                "source": "hbase",
+                "subscribe": "a",
+                "tms.store": "hbase://h:1",
+                "tms.token.file": str(file),
+            }
+        )
+    to["topic"] = "a"
+    for given_, said in (
+        (to | {"tms.token": "t"}, "both given"),
+        (to | {"tms.token.file": str(tmp_path / "none")}, "No such file"),
+    ):
+        with pytest.raises(Invalid, match=said):
+            write_options(given_)
+    for content, said in ((b"", "no token"), (b"\xff", "no text"), (b"t0k en", "printable")):
+        file.write_bytes(content)
+        with pytest.raises(Invalid, match=said) as caught:
+            write_options(to)
+        assert "t0k" not in caught.value.message
 
 
 @pytest.mark.parametrize(

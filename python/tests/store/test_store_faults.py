@@ -1,7 +1,6 @@
 """Kills, power loss and failing disks under the LevelDB store, and what must still hold."""
 
 import shutil
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -10,7 +9,7 @@ import pytest
 
 from tests.faults import writer
 from tests.faults.disk import Disk, Unsynced
-from tests.faults.strace import Call, calls, inject, record, run_writer
+from tests.faults.strace import Call, calls, inject, moments, record, run_writer
 from tms.errors import DataCorrupt
 from tms.model.topic import Durability
 from tms.store.leveldb import repair
@@ -57,14 +56,14 @@ def test_a_process_killed_at_any_step_loses_nothing_that_it_acknowledged(
     name: str, recording: tuple[Path, list[Call]], fast_path: Path
 ) -> None:
     data, recorded = recording
-    moments = _moments([call for call in recorded if call.name == name], data)
-    points = min(KILLS_PER_CALL, len(moments))
-    spread = [i * len(moments) // points for i in range(points)]
-    others = [i for i in range(len(moments)) if i not in spread]
+    there = moments([call for call in recorded if call.name == name], data)
+    points = min(KILLS_PER_CALL, len(there))
+    spread = [i * len(there) // points for i in range(points)]
+    others = [i for i in range(len(there)) if i not in spread]
     Random(name).shuffle(others)
 
     def kill(number: int) -> bool:
-        path, nth = moments[number]
+        path, nth = there[number]
         target = fast_path / str(number)
         target.mkdir()
         options = inject(name, path and target / "data" / path, "signal=KILL", nth)
@@ -86,7 +85,7 @@ def test_power_loss_at_any_moment_loses_nothing_that_was_synced(
 ) -> None:
     data, recorded = recording
     random = Random(3)
-    moments = set(random.sample(range(len(recorded)), POWER_LOSSES))
+    losses = set(random.sample(range(len(recorded)), POWER_LOSSES))
     disk, acks_file = Disk(data), b""
     repaired = 0
     for number, call in enumerate(recorded):
@@ -94,7 +93,7 @@ def test_power_loss_at_any_moment_loses_nothing_that_was_synced(
             disk.play(call)
         elif call.name == "write" and call.path == str(data.parent / "acks"):
             acks_file += call.strings[0]
-        if number in moments:
+        if number in losses:
             target = fast_path / str(number)
             disk.rebuild(target, unsynced, random)
             (fast_path / "acks").write_bytes(acks_file)
@@ -140,21 +139,6 @@ def test_an_error_of_the_disk_is_reported_once_and_nothing_acknowledged_is_lost(
     assert readable in (2 * len(before), 2 * len(before) + 2), "reads do not go on"
     assert sum(ack[0] == "written" for ack in acks) == writer.ENDURED
     _verify(fast_path / "data", acks)
-
-
-def _moments(same: list[Call], data: Path) -> list[tuple[Path | None, int]]:
-    """Path within the data directory and count on that path, of every call.
-
-    strace finds no path in `unlinkat` with a descriptor: those are counted without.
-    """
-    counted: Counter[str] = Counter()
-    found: list[tuple[Path | None, int]] = []
-    for call in same:
-        path = None if call.name == "unlinkat" else Path(call.path)
-        counted[str(path)] += 1
-        if call.path.startswith(f"{data}/"):
-            found.append((path and path.relative_to(data), counted[str(path)]))
-    return found
 
 
 def _verify(data: Path, acks: list[list[object]], synced_only: bool = False) -> None:

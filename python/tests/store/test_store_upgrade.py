@@ -28,7 +28,12 @@ def path(fast_path: Path) -> Path:
 
 @pytest.fixture
 def content(path: Path, monkeypatch: pytest.MonkeyPatch) -> Content:
-    """A directory on LevelDB whose rows are in tables, in a log and in the file of values."""
+    """What `path` holds."""
+    return make(path, monkeypatch)
+
+
+def make(path: Path, monkeypatch: pytest.MonkeyPatch) -> Content:
+    """Make a directory on LevelDB whose rows are in tables, in a log and in the file of values."""
     monkeypatch.setattr(drivers, "PREFERENCE", ("leveldb",))
     random = Random(7)
     store = LevelDBStore(path, create=True, limits=LevelDBLimits(write_buffer_bytes=64 << 10))

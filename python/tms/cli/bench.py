@@ -77,7 +77,7 @@ def command(
 
 @contextmanager
 def _bench_bus(session: Session) -> Iterator[tuple["tms.Bus", str]]:
-    if session.url or session.data or os.environ.get("TMS_URL") or os.environ.get("TMS_DATA"):
+    if session.meant.named:
         with session.bus(create=True) as bus:
             yield bus, session.where()
         return

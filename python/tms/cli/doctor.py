@@ -8,8 +8,9 @@ import click
 
 from tms.cli.findings import show
 from tms.cli.session import Session, Shared
-from tms.doctor.finding import Finding
+from tms.doctor.finding import Finding, problem
 from tms.doctor.machine import Machine
+from tms.errors import ConfigError
 from tms.extras import installed, needed
 
 
@@ -42,6 +43,12 @@ def examine(session: Session, config: Path | None, machine: Machine) -> Iterator
     data = session.data or (Path(text) if (text := machine.environ.get("TMS_DATA")) else None)
     if data is not None:
         yield from directory.check(data, machine)
-    if data is None or session.url is not None:
-        meant = session.url is not None or "TMS_URL" in machine.environ
-        yield from service.check(session.url_or_default(), meant, machine, session.tls())
+    if data is None or session.url is not None or session.context is not None:
+        remote = session.remote()
+        try:
+            meant = remote.meant
+        except ConfigError as error:
+            yield problem("context", error.message, str(error.details.get("next", "")))
+            return
+        wanted = meant.named or meant.context is not None
+        yield from service.check(meant.url or "", wanted, machine, remote.tls())

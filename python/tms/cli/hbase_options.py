@@ -99,8 +99,8 @@ def jars(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def deployment(session: Session, url: str | None, wait: str = WAIT) -> Iterator[Deployment]:
     """The namespace of HBase that is meant."""
-    if session.url is not None or session.data is not None:
-        raise click.UsageError("tms hbase takes --store instead of --url and --data.")
+    if session.url is not None or session.data is not None or session.context is not None:
+        raise click.UsageError("tms hbase takes --store instead of --url, --context and --data.")
     if not url:
         raise click.UsageError("Say which HBase: --store hbase://HOST:PORT/NAMESPACE.")
     session.store = url

@@ -45,7 +45,8 @@ _NEXT = {
     "group-not-found": "`tms group list` shows the groups of a topic",
     "transaction-not-found": "`tms tx list` shows those in progress",
     "topic-exists": "`tms topic describe` shows its settings, `tms topic update` changes them",
-    "unauthenticated": "put the token into a file and name it with --token-file or TMS_TOKEN_FILE",
+    "unauthenticated": "put the token into a file and name it with --token-file or TMS_TOKEN_FILE, "
+    "or keep it: tms ctx save",
     "forbidden": "`tms access whoami` shows what you may do; an administrator adds a grant",
     "unavailable": "`tms doctor` finds out why; `tms serve` starts a service",
     "already-running": "stop the other process, or talk to its service with --url",
@@ -68,6 +69,7 @@ _COMMANDS = {
     "queue": ("tms.cli.queues", "Make queues, work on them, see their dead letters."),
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
     "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move what they own."),
+    "ctx": ("tms.cli.ctx", "Save services under names, and select the one to talk to."),
     "token": ("tms.cli.access:token", "Create, list and revoke the tokens of programs."),
     "grant": ("tms.cli.access:grant", "Add, list and remove what principals may do."),
     "quota": ("tms.cli.access:quota", "Bound how much principals may ask for."),
@@ -131,8 +133,9 @@ def _print_version(ctx: click.Context, param: click.Parameter, asked: bool) -> N
 def cli() -> None:
     """TMS: an ordered, immutable, transactional message log.
 
-    Talks to the service at --url, or opens the data directory --data in this process. Shell
-    completion: eval "$(_TMS_COMPLETE=bash_source tms)", or zsh_source, or fish_source.
+    Talks to the service at --url or of --context, or opens the data directory --data in this
+    process. Shell completion: eval "$(_TMS_COMPLETE=bash_source tms)", or zsh_source, or
+    fish_source.
     """
 
 

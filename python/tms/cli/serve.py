@@ -38,8 +38,8 @@ def command(session: Session, /, config: Path | None, **given: Any) -> None:
       tms serve --data /var/lib/tms
       tms serve --data data --port 7071 --log-level debug
     """
-    if session.url is not None:
-        raise click.UsageError("serve takes --host and --port instead of --url.")
+    if session.url is not None or session.context is not None:
+        raise click.UsageError("serve takes --host and --port instead of --url and --context.")
     if session.ca or session.cert or session.key:
         raise click.UsageError(
             "serve takes --tls-cert, --tls-key and --tls-ca instead of --cert, --key and --ca."

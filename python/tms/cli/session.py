@@ -1,19 +1,17 @@
 """What the commands share: which log they talk to, how they print, and the kinds of arguments they
 take.
 
-* `--url`, `--data`, `--ca`, `--cert`, `--key`, `--output`, `--json`, `--quiet` and `--no-input` may
-  stand before or after the command's name.
-* What was typed wins over TMS_URL and TMS_DATA, and over TMS_CA, TMS_CERT and TMS_KEY; without any
-  URL or directory the service on this machine is meant.
+* The options of `_shared` may stand before or after the command's name.
+* What was typed wins over the environment, and that over the selected context; see `target`.
 """
 
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +20,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from tms.cli.output import Format, Row, facts_text, say, show, write
-from tms.client.http.credentials import read_token
+from tms.cli.target import URL_DEFAULT, Target, target_of
+from tms.client.http.credentials import read_token, token_of
 from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError, Invalid, NotFound, TMSError, Unavailable
 from tms.model.quantity import seconds
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from tms.model.position import Position
     from tms.tls import ClientTls
 
-URL_DEFAULT = "http://127.0.0.1:7070"
 T = TypeVar("T")
 _FIRST_ANSWER_S = 5.0
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
@@ -47,6 +45,7 @@ class Session:
 
     url: str | None = None
     data: Path | None = None
+    context: str | None = None
     token_file: Path | None = None
     store: str | None = None  # of the commands that talk to it without a service
     ca: str | None = None
@@ -56,35 +55,33 @@ class Session:
     quiet: bool = False
     no_input: bool = False
     printed_document: bool = False
+    takes_data: bool = True  # whether TMS_DATA says something to the command
     clock: Clock = field(default_factory=SystemClock)
+
+    @cached_property
+    def meant(self) -> Target:
+        """The service or the data directory that is meant, once the options are parsed."""
+        environ = dict(os.environ)
+        if not self.takes_data:
+            environ.pop("TMS_DATA", None)
+        return target_of(self.url, self.data, self.context, environ)
+
+    def remote(self) -> "Session":
+        """The same of what works on a service only, whatever directory is meant otherwise."""
+        return replace(self, data=None, takes_data=False)
 
     def target(self) -> tuple[str | None, Path | None]:
         """The URL or the data directory that is meant; exactly one of them."""
-        url, data = self.url, self.data
-        if url is None and data is None:
-            url = os.environ.get("TMS_URL") or None
-            data = Path(text) if (text := os.environ.get("TMS_DATA")) else None
-        if url is not None and data is not None:
-            raise click.UsageError(
-                "Both a URL and a data directory are given; choose one of --url and --data."
-            )
-        return (url, data) if data is not None else (url or URL_DEFAULT, None)
-
-    def is_remote(self) -> bool:
-        """Whether a service is meant."""
-        return self.data is None and (self.url is not None or not os.environ.get("TMS_DATA"))
-
-    def url_or_default(self) -> str:
-        """The URL of the service."""
-        return self.url or os.environ.get("TMS_URL") or URL_DEFAULT
+        return self.meant.url, self.meant.data
 
     def where(self) -> str:
         """The service, store or directory, in words."""
         if self.store is not None:
             return self.store
-        if self.is_remote():
-            return self.url_or_default()
-        return str(self.data or os.environ.get("TMS_DATA"))
+        try:
+            return self.meant.url or str(self.meant.data)
+        except (click.UsageError, TMSError):  # another error is being told of
+            return "tms"
 
     def bus(self, create: bool = False) -> "tms.Bus":
         """The log that is meant, opened; a data directory is made by who begins one."""
@@ -95,7 +92,7 @@ class Session:
             return self.embedded(data or Path(), create)
         tls = self.tls()
         urls = answering(tms.instances_at(url, tls), tls)
-        return tms.connect(urls, token=self.token(), ca=self.ca, cert=self.own_certificate())
+        return tms.connect(urls, token=self.token(), ca=self.trusted(), cert=self.own_certificate())
 
     def transport(self) -> "HttpTransport":
         """The service that is meant. Raises `ConfigError` for a data directory."""
@@ -112,22 +109,29 @@ class Session:
         urls = answering(tms.instances_at(url, tls), tls)
         return HttpTransport(urls, token=self.token(), tls=tls)
 
-    def token(self) -> str | None:
-        """The token in the file that was named; None: the one of the environment, if there is
-        one."""
-        return None if self.token_file is None else read_token(self.token_file)
+    def token(self) -> str:
+        """The token in the file that was named, of the context, or of the environment; empty:
+        none."""
+        if self.token_file is not None:
+            return token_of(read_token(self.token_file))
+        return token_of(self.meant.token(os.environ))
+
+    def trusted(self) -> str | None:
+        """The CA that was typed, or of the context; None: the one of the environment, if any."""
+        return self.ca or self.meant.ca(os.environ)
 
     def own_certificate(self) -> tuple[str, str] | None:
-        """Certificate and key that were typed; the former may stand in TMS_CERT."""
-        if not (self.cert or self.key):
-            return None
-        return self.cert or os.environ.get("TMS_CERT", ""), self.key or ""
+        """Certificate and key that were typed, of which the former may stand in TMS_CERT, or those
+        of the context; None: those of the environment, if any."""
+        if self.cert or self.key:
+            return self.cert or os.environ.get("TMS_CERT", ""), self.key or ""
+        return self.meant.own_certificate(os.environ)
 
     def tls(self) -> "ClientTls":
         """Whom to trust and who one is, in TLS with a service. Raises `ConfigError`."""
         from tms.tls import ClientTls
 
-        return ClientTls.of(self.ca, self.own_certificate())
+        return ClientTls.of(self.trusted(), self.own_certificate())
 
     def embedded(self, data: Path, create: bool = False) -> "tms.Bus":
         """The log in a data directory, opened in this process."""
@@ -267,6 +271,12 @@ def _shared() -> list[click.Option]:
             help="Data directory to open in this process instead. [TMS_DATA]",
         ),
         option(
+            "--context",
+            keep=keep("context"),
+            type=ContextType(),
+            help="Saved context: a service and its token; see `tms ctx`. [TMS_CONTEXT]",
+        ),
+        option(
             "--token-file",
             keep=keep("token_file", Path),
             type=click.Path(dir_okay=False),
@@ -285,6 +295,23 @@ def _shared() -> list[click.Option]:
         option("-q", "--quiet", is_flag=True, keep=keep("quiet"), help="Say nothing but errors."),
         option("--no-input", is_flag=True, keep=keep("no_input"), help="Never ask."),
     ]
+
+
+class ContextType(click.ParamType[str]):
+    """A context's name; completes with those that were saved."""
+
+    name = "context"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from tms.cli.contexts import Contexts
+
+        try:
+            names = Contexts(os.environ).names()
+        except TMSError:
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 class TopicType(click.ParamType[str]):

@@ -1,7 +1,5 @@
 """`tms spark …`: what is wrong with Spark here, and jobs on topics."""
 
-import os
-
 import click
 
 from tms.cli.findings import show
@@ -42,7 +40,7 @@ def doctor(session: Session, store: str | None, all_: bool) -> int:
     Changes nothing, and does not start Spark. Each finding comes with the way to mend it.
     """
     require_no_directory(session)
-    target = checks.SparkTarget(
-        session.url or os.environ.get("TMS_URL"), store or store_of_environment()
-    )
+    service = session.remote().meant
+    url = service.url if service.named or service.context is not None else None
+    target = checks.SparkTarget(url, store or store_of_environment())
     return show(session, checks.check(Runtime(), target, Machine()), all_)

@@ -62,6 +62,7 @@ def archive(
             topics,
             directory,
             place.url,
+            token=place.token,
             store=place.store,
             rows_per_batch=rows_per_batch,
             rows_per_file=min(rows_per_file, rows_per_batch),
@@ -98,11 +99,19 @@ def restore(
     \b
       tms spark restore /archive/flights flights-again --from-topic flights
     """
-    url = service_of(session)
+    place = service_of(session)
     with started(master, confs) as spark, watched(session, spark, "restoring"):
         from tms.spark.jobs import restore as run
 
-        done = run(spark, directory, topic, url, source=from_topic, append=append)
+        done = run(
+            spark,
+            directory,
+            topic,
+            place.url or "",
+            token=place.token,
+            source=from_topic,
+            append=append,
+        )
     kept = "each in its partition" if done.same_partitions else "partitioned by key"
     session.say(f"restored {done.messages:,} messages to {topic}, {kept}")
     session.show_result(msgspec.to_builtins(done._asdict()))

@@ -38,7 +38,14 @@ def compact_check(
     with started(master, confs) as spark, watched(session, spark, "checking"):
         from tms.spark.jobs import compact_check as run
 
-        audit = run(spark, topics, place.url, store=place.store, allow_gaps=allow_gaps)
+        audit = run(
+            spark,
+            topics,
+            place.url,
+            token=place.token,
+            store=place.store,
+            allow_gaps=allow_gaps,
+        )
     document: dict[str, Any] = msgspec.to_builtins(audit)
     if session.format is Format.TABLE:
         write(_tables(document["partitions"], document["findings"]))

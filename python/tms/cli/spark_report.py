@@ -48,7 +48,15 @@ def report(
         from tms.spark import jobs
 
         with watched(session, spark, "reading"):
-            hours = jobs.report(spark, topics, place.url, store=place.store, since=first, until=end)
+            hours = jobs.report(
+                spark,
+                topics,
+                place.url,
+                token=place.token,
+                store=place.store,
+                since=first,
+                until=end,
+            )
     if png is not None:
         jobs.write_png(hours, png)
     if html is not None:

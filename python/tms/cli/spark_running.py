@@ -25,10 +25,11 @@ _LOOK_S = 0.3
 
 
 class Where(NamedTuple):
-    """The service or the HBase that topics are read from."""
+    """The service or the HBase that topics are read from, and the token for the former."""
 
     url: str | None
     store: str | None
+    token: str | None = None
 
 
 def spark_options(command: F) -> F:
@@ -54,15 +55,18 @@ store_option = click.option(  # for what reads only
 
 
 def reading_from(session: Session, store: str | None) -> Where:
-    """The service or the HBase to read from: the typed one, else TMS_URL, else TMS_STORE or
-    TMS__STORE, else the service on this machine."""
-    if store is None and session.url is None and not os.environ.get("TMS_URL"):
+    """The service or the HBase to read from: what was typed, else TMS_URL or TMS_CONTEXT, else
+    TMS_STORE or TMS__STORE, else the selected context or the service on this machine."""
+    require_no_directory(session)
+    typed = session.url is not None or session.context is not None
+    if store is None and not typed and not session.remote().meant.named:
         store = store_of_environment()
     if store is None:
-        return Where(service_of(session), None)
-    require_no_directory(session)
-    if session.url is not None:
-        raise click.UsageError("Both a service and an HBase are given; choose --url or --store.")
+        return service_of(session)
+    if typed:
+        raise click.UsageError(
+            "Both a service and an HBase are given; choose --store, or --url or --context."
+        )
     session.store = store
     return Where(None, store)
 
@@ -72,22 +76,27 @@ def store_of_environment() -> str | None:
     return os.environ.get("TMS_STORE") or os.environ.get("TMS__STORE")
 
 
-def service_of(session: Session) -> str:
-    """The URL of the service that is meant."""
+def service_of(session: Session) -> Where:
+    """The service that is meant, and the token for it."""
     require_no_directory(session)
-    return session.url_or_default()
+    remote = session.remote()
+    if remote.trusted() or remote.own_certificate():
+        raise _files_of_tls("those of a context")
+    return Where(remote.meant.url, None, remote.token() or None)
 
 
 def require_no_directory(session: Session) -> None:
     """Raises `click.UsageError`, also for files of TLS: tasks find them by the environment."""
     if session.ca or session.cert or session.key:
-        raise click.UsageError(
-            "For Spark --ca, --cert and --key are given as TMS_CA, TMS_CERT and TMS_KEY."
-        )
+        raise _files_of_tls("--ca, --cert and --key")
     if session.data is not None:
         raise click.UsageError(
             "Spark reads from a service (--url) or from HBase (--store), not from a directory."
         )
+
+
+def _files_of_tls(which: str) -> click.UsageError:
+    return click.UsageError(f"For Spark {which} are given as TMS_CA, TMS_CERT and TMS_KEY.")
 
 
 @contextmanager

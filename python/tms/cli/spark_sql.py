@@ -83,7 +83,9 @@ def _all(place: Where) -> list[str]:
     from tms.spark.source.options import TopicPlace
     from tms.spark.source.reader import open_topics
 
-    with closing(open_topics(TopicPlace(place.url or "", "", place.store or ""))) as topics:
+    with closing(
+        open_topics(TopicPlace(place.url or "", place.token or "", place.store or ""))
+    ) as topics:
         return list(map(str, topics.names(DEFAULT_NAMESPACE)))
 
 
@@ -108,8 +110,15 @@ class _SqlSources:
         named = [topic for topic in self.topics if view_name(topic).lower() in words]
         with errors_told(), watched(self.session, self.spark, "running"):
             if named:
-                url, store = self.place
-                jobs.sql(self.spark, named, None, url, store=store, json_schema=self.json_schema)
+                jobs.sql(
+                    self.spark,
+                    named,
+                    None,
+                    self.place.url,
+                    token=self.place.token,
+                    store=self.place.store,
+                    json_schema=self.json_schema,
+                )
             found = self.spark.sql(statement)
             lines = found.limit(self.rows + 1).collect()
         names = _unique(found.columns)

@@ -32,7 +32,7 @@ _NATIVE = ("google_crc32c", "httptools", "msgspec")  # of every installation
 _NATIVE_OF_EXTRAS = ("plyvel", "pyarrow", "rocksdict", "uvloop", "zstandard")
 _VARIABLES = (
     *("TMS_URL", "TMS_DATA", "TMS_STORE", "TMS_TRACEBACK"),
-    *("TMS_CA", "TMS_CERT", "TMS_KEY"),
+    *("TMS_CONTEXT", "TMS_TOKEN", "TMS_TOKEN_FILE", "TMS_CA", "TMS_CERT", "TMS_KEY"),
 )
 _SLOW_SWITCHES = ("PYTHONDEVMODE", "PYTHONASYNCIODEBUG", "PYTHONMALLOC", "PYTHONTRACEMALLOC")
 

@@ -6,6 +6,8 @@
     port = 7070                     TMS__SERVER__PORT    --port
 
 * All faults are reported at once, each with its key, what is wrong and where it was said.
+* Any key may be said by a file, as secrets of containers are: TMS__SECTION__KEY_FILE names it. No
+  error shows what stands in it.
 * An unknown key is a fault, also in the environment below `TMS__`, and names the nearest one.
 """
 
@@ -36,7 +38,9 @@ from tms.server.service import CdapLimits, RequestLimits
 from tms.tls import ClientTls, ServerTls
 
 ENV_PREFIX = "TMS__"
-_SEPARATOR = "__"
+_SEPARATOR, _FILE = "__", "_FILE"
+_BY_FILE = "file of the environment variable "
+_SECRET_CHARS_MAX = 65_536
 SESSION_S = 10.0  # that an instance is not heard of, and the others take it for dead
 _COMPACTION = CompactionLimits()
 _OWNER = OwnerLimits()
@@ -449,12 +453,27 @@ class _Sources:
         self._variables = {name.upper(): name for name in sorted(os.environ)}
 
     def environment(self) -> dict[str, str]:
-        """What variables below `TMS__` say, by key."""
-        return {
-            upper.removeprefix(ENV_PREFIX).lower().replace(_SEPARATOR, "."): os.environ[name]
-            for upper, name in self._variables.items()
-            if upper.startswith(ENV_PREFIX)
-        }
+        """What variables below `TMS__` say, by key; with `_FILE` behind it one names a file with
+        the value. Raises `ConfigError`."""
+        said: dict[str, str] = {}
+        for upper, name in self._variables.items():
+            if not upper.startswith(ENV_PREFIX):
+                continue
+            key = upper.removeprefix(ENV_PREFIX).lower().replace(_SEPARATOR, ".")
+            in_file = self._key_in_file(key)
+            if (in_file or key) in said:
+                raise ConfigError(
+                    f"{in_file or key} is said by two environment variables, itself and by a file: "
+                    f"unset {name} or the other one."
+                )
+            said[in_file or key] = os.environ[name] if in_file is None else _in_file(name)
+        return said
+
+    @staticmethod
+    def _key_in_file(key: str) -> str | None:
+        """The key whose value a variable names the file of; None for any other variable."""
+        known, without = set(_known_keys()), key.removesuffix(_FILE.lower())
+        return without if without != key and key not in known and without in known else None
 
     def place(self, keys: tuple[str, ...]) -> str:
         """The flag, variable or line that said these keys; the strongest one."""
@@ -464,6 +483,8 @@ class _Sources:
         for variable, name in self._variables.items():
             if variable == wanted or variable.startswith(wanted + _SEPARATOR):
                 return f"environment variable {name}"
+            if variable == wanted + _FILE:
+                return f"{_BY_FILE}{name}, {os.environ[name]}"
         if self._file is not None and _has(self._values, keys):
             return f"{self._file}, line {self._line(keys)}"
         return "not given"
@@ -480,6 +501,26 @@ class _Sources:
             ) in (keys, keys[:-1]):
                 return number
         return 1
+
+
+def _in_file(variable: str) -> str:
+    """What stands in the file that a variable names, without the white space around it."""
+    path = os.environ[variable]
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_SECRET_CHARS_MAX + 1)
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"The file {path!r} that the environment variable {variable} names cannot be read: "
+            f"{why}."
+        ) from exc
+    if len(text) > _SECRET_CHARS_MAX:
+        raise ConfigError(
+            f"The file {path!r} that the environment variable {variable} names has more than "
+            f"{_SECRET_CHARS_MAX} characters: it is no value of a setting."
+        )
+    return text.strip()
 
 
 def _read(file: Path | None) -> tuple[str, dict[str, Any]]:
@@ -503,7 +544,8 @@ def _fault(error: Any, sources: _Sources) -> str:
     place = sources.place(keys)
     if error["type"] == "extra_forbidden":
         return _unknown(keys, place)
-    got = "" if isinstance(error["input"], dict | BaseModel) else f", got {error['input']!r:.80}"
+    hidden = isinstance(error["input"], dict | BaseModel) or place.startswith(_BY_FILE)
+    got = "" if hidden else f", got {error['input']!r:.80}"
     return f"{'.'.join(keys)}: {error['msg'].removeprefix('Value error, ')}{got} ({place})"
 
 

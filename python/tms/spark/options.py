@@ -18,6 +18,7 @@ from tms.model.topic import TopicName
 from tms.tls import ClientTls
 
 STREAMS, BATCHES = "streams", "batch queries"
+TOKEN_CHARS_MAX = 8_192
 _SHOWN_CHARS = 120
 
 
@@ -119,6 +120,36 @@ def token(option: str, text: str) -> str:
     if not re.fullmatch(r"[!-~]*", text):
         raise Invalid(f"The option {option} is not printable ASCII.", field=option)
     return text
+
+
+def _token_in(option: str, text: str) -> str:
+    """The token in a file of the machine where the query is made."""
+    try:
+        with open(text, encoding="utf-8") as file:
+            found = file.read(TOKEN_CHARS_MAX + 1).strip()
+    except OSError as exc:
+        raise Invalid(
+            f"The option {option} names {text}, which cannot be read: {exc.strerror}.", field=option
+        ) from exc
+    except ValueError as exc:  # not UTF-8, or a path with NUL
+        raise Invalid(f"The option {option} names {text}, which is no text.", field=option) from exc
+    if not 0 < len(found) <= TOKEN_CHARS_MAX:
+        raise Invalid(f"The option {option} names {text}, which holds no token.", field=option)
+    return token(option, found)
+
+
+TOKEN_OPTIONS = [Option("tms.token", token, ""), Option("tms.token.file", _token_in, "")]
+
+
+def token_of(values: Mapping[str, Any]) -> str:
+    """What `TOKEN_OPTIONS` say; empty: no token. Raises `Invalid`."""
+    said, in_file = (str(values[option.name]) for option in TOKEN_OPTIONS)
+    if said and in_file:
+        raise Invalid(
+            "The options tms.token and tms.token.file are both given; leave one of them out.",
+            field="tms.token.file",
+        )
+    return said or in_file
 
 
 def _file(option: str, text: str) -> str:

@@ -7,11 +7,12 @@ from functools import partial
 from tms.errors import Invalid
 from tms.spark.options import (
     TLS_OPTIONS,
+    TOKEN_OPTIONS,
     Option,
     OptionTable,
     service_url,
     tls_of,
-    token,
+    token_of,
     topic_name,
 )
 from tms.tls import ClientTls
@@ -21,7 +22,7 @@ _OPTIONS = OptionTable(
     [
         Option("topic", partial(topic_name, written=True), ""),
         Option("tms.url", service_url),
-        Option("tms.token", token, ""),
+        *TOKEN_OPTIONS,
         *TLS_OPTIONS,
     ],
     {
@@ -54,4 +55,4 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             "The option tms.url is missing: the service to write to, e.g. http://localhost:7070.",
             field="tms.url",
         )
-    return WriteOptions(values["tms.url"], values["tms.token"], values["topic"], tls_of(values))
+    return WriteOptions(values["tms.url"], token_of(values), values["topic"], tls_of(values))

@@ -26,6 +26,7 @@ from tms.spark.options import (
     BATCHES,
     STREAMS,
     TLS_OPTIONS,
+    TOKEN_OPTIONS,
     Option,
     OptionTable,
     choice,
@@ -34,7 +35,7 @@ from tms.spark.options import (
     refuse,
     service_url,
     tls_of,
-    token,
+    token_of,
     topic_name,
     whole,
 )
@@ -164,10 +165,12 @@ def _place(values: Mapping[str, Any]) -> TopicPlace:
         raise Invalid(
             f"The option {needed} is missing: where the topics are, e.g. {example}.", field=needed
         )
-    if source == "hbase" and values["tms.token"]:
-        raise Invalid("The option tms.token goes with source=service.", field="tms.token")
+    for option in TOKEN_OPTIONS:
+        if source == "hbase" and values[option.name]:
+            name = option.name
+            raise Invalid(f"The option {name} goes with source=service.", field=name)
     url, store = values["tms.url"] or "", values["tms.store"] or ""
-    return TopicPlace(url, values["tms.token"], store, tls_of(values))
+    return TopicPlace(url, token_of(values), store, tls_of(values))
 
 
 def _store(option: str, text: str) -> str:
@@ -311,7 +314,7 @@ _OPTIONS = OptionTable(
         Option("includeMessageId", flag, False),
         Option("source", choice({"service": "service", "hbase": "hbase"}), "service"),
         Option("tms.url", service_url),
-        Option("tms.token", token, ""),
+        *TOKEN_OPTIONS,
         *TLS_OPTIONS,
         Option("tms.store", _store),
     ],

@@ -1,0 +1,128 @@
+"""`tms upgrade` is killed, or the power fails: the directory opens on one database or the other,
+with every row, and upgrading it again finishes it."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pytest
+
+from tests.databases import NAMES
+from tests.faults.disk import Disk, Unsynced
+from tests.faults.strace import CHANGING, Call, calls, inject, moments, record, run_program
+from tests.store.test_store_upgrade import Content, make, read, store_of
+from tms.store.leveldb.upgrade import upgrade
+
+pytestmark = pytest.mark.skipif(len(NAMES) < 2, reason="needs plyvel and rocksdict")
+
+PROGRAM = "import sys; from tms.store.leveldb.upgrade import upgrade; list(upgrade(sys.argv[1]))"
+KILLS_OF_MAPS = 12  # within the maps that are copied; at all other calls each
+POWER_LOSSES = 100  # moments while maps are copied; all around the change of FORMAT
+
+
+class Recording(NamedTuple):
+    """A directory before it is upgraded, what it holds, and all calls that upgrade it."""
+
+    before: Path
+    content: Content
+    upgraded: Path
+    calls: list[Call]
+
+    def around_format(self) -> range:
+        """The calls from the last one on a new map to the last of all."""
+        last = max(n for n, call in enumerate(self.calls) if "/upgraded/" in call.path)
+        return range(last, len(self.calls))
+
+
+@pytest.fixture(scope="module")
+def recording() -> Iterator[Recording]:
+    place = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+    with TemporaryDirectory(dir=place) as folder, pytest.MonkeyPatch.context() as patched:
+        before, upgraded = Path(folder) / "before", Path(folder) / "data"
+        content = make(before, patched)
+        shutil.copytree(before, upgraded)
+        journal = Path(folder) / "journal"
+        done = run_program(["-c", PROGRAM, str(upgraded)], *record(journal))
+        assert done.returncode == 0, done.stderr.decode()
+        yield Recording(
+            before, content, upgraded, list(filter(Disk(upgraded).concerns, calls(journal)))
+        )
+
+
+def check(data: Path, content: Content) -> str:
+    """Look whether everything is there, and upgrade again; the database that it had before."""
+    found = store_of(data)
+    assert read(data) == content
+    list(upgrade(data))
+    assert store_of(data) == "rocksdb"
+    assert not (data / "upgraded").exists() and not list(data.rglob("*.ldb"))
+    assert read(data) == content
+    return found
+
+
+def _kills(recording: Recording) -> Iterator[tuple[str, Path | None, int]]:
+    """Names, paths and counts of the calls to be killed at."""
+    others = []
+    for name in CHANGING.split(","):
+        inner = [call for call in recording.calls if call.path != str(recording.upgraded)]
+        same = [call for call in inner if call.name == name]
+        for (path, nth), call in zip(moments(same, recording.upgraded), same, strict=True):
+            if name == "openat" and "O_CREAT" not in call.arguments:
+                continue  # changes nothing
+            inside = path is None or len(path.parts) > 1
+            others += [(name, path, nth)] if inside else []
+            yield from [] if inside else [(name, path, nth)]
+    yield from others[:: len(others) // KILLS_OF_MAPS + 1]
+
+
+def test_an_upgrade_killed_at_any_step_leaves_every_row_and_can_be_finished(
+    recording: Recording, fast_path: Path
+) -> None:
+    found = []
+    kills = list(_kills(recording))
+    for name, path, nth in kills:
+        data = fast_path / "data"
+        shutil.copytree(recording.before, data)
+        options = inject(name, path and data / path, "signal=KILL", nth)
+        done = run_program(["-c", PROGRAM, str(data)], *options)
+        state = check(data, recording.content)
+        found += [] if done.returncode == 0 else [state]
+        shutil.rmtree(data)
+    assert len(found) > 0.9 * len(kills), f"only {len(found)} of {len(kills)} runs were killed"
+    assert {"leveldb", "rocksdb"} == set(found)
+
+
+@pytest.mark.parametrize("unsynced", Unsynced)
+def test_power_that_fails_at_any_step_of_an_upgrade_loses_no_row(
+    unsynced: Unsynced, recording: Recording, fast_path: Path
+) -> None:
+    random = Random(5)
+    last = recording.around_format()
+    losses = {*random.sample(range(last.start), POWER_LOSSES), *last}
+    disk, found = Disk(recording.upgraded, recording.before), set()
+    for number, call in enumerate(recording.calls):
+        disk.play(call)
+        if number in losses:
+            disk.rebuild(fast_path / "data", unsynced, random)
+            found.add(check(fast_path / "data", recording.content))
+            shutil.rmtree(fast_path / "data")
+    assert found == {"leveldb", "rocksdb"}
+
+
+def test_nothing_that_the_old_database_needs_changes_before_the_new_one_is_on_the_disk(
+    recording: Recording,
+) -> None:
+    renamed = [n for n, call in enumerate(recording.calls) if call.name == "rename"]
+    [turned] = [n for n in renamed if recording.calls[n].strings[1].endswith(b"/FORMAT")]
+    maps = f"{recording.upgraded}/maps"
+    before = recording.calls[:turned]
+    there = [call for call in before if call.path.startswith(maps)]
+    assert {call.name for call in there} == {"openat", "link"}
+    assert not [call for call in there if "O_RDONLY" not in call.arguments and call.name != "link"]
+    synced = {call.path for call in before if call.name in ("fsync", "fdatasync")}
+    for file in filter(Path.is_file, Path(maps).rglob("*")):
+        made = str(file).replace("/data/maps/", "/data/upgraded/")
+        assert made in synced and str(Path(made).parent) in synced, file
