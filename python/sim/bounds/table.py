@@ -179,7 +179,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compat.cdap.names._INT_MAX",
         "compat.cdap.poll._GZIP*",
         "server.config._JAVA_INT_MAX",
-        "server.config._SECRET_CHARS_MAX",
+        "server.config_sources._SECRET_CHARS_MAX",
         "server.config._MIB",
         "server.http.compression._*",
         "server.http.encoding._GZIP",

@@ -16,7 +16,7 @@ from tests.tls_kit import Authority, Certificate
 from tms.errors import ConfigError
 from tms.server import certificates
 from tms.server.certificates import Certificates
-from tms.server.config import load
+from tms.server.config_sources import load
 from tms.tls import ServerTls, certificate_name
 
 # Keys that guard nothing, the second one with a password.

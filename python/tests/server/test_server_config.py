@@ -7,7 +7,8 @@ import pytest
 
 from tms.cli.serve import settings as settings_of_cli
 from tms.errors import ConfigError
-from tms.server.config import Settings, load
+from tms.server.config import Settings
+from tms.server.config_sources import load
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tests.http_kit import Answer, Served, serving
 from tms.api import routes
 from tms.errors import ConfigError
-from tms.server.config import load
+from tms.server.config_sources import load
 from tms.server.http.cors import Cors
 from tms.server.service import AccessLimits, NetworkOptions
 

@@ -24,7 +24,7 @@ from tms.model.message import NewBlock
 RUN = """
 import sys
 from tms.errors import TMSError
-from tms.server.config import load
+from tms.server.config_sources import load
 from tms.server.main import serve
 try:
     serve(load(None, dict(pair.split("=", 1) for pair in sys.argv[1:])))

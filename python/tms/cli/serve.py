@@ -1,6 +1,6 @@
 """`tms serve`: runs the service in this process. Every setting of the configuration is a flag.
 
-The flags are made from `tms.server.config.Settings`, so that none can be forgotten; `flag_of` there
+The flags are made from `tms.server.config.Settings`, so that none can be forgotten; `flag_of`
 names them.
 """
 
@@ -13,7 +13,8 @@ import click
 
 from tms.cli.session import Session, Shared
 from tms.extras import needed
-from tms.server.config import Settings, flag_of, load
+from tms.server.config import Settings
+from tms.server.config_sources import flag_of, load
 
 
 class _Serve(Shared):

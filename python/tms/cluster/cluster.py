@@ -155,7 +155,7 @@ class Cluster:
         self._checking = threading.Lock()  # held by who looks what others have changed
         self._lock = threading.Lock()  # guards what follows
         self._placed: tuple[MembershipView, Placement | None] = (MembershipView(), None)
-        self._records: dict[str, InstanceRecord] = {}  # of the placed view, by their ids
+        self._by_id: dict[str, InstanceRecord] = {}  # of the placed view, by their ids
         self._owners: dict[tuple[int, int], list[str]] = {}  # by uid and number of partitions
         self._pins: Mapping[str, str] = {}  # instances by places
         self._peers: dict[tuple[str, str], ClusterPeer] = {}  # by id and address
@@ -405,7 +405,7 @@ class Cluster:
                 instances = [record.instance() for record in view.instances]
                 placement = Placement(instances) if instances else None
                 self._placed, self._owners = (view, placement), {}
-                self._records = {record.id: record for record in view.instances}
+                self._by_id = {record.id: record for record in view.instances}
             if placement is None:
                 raise Unavailable("This instance does not see the others yet. Try again.")
             owners = self._owners.get((uid, partitions))
@@ -416,7 +416,7 @@ class Cluster:
                     if f"{uid}/{n}" in self._pins
                 }
                 owners = self._owners[uid, partitions] = placement.owners(uid, partitions, pins)
-            return self._records[owners[number]]
+            return self._by_id[owners[number]]
 
     def _peer(self, record: InstanceRecord) -> ClusterPeer:
         key = (record.id, record.address)

@@ -10,7 +10,8 @@ from tms.doctor.finding import Finding, ok, problem, warning
 from tms.doctor.machine import Machine
 from tms.doctor.probe import Who, ask
 from tms.errors import ConfigError
-from tms.server.config import Settings, load
+from tms.server.config import Settings
+from tms.server.config_sources import load
 
 _TIMEOUT_S = 3.0
 

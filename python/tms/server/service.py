@@ -158,13 +158,12 @@ class Service:
         self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken
         network = network or NetworkOptions()
         self.cors = network.cors
-        access, secret = network.access, ""
+        access = network.access
+        secret = "" if access is None else engine.access.peer_secret()
         self.guard: Guard | None = None
         self.issuer: TrustedIssuer | None = None
         if access is not None:
-            secret = engine.access.peer_secret()
-            if access.issuer is not None:
-                self.issuer = TrustedIssuer(access.issuer, clock)
+            self.issuer = access.issuer and TrustedIssuer(access.issuer, clock)
             self.guard = Guard(engine.access, clock, secret, access.audit, self.issuer)
         timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
         self.forwarding = Forwarding(timeout_s, network.peers, secret)
