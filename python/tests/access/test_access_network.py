@@ -11,7 +11,8 @@ import pytest
 
 import tms
 from tests.access.test_access_process import first_token
-from tests.access.test_guard import DENIED, GUARDED, ids, path_of
+from tests.access.test_guard import DENIED, GUARDED, ids
+from tests.access_kit import path_of
 from tests.faults.service import Service
 from tests.http_kit import Answer, Client
 from tests.network_kit import ELSEWHERE, Network, two_machines
