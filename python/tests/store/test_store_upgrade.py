@@ -13,6 +13,7 @@ from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
 from tms.model.topic import Durability
 from tms.store.leveldb import LevelDBLimits, LevelDBStore, drivers, read_only_copy
 from tms.store.leveldb import upgrade as upgrading
+from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.upgrade import upgrade
 
 pytestmark = pytest.mark.skipif(len(NAMES) < 2, reason="needs plyvel and rocksdict")
@@ -122,6 +123,19 @@ def test_what_is_interrupted_at_its_end_is_finished_when_it_is_opened(
     assert not (path / "upgraded").exists()
     with read_only_copy(path) as copied:
         assert read(copied) == content
+
+
+def test_leftovers_of_a_power_loss_do_not_keep_an_upgrade_from_being_finished(
+    path: Path, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was removed from `temporary` is there again, where the old maps are to go."""
+    with monkeypatch.context() as patched:
+        patched.setattr(DataDirectory, "finish_upgrade", lambda self: None)
+        list(upgrade(path))
+    (path / "temporary/0").mkdir(parents=True)
+    (path / "temporary/0/000003.log").touch()
+    assert read(path) == content
+    assert store_of(path) == "rocksdb" and not (path / "upgraded").exists()
 
 
 def test_leveldb_is_read_where_only_rocksdb_is(

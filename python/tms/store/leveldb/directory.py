@@ -184,16 +184,19 @@ class DataDirectory:
         beside, maps = self.path / _UPGRADED, self.path / _MAPS
         if beside.is_dir() and _store_of(self.path) == ROCKSDB:
             if maps.is_dir():
-                (self.path / _TEMPORARY).mkdir(exist_ok=True)
+                self._empty_temporary()  # a power loss brings back what was removed from there
                 maps.rename(self.temporary_path())
             beside.rename(maps)
             sync_path(self.path)
             self._sweep()
 
-    def _sweep(self) -> None:
+    def _empty_temporary(self) -> None:
         temporary = self.path / _TEMPORARY
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(exist_ok=True)
+
+    def _sweep(self) -> None:
+        self._empty_temporary()
         shutil.rmtree(self.path / _UPGRADED, ignore_errors=True)  # was interrupted
         for beside in (self.path / _MAPS).glob(f"*{_NEXT}"):
             map = beside.with_name(beside.name.removesuffix(_NEXT))
