@@ -509,7 +509,7 @@ class ClusterWorld(World):
                     self.asked.add(instance.id)
                     self._leaderless = 0
                     return engine
-            elif attempt > 2:
+            elif attempt > 2 and not self._inside:  # else each of its steps would settle all
                 self._settle_all()
         if not self._inside and not any(self.busy.values()):
             self._leaderless += 1

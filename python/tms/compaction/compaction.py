@@ -123,6 +123,8 @@ class Compaction:
         topic = self._registry.find(name)
         if (key is None) is (id is None):
             raise Invalid("Erasing takes a key or an id, one of them.", field="key")
+        if partition is not None and partition < 0:
+            raise Invalid(f"A partition is a number from 0 on, got {partition}.", field="partition")
         if id is not None and partition is None and topic.partitions > 1:
             raise Invalid(
                 "An id is one within its partition: say which partition it is in.",
