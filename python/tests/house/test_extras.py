@@ -26,7 +26,7 @@ PACKAGES_MAX = 10
 LIBRARIES = {  # of each extra: one that it brings and no other installation has
     "arrow": "pyarrow",
     "embedded": "plyvel",
-    "server": "pydantic",
+    "server": "uvloop",
     "cluster": "kazoo",
     "hbase": "thriftpy2",
     "sql": "sqlalchemy",
@@ -66,6 +66,13 @@ async def main():
 
 
 assert asyncio.run(main()) == [b"late", b"again"]
+
+from tms.testing.memory import MemoryLog
+
+log = MemoryLog()  # tests of a client need no extra either
+log.bus.create_topic("flights")
+log.bus.publish("flights", b"late")
+log.close()
 heavy = {"pyarrow", "pydantic", "plyvel", "kazoo", "thriftpy2"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -80,6 +87,7 @@ MISSING = {
         "arrow",
     ),
     "columns": ("from tms.block import *; decode(encode([b'x'])).record_batch()", "arrow"),
+    "a service in a test": ("import tms.testing.service", "server"),
 }
 COMMANDS = {
     "serve": ("serve", "server"),
