@@ -172,6 +172,8 @@ DRIVERS: dict[str, set[str]] = {
     "rich": {"cli/spark_running.py"},
     "yaml": {"cli/output.py"},
     "pytest": {"testing/plugin.py"},
+    "pandas": {"client/frames.py", "spark/"},
+    "polars": {"client/frames.py"},
 }
 
 

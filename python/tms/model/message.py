@@ -3,12 +3,15 @@ share."""
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, overload
 
 import msgspec
 
 from tms.model.ids import MessageId, utc
+from tms.model.json_value import JsonValue, as_json
 from tms.model.position import Position
+
+T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
 MESSAGES_MAX = 65_536  # of a block
@@ -27,6 +30,16 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Mapping[str, bytes]
+
+    @overload
+    def json(self) -> JsonValue: ...
+    @overload
+    def json(self, kind: type[T]) -> T: ...
+    def json(self, kind: type[T] | None = None) -> T | JsonValue:
+        """The value, read as JSON; with `kind`, a msgspec struct, dataclass, `TypedDict` or a type
+        such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
+        does not fit `kind` and for a tombstone."""
+        return as_json(self.id, self.value, kind)
 
     @property
     def timestamp_ms(self) -> int:
