@@ -30,6 +30,7 @@ LIBRARIES = {  # of each extra: one that it brings and no other installation has
     "cluster": "kazoo",
     "hbase": "thriftpy2",
     "sql": "sqlalchemy",
+    "avro": "fastavro",
     "spark": "pyspark",
 }
 
@@ -82,6 +83,7 @@ MISSING = {
     "HBase": ("import tms; tms.open('hbase://127.0.0.1:9')", "hbase"),
     "ZooKeeper": ("import tms; tms.connect('zookeeper://127.0.0.1:9/tms')", "cluster"),
     "a SQL database": ("import tms.sql", "sql"),
+    "Avro": ("from tms.serializers import Avro; Avro({})", "avro"),
     "compression": (
         "from tms.block import *; encode([b'x' * 999], compression=Compression.ZSTD)",
         "arrow",

@@ -17,6 +17,7 @@ import msgspec
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX, utc
 from tms.model.json_value import JsonValue, as_json
+from tms.model.serializer import Decoder, decoded
 from tms.model.spelling import decimal_up_to
 
 T = TypeVar("T")
@@ -133,6 +134,11 @@ class DelayedMessage(NamedTuple):
         such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
         does not fit `kind` and for a tombstone."""
         return as_json(self.id, self.value, kind)
+
+    def decode(self, decoder: Decoder[T]) -> T:
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises `Invalid`
+        for a value that does not fit, and for a tombstone."""
+        return decoded(self.id, self.value, decoder)
 
     @property
     def due(self) -> datetime:

@@ -10,6 +10,7 @@ import msgspec
 from tms.model.ids import MessageId, utc
 from tms.model.json_value import JsonValue, as_json
 from tms.model.position import Position
+from tms.model.serializer import Decoder, decoded
 
 T = TypeVar("T")
 
@@ -40,6 +41,11 @@ class Message(NamedTuple):
         such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
         does not fit `kind` and for a tombstone."""
         return as_json(self.id, self.value, kind)
+
+    def decode(self, decoder: Decoder[T]) -> T:
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises `Invalid`
+        for a value that does not fit, and for a tombstone."""
+        return decoded(self.id, self.value, decoder)
 
     @property
     def timestamp_ms(self) -> int:
