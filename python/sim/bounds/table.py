@@ -338,7 +338,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "block.packing.COUNTS_CACHED_MAX",
     ),
     "How long tests of users' programs wait at most, or skip: no message is cut by it.": (
-        "testing.faults.SKIPPED_S",
+        "testing.faults.*",
         "testing.service.*_S",
     ),
     "How often a race is run again, or a factor of an estimate: no data is cut by it.": (

@@ -137,12 +137,40 @@ def test_a_publish_whose_answer_is_lost_is_stored_all_the_same(
     assert tms_topic.values() == [b"x"]
 
 
-def test_a_producer_is_told_by_its_flush(tms_topic: TopicUnderTest, tms_faults: Faults) -> None:
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_producer_is_told_by_its_flush(
+    tms_topic: TopicUnderTest, tms_faults: Faults, stored: bool
+) -> None:
+    if stored:
+        tms_faults.lose_answer()
+    else:
+        tms_faults.fail_next(error=tms.errors.StorageFull("full"))
     producer = tms_topic.bus.producer(tms_topic.name)
-    tms_faults.fail_next(error=tms.errors.StorageFull("full"), times=2)
-    with pytest.raises(tms.errors.StorageFull):
+    with pytest.raises(tms.errors.TimedOut if stored else tms.errors.StorageFull):
         producer.send(b"x")
         producer.flush()
+    assert tms_topic.values() == ([b"x"] if stored else [])
+
+
+def test_a_producer_for_asyncio_is_told_too(
+    tms_topic: TopicUnderTest, tms_aio_bus: tms.aio.AsyncBus, tms_faults: Faults
+) -> None:
+    async def program() -> None:
+        tms_faults.fail_next(error=tms.errors.StorageFull("full"))
+        async with tms_aio_bus.producer("test") as producer:
+            await producer.send(b"x")
+
+    with pytest.raises(tms.errors.StorageFull):
+        asyncio.run(program())
+    assert tms_topic.values() == []
+
+
+def test_many_published_at_once_fail_together(
+    tms_topic: TopicUnderTest, tms_faults: Faults
+) -> None:
+    tms_faults.fail_next(error=tms.errors.StorageFull("full"))
+    with pytest.raises(tms.errors.StorageFull):
+        tms_topic.bus.publish_many("test", [b"x", b"y"])
     assert tms_topic.values() == []
 
 

@@ -5,21 +5,25 @@
 Invariants
 
 * What fails is said by counting calls, never by time or chance.
-* An error reaches the program at once: the client's retries are skipped, not waited for.
+* An error reaches the program at once: the client's retries are skipped, not waited for, and a
+  block that has failed fails again.
 * Nothing of a call that fails is done; everything of a call whose answer is lost is done.
 * Closing never fails.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from tms.block import read_header
 from tms.errors import Invalid, TimedOut, TMSError, Unavailable
+from tms.model.message import NewBlock
 from tms.testing.clock import ClientClock
 
 SKIPPED_S = 3_600.0  # longer than clients wait
+FAILED_MAX = 64  # blocks that failed and may be repeated
 PORTS = ("access", "delayed", "groups", "queues", "transactions")
 # What a program calls, and the calls of an engine that carry it out.
 OPERATIONS: dict[str, frozenset[str]] = {
@@ -46,6 +50,7 @@ class Faults:
         self._clock = clock
         self._lock = threading.Lock()
         self._planned: dict[str, deque[_Planned]] = {name: deque() for name in OPERATIONS}
+        self._failed: deque[tuple[object, _Planned]] = deque(maxlen=FAILED_MAX)
         self._away = False
 
     def fail_next(
@@ -81,7 +86,7 @@ class Faults:
         if self._away:
             self._skip()
             raise Unavailable("The test has sent the service away (tms_faults.away).")
-        planned = self._next(name)
+        planned = self._next(name, args)
         if planned is None:
             return do(*args, **more)
         if planned.done:
@@ -100,15 +105,28 @@ class Faults:
         with self._lock:
             self._planned[operation] += faults
 
-    def _next(self, name: str) -> _Planned | None:
+    def _next(self, name: str, args: tuple[Any, ...]) -> _Planned | None:
+        block = _first_block(args[1]) if name in OPERATIONS["publish"] else None
         with self._lock:
+            for failed, planned in self._failed:
+                if failed == block:  # a producer repeats it on its own
+                    return planned
             for operation, calls in OPERATIONS.items():
                 if name in calls and self._planned[operation]:
-                    return self._planned[operation].popleft()
+                    planned = self._planned[operation].popleft()
+                    if block is not None:
+                        self._failed.append((block, planned))
+                    return planned
         return None
 
     def _skip(self) -> None:
         self._clock.skip(SKIPPED_S)
+
+
+def _first_block(blocks: Sequence[NewBlock]) -> tuple[int, int, int]:
+    """What the first block of a request is, however often it is repeated."""
+    header = read_header(blocks[0].block)
+    return blocks[0].partition, header.producer_id, header.producer_sequence
 
 
 class FaultyEngine:
