@@ -12,7 +12,6 @@ from functools import partial
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
 from bench.targets import TOPIC, Embedded, Setup, values
-from sim.memory import MemoryStore
 from tms.block import MESSAGES_MAX, encode
 from tms.client.client import Bus
 from tms.client.queue import Queue
@@ -24,6 +23,7 @@ from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.queues.entries import Advanced
 from tms.queues.key_order import key_hash, pack
 from tms.queues.partition import QueuePartitionState
+from tms.store.memory import MemoryStore
 
 BATCH = 100
 LEASES = 1_000_000

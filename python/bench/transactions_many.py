@@ -21,7 +21,6 @@ from bench.report import (
     ratio,
 )
 from bench.targets import TOPIC, Service, Setup
-from sim.memory import MemoryStore
 from tms.block import encode
 from tms.clock import SystemClock
 from tms.engine import Engine
@@ -29,6 +28,7 @@ from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
+from tms.store.memory import MemoryStore
 from tms.transactions.state import TransactionState
 
 FEW, MANY, INVALID = 10, 10_000, 100_000

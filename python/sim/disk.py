@@ -10,7 +10,7 @@ Invariants
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from sim.memory import MemoryMap, MemoryStore
+from tms.store.memory import MemoryMap, MemoryStore
 
 
 class DiskMap(MemoryMap):

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Self
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryMap
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.block import decode, encode
@@ -20,6 +19,7 @@ from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.store.base import Row, Store
+from tms.store.memory import MemoryMap
 
 A = TopicName("default", "a")
 PARTITIONS = 2

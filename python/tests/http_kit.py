@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import uvloop
 
-from sim.memory import MemoryStore
 from tms.api import routes
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
@@ -26,6 +25,7 @@ from tms.server.http.watchdog import ConnectionLimits
 from tms.server.main import Server
 from tms.server.service import CdapLimits, NetworkOptions, RequestLimits, Service
 from tms.store.base import Store
+from tms.store.memory import MemoryStore
 from tms.tls import ServerTls
 
 PROBLEM = "urn:tms:problem:"

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tms.block import decode, encode
 from tms.block.placing import places
@@ -21,6 +20,7 @@ from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition, St
 from tms.model.position import Position
 from tms.model.topic import Durability, PartitionInfo, TopicName, TopicSettings
 from tms.store.base import Store
+from tms.store.memory import MemoryStore
 
 NAME = TopicName.parse("topic")
 EARLIEST, LATEST = Position.earliest(), Position.latest()

@@ -14,7 +14,6 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tms.block import decode
 from tms.client.transport import Transport
@@ -27,6 +26,7 @@ from tms.spark.sink.columns import shape_of
 from tms.spark.sink.fence import Attempt, BatchFence, Job
 from tms.spark.sink.staging import stage
 from tms.store.base import Store
+from tms.store.memory import MemoryStore
 
 SHAPE = shape_of([("key", "binary"), ("value", "binary"), ("topic", "string")], "")
 TOPICS = {"a": 3, "b": 1}

@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event
 
 import tms
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tms.engine import Engine as LogEngine
+from tms.store.memory import MemoryStore
 
 CALLS = ("begin", "prepare", "commit", "abort", "invalidate", "describe", "move")
 

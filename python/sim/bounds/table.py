@@ -337,6 +337,10 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "block.lone.LONES_CACHED_MAX",
         "block.packing.COUNTS_CACHED_MAX",
     ),
+    "How long tests of users' programs wait at most, or skip: no message is cut by it.": (
+        "testing.faults.*",
+        "testing.service.*_S",
+    ),
     "How often a race is run again, or a factor of an estimate: no data is cut by it.": (
         "client.member._TRIES",
         "groups.group_positions.ATTEMPTS",

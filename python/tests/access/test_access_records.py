@@ -2,13 +2,13 @@
 
 import pytest
 
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tms.access.records import FIRST, AccessRecords, peer_secret
 from tms.errors import DataCorrupt, Invalid, NotFound
 from tms.model import keys
 from tms.model.access import Access, Grant
 from tms.store.base import Map
+from tms.store.memory import MemoryStore
 from tms.topics.sweep import open_metadata
 
 

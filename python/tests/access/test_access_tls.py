@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import tms
-from sim.memory import MemoryStore
 from tests.cluster_kit import instances
 from tests.http_kit import serving
 from tests.tls_kit import Authority
@@ -14,6 +13,7 @@ from tms.access.records import FIRST, AccessRecords
 from tms.client.client import Bus
 from tms.errors import Forbidden, Unauthenticated
 from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.memory import MemoryStore
 from tms.tls import ClientTls, ServerTls
 
 

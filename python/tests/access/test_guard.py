@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import tms
-from sim.memory import MemoryStore
 from tests.access_kit import People, until_polling, waits
 from tests.http_kit import Served, serving
 from tms.api.operation import Operation, Resource
@@ -24,6 +23,7 @@ from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.server import guard as guarding
 from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.memory import MemoryStore
 
 GUARDED = [one for one in OPERATIONS.values() if one.access is not Access.OPEN]
 DENIED = (401, 403)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import tms
-from sim.memory import MemoryStore
 from tests.access_kit import People, until_polling, waits
 from tests.http_kit import Answer, Served, serving
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
@@ -22,6 +21,7 @@ from tms.server import guard as guarding
 from tms.server import issuer as trusting
 from tms.server.issuer import IssuerOptions
 from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.memory import MemoryStore
 from tms.tls import ClientTls
 
 RULES = JwtRules(ISSUER, AUDIENCE, "sub", frozenset(ALGORITHMS), 0)

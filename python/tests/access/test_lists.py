@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from sim.memory import MemoryStore
 from tests.access_kit import People
 from tests.http_kit import Served, serving
 from tms.api.operation import Resource
@@ -15,6 +14,7 @@ from tms.client.client import Bus
 from tms.errors import Forbidden
 from tms.server import operations
 from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.memory import MemoryStore
 
 TOPICS = "/v2/namespaces/default/topics"
 SHOP = [f"shop-{number:02}" for number in range(12)]

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tms
-from sim.memory import MemoryStore
 from tests.http_kit import serving
 from tms.access.quotas import BURST_S, Allowance, Meter
 from tms.errors import Invalid, NotFound, Overloaded
 from tms.model.access import Quota, check_quota
 from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.memory import MemoryStore
 
 
 @given(

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 from schemathesis.core.parameters import ParameterLocation
 
-from sim.memory import MemoryStore
 from tests.http_kit import Served, serving
 from tms import block
 from tms.api import bodies, commits, openapi, routes
@@ -28,6 +27,7 @@ from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, check_group
 from tms.server import guard
 from tms.server.service import AccessLimits, NetworkOptions, RequestLimits
+from tms.store.memory import MemoryStore
 
 TOPIC = TopicName("default", "a")  # of commits
 

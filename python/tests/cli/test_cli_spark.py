@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 import pytest
 
-from sim.memory import MemoryStore
 from tests.http_kit import serving
 from tms.cli.contexts import Contexts
 from tms.cli.main import run
@@ -24,6 +23,7 @@ from tms.doctor.machine import Machine
 from tms.doctor.spark import SparkTarget, check
 from tms.spark.runtime import Runtime
 from tms.store.hbase import Limits
+from tms.store.memory import MemoryStore
 
 NOWHERE = SparkTarget(None, None)
 IMPATIENT = Limits(connect_s=0.2, call_s=0.2, connections_max=1)

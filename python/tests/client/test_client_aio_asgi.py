@@ -3,18 +3,15 @@
 import asyncio
 import contextlib
 import http.client
-import socket
-import threading
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 import tms.aio
+from tests.asgi_kit import running
 from tests.http_kit import serving
 
 TOPIC = "orders"
@@ -40,33 +37,6 @@ def application(url: str) -> Starlette:
 
     routes = [Route("/", publish, methods=["POST"]), Route("/", read, methods=["GET"])]
     return Starlette(routes=routes, lifespan=lifespan)
-
-
-@contextlib.contextmanager
-def running(app: Starlette) -> Iterator[tuple[str, int]]:
-    """The application under uvicorn, on a thread of its own; its address."""
-    started: Future[None] = Future()
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            started.set_result(None)
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield  # of the main thread only
-
-    server = Server(uvicorn.Config(app, log_level="error"))  # the loop is uvicorn's own choice
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            started.result(20)
-            yield listener.getsockname()
-        finally:
-            server.should_exit = True
-            thread.join(20)
-        assert not thread.is_alive(), "the application did not stop"
 
 
 def test_a_web_application_under_uvicorn_publishes_and_reads() -> None:

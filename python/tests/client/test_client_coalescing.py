@@ -19,6 +19,7 @@ from tms.errors import StorageFull, TimedOut, TMSError, TooLarge, Unavailable
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName
+from tms.testing.memory import MemoryLog
 
 NAME = TopicName("default", "orders")
 KNOWN = KnownTopic(NAME, 2, 100, float("inf"))
@@ -285,3 +286,12 @@ def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time() -> N
     assert bus.publish(KNOWN, lone(b"v"), None, 6) is not None
     assert len(attempts) == 1 and attempts[0][1] == 2
     assert lefts[0] is not None and 5 < lefts[0] < 6
+
+
+def test_a_publish_whose_first_attempt_takes_all_its_time_raises_what_that_met() -> None:
+    log = MemoryLog()
+    log.bus.create_topic("late")
+    log.faults.fail_next(error=StorageFull("full"))  # and the time-out is over
+    with pytest.raises(StorageFull, match="full"):
+        log.bus.publish("late", b"x", timeout_s=1)
+    log.close()

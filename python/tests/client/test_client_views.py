@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import tms
 import tms.aio
-from sim.memory import MemoryStore
 from tests.http_kit import Served, serving
 from tests.proxy import Proxy
 from tms import Bus, Message
@@ -23,6 +22,7 @@ from tms.clock import SystemClock
 from tms.engine import Engine
 from tms.errors import Conflict, OffsetOutOfRange, TMSError, TopicNotFound, ViewFailed, WrongLastId
 from tms.store.leveldb.store import LevelDBStore
+from tms.store.memory import MemoryStore
 
 WAIT_S = 20
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from sim.memory import MemoryStore
 from tms.clock import SystemClock
 from tms.cluster.workers.supervisor import STARTS_MAX, Supervisor
 from tms.errors import Unavailable
+from tms.store.memory import MemoryStore
 
 
 def _supervisor(started: list[int], code: str) -> Supervisor:

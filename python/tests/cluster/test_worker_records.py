@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from sim.memory import MemoryStore
 from tests.contracts.store_contract import StoreContract, WholeWritesContract
 from tms.cluster.workers.frames import Frames
 from tms.cluster.workers.records import ChangeCount, RecordServer, ServedRecords
@@ -17,6 +16,7 @@ from tms.errors import Closed, StorageUnavailable
 from tms.model.topic import Durability
 from tms.store.base import Map, Store
 from tms.store.leveldb import LevelDBStore
+from tms.store.memory import MemoryStore
 
 
 def served(records: Map) -> Callable[[], ServedRecords]:

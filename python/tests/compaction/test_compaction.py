@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import tms
-from sim.memory import MemoryStore
 from tests.compaction_kit import DAY_MS, NAME, World, compacted, newest
 from tests.log_kit import KeptStore
 from tms.block import Flags, decode, encode, flags_of, read_header
@@ -26,6 +25,7 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability, TopicSettings
 from tms.model.transaction import Commit
 from tms.store.leveldb import LevelDBStore
+from tms.store.memory import MemoryStore
 
 A, B, C = b"a", b"b", b"c" * 40  # one is longer than what stands for itself
 

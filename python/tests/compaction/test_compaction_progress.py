@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 
-from sim.memory import MemoryStore
 from tests.compaction_kit import NAME, World, compacted
 from tests.log_kit import until
 from tms.block import encode
@@ -22,6 +21,7 @@ from tms.model import keys
 from tms.model.message import NewBlock
 from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
 from tms.store.base import Map
+from tms.store.memory import MemoryStore
 
 A, B = b"a", b"b"
 

@@ -11,7 +11,6 @@ from thriftpy2.rpc import client_context
 from thriftpy2.thrift import TApplicationException
 from thriftpy2.transport import TFramedTransportFactory
 
-from sim.memory import MemoryStore
 from tests.clocks import START_MS, ManualClock
 from tests.http_kit import Served, serving
 from tms.block import decode, encode
@@ -26,6 +25,7 @@ from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import NONE_IN_PROGRESS
 from tms.model.topic import TopicName, TopicSettings
+from tms.store.memory import MemoryStore
 
 TYPES = load_types()
 TOPIC = TopicName("default", "a")

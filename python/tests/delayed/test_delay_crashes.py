@@ -10,7 +10,6 @@ from typing import TypeVar
 import pytest
 
 from sim.faulty import CRASHED
-from sim.memory import MemoryMap
 from tests.clocks import START_MS, ManualClock
 from tests.delay_kit import A, World
 from tests.log_kit import HOUR_MS, KeptStore
@@ -23,6 +22,7 @@ from tms.model.delayed import DelayedId, DelayedInfo, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
 from tms.store.base import Row
+from tms.store.memory import MemoryMap
 
 T = TypeVar("T")
 KINDS = ("killed", "power", "power by chance")

@@ -7,7 +7,6 @@ from itertools import accumulate, count, takewhile
 
 import pytest
 
-from sim.memory import MemoryMap
 from tests.clocks import START_MS
 from tests.delay_kit import PARTITIONS, A, World
 from tests.log_kit import HOUR_MS, until
@@ -33,6 +32,7 @@ from tms.model import keys
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.store.memory import MemoryMap
 from tms.topics.registry import TopicRecord
 
 B = TopicName("default", "b")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import (
     EARLIEST,
@@ -44,6 +43,7 @@ from tms.model.message import Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
 from tms.store.leveldb import LevelDBStore
+from tms.store.memory import MemoryStore
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tms.block import encode
 from tms.engine import Engine
@@ -21,6 +20,7 @@ from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
 from tms.store.base import Store
+from tms.store.memory import MemoryStore
 
 A, B = TopicName("default", "a"), TopicName("default", "b")
 

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import until
 from tms.block import Flags
@@ -16,6 +15,7 @@ from tms.log.groups import Stamp
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey
+from tms.store.memory import MemoryStore
 
 A = TopicName("default", "a")
 KEY, OURS = PositionKey("g", A, 0), PositionKey("system:test", A, 0)

@@ -26,10 +26,11 @@ PACKAGES_MAX = 10
 LIBRARIES = {  # of each extra: one that it brings and no other installation has
     "arrow": "pyarrow",
     "embedded": "plyvel",
-    "server": "pydantic",
+    "server": "uvloop",
     "cluster": "kazoo",
     "hbase": "thriftpy2",
     "sql": "sqlalchemy",
+    "avro": "fastavro",
     "spark": "pyspark",
 }
 
@@ -66,6 +67,13 @@ async def main():
 
 
 assert asyncio.run(main()) == [b"late", b"again"]
+
+from tms.testing.memory import MemoryLog
+
+log = MemoryLog()  # tests of a client need no extra either
+log.bus.create_topic("flights")
+log.bus.publish("flights", b"late")
+log.close()
 heavy = {"pyarrow", "pydantic", "plyvel", "kazoo", "thriftpy2"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -75,11 +83,13 @@ MISSING = {
     "HBase": ("import tms; tms.open('hbase://127.0.0.1:9')", "hbase"),
     "ZooKeeper": ("import tms; tms.connect('zookeeper://127.0.0.1:9/tms')", "cluster"),
     "a SQL database": ("import tms.sql", "sql"),
+    "Avro": ("from tms.serializers import Avro; Avro({})", "avro"),
     "compression": (
         "from tms.block import *; encode([b'x' * 999], compression=Compression.ZSTD)",
         "arrow",
     ),
     "columns": ("from tms.block import *; decode(encode([b'x'])).record_batch()", "arrow"),
+    "a service in a test": ("import tms.testing.service", "server"),
 }
 COMMANDS = {
     "serve": ("serve", "server"),

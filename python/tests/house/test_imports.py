@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clock": set(),
     "events": set(),
     "forks": {"errors"},
+    "serializers": {"errors", "extras", "model"},
     "options": {"errors"},
     "retrying": {"errors", "clock"},
     "tls": {"errors"},
@@ -81,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         _VALUES | {"spark"},
     ),
     "sql": _VALUES | {"clock", "client", "api"},
+    "testing": _VALUES | {"clock", "client", "engine", "server", "store"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
     "spark/source": _VALUES | _TOLD | {"tls"},
     "spark/source/from_service": _VALUES | {"clock", "retrying", "tls", "api", "client"},
@@ -170,6 +172,10 @@ DRIVERS: dict[str, set[str]] = {
     "click": {"cli/"},
     "rich": {"cli/spark_running.py"},
     "yaml": {"cli/output.py"},
+    "fastavro": {"serializers.py"},
+    "pytest": {"testing/plugin.py"},
+    "pandas": {"client/frames.py", "spark/"},
+    "polars": {"client/frames.py"},
 }
 
 

@@ -73,7 +73,8 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(wheel: ZipFile, metadata: M
     names = {"".join(one.split(">=")[0].split()) for one in PROJECT["dependencies"]}
     assert {one.split(">=")[0] for one in needed} == names
     assert _text(wheel, "entry_points.txt").split() == [
-        *("[console_scripts]", "tms", "=", "tms.cli.main:main")
+        *("[console_scripts]", "tms", "=", "tms.cli.main:main"),
+        *("[pytest11]", "tms", "=", "tms.testing.plugin"),
     ]
     assert _text(wheel, "licenses/LICENSE") == (ROOT / "LICENSE").read_text()
 

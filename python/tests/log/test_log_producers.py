@@ -291,7 +291,7 @@ def test_opening_reads_only_what_came_after_the_snapshot() -> None:
             return rows
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sim.memory.MemoryMap.scan", counting)
+            patch.setattr("tms.store.memory.MemoryMap.scan", counting)
             assert bench.publish(bytes(1_000), producer=7, sequence=199).duplicate
         assert sum(read) < 50_000
 

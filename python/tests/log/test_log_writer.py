@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.memory import MemoryMap
 from tests.log_kit import (
     EARLIEST,
     MANY,
@@ -29,6 +28,7 @@ from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicSettings
 from tms.store.base import Row
+from tms.store.memory import MemoryMap
 
 # -- ids and offsets -------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import pytest
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryMap
 from tests.log_kit import NAME, Seen, block, seen
 from tests.owners_kit import Later, Processes
 from tms.block import encode, place
@@ -18,6 +17,7 @@ from tms.model.message import NewBlock
 from tms.model.topic import Durability
 from tms.observer import StoreObserver, partition
 from tms.observer.ending import open_end
+from tms.store.memory import MemoryMap
 
 T = 1_700_000_000_000
 BASE = 100

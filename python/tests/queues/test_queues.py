@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from sim.memory import MemoryStore
 from sim.world import shorten
 from tests.clocks import ManualClock
 from tests.log_kit import until
@@ -32,6 +31,7 @@ from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
 from tms.queues.journal import QueueJournal
 from tms.queues.queue_shard import ENTRIES_MAX
+from tms.store.memory import MemoryStore
 from tms.topics.sharding import QUEUES
 
 JOBS, OUT = TopicName("default", "jobs"), TopicName("default", "out")

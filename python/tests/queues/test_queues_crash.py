@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from sim.world import shorten
 from tests.clocks import ManualClock
 from tms.block import encode
@@ -19,6 +18,7 @@ from tms.model.queue import QueueSettings, Settlement
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.store.base import Store
+from tms.store.memory import MemoryStore
 
 JOBS, OUT = TopicName("default", "jobs"), TopicName("default", "out")
 DEAD = TopicName("default", "jobs-g-dead")

@@ -11,10 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 import tms
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.http_kit import Client, Served, serving
 from tms.api import routes
 from tms.errors import DataCorrupt
+from tms.store.memory import MemoryStore
 
 _topics = itertools.count()
 PREFIX = "/v2/namespaces/default/topics"

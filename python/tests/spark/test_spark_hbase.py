@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryMap
 from tests.log_kit import MANY, NAME, KeptStore, Seen, block, seen, small
 from tms.clock import SystemClock
 from tms.engine import Engine
@@ -27,6 +26,7 @@ from tms.spark.source.splitting import cut
 from tms.spark.source.topics import Split
 from tms.store.base import Store
 from tms.store.hbase.rows import rows_of
+from tms.store.memory import MemoryMap
 
 TOPIC = str(NAME)
 

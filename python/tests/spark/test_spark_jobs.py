@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sim.memory import MemoryStore
 from tests.spark_kit import spark
 from tests.spark_topics_kit import Row, Topics, consumed, in_order, topic, topics, world
 from tms.errors import Conflict, Invalid, NotFound, OffsetOutOfRange, TopicNotFound
@@ -19,6 +18,7 @@ from tms.model.message import Message
 from tms.model.topic import Durability
 from tms.spark import jobs
 from tms.spark.jobs import archiving as writing
+from tms.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

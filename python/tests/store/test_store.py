@@ -11,7 +11,6 @@ from random import Random
 import pytest
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.contracts.store_contract import (
     ALL,
     SYNCED,
@@ -33,6 +32,7 @@ from tms.errors import (
 )
 from tms.store.base import Map, Store
 from tms.store.leveldb import LevelDBLimits, LevelDBStore
+from tms.store.memory import MemoryStore
 
 
 class TestMemory(WholeWritesContract, StoreContract):

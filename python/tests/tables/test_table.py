@@ -8,7 +8,6 @@ import pytest
 
 import tms
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.client.client import Bus
@@ -16,6 +15,7 @@ from tms.engine import Engine
 from tms.errors import Invalid, TooLarge, TransactionConflict
 from tms.model.snapshot import Fate
 from tms.model.transaction import Commit
+from tms.store.memory import MemoryStore
 from tms.tables.versions import Version, decode, encode, row_key, unneeded
 
 

@@ -10,7 +10,6 @@ import pytest
 
 import tms
 import tms.aio
-from sim.memory import MemoryStore
 from tests.http_kit import Served, serving
 from tms.clock import SystemClock
 from tms.engine import Engine
@@ -19,6 +18,7 @@ from tms.model.filter import Filter
 from tms.model.message import PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
+from tms.store.memory import MemoryStore
 from tms.topics.filtering import FetchBounds
 
 KINDS = [b"order", b"order.paid", b"return", None]

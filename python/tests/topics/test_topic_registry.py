@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import DAY_MS, EARLIEST, NAME, Bench, block
 from tms.engine import Engine, EngineConfig
@@ -33,6 +32,7 @@ from tms.model.topic import (
     TopicSettings,
 )
 from tms.observer import StoreObserver
+from tms.store.memory import MemoryStore
 
 OTHER = TopicName.parse("other")
 

@@ -5,10 +5,10 @@ import tracemalloc
 
 import pytest
 
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tms.engine import Engine
 from tms.model.topic import TopicName, TopicSettings
+from tms.store.memory import MemoryStore
 
 TOPICS, PARTITIONS = 100, 4
 PARTITION_BYTES = 4 << 10

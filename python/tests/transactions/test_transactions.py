@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tests.owners_kit import Later as NoThread
@@ -34,6 +33,7 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation, TransactionType
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
+from tms.store.memory import MemoryStore
 from tms.topics.sharding import TRANSACTIONS
 from tms.transactions.uncommitted import StoredRange
 from tms.transactions.writes import UncommittedWrites

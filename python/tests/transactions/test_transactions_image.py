@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sim.faulty import FaultyStore
-from sim.memory import MemoryStore
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore, until
 from tests.transactions.test_transactions import WRITTEN, A, World, commit
@@ -19,6 +18,7 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.model.topic import TopicSettings
 from tms.model.transaction_image import Fates, TransactionImage, decode_image
+from tms.store.memory import MemoryStore
 from tms.topics.sharding import TRANSACTIONS
 from tms.transactions.manager import LATE_MS
 from tms.transactions.stored_image import IDLE_MS, INTERVAL_MS

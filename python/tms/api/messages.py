@@ -13,7 +13,7 @@
 
 import binascii
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -347,13 +347,26 @@ def as_arrow(runs: Sequence[Run]) -> Any:
     parts = block.unpacked(run.columns for run in runs)
     with pa.ipc.new_stream(sink, arrow_schema()) as writer:
         for run, part in zip(runs, parts, strict=True):
-            count = part.count
-            columns = [
-                pa.array([str(id) for id in run.ids()], pa.utf8()),
-                pa.repeat(pa.scalar(run.partition, pa.int32()), count),
-                pa.array(run.offsets(), pa.int64()),
-                pa.repeat(pa.scalar(run.time_ms, pa.timestamp("ms", tz="UTC")), count),
-                *part.record_batch().columns,
-            ]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=arrow_schema()))
+            place = run.partition, run.time_ms
+            cells = part.record_batch()
+            writer.write_batch(arrow_batch(place, run.ids(), run.offsets(), cells))
     return sink.getvalue()
+
+
+def arrow_batch(
+    place: tuple[int, int],
+    ids: Iterable[MessageId],
+    offsets: Sequence[int],
+    cells: "pa.RecordBatch",
+) -> "pa.RecordBatch":
+    """Messages of one block with all columns: `place` is partition and publish time in ms, `cells`
+    are the block's own columns."""
+    pa, (partition, time_ms), count = library(), place, cells.num_rows
+    columns = [
+        pa.array([str(id) for id in ids], pa.utf8()),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        pa.array(offsets, pa.int64()),
+        pa.repeat(pa.scalar(time_ms, pa.timestamp("ms", tz="UTC")), count),
+        *cells.columns,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema())

@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, overload
 
 from tms.block import Columns, unpacked
 from tms.model.ids import MessageId, utc
+from tms.model.json_value import JsonValue, as_json
 from tms.model.queue import Token
+from tms.model.serializer import Decoder, decoded
+
+T = TypeVar("T")
 
 
 class Delivered(NamedTuple):
@@ -35,6 +39,21 @@ class Delivered(NamedTuple):
     headers: Mapping[str, bytes]
     deliveries: int
     token: str
+
+    @overload
+    def json(self) -> JsonValue: ...
+    @overload
+    def json(self, kind: type[T]) -> T: ...
+    def json(self, kind: type[T] | None = None) -> T | JsonValue:
+        """The value, read as JSON; with `kind`, a msgspec struct, dataclass, `TypedDict` or a type
+        such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
+        does not fit `kind` and for a tombstone."""
+        return as_json(self.id, self.value, kind)
+
+    def decode(self, decoder: Decoder[T]) -> T:
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises `Invalid`
+        for a value that does not fit, and for a tombstone."""
+        return decoded(self.id, self.value, decoder)
 
     @property
     def timestamp_ms(self) -> int:

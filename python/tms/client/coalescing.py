@@ -181,6 +181,8 @@ class Coalescing:
                 [stored] = self._transport.append(known.name, blocks, asked, one_s)
             except TMSError as error:
                 left_s -= self._clock.monotonic_s() - begun_s
+                if left_s <= 0:
+                    raise
                 [stored] = self._send(known, durability, numbering, left_s, blocks, error)
             self._publishing.return_numbering(numbering)
             return MessageId(stored.time_ms, stored.sequence) if stored.time_ms >= 0 else None

@@ -7,11 +7,12 @@ answers of `bytes_max` are in memory, and the buffer of a third.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.client.committed import CommittedPositions
 from tms.client.cursor import Batch, Cursor
+from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.clock import Clock
 from tms.errors import Closed, TimedOut, TMSError
@@ -21,6 +22,11 @@ from tms.model.quantity import Duration, seconds, whole
 from tms.model.snapshot import View, as_view
 from tms.model.topic import TopicName
 from tms.retrying import retrying
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
 
 FETCH_BYTES = 4 << 20
 WAIT_S = 1.0
@@ -86,6 +92,20 @@ class Consumer:
         for batch in self._fetched():
             self._cursor.hand_out(batch)
             yield batch
+
+    def to_arrow(self) -> "pa.Table":
+        """All messages up to the end, in memory, with the columns of `Batch.to_arrow`. Raises
+        `Invalid` without `stop_at_end`."""
+        require_end(self._cursor.stop_at_end)
+        return as_table(self.batches())
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The same for pandas."""
+        return as_pandas(self.to_arrow())
+
+    def to_polars(self) -> "pl.DataFrame":
+        """The same for Polars."""
+        return as_polars(self.to_arrow())
 
     def positions(self) -> dict[int, Position]:
         """For each partition the place behind the last message handed out; usable as `start`."""

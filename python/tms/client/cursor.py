@@ -17,8 +17,10 @@ from functools import partial
 from itertools import repeat, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
+from tms.api.messages import arrow_batch
 from tms.block import BlockHeader, Columns, Flags, decode, index_of, read_header
 from tms.block.placing import place_of, skipped
+from tms.client.frames import as_pandas, as_polars, as_table
 from tms.errors import Invalid
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
@@ -26,6 +28,8 @@ from tms.model.message import Fetched, Message, PartitionPosition, StoredBlock
 from tms.model.position import Position, PositionKind
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
     import pyarrow as pa
 
 Start = str | MessageId | datetime | Position
@@ -203,8 +207,18 @@ class Batch:
         return self._from(self.base_offset)
 
     def to_arrow(self) -> "pa.RecordBatch":
-        """The columns key, value and headers, without copying where they are not compressed."""
-        return self._unpacked().record_batch().slice(self._skip)
+        """The columns id, partition, offset, timestamp, key, value and headers; keys, values and
+        headers are not copied where they are not compressed."""
+        cells = self._unpacked().record_batch().slice(self._skip)
+        return arrow_batch((self.partition, self.timestamp_ms), self.ids(), self.offsets(), cells)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The columns of `to_arrow` for pandas."""
+        return as_pandas(as_table([self]))
+
+    def to_polars(self) -> "pl.DataFrame":
+        """The columns of `to_arrow` for Polars."""
+        return as_polars(as_table([self]))
 
     def messages(self) -> list[Message]:
         """The messages one by one."""

@@ -269,11 +269,10 @@ class Transaction:
             return commit(request, attempt_s(self._timeout_s))
         except TMSError as error:
             left_s = self._timeout_s - (self._clock.monotonic_s() - begun_s)
+            if left_s <= 0:
+                raise
             return retrying(
-                lambda left_s: commit(request, left_s),
-                self._clock,
-                max(0.001, left_s),
-                failed=error,
+                lambda left_s: commit(request, left_s), self._clock, left_s, failed=error
             )
 
     def abort(self) -> None:

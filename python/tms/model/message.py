@@ -3,12 +3,16 @@ share."""
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, overload
 
 import msgspec
 
 from tms.model.ids import MessageId, utc
+from tms.model.json_value import JsonValue, as_json
 from tms.model.position import Position
+from tms.model.serializer import Decoder, decoded
+
+T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
 MESSAGES_MAX = 65_536  # of a block
@@ -27,6 +31,21 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Mapping[str, bytes]
+
+    @overload
+    def json(self) -> JsonValue: ...
+    @overload
+    def json(self, kind: type[T]) -> T: ...
+    def json(self, kind: type[T] | None = None) -> T | JsonValue:
+        """The value, read as JSON; with `kind`, a msgspec struct, dataclass, `TypedDict` or a type
+        such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
+        does not fit `kind` and for a tombstone."""
+        return as_json(self.id, self.value, kind)
+
+    def decode(self, decoder: Decoder[T]) -> T:
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises `Invalid`
+        for a value that does not fit, and for a tombstone."""
+        return decoded(self.id, self.value, decoder)
 
     @property
     def timestamp_ms(self) -> int:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.client.committed import CommittedPositions
 from tms.client.consumer import ConsumerSettings, consumer_text
 from tms.client.cursor import Batch, Cursor
+from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import FetchRequest
 from tms.clock import Clock
 from tms.errors import Closed
@@ -16,6 +17,11 @@ from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.retrying import retrying_async
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
 
 
 class AsyncConsumer:
@@ -69,6 +75,20 @@ class AsyncConsumer:
         async for batch in self._fetched():
             self._cursor.hand_out(batch)
             yield batch
+
+    async def to_arrow(self) -> "pa.Table":
+        """See `Consumer.to_arrow`."""
+        await self._begin()
+        require_end(self._cursor.stop_at_end)
+        return as_table([batch async for batch in self.batches()])
+
+    async def to_pandas(self) -> "pd.DataFrame":
+        """See `Consumer.to_pandas`."""
+        return as_pandas(await self.to_arrow())
+
+    async def to_polars(self) -> "pl.DataFrame":
+        """See `Consumer.to_polars`."""
+        return as_polars(await self.to_arrow())
 
     def positions(self) -> dict[int, Position]:
         """For each partition the place behind the last message handed out; usable as `start`.

@@ -6,8 +6,7 @@ Invariants
 * A map is a dict and the sorted list of its keys. Keys that only grow, as those of a segment do,
   cost an append.
 * Values are copied when they are written, so a caller may reuse its buffer.
-* Nothing survives the process: every durability is the same here. `sim.faulty` simulates
-  losing what was not synced.
+* Nothing survives the process: every durability is the same here.
 """
 
 import threading

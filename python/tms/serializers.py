@@ -1,0 +1,152 @@
+"""Values of types: a serializer makes bytes of an object, and an object of bytes.
+
+    bus.publish("orders", ORDERS.encode(order))        ORDERS = Json(Order)
+    order = message.decode(ORDERS)
+
+Invariants
+
+* What cannot be encoded, or does not fit when it is read, raises `Invalid`; nothing is guessed.
+* A serializer has no state that calls change: one serves all threads.
+
+`Json` and `MessagePack` take msgspec structs, dataclasses, `TypedDict`s and types such as
+`dict[str, int]`, `Pydantic` its models, `Avro` records by their schema. Whatever has `encode` and
+`decode` is a `Serializer`.
+"""
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, Self, TypeVar
+
+import msgspec
+
+from tms.errors import Invalid
+from tms.extras import needed
+from tms.model.serializer import Serializer
+
+__all__ = ["Avro", "Json", "MessagePack", "Pydantic", "Serializer"]
+
+T = TypeVar("T")
+
+
+class Json(Generic[T]):
+    """JSON of a type."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def encode(self, value: T) -> bytes:
+        """The value as JSON. Raises `Invalid`."""
+        return _encoded(msgspec.json.encode, value, self._kind)
+
+    def decode(self, data: bytes) -> T:
+        """The object in this JSON. Raises `Invalid`."""
+        return _decoded(self._decoder.decode, data, self._kind)
+
+
+class MessagePack(Generic[T]):
+    """MessagePack of a type: smaller than JSON, and faster."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def encode(self, value: T) -> bytes:
+        """The value as MessagePack. Raises `Invalid`."""
+        return _encoded(msgspec.msgpack.encode, value, self._kind)
+
+    def decode(self, data: bytes) -> T:
+        """The object in this MessagePack. Raises `Invalid`."""
+        return _decoded(self._decoder.decode, data, self._kind)
+
+
+class PydanticModel(Protocol):
+    """What is used of `pydantic.BaseModel`, which is not imported here."""
+
+    def model_dump_json(self) -> str: ...
+
+    @classmethod
+    def model_validate_json(cls, json_data: bytes) -> Self: ...
+
+
+Model = TypeVar("Model", bound=PydanticModel)
+
+
+class Pydantic(Generic[Model]):
+    """JSON of a pydantic model."""
+
+    def __init__(self, model: type[Model]) -> None:
+        self._model = model
+
+    def encode(self, value: Model) -> bytes:
+        """The model as JSON. Raises `Invalid`."""
+        return _encoded(lambda one: one.model_dump_json().encode(), value, self._model)
+
+    def decode(self, data: bytes) -> Model:
+        """The model in this JSON, validated. Raises `Invalid`."""
+        return _decoded(self._model.model_validate_json, data, self._model)
+
+
+class Avro:
+    """Records of one Avro schema, a mapping as `json.load` reads it, without a container: the
+    reader has to know the schema. With `writer`, the schema that values were written by, they are
+    read as `schema` by Avro's rules. Raises `ConfigError` without fastavro, `Invalid`."""
+
+    def __init__(
+        self, schema: Mapping[str, object], writer: Mapping[str, object] | None = None
+    ) -> None:
+        with needed("tms.serializers.Avro", "avro"):
+            import fastavro
+        try:
+            self._schema = fastavro.parse_schema(dict(schema))
+            self._writer = fastavro.parse_schema(dict(writer or schema))
+        except Exception as exc:  # fastavro has no root of its errors
+            raise Invalid(f"The Avro schema cannot be used: {exc!r}.", field="schema") from exc
+        self._write = fastavro.schemaless_writer
+        self._read = fastavro.schemaless_reader
+
+    def encode(self, value: Mapping[str, object]) -> bytes:
+        """The record as Avro. Raises `Invalid`."""
+
+        def write(value: Mapping[str, object]) -> bytes:
+            out = io.BytesIO()
+            self._write(out, self._schema, dict(value))
+            return out.getvalue()
+
+        return _encoded(write, value, "Avro record")
+
+    def decode(self, data: bytes) -> Mapping[str, object]:
+        """The record in these bytes. Raises `Invalid`."""
+
+        def read(data: bytes) -> Mapping[str, object]:
+            source = io.BytesIO(data)
+            found = self._read(source, self._writer, self._schema)
+            if source.tell() < len(data):
+                raise ValueError(f"{len(data) - source.tell()} bytes are left behind the record")
+            assert isinstance(found, Mapping), "the schema is that of a record"
+            return found
+
+        return _decoded(read, data, "Avro record")
+
+
+def _encoded(encode: Callable[[T], bytes], value: T, kind: object) -> bytes:
+    try:
+        return encode(value)
+    except Exception as exc:
+        raise Invalid(
+            f"A {type(value).__name__} cannot be written as {_name(kind)}: {exc!s:.400}",
+            field="value",
+        ) from exc
+
+
+def _decoded(decode: Callable[[bytes], T], data: bytes, kind: object) -> T:
+    try:
+        return decode(data)
+    except Exception as exc:
+        raise Invalid(
+            f"The value {data[:40]!r} is no {_name(kind)}: {exc!s:.400}", field="value"
+        ) from exc
+
+
+def _name(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
