@@ -266,6 +266,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     ),
     "Real time, or the number of threads: a run is one thread whose clock is the world's, in which"
     " every order of steps comes from the seed.": (
+        "retrying.TOLD_*",
         "client.aio.channels.DUE_S_MIN",
         "client.member.*_S",
         "client.http.connection.CONNECT_S_MAX",

@@ -36,6 +36,7 @@ INTERNAL = {
         "access",
         "delivery",
         "member",
+        "outage",
         "publishing",
         "queue_port",
         "refresh_topic",

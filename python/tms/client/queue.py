@@ -16,7 +16,7 @@ Invariants
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Unpack
+from typing import NamedTuple, TypeVar, Unpack
 
 from tms.api.operations import QueuesApi
 from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
@@ -44,10 +44,24 @@ from tms.model.queue import (
 )
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
+from tms.retrying import Outage, retrying
 
+T = TypeVar("T")
 Messages = Delivered | Received | str | Iterable[Delivered | str]
 Ahead = deque[tuple[Delivered, HeldMessage]]  # messages that are leased, and not handled yet
 WAIT_S = 20.0  # of an iteration, before it asks again
+
+
+class QueuePatience(NamedTuple):
+    """How long a queue repeats a call, and how its loops survive outages."""
+
+    clock: Clock
+    timeout_s: float
+    outage: Outage
+
+    def survive(self, call: Callable[[], T]) -> T:
+        """What the call, which has a time-out of its own, gives once the service is there."""
+        return retrying(lambda _: call(), self.clock, self.timeout_s, outage=self.outage)
 
 
 class Queue:
@@ -59,14 +73,14 @@ class Queue:
         name: TopicName,
         group: str,
         settings: QueueSettings,
-        clock: Clock,
+        patience: QueuePatience,
     ) -> None:
         self._port = port
         self.group = group
         self.name = name
         self.settings = settings
-        self.clock = clock
-        self.leases = Leases(self._extend_kept, lambda: self.settings.lease_s, clock)
+        self.patience = patience
+        self.leases = Leases(self._extend_kept, lambda: self.settings.lease_s, patience.clock)
 
     @property
     def topic(self) -> str:
@@ -95,10 +109,11 @@ class Queue:
     def __iter__(self) -> Iterator[Delivered]:
         """Messages without end; each is to be acknowledged before the next one. Its lease lasts for
         as long as that takes, and no more are leased ahead than are handled in a second. Raises
-        `Fenced` when the lease of a message was lost and its handler has not settled it."""
+        `Fenced` when the lease of a message was lost and its handler has not settled it. When the
+        service was away it goes on by itself."""
         pace = Pace(self.settings.lease_s, self.settings.deliveries_max)
         while True:
-            messages = self.receive(pace.limit, WAIT_S)
+            messages = self.patience.survive(lambda: self.receive(pace.limit, WAIT_S))
             with leased(self, messages) as ahead:
                 try:
                     yield from handled(self, ahead, pace)
@@ -111,8 +126,8 @@ class Queue:
     def settling(self, message: Delivered) -> Iterator[Delivered]:
         """Ack a message when the block ends; nack it, with the queue's back-off, when
         it raises; neither if the block has done so, or handed it to a transaction. Its lease lasts
-        while the block runs. Raises `Fenced` when it was lost all the same: then the message is
-        handled elsewhere, too."""
+        while the block runs. An ack waits for a service that is away. Raises `Fenced` when the
+        lease was lost all the same: then the message is handled elsewhere, too."""
         (kept,) = self.leases.keep((message,))
         try:
             yield message
@@ -121,7 +136,7 @@ class Queue:
                 error.add_note(lease_lost(self, message).message)
             raise
         else:
-            if not kept.settled and self.ack(message).fenced:
+            if not kept.settled and self.patience.survive(lambda: self.ack(message)).fenced:
                 raise lease_lost(self, message)
         finally:
             self.leases.release(kept)
@@ -205,7 +220,9 @@ class QueueCalls(BusCalls):
                 info = port.describe(name, group)
         if info is None:
             info = port.declare(name, group, QueueSettings.of(in_seconds(settings)))
-        return Queue(lambda: self._transport.queues, name, group, info.settings, self._clock)
+        outage = self.outage(f"queue {group} of {name}")
+        patience = QueuePatience(self._clock, self._timeout_s, outage)
+        return Queue(lambda: self._transport.queues, name, group, info.settings, patience)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of a topic, by name. Raises `TopicNotFound`."""
@@ -234,7 +251,7 @@ def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None
     """Messages one by one, each until the next is asked for. Raises `Fenced`."""
     while ahead:
         message, kept = ahead.popleft()
-        began_s = queue.clock.monotonic_s()
+        began_s = queue.patience.clock.monotonic_s()
         try:
             if kept.lost:  # others have it
                 continue
@@ -243,7 +260,7 @@ def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None
             queue.leases.release(kept)
         if kept.lost and not kept.settled:
             raise lease_lost(queue, message)
-        pace.took(queue.clock.monotonic_s() - began_s)
+        pace.took(queue.patience.clock.monotonic_s() - began_s)
 
 
 def unhandled(ahead: Ahead) -> list[Delivered]:

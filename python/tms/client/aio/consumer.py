@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Self
+from typing import Self, TypeVar
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
@@ -11,11 +11,13 @@ from tms.client.consumer import ConsumerSettings, consumer_text
 from tms.client.cursor import Batch, Cursor
 from tms.client.transport import FetchRequest
 from tms.clock import Clock
-from tms.errors import Closed
+from tms.errors import TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.retrying import retrying_async
+
+T = TypeVar("T")
 
 
 class AsyncConsumer:
@@ -80,12 +82,13 @@ class AsyncConsumer:
     async def ack(self) -> None:
         """See `Consumer.ack`."""
         acknowledgement = self.committed.behind(self.positions())
-        await asyncio.to_thread(self.committed.move, acknowledgement.changes)
+        await self._survive(self.committed.move(acknowledgement.changes))
         acknowledgement.done()
 
     async def close(self) -> None:
         """End the iteration, also one that waits in another task. A second call does nothing."""
         self._closed = True
+        self._settings.outage.ended.set()
         self._channel.close()
         if self._ahead is not None:
             self._ahead.add_done_callback(_forget)
@@ -124,7 +127,7 @@ class AsyncConsumer:
                 for batch in batches:
                     yield batch
                 self._cursor.settle()
-        except Closed:
+        except TMSError:
             if not self._closed:
                 raise
         finally:
@@ -151,7 +154,17 @@ class AsyncConsumer:
             finally:
                 self._ahead = None
 
-        return await retrying_async(attempt, self._clock, self._timeout_s)
+        outage = self._settings.outage
+        return await retrying_async(attempt, self._clock, self._timeout_s, outage=outage)
+
+    async def _survive(self, call: Callable[[], T]) -> T:
+        """See `Consumer`; the call is made in a thread."""
+
+        async def attempt(_: float) -> T:
+            return await asyncio.to_thread(call)
+
+        outage = self._settings.outage
+        return await retrying_async(attempt, self._clock, self._timeout_s, outage=outage)
 
     async def _fetch(self, left_s: float) -> Fetched:
         positions, wait_s = self._cursor.ask(self._wait_s)

@@ -9,9 +9,9 @@ Invariants
   back, or, if a service leased it, comes again when the leases end.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncChannel
@@ -19,13 +19,14 @@ from tms.client.aio.derived import in_thread
 from tms.client.aio.pool import ChannelPool
 from tms.client.http.exchange import WAIT_S_MAX, explained, surely_not_done
 from tms.client.leases import Pace
-from tms.client.queue import WAIT_S, Queue, check_receive, handled, leased, unhandled
+from tms.client.queue import WAIT_S, Queue, check_receive, handled, lease_lost, leased, unhandled
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.quantity import Duration
 from tms.model.queue import RECEIVE_BYTES
 from tms.retrying import retrying_async
 
+T = TypeVar("T")
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 
 
@@ -92,7 +93,7 @@ class AsyncQueue:
         queue = self._sync
         pace = Pace(queue.settings.lease_s, queue.settings.deliveries_max)
         while True:
-            messages = await self.receive(pace.limit, WAIT_S)
+            messages = await self._survive(lambda: self.receive(pace.limit, WAIT_S))
             with leased(queue, messages) as ahead:
                 turns = handled(queue, ahead, pace)
                 try:
@@ -107,14 +108,23 @@ class AsyncQueue:
     @asynccontextmanager
     async def settling(self, message: Delivered) -> AsyncIterator[Delivered]:
         """See `Queue.settling`."""
-        handling = self._sync.settling(message)
-        handling.__enter__()
+        (kept,) = self._sync.leases.keep((message,))
         try:
             yield message
         except BaseException as error:
-            await asyncio.to_thread(handling.__exit__, type(error), error, error.__traceback__)
+            if not kept.settled and (await self.nack(message)).fenced:
+                error.add_note(lease_lost(self._sync, message).message)
             raise
-        await asyncio.to_thread(handling.__exit__, None, None, None)
+        else:
+            if not kept.settled and (await self._survive(lambda: self.ack(message))).fenced:
+                raise lease_lost(self._sync, message)
+        finally:
+            self._sync.leases.release(kept)
+
+    async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What the call, which has a time-out of its own, gives once the service is there."""
+        _, timeout_s, outage = self._sync.patience
+        return await retrying_async(lambda _: call(), self._clock, timeout_s, outage=outage)
 
     # -- what the queue does, in a thread ----------------------------------------------------------
 
