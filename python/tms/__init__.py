@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tms.client.transaction import Transaction
     from tms.client.view import View
     from tms.client.view_state import ViewSnapshot
+    from tms.client.worker import Worker
     from tms.engine import Engine, EngineConfig, EngineOptions
     from tms.errors import TMSError
     from tms.model.delayed import DelayedId, DelayedInfo, DelayedMessage
@@ -54,6 +55,7 @@ __all__ = [
     "Producer",
     "Consumer",
     "Queue",
+    "Worker",
     "Transaction",
     "View",
     "ViewSnapshot",
@@ -88,6 +90,7 @@ _HOMES = {
     "Producer": "tms.client.producer",
     "Consumer": "tms.client.consumer",
     "Queue": "tms.client.queue",
+    "Worker": "tms.client.worker",
     "Transaction": "tms.client.transaction",
     "View": "tms.client.view",
     "ViewSnapshot": "tms.client.view_state",

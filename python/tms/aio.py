@@ -16,6 +16,7 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable, AsyncTableWrites
 from tms.client.aio.transaction import AsyncTransaction
+from tms.client.aio.worker import AsyncWorker
 from tms.client.client import Bus
 from tms.client.http.aio import AsyncHttpChannel
 from tms.model.quantity import Duration, outage, seconds
@@ -32,6 +33,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncConsumer",
     "AsyncQueue",
+    "AsyncWorker",
     "AsyncTransaction",
     "AsyncTable",
     "AsyncTableWrites",

@@ -35,15 +35,20 @@ class Outage:
     engine in this process (`local`) never is the owner again: that is no outage.
     """
 
-    __slots__ = ("_local", "_name", "ended", "limit_s")
+    __slots__ = ("_given_s", "_local", "_name", "ended", "limit_s")
 
     def __init__(
         self, name: str, limit_s: float | None, ended: threading.Event, local: bool = False
     ) -> None:
         self._name = name
+        self._given_s = limit_s
         self.limit_s = float("inf") if limit_s is None else limit_s
         self.ended = ended
         self._local = local
+
+    def beside(self, name: str) -> "Outage":
+        """How another object, which ends by itself, survives the same outages."""
+        return Outage(name, self._given_s, threading.Event(), self._local)
 
     def includes(self, error: BaseException) -> bool:
         """Whether an error may go on for longer than a call lasts, and end by itself."""

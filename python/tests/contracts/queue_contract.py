@@ -281,6 +281,15 @@ class QueueContract:
         assert (back.value, back.headers, back.deliveries) == (b"bad", {"h": b"1"}, 1)
         assert queue.describe().dead == 0
 
+    def test_a_dead_letter_has_the_error_of_its_last_handler(self, bus: Bus) -> None:
+        queue = prepared(bus, b"bad", deliveries_max=1)
+        [bad] = queue.receive()
+        with pytest.raises(ValueError, match="no image"), queue.settling(bad):
+            raise ValueError("no image")
+        until(lambda: queue.describe().dead == 1)
+        [letter] = everything(bus, "jobs-workers-dead")
+        assert letter.headers["tms-dead-cause"] == b"ValueError: no image"
+
     def test_what_was_delivered_too_often_is_dead(self, bus: Bus) -> None:
         queue = prepared(bus, b"poison", b"good", deliveries_max=2, lease_s=0.2)
         deliveries: Counter[bytes | None] = Counter()

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tms.api.operations import QueuesApi
+from tms.api.queue_operations import QueuesApi
 from tms.block.received import Delivered
 from tms.cli.output import Format, Row
 from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
@@ -82,6 +82,7 @@ TOKEN_COMMANDS = (
         "given back",
         "Messages with these TOKENS are to be delivered again",
         click.option("--delay", "delay_s", type=SECONDS, help="Not before. [the back-off]"),
+        click.option("--cause", default="", help="Goes with the dead letters, if it was the last."),
     ),
     _on_tokens(
         "extend",

@@ -7,7 +7,8 @@ from typing import Protocol
 from weakref import WeakSet
 
 from tms.api.access import AccessApi
-from tms.api.operations import QueuesApi, TransactionsApi
+from tms.api.operations import TransactionsApi
+from tms.api.queue_operations import QueuesApi
 from tms.block import Compression
 from tms.client.batching import KnownTopic
 from tms.client.cursor import Page, asks, page, page_of

@@ -16,14 +16,15 @@ Invariants
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar, Unpack
+from typing import NamedTuple, TypeVar, Unpack, overload
 
-from tms.api.operations import QueuesApi
+from tms.api.queue_operations import QueuesApi
 from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
 from tms.block import MESSAGES_MAX
 from tms.block.received import Delivered, Received
 from tms.client.calls import BusCalls
 from tms.client.leases import HeldMessage, Leases, Pace
+from tms.client.worker import DRAIN_S, Handler, Worker, WorkerOptions
 from tms.clock import Clock
 from tms.errors import Fenced, Invalid, QueueNotFound, TMSError
 from tms.model.quantity import Duration, seconds, whole
@@ -39,6 +40,7 @@ from tms.model.queue import (
     Settlement,
     Token,
     TokenResult,
+    error_text,
     in_seconds,
     join_tokens,
 )
@@ -124,15 +126,16 @@ class Queue:
 
     @contextmanager
     def settling(self, message: Delivered) -> Iterator[Delivered]:
-        """Ack a message when the block ends; nack it, with the queue's back-off, when
-        it raises; neither if the block has done so, or handed it to a transaction. Its lease lasts
-        while the block runs. An ack waits for a service that is away. Raises `Fenced` when the
-        lease was lost all the same: then the message is handled elsewhere, too."""
+        """Ack a message when the block ends; nack it, with the queue's back-off and the error as
+        the cause, when it raises; neither if the block has done so, or handed it to a transaction.
+        Its lease lasts while the block runs. An ack waits for a service that is away. Raises
+        `Fenced` when the lease was lost all the same: then the message is handled elsewhere, too.
+        """
         (kept,) = self.leases.keep((message,))
         try:
             yield message
         except BaseException as error:
-            if not kept.settled and self.nack(message).fenced:
+            if not kept.settled and self.nack(message, cause=error_text(error)).fenced:
                 error.add_note(lease_lost(self, message).message)
             raise
         else:
@@ -140,6 +143,30 @@ class Queue:
                 raise lease_lost(self, message)
         finally:
             self.leases.release(kept)
+
+    @overload
+    def worker(
+        self, handler: Handler, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> Worker: ...
+
+    @overload
+    def worker(
+        self, handler: None = None, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> Callable[[Handler], Worker]: ...
+
+    def worker(
+        self,
+        handler: Handler | None = None,
+        *,
+        concurrency: int = 1,
+        drain_s: Duration = DRAIN_S,
+    ) -> Worker | Callable[[Handler], Worker]:
+        """A worker that hands messages to a function, up to `concurrency` at once, each in a
+        thread; as a decorator without the function. `drain_s` is what its handlers have to finish
+        once it is to stop. Raises `Invalid`."""
+        if handler is None:
+            return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
+        return Worker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     # -- what became of them -----------------------------------------------------------------------
 
@@ -150,14 +177,16 @@ class Queue:
         with self.leases.settling(tokens):
             return self._port().ack(self.name, self.group, tokens)
 
-    def nack(self, messages: Messages, delay_s: Duration | None = None) -> TokenResult:
+    def nack(
+        self, messages: Messages, delay_s: Duration | None = None, cause: str = ""
+    ) -> TokenResult:
         """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
-        a message whose last delivery that was goes to the dead letters."""
+        a message whose last delivery that was goes to the dead letters, with this cause."""
         tokens = tokens_of(messages)
         if delay_s is not None:
             delay_s = seconds("delay_s", delay_s, 0, DELAY_S_MAX)
         with self.leases.settling(tokens):
-            return self._port().nack(self.name, self.group, tokens, delay_s)
+            return self._port().nack(self.name, self.group, tokens, delay_s, cause)
 
     def extend(self, messages: Messages, lease_s: Duration | None = None) -> TokenResult:
         """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and

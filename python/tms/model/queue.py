@@ -283,6 +283,11 @@ def check_seconds(name: str, value: float, low: float, high: float) -> float:
     return value
 
 
+def error_text(error: BaseException) -> str:
+    """The cause of a dead letter whose handler has raised this."""
+    return f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX]
+
+
 def check_cause(cause: str) -> str:
     """The cause of a rejection itself. Raises `Invalid`."""
     if not isinstance(cause, str) or len(cause) > CAUSE_CHARS_MAX:

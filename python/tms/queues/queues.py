@@ -216,17 +216,23 @@ class Queues:
         return queue.ack(parsed_, shard.durability(queue))
 
     def nack(
-        self, topic: TopicName, group: str, tokens: Sequence[str], delay_s: float | None = None
+        self,
+        topic: TopicName,
+        group: str,
+        tokens: Sequence[str],
+        delay_s: float | None = None,
+        cause: str = "",
     ) -> TokenResult:
         """Give messages back: they are delivered again after `delay_s`, or the queue's back-off, or
-        go to the dead letters if that was their last delivery."""
+        go to the dead letters, with the cause, if that was their last delivery."""
+        check_cause(cause)
         if delay_s is not None:
             check_seconds("delay_s", delay_s, 0, DELAY_S_MAX)
         parsed_ = parsed(tokens)
         shard = self._of(topic, group)
         queue, _ = shard.find(group, topic)
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
-        return queue.nack(parsed_, delay_ms, shard.durability(queue))
+        return queue.nack(parsed_, delay_ms, cause, shard.durability(queue))
 
     def extend(
         self, topic: TopicName, group: str, tokens: Sequence[str], lease_s: float | None = None

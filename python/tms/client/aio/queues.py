@@ -11,19 +11,29 @@ Invariants
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.derived import in_thread
 from tms.client.aio.pool import ChannelPool
+from tms.client.aio.worker import AsyncHandler, AsyncWorker
 from tms.client.http.exchange import WAIT_S_MAX, explained, surely_not_done
 from tms.client.leases import Pace
-from tms.client.queue import WAIT_S, Queue, check_receive, handled, lease_lost, leased, unhandled
+from tms.client.queue import (
+    WAIT_S,
+    Queue,
+    check_receive,
+    handled,
+    lease_lost,
+    leased,
+    unhandled,
+)
+from tms.client.worker import DRAIN_S, WorkerOptions
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.quantity import Duration
-from tms.model.queue import RECEIVE_BYTES
+from tms.model.queue import RECEIVE_BYTES, error_text
 from tms.retrying import retrying_async
 
 T = TypeVar("T")
@@ -112,7 +122,7 @@ class AsyncQueue:
         try:
             yield message
         except BaseException as error:
-            if not kept.settled and (await self.nack(message)).fenced:
+            if not kept.settled and (await self.nack(message, cause=error_text(error))).fenced:
                 error.add_note(lease_lost(self._sync, message).message)
             raise
         else:
@@ -120,6 +130,28 @@ class AsyncQueue:
                 raise lease_lost(self._sync, message)
         finally:
             self._sync.leases.release(kept)
+
+    @overload
+    def worker(
+        self, handler: AsyncHandler, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> AsyncWorker: ...
+
+    @overload
+    def worker(
+        self, handler: None = None, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> Callable[[AsyncHandler], AsyncWorker]: ...
+
+    def worker(
+        self,
+        handler: AsyncHandler | None = None,
+        *,
+        concurrency: int = 1,
+        drain_s: Duration = DRAIN_S,
+    ) -> AsyncWorker | Callable[[AsyncHandler], AsyncWorker]:
+        """See `Queue.worker`; the handler is a coroutine function, and each message has a task."""
+        if handler is None:
+            return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
+        return AsyncWorker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call, which has a time-out of its own, gives once the service is there."""
