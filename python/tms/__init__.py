@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tms.client.cursor import Batch, Page
     from tms.client.http.transport import HttpTransport
     from tms.client.producer import Producer
-    from tms.client.queue import Queue
+    from tms.client.queue import DeadLetter, Queue
     from tms.client.table import Table, TableWrites
     from tms.client.transaction import Transaction
     from tms.client.view import View
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tms.model.ids import MessageId
     from tms.model.message import Message
     from tms.model.position import Position
-    from tms.model.queue import QueueInfo, QueueSettings, TokenResult
+    from tms.model.queue import QueuedMessage, QueueInfo, QueueSettings, TokenResult
     from tms.model.topic import Durability, TopicInfo, TopicSettings
     from tms.store.base import Store
     from tms.tls import ClientTls, PathText
@@ -73,6 +73,8 @@ __all__ = [
     "Durability",
     "QueueInfo",
     "QueueSettings",
+    "QueuedMessage",
+    "DeadLetter",
     "TokenResult",
     "GroupInfo",
     "DelayedId",
@@ -108,6 +110,8 @@ _HOMES = {
     "Durability": "tms.model.topic",
     "QueueInfo": "tms.model.queue",
     "QueueSettings": "tms.model.queue",
+    "QueuedMessage": "tms.model.queue",
+    "DeadLetter": "tms.client.queue",
     "TokenResult": "tms.model.queue",
     "GroupInfo": "tms.model.group",
     "DelayedId": "tms.model.delayed",

@@ -22,7 +22,14 @@ from tms.api.operation import (
 from tms.api.parameters import LARGE_BYTES, Cause, DelayS, Group, LeaseS, Tokens
 from tms.block.received import Received
 from tms.model.access import Access
-from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
+from tms.model.queue import (
+    PEEK_MAX,
+    RECEIVE_BYTES,
+    QueuedMessage,
+    QueueInfo,
+    QueueSettings,
+    TokenResult,
+)
 from tms.model.topic import TopicName
 
 
@@ -92,6 +99,16 @@ class QueuesApi(Protocol):
         bytes_max: int = RECEIVE_BYTES,
     ) -> Received:
         """Lease messages; may wait for the first one (long poll)."""
+        raise DeclaredOnly
+
+    @get("{topic}/queues/{group}/peek", Resource.QUEUE, Access.CONSUME)
+    def peek(
+        self,
+        topic: TopicName,
+        group: Group,
+        limit: Annotated[int, Meta(ge=1, le=PEEK_MAX)] = 10,
+    ) -> Annotated[list[QueuedMessage], named("Queued", "Messages.", "messages", queues.QUEUED)]:
+        """Messages that are not settled, without leasing them."""
         raise DeclaredOnly
 
     @post("{topic}/queues/{group}/ack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)

@@ -26,23 +26,29 @@ from tms.client.calls import BusCalls
 from tms.client.leases import HeldMessage, Leases, Pace
 from tms.client.worker import DRAIN_S, Handler, Worker, WorkerOptions
 from tms.clock import Clock
-from tms.errors import Fenced, Invalid, QueueNotFound, TMSError
+from tms.errors import Fenced, Invalid, QueueNotFound, TMSError, TopicNotFound
+from tms.model.message import Message
+from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import (
     DELAY_S_MAX,
     LEASE_S_MAX,
     LEASE_S_MIN,
+    PEEK_MAX,
     RECEIVE_BYTES,
     RECEIVE_MAX,
+    QueuedMessage,
     QueueInfo,
     QueueOptions,
     QueueSettings,
     Settlement,
     Token,
     TokenResult,
+    dead_origin,
     error_text,
     in_seconds,
     join_tokens,
+    redrive_group,
 )
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
@@ -107,6 +113,12 @@ class Queue:
         """The same, as slices of blocks with their columns: faster where messages are many."""
         wait_s = check_receive(limit, wait_s, bytes_max)
         return self._port().receive(self.name, self.group, limit, wait_s, bytes_max)
+
+    def peek(self, limit: int = 10) -> list[QueuedMessage]:
+        """Up to `limit` messages that are not settled, up to 1,000 and about 4 MiB of them, without
+        leasing them: first those that were delivered before, with how they stand."""
+        whole("limit", limit, 1, PEEK_MAX)
+        return self._port().peek(self.name, self.group, limit)
 
     def __iter__(self) -> Iterator[Delivered]:
         """Messages without end; each is to be acknowledged before the next one. Its lease lasts for
@@ -234,8 +246,39 @@ class Queue:
         self._port().delete(self.name, self.group)
 
 
+class DeadLetter(NamedTuple):
+    """A dead letter, why it is one, after how many deliveries, and where it was in the topic of its
+    queue: partition, offset and id."""
+
+    message: Message
+    cause: str
+    deliveries: int
+    partition: int
+    offset: int
+    id: str
+
+
 class QueueCalls(BusCalls):
     """The part of a bus that makes and lists queues. Thread-safe."""
+
+    def dead_letters(self, topic: str, *, group: str) -> Iterator[DeadLetter]:
+        """The dead letters of a queue that were not moved back, the oldest of each partition first,
+        up to the end. Raises `TopicNotFound`, `QueueNotFound`."""
+        name = TopicName.parse(topic)
+        letters = self._transport.queues.describe(name, check_group(group)).dead_letter
+        try:
+            partitions = len(self._transport.describe_topic(letters).partition_infos)
+        except TopicNotFound:  # it is made for the first one
+            return
+        redriven = self._transport.groups.positions(letters, redrive_group(group, name))
+        positions = dict.fromkeys(range(partitions), Position.earliest()) | dict(redriven)
+        ended = False
+        while not ended:
+            page = self._fetch(letters, positions, RECEIVE_BYTES, 0)
+            for message in page.messages():
+                if origin := dead_origin(message.headers, name, group):
+                    yield DeadLetter(message, *origin)
+            positions, ended = page.next, page.ended
 
     def queue(self, topic: str, *, group: str, **settings: Unpack[QueueOptions]) -> Queue:
         """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of

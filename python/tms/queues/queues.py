@@ -16,8 +16,11 @@ from tms.model.queue import (
     DELAY_S_MAX,
     LEASE_S_MAX,
     LEASE_S_MIN,
+    PEEK_BYTES,
+    PEEK_MAX,
     RECEIVE_BYTES,
     RECEIVE_MAX,
+    QueuedMessage,
     QueueInfo,
     QueueSettings,
     TokenResult,
@@ -28,6 +31,7 @@ from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 from tms.queues.checks import check_dead_letter, differences, parsed
 from tms.queues.dead_letters import DeadLetters
+from tms.queues.peeking import peek
 from tms.queues.queue import OpenQueue
 from tms.queues.queue_shard import QueueShard
 from tms.queues.reading import readable_ends
@@ -179,6 +183,16 @@ class Queues:
                 looked = True
             finally:
                 queue.waiters.remove(waiter, looked)
+
+    def peek(self, topic: TopicName, group: str, limit: int = 10) -> list[QueuedMessage]:
+        """Up to `limit` messages that are not settled, about 4 MiB of them, without leasing them:
+        first those that were delivered before. Raises `QueueNotFound`, `Invalid`."""
+        if not 1 <= limit <= PEEK_MAX:
+            raise Invalid(f"A look takes 1 to {PEEK_MAX} messages, got {limit}.", field="limit")
+        shard = self._of(topic, group)
+        queue, record = shard.find(group, topic)
+        shard.settling.learn(queue)
+        return peek(queue, self._log, record.partitions, limit, PEEK_BYTES)
 
     def _require_readable(self, queue: OpenQueue) -> None:
         """Nothing was found: raises `DataCorrupt` if some of it cannot be read."""

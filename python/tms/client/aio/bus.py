@@ -290,6 +290,7 @@ class AsyncBus:
     forget_positions = in_thread(Bus.forget_positions)
 
     queues = in_thread(Bus.queues)
+    dead_letters = iterated_in_thread(Bus.dead_letters)
     view = in_thread(Bus.view)
 
     publish_later = in_thread(Bus.publish_later)

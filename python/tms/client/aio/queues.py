@@ -164,6 +164,7 @@ class AsyncQueue:
     nack = in_thread(Queue.nack)
     extend = in_thread(Queue.extend)
     reject = in_thread(Queue.reject)
+    peek = in_thread(Queue.peek)
     describe = in_thread(Queue.describe)
     update = in_thread(Queue.update)
     redrive = in_thread(Queue.redrive)
