@@ -13,7 +13,7 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from tms.block.received import Received, Slice
-from tms.model.message import PartitionPosition
+from tms.model.message import Fetched, PartitionPosition
 from tms.model.queue import QueuedMessage, QueuedState
 from tms.queues.partition import (
     BLOCKED,
@@ -29,6 +29,7 @@ from tms.queues.queue import OpenQueue
 from tms.queues.reading import Scanner
 from tms.topics.fetching import Fetcher
 
+PAGES_MAX = 16  # of the log, for what was never handed out
 _STATES: Mapping[int, QueuedState] = {
     LEASED: QueuedState.LEASED,
     BLOCKED: QueuedState.BLOCKED,
@@ -68,15 +69,29 @@ def peek(
                 if bytes_max > 0:
                     found += _messages(queue, block.slice(offset, 1, 1), known)
                     bytes_max -= block.bytes_of(offset, 1)
-    if len(found) < limit and bytes_max > 0:
-        for block in scanner.read(looked.positions).blocks:
+    positions = looked.positions
+    for _ in range(PAGES_MAX):  # a page may have nothing that is to be seen
+        if len(found) >= limit or bytes_max <= 0 or not positions:
+            break
+        page = scanner.read(positions)
+        for block in page.blocks:
             first = max(block.base, looked.frontiers.get(block.partition, 0))
             if first >= block.stop or len(found) >= limit or bytes_max <= 0:
                 continue
             count = block.fitting(first, limit - len(found), bytes_max)
             found += _messages(queue, block.slice(first, count, 1), {})
             bytes_max -= block.bytes_of(first, count)
+        positions = [] if page.fetched.ended else _behind(page.fetched)
     return found
+
+
+def _behind(fetched: Fetched) -> list[PartitionPosition]:
+    """Where to read on."""
+    return [
+        PartitionPosition(partition, position)
+        for partition, position in fetched.next.items()
+        if fetched.reached[partition] < fetched.ends[partition]
+    ]
 
 
 def _look(queue: OpenQueue, scanner: Scanner, partitions: int, limit: int) -> _Outstanding:
