@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tms import errors
 from tms.errors import ConfigError
 from tms.extras import needed
-from tms.model.quantity import Duration, seconds
+from tms.model.quantity import Duration, outage, seconds
 from tms.options import check_options, named_options
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from tms.client.cursor import Batch, Page
     from tms.client.http.transport import HttpTransport
     from tms.client.producer import Producer
-    from tms.client.queue import Queue
+    from tms.client.queue import DeadLetter, Queue
     from tms.client.table import Table, TableWrites
     from tms.client.transaction import Transaction
     from tms.client.view import View
     from tms.client.view_state import ViewSnapshot
+    from tms.client.worker import Worker
     from tms.engine import Engine, EngineConfig, EngineOptions
     from tms.errors import TMSError
     from tms.model.delayed import DelayedId, DelayedInfo, DelayedMessage
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from tms.model.ids import MessageId
     from tms.model.message import Message
     from tms.model.position import Position
-    from tms.model.queue import QueueInfo, QueueSettings, TokenResult
+    from tms.model.queue import QueuedMessage, QueueInfo, QueueSettings, TokenResult
     from tms.model.topic import Durability, TopicInfo, TopicSettings
     from tms.store.base import Store
     from tms.tls import ClientTls, PathText
@@ -54,6 +55,7 @@ __all__ = [
     "Producer",
     "Consumer",
     "Queue",
+    "Worker",
     "Transaction",
     "View",
     "ViewSnapshot",
@@ -71,6 +73,8 @@ __all__ = [
     "Durability",
     "QueueInfo",
     "QueueSettings",
+    "QueuedMessage",
+    "DeadLetter",
     "TokenResult",
     "GroupInfo",
     "DelayedId",
@@ -88,6 +92,7 @@ _HOMES = {
     "Producer": "tms.client.producer",
     "Consumer": "tms.client.consumer",
     "Queue": "tms.client.queue",
+    "Worker": "tms.client.worker",
     "Transaction": "tms.client.transaction",
     "View": "tms.client.view",
     "ViewSnapshot": "tms.client.view_state",
@@ -105,6 +110,8 @@ _HOMES = {
     "Durability": "tms.model.topic",
     "QueueInfo": "tms.model.queue",
     "QueueSettings": "tms.model.queue",
+    "QueuedMessage": "tms.model.queue",
+    "DeadLetter": "tms.client.queue",
     "TokenResult": "tms.model.queue",
     "GroupInfo": "tms.model.group",
     "DelayedId": "tms.model.delayed",
@@ -119,6 +126,7 @@ def open(
     path: str | os.PathLike[str],
     *,
     timeout_s: Duration = 30.0,
+    outage_s: Duration | None = None,
     create: bool = True,
     take_over: bool = False,
     **config: "Unpack[EngineOptions]",
@@ -131,13 +139,14 @@ def open(
     process owns the store in HBase: `take_over` replaces that one, which from then on raises
     `NotOwner`. Raises `DataCorrupt` when the directory is damaged, `ConfigError` when HBase has no
     tables of TMS, `StorageUnavailable` when it does not answer, `Invalid` for an option that there
-    is not. Close the bus to release the directory or the store.
+    is not. `timeout_s` and `outage_s` are those of `connect`; the store is what may be away. Close
+    the bus to release the directory or the store.
     """
     from tms.client.client import Bus
 
-    limit_s = seconds("timeout_s", timeout_s)
+    limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     engine = open_engine(path, create, take_over, **config)
-    return Bus(engine, timeout_s=limit_s, place=str(path))
+    return Bus(engine, timeout_s=limit_s, outage_s=away_s, place=str(path))
 
 
 def open_engine(
@@ -153,7 +162,7 @@ def open_engine(
     from tms.engine import Engine, EngineConfig, own
 
     names = [field.name for field in fields(EngineConfig)]
-    check_options("tms.open", config, [*names, "create", "take_over", "timeout_s"])
+    check_options("tms.open", config, [*names, "create", "outage_s", "take_over", "timeout_s"])
     settings, clock = EngineConfig(**config), SystemClock()
     store: Store
     if str(path).startswith(("hbase://", "hbases://")):
@@ -193,6 +202,7 @@ def connect(
     url: str = "http://127.0.0.1:7070",
     *,
     timeout_s: Duration = 30.0,
+    outage_s: Duration | None = None,
     token: str | None = None,
     ca: "PathText | None" = None,
     cert: "PathText | tuple[PathText, PathText] | None" = None,
@@ -205,16 +215,19 @@ def connect(
 
     A cluster is named by the URLs of some of its instances, separated by commas, or where they are
     found: `zookeeper[s]://HOST:PORT,…/FOLDER`, which is asked once. When an instance is not reached
-    the next one is used. `timeout_s` bounds every call, repetitions included. `token` shows the
+    the next one is used. `timeout_s` bounds every call, repetitions included. Consumers, views and
+    workers, which go on and on, survive an outage of the service for `outage_s`, without end if
+    None, and log it; 0: they fail like calls. `token` shows the
     service who asks; left out: TMS_TOKEN, or what stands in the file TMS_TOKEN_FILE. Raises
     `ConfigError` for a wrong URL or token, a certificate that is not trusted, or files that cannot
     be used, `Unavailable` when ZooKeeper knows no instance.
     """
     from tms.client.client import Bus
 
-    limit_s = seconds("timeout_s", timeout_s)
+    limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     transport = connected(url, limit_s, token, ca, cert)
-    return Bus(transport, timeout_s=limit_s, place=transport.addresses.now.url)
+    place = transport.addresses.now.url
+    return Bus(transport, timeout_s=limit_s, outage_s=away_s, place=place)
 
 
 def connected(

@@ -16,9 +16,10 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable, AsyncTableWrites
 from tms.client.aio.transaction import AsyncTransaction
+from tms.client.aio.worker import AsyncWorker
 from tms.client.client import Bus
 from tms.client.http.aio import AsyncHttpChannel
-from tms.model.quantity import Duration, seconds
+from tms.model.quantity import Duration, outage, seconds
 from tms.options import named_options
 from tms.tls import PathText
 
@@ -32,6 +33,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncConsumer",
     "AsyncQueue",
+    "AsyncWorker",
     "AsyncTransaction",
     "AsyncTable",
     "AsyncTableWrites",
@@ -42,14 +44,15 @@ def open(
     path: str | os.PathLike[str],
     *,
     timeout_s: Duration = 30.0,
+    outage_s: Duration | None = None,
     create: bool = True,
     take_over: bool = False,
     **config: "Unpack[EngineOptions]",
 ) -> AsyncBus:
     """See `tms.open`. Opening blocks for some milliseconds, in HBase for longer."""
-    limit_s = seconds("timeout_s", timeout_s)
+    limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     engine = open_engine(path, create, take_over, **config)
-    bus = Bus(engine, timeout_s=limit_s, place=str(path))
+    bus = Bus(engine, timeout_s=limit_s, outage_s=away_s, place=str(path))
     return AsyncBus(bus, lambda: AsyncLocalChannel(engine), timeout_s=limit_s)
 
 
@@ -58,14 +61,15 @@ def connect(
     url: str = "http://127.0.0.1:7070",
     *,
     timeout_s: Duration = 30.0,
+    outage_s: Duration | None = None,
     token: str | None = None,
     ca: PathText | None = None,
     cert: PathText | tuple[PathText, PathText] | None = None,
 ) -> AsyncBus:
     """See `tms.connect`."""
-    limit_s = seconds("timeout_s", timeout_s)
+    limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     transport = connected(url, limit_s, token, ca, cert)
-    bus = Bus(transport, timeout_s=limit_s, place=transport.addresses.now.url)
+    bus = Bus(transport, timeout_s=limit_s, outage_s=away_s, place=transport.addresses.now.url)
     return AsyncBus(
         bus, lambda: AsyncHttpChannel(transport.addresses, transport.calls), timeout_s=limit_s
     )

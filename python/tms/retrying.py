@@ -4,6 +4,8 @@ and calls to HBase alike.
 * Pauses are exponential and jittered, and never shorter than the `retry_after_s` of an error.
 * No pause goes beyond the deadline: the last error is raised instead.
 * A call that succeeds at once costs nothing more: tenacity is loaded by the first failure.
+* What survives an outage has the deadline of its `Outage` instead, or none; each attempt has the
+  time that it always has.
 """
 
 import threading
@@ -11,12 +13,77 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from tms.clock import Clock
-from tms.errors import TMSError
+from tms.errors import NotOwner, TMSError
+from tms.events import EventLog
 
 T = TypeVar("T")
 
 PAUSE_FIRST_S = 0.02
 PAUSE_MAX_S = 2.0
+TOLD_FIRST_S = 1.0  # an outage that is shorter is not logged
+TOLD_AGAIN_S_MAX = 300.0  # between two messages about the same outage
+_log = EventLog(__name__)
+
+
+class Outage:
+    """How an object that reads or works on and on survives an outage of its service: for up to
+    `limit_s`, without end if None, and not once `ended` is set, which also ends a pause. `name`
+    says who waits.
+
+    An outage is logged when it has lasted `TOLD_FIRST_S`, then at intervals that double up to
+    `TOLD_AGAIN_S_MAX`, and when it is over. Of a store that another process owns by now, the
+    engine in this process (`local`) never is the owner again: that is no outage.
+    """
+
+    __slots__ = ("_given_s", "_local", "_name", "ended", "limit_s")
+
+    def __init__(
+        self, name: str, limit_s: float | None, ended: threading.Event, local: bool = False
+    ) -> None:
+        self._name = name
+        self._given_s = limit_s
+        self.limit_s = float("inf") if limit_s is None else limit_s
+        self.ended = ended
+        self._local = local
+
+    def beside(self, name: str) -> "Outage":
+        """How another object, which ends by itself, survives the same outages."""
+        return Outage(name, self._given_s, threading.Event(), self._local)
+
+    def includes(self, error: BaseException) -> bool:
+        """Whether an error may go on for longer than a call lasts, and end by itself."""
+        return not (self._local and isinstance(error, NotOwner))
+
+    def begin(self, clock: Clock) -> "_Failures":
+        """A call failed for the first time."""
+        return _Failures(self._name, clock)
+
+
+class _Failures:
+    """What is logged of one outage."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._began_s = clock.monotonic_s()
+        self._next_s = TOLD_FIRST_S
+        self._told = False
+
+    def note(self, error: BaseException, pause_s: float) -> None:
+        """A call failed, and is made again after a pause."""
+        for_s = self._clock.monotonic_s() - self._began_s
+        if for_s + pause_s < self._next_s:
+            return
+        while self._next_s <= for_s + pause_s:
+            self._next_s += min(self._next_s, TOLD_AGAIN_S_MAX)
+        self._told = True
+        _log.warning("service_away", waiting=self._name, for_s=round(for_s, 1), error=str(error))
+
+    def over(self) -> None:
+        """A call succeeded."""
+        if self._told:
+            for_s = self._clock.monotonic_s() - self._began_s
+            _log.warning("service_back", waiting=self._name, away_s=round(for_s, 1))
 
 
 def is_retriable(error: BaseException) -> bool:
@@ -37,12 +104,13 @@ def retrying(
     again: Callable[[BaseException], bool] = is_retriable,
     failed: Exception | None = None,
     hurry: threading.Event | None = None,
+    outage: Outage | None = None,
 ) -> T:
     """`attempt(seconds it may take)`, repeated while `again` says so of its errors and the time
-    lasts.
+    lasts, or the `outage`.
 
-    `failed` is the error of the first attempt when that was made already; `hurry` ends a pause.
-    Raises the last attempt's error.
+    `failed` is the error of the first attempt when that was made already; `hurry` ends a pause, as
+    the end of an outage's object does. Raises the last attempt's error.
     """
     deadline_s = clock.monotonic_s() + timeout_s
     if failed is None:
@@ -53,18 +121,23 @@ def retrying(
     if not again(failed):
         raise failed
     first = [failed]
+    pacing = _Pacing(clock, timeout_s, deadline_s, again, outage)
 
     def next_attempt() -> T:
         if first:
             raise first.pop()  # so that tenacity counts it, and pauses
-        return attempt(_left_s(clock, deadline_s, timeout_s))
+        return attempt(pacing.attempt_s())
 
     import tenacity
 
-    options = _options(clock, deadline_s, again)
+    options = pacing.options()
+    if outage is not None:
+        hurry = outage.ended
     if hurry is not None:
         options["sleep"] = hurry.wait
-    return tenacity.Retrying(**options)(next_attempt)
+    result: T = tenacity.Retrying(**options)(next_attempt)
+    pacing.over()
+    return result
 
 
 async def retrying_async(
@@ -72,6 +145,7 @@ async def retrying_async(
     clock: Clock,
     timeout_s: float,
     again: Callable[[BaseException], bool] = is_retriable,
+    outage: Outage | None = None,
 ) -> T:
     """The same as `retrying`, for coroutines."""
     deadline_s = clock.monotonic_s() + timeout_s
@@ -81,39 +155,81 @@ async def retrying_async(
         if not again(error):
             raise
         first = [error]
+    pacing = _Pacing(clock, timeout_s, deadline_s, again, outage)
 
     async def next_attempt() -> T:
         if first:
             raise first.pop()
-        return await attempt(_left_s(clock, deadline_s, timeout_s))
+        return await attempt(pacing.attempt_s())
 
     import tenacity
 
-    return await tenacity.AsyncRetrying(**_options(clock, deadline_s, again))(next_attempt)
+    result: T = await tenacity.AsyncRetrying(**pacing.options())(next_attempt)
+    pacing.over()
+    return result
 
 
-def _left_s(clock: Clock, deadline_s: float, timeout_s: float) -> float:
-    return max(0.001, min(attempt_s(timeout_s), deadline_s - clock.monotonic_s()))
+class _Pacing:
+    """When a call that failed once is made again, and for how long."""
 
+    def __init__(
+        self,
+        clock: Clock,
+        timeout_s: float,
+        deadline_s: float,
+        again: Callable[[BaseException], bool],
+        outage: Outage | None,
+    ) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._deadline_s = deadline_s
+        self._again = again
+        self._outage = outage
+        self._failures = None if outage is None else outage.begin(clock)
 
-def _options(
-    clock: Clock, deadline_s: float, again: Callable[[BaseException], bool]
-) -> dict[str, Any]:
-    import tenacity
+    def attempt_s(self) -> float:
+        """How long the next attempt may take."""
+        left_s = self._until_s(None) - self._clock.monotonic_s()
+        return max(0.001, min(attempt_s(self._timeout_s), left_s))
 
-    jitter = tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S)
+    def over(self) -> None:
+        """It succeeded."""
+        if self._failures is not None:
+            self._failures.over()
 
-    def pause(state: tenacity.RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked_s = error.details.get("retry_after_s", 0) if isinstance(error, TMSError) else 0
-        return max(jitter(state), float(asked_s))
+    def options(self) -> dict[str, Any]:
+        """The same, as tenacity takes it."""
+        import tenacity
 
-    def stop(state: tenacity.RetryCallState) -> bool:
-        return clock.monotonic_s() + state.upcoming_sleep >= deadline_s
+        jitter = tenacity.wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S)
 
-    return {
-        "wait": pause,
-        "stop": stop,
-        "retry": tenacity.retry_if_exception(again),
-        "reraise": True,
-    }
+        def pause(state: tenacity.RetryCallState) -> float:
+            error = state.outcome.exception() if state.outcome else None
+            asked_s = error.details.get("retry_after_s", 0) if isinstance(error, TMSError) else 0
+            return max(jitter(state), float(asked_s))
+
+        def stop(state: tenacity.RetryCallState) -> bool:
+            error = state.outcome.exception() if state.outcome else None
+            if self._outage is not None and self._outage.ended.is_set():
+                return True
+            return self._clock.monotonic_s() + state.upcoming_sleep >= self._until_s(error)
+
+        def note(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            if self._failures is not None and error is not None:
+                self._failures.note(error, state.upcoming_sleep)
+
+        return {
+            "wait": pause,
+            "stop": stop,
+            "before_sleep": note,
+            "retry": tenacity.retry_if_exception(self._again),
+            "reraise": True,
+        }
+
+    def _until_s(self, error: BaseException | None) -> float:
+        """When the last pause has to be over, if this is the error."""
+        outage = self._outage
+        if outage is None or (error is not None and not outage.includes(error)):
+            return self._deadline_s
+        return self._deadline_s - self._timeout_s + max(self._timeout_s, outage.limit_s)

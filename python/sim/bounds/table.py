@@ -93,6 +93,7 @@ DRAWN: dict[str, float] = {
     "queues.dead_letters.LETTERS": 1,
     "queues.dead_letters.LETTER_BYTES": 1,
     "queues.dead_letters._AT_ONCE": 1,
+    "queues.peeking.PAGES_MAX": 1,
     "queues.reading.AGAIN_BYTES": 1,
     "queues.reading.AHEAD_BYTES": 1,
     "queues.reading.MARKS_MAX": 1,
@@ -196,6 +197,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     "What users may ask for, and what they get without asking: a promise, tested at its edge.": (
         "client.aio.queues.RECEIVES_MAX",
         "client.leases.AHEAD_MAX",
+        "client.worker.CONCURRENCY_MAX",
         "client.cursor.PARTITIONS_PER_*",
         "client.delayed.DELAY_S_MAX",
         "client.sending.IN_FLIGHT_LIMIT",
@@ -266,6 +268,8 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     ),
     "Real time, or the number of threads: a run is one thread whose clock is the world's, in which"
     " every order of steps comes from the seed.": (
+        "client.worker.*_S",
+        "retrying.TOLD_*",
         "client.aio.channels.DUE_S_MIN",
         "client.member.*_S",
         "client.http.connection.CONNECT_S_MAX",

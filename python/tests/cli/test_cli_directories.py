@@ -38,6 +38,7 @@ ARGUMENTS = {
     "queue extend": "g t 0-0-1-1",
     "queue list": "t",
     "queue nack": "g t 0-0-1-1",
+    "queue peek": "g t",
     "queue receive": "g t",
     "queue redrive": "g t",
     "queue reject": "g t 0-0-1-1",

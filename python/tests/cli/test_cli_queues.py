@@ -154,11 +154,26 @@ def test_dead_letters_are_shown_and_moved_back(cli: Tms, bus: tms.Bus) -> None:
     until(lambda: bus.queue_port.describe(TopicName.parse("jobs"), "workers").dead == 1)
     [letter] = cli("dead", "jobs", "workers", "--json").lines
     assert (letter["value"], letter["headers"]["tms-dead-cause"]) == ("one", "no such file")
+    assert (letter["cause"], letter["deliveries"]) == ("no such file", "1")
+    assert cli("dead", "jobs", "workers", "-f", "%c").out == "no such file"
     assert "tms-dead-cause=no such file" in cli("dead", "jobs", "workers", "-n", "1").out
     assert cli("redrive", "jobs", "workers", "--json").json["moved"] == 1
     assert cli("dead", "jobs", "workers").out == ""
     got = [cli("receive", "jobs", "workers", "-f", "%v").out for _ in range(3)]
     assert sorted(got) == ["one", "three", "two"]
+
+
+def test_messages_are_looked_at_without_leasing_them(cli: Tms) -> None:
+    [one] = cli("receive", "jobs", "workers", "--json").lines
+    seen = cli("peek", "jobs", "workers", "--json").lines
+    assert [(each["value"], each["state"], each["deliveries"]) for each in seen] == [
+        ("one", "leased", 1),
+        ("two", "new", 0),
+        ("three", "new", 0),
+    ]
+    assert cli("peek", "jobs", "workers", "-n", "1").out == "leased\t1\tone\n"
+    assert cli("ack", "jobs", "workers", one["token"]).code == 0
+    assert cli("peek", "jobs", "workers", "-f", "%v %a\\n").out == "two new\nthree new\n"
 
 
 def test_a_queue_is_deleted_when_somebody_says_yes(cli: Tms) -> None:

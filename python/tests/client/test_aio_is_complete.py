@@ -14,18 +14,21 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable, AsyncTableWrites
 from tms.client.aio.transaction import AsyncTransaction
+from tms.client.aio.worker import AsyncWorker
 from tms.client.client import Bus
 from tms.client.consumer import Consumer
 from tms.client.producer import Producer
 from tms.client.queue import Queue
 from tms.client.table import Table, TableWrites
 from tms.client.transaction import Transaction
+from tms.client.worker import Worker
 
 PAIRS = [
     (Bus, AsyncBus),
     (Producer, AsyncProducer),
     (Consumer, AsyncConsumer),
     (Queue, AsyncQueue),
+    (Worker, AsyncWorker),
     (Transaction, AsyncTransaction),
     (Table, AsyncTable),
     (TableWrites, AsyncTableWrites),
@@ -36,6 +39,7 @@ INTERNAL = {
         "access",
         "delivery",
         "member",
+        "outage",
         "publishing",
         "queue_port",
         "refresh_topic",
@@ -43,7 +47,7 @@ INTERNAL = {
         "transactions",
     },
     Consumer: {"committed"},
-    Queue: {"leases", "name", "settlement"},
+    Queue: {"leases", "name", "patience", "settlement"},
     TableWrites: {"changes", "is_of", "persist", "post_commit", "roll_back", "start"},
 }
 # The way from an asynchronous object to its synchronous one, and what that one has as an attribute.

@@ -257,6 +257,47 @@ class QueueContract:
             one.join(60)
         assert sorted(seen) == sorted((b"%d" % n, 1) for n in range(400))
 
+    # -- looking -----------------------------------------------------------------------------------
+
+    def test_a_look_leases_nothing_and_says_how_messages_stand(self, bus: Bus) -> None:
+        queue = prepared(bus, *(b"%d" % number for number in range(7)), lease_s=60)
+        leased, delayed, ready, done = collect(queue, 4)
+        queue.nack(delayed, delay_s=60)
+        queue.nack(ready, delay_s=0)
+        queue.ack(done)
+        seen = queue.peek()
+        assert [(one.value, one.state, one.deliveries) for one in seen] == [
+            (leased.value, "leased", 1),
+            (delayed.value, "delayed", 1),
+            (ready.value, "ready", 1),
+            *((value, "new", 0) for value in (b"4", b"5", b"6")),
+        ]
+        assert [one.id for one in seen[:3]] == [leased.id, delayed.id, ready.id]
+        assert (seen[0].topic, seen[0].partition, seen[0].offset) == (leased.topic, 0, 0)
+        assert seen == queue.peek()
+        info = queue.describe()
+        assert (info.leased, info.delayed, info.ready, info.backlog) == (1, 1, 1, 3)
+        assert got(queue.receive()) == [(ready.value, 2)]
+
+    def test_a_look_is_bounded_and_passes_over_what_is_gone(self, bus: Bus) -> None:
+        queue = prepared(bus, b"0", b"1", b"2", lease_s=60)
+        [first] = queue.receive()
+        assert [one.offset for one in queue.peek(2)] == [0, 1]
+        bus.truncate_topic("jobs", before=f"after:{first.id}")
+        assert [one.state for one in queue.peek(1_000)] == ["new", "new"]
+        for limit in (0, 1_001):
+            with pytest.raises(Invalid):
+                queue.peek(limit)
+
+    def test_a_look_shows_what_waits_behind_its_key_and_what_is_no_text(self, bus: Bus) -> None:
+        bus.create_topic("jobs")
+        bus.publish_many("jobs", [b"\xff", None], keys=[b"k", b"k"], headers=[{"h": b"1"}, None])
+        queue = bus.queue("jobs", group="workers", ordered_by="key")
+        assert len(queue.receive(10)) == 1
+        first, second = queue.peek()
+        assert (first.key, first.value, first.headers) == (b"k", b"\xff", {"h": b"1"})
+        assert (second.value, second.state, second.deliveries) == (None, "blocked", 0)
+
     # -- dead letters ------------------------------------------------------------------------------
 
     def test_what_is_rejected_is_a_dead_letter_with_its_cause_and_can_come_back(
@@ -280,6 +321,35 @@ class QueueContract:
         [back] = queue.receive(1, WAIT_S)
         assert (back.value, back.headers, back.deliveries) == (b"bad", {"h": b"1"}, 1)
         assert queue.describe().dead == 0
+
+    def test_dead_letters_are_listed_with_their_causes_until_they_are_moved_back(
+        self, bus: Bus
+    ) -> None:
+        queue = prepared(bus, b"a", b"b")
+        assert list(bus.dead_letters("jobs", group="workers")) == []
+        found = collect(queue, 2)
+        for message in found:
+            queue.reject(message, f"no {message.offset}")
+        until(lambda: queue.describe().dead == 2)
+        letters = list(bus.dead_letters("jobs", group="workers"))
+        assert [(one.cause, one.deliveries, one.partition, one.offset) for one in letters] == [
+            ("no 0", 1, 0, 0),
+            ("no 1", 1, 0, 1),
+        ]
+        assert [one.id for one in letters] == [str(message.id) for message in found]
+        assert [one.message.value for one in letters] == [b"a", b"b"]
+        assert queue.redrive(1) == 1
+        [left] = bus.dead_letters("jobs", group="workers")
+        assert left.cause == "no 1"
+
+    def test_a_dead_letter_has_the_error_of_its_last_handler(self, bus: Bus) -> None:
+        queue = prepared(bus, b"bad", deliveries_max=1)
+        [bad] = queue.receive()
+        with pytest.raises(ValueError, match="no image"), queue.settling(bad):
+            raise ValueError("no image")
+        until(lambda: queue.describe().dead == 1)
+        [letter] = everything(bus, "jobs-workers-dead")
+        assert letter.headers["tms-dead-cause"] == b"ValueError: no image"
 
     def test_what_was_delivered_too_often_is_dead(self, bus: Bus) -> None:
         queue = prepared(bus, b"poison", b"good", deliveries_max=2, lease_s=0.2)

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "forks": {"errors"},
     "serializers": {"errors", "extras", "model"},
     "options": {"errors"},
-    "retrying": {"errors", "clock"},
+    "retrying": {"errors"} | _TOLD,
     "tls": {"errors"},
     "model": {"errors"},
     "block": {"errors", "extras", "model"},
@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compat": _VALUES
     | _TOLD
     | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},
-    "client": _VALUES | {"clock", "forks", "retrying", "tls", "api"},
+    "client": _VALUES | _TOLD | {"forks", "retrying", "tls", "api"},
     "doctor": _VALUES | {"clock", "tls"},
     "fsck": _VALUES | {"store", "log", "topics", "delayed"},
     "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck"},

@@ -206,7 +206,7 @@ class Agreement(RuleBasedStateMachine):
         self.look()
         number = self.delivery_of(offset)
         decision = self.queue.nack(
-            [Token(0, offset, number, EPOCH)], delay_ms, self.now_ms, Random(1)
+            [Token(0, offset, number, EPOCH)], delay_ms, "", self.now_ms, Random(1)
         )
         assert decision.done == self.is_good(offset, number, dying=False)
         for _, edit in decision.edits:

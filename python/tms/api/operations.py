@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 
 from msgspec import Meta
 
-from tms.api import bodies, commits, delayed, erasing, queues, routes
+from tms.api import bodies, commits, delayed, erasing, routes
 from tms.api.access import AccessApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.operation import (
@@ -33,20 +33,16 @@ from tms.api.parameters import (
     DELAY_SHAPE,
     DELAYED_DEFAULT,
     HOLDING,
-    LARGE_BYTES,
     LEAVE_S,
     PUBLISH_SHAPE,
     TIMEOUT_S,
     TOPICS_DEFAULT,
     AfterTopic,
-    Cause,
     CommitId,
     DelayQuery,
-    DelayS,
     FetchQuery,
     Group,
     Id,
-    LeaseS,
     Member,
     Namespace,
     Partition,
@@ -56,12 +52,11 @@ from tms.api.parameters import (
     StageQuery,
     TimeMs,
     TimeoutS,
-    Tokens,
     TransactionS,
     TransactionToken,
 )
+from tms.api.queue_operations import QueuesApi
 from tms.api.service import ServiceApi
-from tms.block.received import Received
 from tms.errors import OffsetOutOfRange
 from tms.model.access import Access
 from tms.model.delayed import Deferred, DelayedId, DelayedPage, Due
@@ -71,7 +66,6 @@ from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import LATEST, Position, PositionKind
-from tms.model.queue import RECEIVE_BYTES, QueueInfo, QueueSettings, TokenResult
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import (
@@ -247,123 +241,6 @@ class TopicsApi(Protocol):
 
 
 # --- queues and groups ----------------------------------------------------------------------------
-
-
-class QueuesApi(Protocol):
-    """Work queues. `tms.queues.Queues` documents the promises. A call with tokens answers which of
-    them came too late."""
-
-    @get("{topic}/queues", Resource.TOPIC, Access.OBSERVE, lists=Resource.QUEUE)
-    def list_queues(
-        self, topic: TopicName
-    ) -> Annotated[list[QueueInfo], named("Queues", "Queues.", "queues", queues.QUEUES)]:
-        """The queues of a topic, by the names of their groups."""
-        raise DeclaredOnly
-
-    @put(
-        "{topic}/queues/{group}",
-        Resource.QUEUE,
-        Access.MANAGE,
-        statuses=(routes.CREATED, routes.OK),
-    )
-    def declare(
-        self,
-        topic: TopicName,
-        group: Group,
-        settings: Annotated[QueueSettings, queues.NEW_QUEUE, WholeBody],
-    ) -> Annotated[QueueInfo, queues.QUEUE]:
-        """Make the queue; 200 when it is there with the same settings."""
-        raise DeclaredOnly
-
-    @get("{topic}/queues/{group}", Resource.QUEUE, Access.OBSERVE)
-    def describe(self, topic: TopicName, group: Group) -> Annotated[QueueInfo, queues.QUEUE]:
-        """The queue and how it stands."""
-        raise DeclaredOnly
-
-    @patch("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE)
-    def update(
-        self,
-        topic: TopicName,
-        group: Group,
-        changes: Annotated[Mapping[str, object], queues.QUEUE_CHANGES, WholeBody],
-    ) -> Annotated[QueueInfo, queues.QUEUE]:
-        """Change settings; missing ones stay."""
-        raise DeclaredOnly
-
-    @delete("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
-    def delete(self, topic: TopicName, group: Group) -> None:
-        """Delete the queue, not the messages of the topic."""
-        raise DeclaredOnly
-
-    @post(
-        "{topic}/queues/{group}/receive",
-        Resource.QUEUE,
-        Access.CONSUME,
-        name="receive",
-        repeat=Repeat.UNSAFE,
-        form=Form(
-            body={routes.JSON: queues.ReceiveBody},
-            answer={routes.JSON: queues.ReceivedBody, routes.BLOCKS: bytes},
-        ),
-    )
-    def receive(
-        self,
-        topic: TopicName,
-        group: Group,
-        limit: int = 1,
-        wait_s: float = 0,
-        bytes_max: int = RECEIVE_BYTES,
-    ) -> Received:
-        """Lease messages; may wait for the first one (long poll)."""
-        raise DeclaredOnly
-
-    @post("{topic}/queues/{group}/ack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
-    def ack(
-        self, topic: TopicName, group: Group, tokens: Tokens
-    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """Messages are done with."""
-        raise DeclaredOnly
-
-    @post("{topic}/queues/{group}/nack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
-    def nack(
-        self, topic: TopicName, group: Group, tokens: Tokens, delay_s: DelayS | None = None
-    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """Messages are to be delivered again after `delay_s`, or the back-off of the queue."""
-        raise DeclaredOnly
-
-    @post(
-        "{topic}/queues/{group}/extend", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
-    )
-    def extend(
-        self, topic: TopicName, group: Group, tokens: Tokens, lease_s: LeaseS | None = None
-    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """The leases of messages begin anew, for `lease_s`, or as long as the queue says."""
-        raise DeclaredOnly
-
-    @post(
-        "{topic}/queues/{group}/reject", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
-    )
-    def reject(
-        self, topic: TopicName, group: Group, tokens: Tokens, cause: Cause = ""
-    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """Messages go to the dead letters, with this cause."""
-        raise DeclaredOnly
-
-    @post(
-        "{topic}/queues/{group}/redrive",
-        Resource.QUEUE,
-        Access.MANAGE,
-        repeat=Repeat.UNSAFE,
-        alone=True,
-    )
-    def redrive(
-        self,
-        topic: TopicName,
-        group: Group,
-        limit: Annotated[int, Meta(ge=1, le=queues.REDRIVE_MAX)] = queues.REDRIVE_DEFAULT,
-    ) -> Annotated[int, named("Redriven", "How many were moved.", "moved", int)]:
-        """Move dead letters back to the topic, in one transaction."""
-        raise DeclaredOnly
 
 
 class GroupsApi(Protocol):

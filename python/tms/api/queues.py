@@ -35,6 +35,8 @@ from tms.model.queue import (
     RECEIVE_BYTES,
     RECEIVE_MAX,
     TOKENS_MAX,
+    QueuedMessage,
+    QueuedState,
     QueueInfo,
     QueueSettings,
     Token,
@@ -147,6 +149,45 @@ class ReceivedBody(msgspec.Struct):
 
     messages: list[DeliveredBody]
     tokens: list[str]
+
+
+class QueuedBody(MessageOut, kw_only=True):
+    """A message of a queue: how often it was delivered, and how it stands."""
+
+    topic: str
+    deliveries: int
+    state: QueuedState
+
+
+def _queued(body: QueuedBody) -> QueuedMessage:
+    key, value, headers = messages.cells_in(body.key, body.value, body.headers, body.encoding)
+    return QueuedMessage(
+        body.topic,
+        body.partition,
+        body.offset,
+        _id(body.id),
+        key,
+        value,
+        headers,
+        body.deliveries,
+        body.state,
+    )
+
+
+def _queued_body(message: QueuedMessage) -> QueuedBody:
+    return QueuedBody(
+        message.partition,
+        str(message.id),
+        message.offset,
+        message.timestamp_ms,
+        *messages.as_text(message.key, message.value, message.headers),
+        topic=message.topic,
+        deliveries=message.deliveries,
+        state=message.state,
+    )
+
+
+QUEUED = list_of(Codec(QueuedBody, _queued, _queued_body))
 
 
 class SlicePart(msgspec.Struct, array_like=True):

@@ -44,7 +44,7 @@ _DETAIL_CHARS_SURE = 200  # fits however much JSON escapes it (6 bytes each)
 RETRY_AFTER_S = 1
 
 OK, CREATED, NO_CONTENT = 200, 201, 204
-NOT_READY, METHOD_NOT_ALLOWED = 503, 405
+NOT_READY, METHOD_NOT_ALLOWED, BAD_GATEWAY = 503, 405, 502
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, INTERNAL = 400, 403, 404, 409, 500  # of `/v1`
 STATUS_LINES = {
     int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode() for status in HTTPStatus

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tms.cli.rendering import Render, renderer, write_bytes
-from tms.cli.session import START, Session, Shared, topic_argument
+from tms.cli.session import SECONDS, START, Session, Shared, topic_argument
 from tms.model.position import Position
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     default="committed",
     help="Whether to stop at open transactions. [committed]",
 )
+@click.option("--outage", type=SECONDS, help="Wait for an absent service so long. [no limit]")
 @click.option("--where", help='Only what matches: "key ^= user- and header.kind = order".')
 @click.pass_obj
 def command(
@@ -48,6 +49,7 @@ def command(
     template: str | None,
     partitions: tuple[int, ...],
     isolation: str,
+    outage: float | None,
     where: str | None,
 ) -> None:
     """Print the messages of TOPIC.
@@ -59,7 +61,7 @@ def command(
       tms consume flights --where 'key ^= LH and header.kind = delay'
     """
     render = renderer(session.format, template)
-    with session.bus() as bus:
+    with session.bus(outage_s=outage) as bus:
         begin = _last(bus, topic, -start) if isinstance(start, int) else start
         consumer = bus.consumer(
             topic,

@@ -6,20 +6,26 @@ Tokens that came too late end a command with 4, as a conflict does; it was done 
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from itertools import islice
 from typing import Any
 
 import click
 
-from tms.api.operations import QueuesApi
+from tms.api.queue_operations import QueuesApi
 from tms.block.received import Delivered
 from tms.cli.output import Format, Row
 from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
 from tms.cli.session import SECONDS, Session, Shared, group_argument, topic_argument
-from tms.client.cursor import Start
-from tms.errors import TopicNotFound
-from tms.model.queue import RECEIVE_MAX, TokenResult, partition_of_origin, redrive_group
+from tms.model.message import Message
+from tms.model.queue import (
+    DEAD_CAUSE,
+    DEAD_DELIVERIES,
+    DEAD_PREFIX,
+    PEEK_MAX,
+    RECEIVE_MAX,
+    QueuedMessage,
+    TokenResult,
+)
 from tms.model.topic import TopicName
 
 TOO_LATE = 4
@@ -27,6 +33,16 @@ _DELIVERED_FIELDS: Fields = {
     **FIELDS,
     "a": lambda message: message.token.encode(),
     "d": lambda message: b"%d" % message.deliveries,
+}
+
+_DEAD_FIELDS: Fields = {
+    **FIELDS,
+    "c": lambda letter: letter.headers.get(DEAD_CAUSE, b""),
+    "d": lambda letter: letter.headers.get(DEAD_DELIVERIES, b""),
+}
+_QUEUED_FIELDS: Fields = {
+    **_DELIVERED_FIELDS,
+    "a": lambda message: message.state.encode(),
 }
 
 
@@ -59,6 +75,26 @@ def _facts(message: Delivered) -> dict[str, Any]:
     return {**facts_of(message), "deliveries": message.deliveries, "token": message.token}
 
 
+@click.command("peek", cls=Shared)
+@topic_argument
+@group_argument
+@click.option("-n", "--limit", type=click.IntRange(1, PEEK_MAX), default=10, help="[10]")
+@click.option("-f", "--format", "template", help=r"For example '%a %d %v\n'; see docs/cli.md.")
+@click.pass_obj
+def peek(session: Session, topic: str, group: str, limit: int, template: str | None) -> None:
+    """Print messages of a queue without leasing them: how they stand, how often they were
+    delivered, and their values."""
+    render = renderer(session.format, template, "%a\t%d\t%v\n", _queued_facts, _QUEUED_FIELDS)
+    with session.bus() as bus:
+        messages = bus.queue_port.peek(TopicName.parse(topic), group, limit)
+    write_bytes(b"".join(map(render, messages)))
+    session.say(f"{len(messages):,} messages")
+
+
+def _queued_facts(message: QueuedMessage) -> dict[str, Any]:
+    return {**facts_of(message), "deliveries": message.deliveries, "state": message.state}
+
+
 def _on_tokens(name: str, done: str, help: str, *options: Callable[[Any], Any]) -> click.Command:
     """A command that hands tokens to the queue's operation of its name."""
 
@@ -82,6 +118,7 @@ TOKEN_COMMANDS = (
         "given back",
         "Messages with these TOKENS are to be delivered again",
         click.option("--delay", "delay_s", type=SECONDS, help="Not before. [the back-off]"),
+        click.option("--cause", default="", help="Goes with the dead letters, if it was the last."),
     ),
     _on_tokens(
         "extend",
@@ -124,33 +161,29 @@ def _done(
 @topic_argument
 @group_argument
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option("-f", "--format", "template", help=r"For example '%h %v\n'; see docs/cli.md.")
+@click.option("-f", "--format", "template", help=r"For example '%c %v\n'; see docs/cli.md.")
 @click.pass_obj
 def dead(session: Session, topic: str, group: str, limit: int | None, template: str | None) -> None:
     """Print the dead letters of a queue that were not moved back, with their headers, which say
     what happened."""
-    render = renderer(session.format, template, "%h\t%v\n")
+    render = renderer(session.format, template, "%h\t%v\n", _dead_facts, _DEAD_FIELDS)
     name, printed = TopicName.parse(topic), 0
     with session.bus() as bus:
         info = bus.queue_port.describe(name, group)
-        letters = str(info.dead_letter)
         if info.dying:
-            session.say(f"{info.dying:,} messages are on their way to {letters}")
-        try:
-            start: dict[int, Start] = {
-                part.partition: "earliest" for part in bus.describe_topic(letters).partition_infos
-            }
-        except TopicNotFound:
-            session.say(f"No dead letters: {letters} is made for the first one.")
-            return
-        start |= bus.positions(letters, group=redrive_group(group, name))
-        with closing(bus.consumer(letters, start, stop_at_end=True)) as consumer:
-            ours = (
-                letter
-                for letter in consumer
-                if partition_of_origin(letter.headers, name, group) is not None
-            )
-            for message in islice(ours, limit):
-                write_bytes(render(message))
-                printed += 1
-    session.say(f"{printed:,} dead letters")
+            session.say(f"{info.dying:,} messages are on their way to {info.dead_letter}")
+        for letter in islice(bus.dead_letters(topic, group=group), limit):
+            write_bytes(render(letter.message))
+            printed += 1
+    session.say(
+        f"{printed:,} dead letters" if printed else f"No dead letters in {info.dead_letter}"
+    )
+
+
+def _dead_facts(letter: Message) -> dict[str, Any]:
+    told = {name: _told(letter, DEAD_PREFIX + name) for name in ("cause", "deliveries", "origin")}
+    return {**facts_of(letter), **told}
+
+
+def _told(letter: Message, header: str) -> str:
+    return letter.headers.get(header, b"").decode(errors="replace")

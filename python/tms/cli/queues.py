@@ -43,7 +43,7 @@ def command() -> None:
     """Make queues, work on them, and look after their dead letters."""
 
 
-for _command in (messages.receive, messages.dead, *messages.TOKEN_COMMANDS):
+for _command in (messages.receive, messages.peek, messages.dead, *messages.TOKEN_COMMANDS):
     command.add_command(_command)
 
 

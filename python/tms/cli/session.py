@@ -83,8 +83,9 @@ class Session:
         except (click.UsageError, TMSError):  # another error is being told of
             return "tms"
 
-    def bus(self, create: bool = False) -> "tms.Bus":
-        """The log that is meant, opened; a data directory is made by who begins one."""
+    def bus(self, create: bool = False, outage_s: float | None = 0) -> "tms.Bus":
+        """The log that is meant, opened; a data directory is made by who begins one. What reads on
+        and on survives an outage of `outage_s`, without end if None."""
         import tms
 
         url, data = self.target()
@@ -92,7 +93,13 @@ class Session:
             return self.embedded(data or Path(), create)
         tls = self.tls()
         urls = answering(tms.instances_at(url, tls), tls)
-        return tms.connect(urls, token=self.token(), ca=self.trusted(), cert=self.own_certificate())
+        return tms.connect(
+            urls,
+            outage_s=outage_s,
+            token=self.token(),
+            ca=self.trusted(),
+            cert=self.own_certificate(),
+        )
 
     def transport(self) -> "HttpTransport":
         """The service that is meant. Raises `ConfigError` for a data directory."""

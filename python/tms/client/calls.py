@@ -2,11 +2,13 @@
 
 from collections import deque
 from collections.abc import Mapping
+from threading import Event
 from typing import Protocol
 from weakref import WeakSet
 
 from tms.api.access import AccessApi
-from tms.api.operations import QueuesApi, TransactionsApi
+from tms.api.operations import TransactionsApi
+from tms.api.queue_operations import QueuesApi
 from tms.block import Compression
 from tms.client.batching import KnownTopic
 from tms.client.cursor import Page, asks, page, page_of
@@ -18,6 +20,7 @@ from tms.clock import Clock
 from tms.model.position import Position
 from tms.model.quantity import Duration, timeout
 from tms.model.topic import TopicName
+from tms.retrying import Outage
 
 
 class Closing(Protocol):
@@ -35,11 +38,13 @@ class BusCalls:
         publishing: PublishMemory,
         clock: Clock,
         timeout_s: float,
+        outage_s: float | None,
     ) -> None:
         self._transport = transport
         self._publishing = publishing
         self._clock = clock
         self._timeout_s = timeout_s
+        self._outage_s = outage_s
         self._open: WeakSet[Closing] = WeakSet()  # producers, consumers and views to close
         self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 
@@ -74,6 +79,11 @@ class BusCalls:
         """How blocks under this numbering are appended to a topic. Raises `Invalid`."""
         limit_s = timeout(timeout_s, self._timeout_s)
         return Delivery(name, numbering, as_durability(durability), compression, limit_s)
+
+    def outage(self, name: str) -> Outage:
+        """How something that reads or works on and on survives outages; its name for the log."""
+        local = not hasattr(self._transport, "open_channel")
+        return Outage(name, self._outage_s, Event(), local)
 
     def refresh_topic(self, topic: str) -> KnownTopic:
         """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""

@@ -5,7 +5,7 @@ Invariants
 
 * Every call has a time-out: `timeout_s`, given when the bus is made or with the call.
 * Retriable errors are met with repetitions within that time; a repetition never stores a message
-  twice.
+  twice. What reads on and on goes on repeating for `outage_s`, without end if None.
 * How many partitions a topic has is remembered for a minute at most, and looked up again when that
   proves wrong.
 """
@@ -20,7 +20,7 @@ from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, Expect, Headers, KnownTopic
 from tms.client.coalescing import Coalescing
 from tms.client.committed import CommittedPositions
-from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings
+from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings, consumer_name
 from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
 from tms.client.delayed import DelayedCalls
 from tms.client.delivery import Numbering, Unacknowledged, deliver
@@ -58,11 +58,12 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         transport: LocalTransport | RemoteTransport,
         *,
         timeout_s: float = TIMEOUT_S,
+        outage_s: float | None = 0,
         clock: Clock | None = None,
         place: str = "",
     ) -> None:
         clock = clock or SystemClock()
-        super().__init__(transport, PublishMemory(clock), clock, timeout_s)
+        super().__init__(transport, PublishMemory(clock), clock, timeout_s, outage_s)
         self._place = place
         self._closed = False
         self._coalescing = Coalescing(
@@ -227,13 +228,13 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        committed = CommittedPositions(name, group, self._transport.groups.move)
+        committed = CommittedPositions(name, group, self._transport.groups)
         known = committed if options is None else None
         positions = self.starts(topic, start, partitions, known)
         cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
-        settings = ConsumerSettings.of(
-            wait_s, bytes_max, timeout(timeout_s, self._timeout_s), isolation
-        )
+        limit_s = timeout(timeout_s, self._timeout_s)
+        outage = self.outage(consumer_name(name, group))
+        settings = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
         place = (name, open_channel(self._transport), cursor, self._clock, settings, committed)
         if options is None:
             consumer = Consumer(*place)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tms.errors import Invalid
+from tms.api.operations import GroupsApi
+from tms.errors import Conflict, Invalid, TMSError
 from tms.model.position import Position, PositionKind
 from tms.model.topic import TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey
@@ -25,19 +26,18 @@ class CommittedPositions:
 
     Of a member of the group `owners` says what makes its changes count, and `owed` has those that
     it did not make before it lost the partition: they fail, and everything that goes with them.
-    `by_itself` says why nothing is to be acknowledged, if so. `move` moves positions in the
-    service, all or none.
+    `by_itself` says why nothing is to be acknowledged, if so.
     """
 
     def __init__(
         self,
         name: TopicName,
         group: str,
-        move: Callable[[Sequence[PositionChange]], None],
+        port: GroupsApi,
     ) -> None:
         self.group = group
-        self.move = move
         self.name = name
+        self._port = port
         self._positions: dict[int, str] = {}
         self.owners: dict[int, Owner] = {}
         self.owed: dict[int, PositionChange] = {}
@@ -76,6 +76,29 @@ class CommittedPositions:
             for partition, position in to.items()
             if position.kind in kinds and self._positions.get(partition) != str(position)
         ]
+
+    def move(self, changes: Sequence[PositionChange]) -> Callable[[], None]:
+        """A call that moves positions in the service, all or none, and may be made again when it
+        has failed: one whose answer was lost may have moved them. It raises `Conflict` when others
+        have moved them, `Fenced` when the partitions are others'."""
+        unsure = False
+
+        def attempt() -> None:
+            nonlocal unsure
+            try:
+                self._port.move(changes)
+            except Conflict:
+                if not (unsure and self._stands_there(changes)):
+                    raise
+            except TMSError as error:
+                unsure = unsure or error.retriable
+                raise
+
+        return attempt
+
+    def _stands_there(self, changes: Iterable[PositionChange]) -> bool:
+        stored = self._port.positions(self.name, self.group)
+        return all(stored.get(one.key.partition) == one.position for one in changes)
 
     def known(self, partition: int) -> str:
         """The position that the group is known to have; "" for none."""

@@ -6,8 +6,8 @@ The next fetch is under way while the caller works on the batches of the last on
 answers of `bytes_max` are in memory, and the buffer of a third.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.client.committed import CommittedPositions
@@ -15,19 +15,20 @@ from tms.client.cursor import Batch, Cursor
 from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.clock import Clock
-from tms.errors import Closed, TimedOut, TMSError
+from tms.errors import TimedOut, TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.snapshot import View, as_view
 from tms.model.topic import TopicName
-from tms.retrying import retrying
+from tms.retrying import Outage, retrying
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
 
+T = TypeVar("T")
 FETCH_BYTES = 4 << 20
 WAIT_S = 1.0
 SHOWN = 4  # partitions of a repr
@@ -35,26 +36,34 @@ SHOWN = 4  # partitions of a repr
 
 class ConsumerSettings(NamedTuple):
     """How a consumer fetches: how long it waits for the first message and for an answer, how much
-    it takes at once, and what it is shown of transactions."""
+    it takes at once, what it is shown of transactions, and how it survives outages."""
 
     wait_s: float
     bytes_max: int
     timeout_s: float
     isolation: View
+    outage: Outage
 
     @classmethod
-    def of(cls, wait_s: Duration, bytes_max: int, timeout_s: float, isolation: str | bytes) -> Self:
+    def of(
+        cls,
+        wait_s: Duration,
+        bytes_max: int,
+        timeout_s: float,
+        isolation: str | bytes,
+        outage: Outage,
+    ) -> Self:
         """What a caller gave. Raises `Invalid`."""
         waiting_s = seconds("wait_s", wait_s)
         whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
-        return cls(waiting_s, bytes_max, timeout_s, as_view(isolation))
+        return cls(waiting_s, bytes_max, timeout_s, as_view(isolation), outage)
 
 
 class Consumer:
     """Reads one topic; made by `Bus.consumer`. Iterate over it for messages, or over `batches()`.
 
-    A new iteration goes on where the last one was left. For one thread; only `close` may be called
-    from another one.
+    A new iteration goes on where the last one was left. Iterating and `ack` go on by themselves
+    when the service was away. For one thread; only `close` may be called from another one.
     """
 
     def __init__(
@@ -115,12 +124,13 @@ class Consumer:
         """Move the group's position behind what was handed out. Raises `Conflict` when another
         consumer of the group has moved it. Within a transaction: `Transaction.ack`."""
         moved = self.committed.behind(self.positions())
-        self.committed.move(moved.changes)
+        self._survive(self.committed.move(moved.changes))
         moved.done()
 
     def close(self) -> None:
         """End the iteration, also one that waits in another thread. A second call does nothing."""
         self._closed = True
+        self._settings.outage.ended.set()
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -140,7 +150,7 @@ class Consumer:
                     ahead = self._begin()
                 yield from batches
                 self._cursor.settle()
-        except Closed:
+        except TMSError:
             if not self._closed:
                 raise
         finally:
@@ -181,7 +191,18 @@ class Consumer:
                 self._channel.reset()
                 raise
 
-        return retrying(attempt, self._clock, self._settings.timeout_s)
+        settings = self._settings
+        return retrying(attempt, self._clock, settings.timeout_s, outage=settings.outage)
+
+    def _survive(self, call: Callable[[], T]) -> T:
+        """What the call, which has a time-out of its own, gives once the service is there."""
+        settings = self._settings
+        return retrying(lambda _: call(), self._clock, settings.timeout_s, outage=settings.outage)
+
+
+def consumer_name(name: TopicName, group: str) -> str:
+    """The consumer as a log names it."""
+    return f"consumer of {name}{f' for {group}' if group else ''}"
 
 
 def consumer_text(

@@ -6,7 +6,6 @@ part comes to those who are left.
 """
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from tms.client.consumer import Consumer
 from tms.client.cursor import Batch
 from tms.client.member import LOOK_S, Member
 from tms.client.transport import PendingAnswer
-from tms.errors import Closed
+from tms.errors import Closed, TMSError
 from tms.model.message import Fetched, Message
 
 
@@ -26,7 +25,6 @@ class MemberConsumer(Consumer):
         self._wait_s = min(self._wait_s, LOOK_S)
         self._member = member
         self._ahead: PendingAnswer[Fetched] | None = None
-        self._ended = threading.Event()
 
     def __iter__(self) -> Iterator[Message]:
         """See `Consumer`."""
@@ -60,7 +58,7 @@ class MemberConsumer(Consumer):
         """Commit what was handled, if the consumer does that by itself, leave the group, and end
         the iteration, also one that waits in another thread. A second call does nothing."""
         self._closed = True
-        self._ended.set()
+        self._settings.outage.ended.set()
         try:
             self._member.close()
         finally:
@@ -84,40 +82,45 @@ class MemberConsumer(Consumer):
                 if member.due:
                     self._tend()
                 if not cursor.asks:
-                    self._ended.wait(member.pause_s)
+                    self._settings.outage.ended.wait(member.pause_s)
                     continue
                 ahead, self._ahead = self._ahead, None
                 batches = cursor.accept(self._answer(ahead))
                 if cursor.asks:
                     self._ahead = self._begin()
-                self._drop_touched(member.claim(batches))
+                member.waiting.extend(batches)
+                self._survive(member.claim)
+                self._drop_touched()
                 while member.waiting:
                     yield member.waiting.popleft()
                 cursor.settle()
             done = True
-        except Closed:
+        except TMSError:
             if not self._closed:
                 raise
         finally:
             self._drop_ahead()
             if cursor.stop_at_end and not done:
                 member.abandon()
-        if cursor.stop_at_end:
+        if cursor.stop_at_end and not self._closed:
+            self._survive(member.commit)
             member.finish()
 
     def _is_complete(self) -> bool:
         """Whether everything was read that had to be."""
         if not self._cursor.stop_at_end:
             return False
-        complete, touched = self._member.is_complete()
-        self._drop_touched(touched)
+        complete = self._survive(self._member.is_complete)
+        self._drop_touched()
         return complete
 
     def _tend(self) -> set[int]:
-        return self._drop_touched(self._member.tend())
+        self._survive(self._member.tend)
+        return self._drop_touched()
 
-    def _drop_touched(self, touched: set[int]) -> set[int]:
-        """Of these partitions the messages that are on their way may be void."""
+    def _drop_touched(self) -> set[int]:
+        """Partitions of which messages that are on their way may be void."""
+        touched = self._member.take_touched()
         if touched:
             self._drop_ahead()
         return touched

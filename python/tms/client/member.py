@@ -9,6 +9,8 @@ heartbeat: a member that handles one message for longer than its session has los
 Invariants
 
 * Of a partition that was lost, or is to be let go, nothing more is handed out.
+* A call that fails because the service is away may be made again: what it has learned up to then,
+  such as that a partition is lost, is in `touched`.
 * A position is moved only while the partition is this member's; the service refuses everything
   else (`Fenced`).
 * What was handed out of a partition and not acknowledged before it was lost is owed: the next
@@ -20,7 +22,7 @@ Invariants
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tms import forks
 from tms.client.committed import CommittedPositions
@@ -78,6 +80,7 @@ class Member:
         self._look_at_s = self._commit_at_s = 0.0
         self._told = GroupStanding(0, {}, frozenset(), 0)
         self._joined = False
+        self._touched: set[int] = set()  # what is in hand of these is void
         self.out: Message | Batch | None = None  # handed out, and the next was not asked for
         self.waiting: deque[Batch] = deque()  # fetched, not handed out
 
@@ -111,57 +114,62 @@ class Member:
         """How long until then."""
         return max(0.0, self._look_at_s - self._clock.monotonic_s())
 
-    def is_complete(self) -> tuple[bool, set[int]]:
-        """Whether everything was read that had to be, of a member that reads up to the end; and
-        what `tend` says, which this may call."""
-        looked, touched = self.due, set[int]()
-        if looked:
-            touched = self.tend()
+    def is_complete(self) -> bool:
+        """Whether everything was read that had to be, of a member that reads up to the end; this
+        may `tend`."""
+        if looked := self.due:
+            self.tend()
         if self.cursor.asks:
             self.reading = True
-            return False, touched
+            return False
         if self.reading or not looked:
             self.reading = False
-            touched = touched | self.tend()
+            self.tend()
         coming = self._told.coming or self._told.reading
-        return not self.cursor.asks and (bool(self._releasing) or not coming), touched
+        return not self.cursor.asks and (bool(self._releasing) or not coming)
 
-    def tend(self) -> set[int]:
-        """Commit if it is time, and look; partitions of which messages that are not handed out yet
-        are void."""
-        return self._forget(self._tend())
-
-    def _forget(self, touched: set[int]) -> set[int]:
-        """Messages in hand of these partitions are void."""
-        if touched:
-            self.waiting = deque(b for b in self.waiting if b.partition not in touched)
-            self.cursor.unsettle(touched)
+    def take_touched(self) -> set[int]:
+        """Partitions of which messages that were on their way are void."""
+        touched, self._touched = self._touched, set()
         return touched
 
-    def _tend(self) -> set[int]:
+    def tend(self) -> None:
+        """Commit if it is time, and look."""
+        try:
+            self._tend()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        """What is in hand of touched partitions is void."""
+        if self._touched:
+            self.waiting = deque(b for b in self.waiting if b.partition not in self._touched)
+            self.cursor.unsettle(self._touched)
+
+    def _tend(self) -> None:
         while self._leavers:
             with contextlib.suppress(TMSError, IndexError):  # another thread was faster
                 self._leavers.popleft().finish()
         with self._lock:
             if self._closed:
-                return set()
-            touched = self._give_up_inherited()
+                return
+            self._give_up_inherited()
             if self._clock.monotonic_s() >= self._commit_at_s:
-                touched |= self._commit()
+                self._commit()
             while True:
-                self._learn(self._poll(), touched)
-                if not self._let_go(touched):
-                    return touched
+                self._learn(self._poll())
+                if not self._let_go():
+                    return
 
-    def _give_up_inherited(self) -> set[int]:
+    def _give_up_inherited(self) -> None:
         """Partitions that the parent reads: a child begins where the group stands."""
         if not self._inherited:
-            return set()
+            return
         self._inherited = False
         inherited = set(self.cursor.positions())
+        self._touched |= inherited
         for partition in inherited:
             self.cursor.take(partition)
-        return inherited
 
     def _poll(self) -> GroupStanding:
         self._joined = True
@@ -178,8 +186,10 @@ class Member:
         self._look_at_s = self._clock.monotonic_s() + pause_s
         return told
 
-    def _learn(self, told: GroupStanding, touched: set[int]) -> None:
+    def _learn(self, told: GroupStanding) -> set[int]:
+        """Do what the service said; the partitions that are touched by it."""
         lost = [p for p, epoch in self._holding.items() if told.partitions.get(p) != epoch]
+        self._touched.update(lost)
         for partition in lost:
             self._lose(partition)
         if lost:
@@ -202,7 +212,9 @@ class Member:
             self.cursor.pause(partition)
         if wanted:
             self.options.on_revoked(wanted)
-        touched.update(lost, given, kept, wanted, self.cursor.keep(self._holding))
+        touched = {*lost, *given, *kept, *wanted, *self.cursor.keep(self._holding)}
+        self._touched |= touched
+        return touched
 
     def _take(self, partition: int, epoch: int, stored: Position | None) -> None:
         """Begin where the group stands; where this one was, if it stood there already."""
@@ -222,16 +234,16 @@ class Member:
         for places in (self._holding, self._committed.owners, self._releasing):
             places.pop(partition, None)
 
-    def _let_go(self, touched: set[int]) -> bool:
+    def _let_go(self) -> bool:
         """Let go of what is acknowledged, or has kept others waiting for too long; whether there
         was something."""
         if not self._releasing:
             return False
-        touched |= self._commit()
+        self._commit()
         now_s = self._clock.monotonic_s()
         handed = self.cursor.positions()
         if self.options.delivery is DeliveryMode.AT_MOST_ONCE:
-            touched |= self._move({p: handed[p] for p in self._releasing}, _ANY)
+            self._move({p: handed[p] for p in self._releasing}, _ANY)
         ready = [
             partition
             for partition, since_s in self._releasing.items()
@@ -258,15 +270,18 @@ class Member:
         modes = (DeliveryMode.AT_MOST_ONCE, DeliveryMode.AT_LEAST_ONCE)
         return self.options.delivery in modes
 
-    def claim(self, batches: Sequence[Batch]) -> set[int]:
-        """These are to be handed out. With at-most-once the group moves behind them before that;
-        partitions of which they are void."""
-        self.waiting.extend(batches)
+    def claim(self) -> None:
+        """What is waiting is to be handed out. With at-most-once the group moves behind it before
+        that."""
         if self.options.delivery is not DeliveryMode.AT_MOST_ONCE:
-            return set()
-        ends = {batch.partition: Position.after(batch.last_id) for batch in batches}
+            return
+        ends = {batch.partition: Position.after(batch.last_id) for batch in self.waiting}
         with self._lock:
-            return self._forget(self._move(ends) | (ends.keys() - self._holding.keys()))
+            try:
+                self._move(ends)
+            finally:
+                self._touched |= ends.keys() - self._holding.keys()
+                self._forget()
 
     def handled(self) -> dict[int, Position]:
         """Behind what was handed out, but for the last, if no other was asked for since."""
@@ -277,17 +292,19 @@ class Member:
             positions[out.partition] = Position.at(out.id)
         return positions
 
-    def _commit(self) -> set[int]:
-        """With at-least-once: move the group behind what was handled; partitions of which what is
-        in hand is void."""
+    def commit(self) -> None:
+        """With at-least-once: move the group behind what was handled."""
+        with self._lock:
+            self._commit()
+
+    def _commit(self) -> None:
         self._commit_at_s = self._clock.monotonic_s() + COMMIT_S
-        if self.options.delivery is not DeliveryMode.AT_LEAST_ONCE:
-            return set()
-        return self._move(self.handled(), (PositionKind.AFTER, PositionKind.ID))
+        if self.options.delivery is DeliveryMode.AT_LEAST_ONCE:
+            self._move(self.handled(), (PositionKind.AFTER, PositionKind.ID))
 
     def _move(
         self, to: Mapping[int, Position], kinds: Collection[PositionKind] = (PositionKind.AFTER,)
-    ) -> set[int]:
+    ) -> None:
         """Move the group to these positions as far as this member may. In partitions that it has
         lost, or that were moved by hand, it goes on at the group's position."""
         void: set[int] = set()
@@ -301,22 +318,24 @@ class Member:
             except Fenced:
                 if not left:
                     raise
-                self._learn(self._poll(), void)
+                void |= self._learn(self._poll())
             except Conflict:
                 if not left:
                     raise
                 void.update(self._go_where_the_group_stands(changes))
+                self._touched |= void
             else:
                 self._committed.note(changes)
                 break
-        return void
 
     def _go_where_the_group_stands(self, changes: Iterable[PositionChange]) -> list[int]:
         stored = self._groups.positions(self._topic, self._group)
         moved = []
-        for partition in (change.key.partition for change in changes):
+        for partition, there in ((change.key.partition, change.position) for change in changes):
             position = stored.get(partition)
-            if self._committed.known(partition) != _text(position):
+            if position == there:  # by a call whose answer was lost
+                self._committed.know(partition, position)
+            elif self._committed.known(partition) != _text(position):
                 self._committed.know(partition, position)
                 start = self._starts.get(partition, Position.earliest())
                 self.cursor.give(partition, position or start)

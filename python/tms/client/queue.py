@@ -16,38 +16,60 @@ Invariants
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Unpack
+from typing import NamedTuple, TypeVar, Unpack, overload
 
-from tms.api.operations import QueuesApi
+from tms.api.queue_operations import QueuesApi
 from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
 from tms.block import MESSAGES_MAX
 from tms.block.received import Delivered, Received
 from tms.client.calls import BusCalls
 from tms.client.leases import HeldMessage, Leases, Pace
+from tms.client.worker import DRAIN_S, Handler, Worker, WorkerOptions
 from tms.clock import Clock
-from tms.errors import Fenced, Invalid, QueueNotFound, TMSError
+from tms.errors import Fenced, Invalid, QueueNotFound, TMSError, TopicNotFound
+from tms.model.message import Message
+from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import (
     DELAY_S_MAX,
     LEASE_S_MAX,
     LEASE_S_MIN,
+    PEEK_MAX,
     RECEIVE_BYTES,
     RECEIVE_MAX,
+    QueuedMessage,
     QueueInfo,
     QueueOptions,
     QueueSettings,
     Settlement,
     Token,
     TokenResult,
+    dead_origin,
+    error_text,
     in_seconds,
     join_tokens,
+    redrive_group,
 )
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
+from tms.retrying import Outage, retrying
 
+T = TypeVar("T")
 Messages = Delivered | Received | str | Iterable[Delivered | str]
 Ahead = deque[tuple[Delivered, HeldMessage]]  # messages that are leased, and not handled yet
 WAIT_S = 20.0  # of an iteration, before it asks again
+
+
+class QueuePatience(NamedTuple):
+    """How long a queue repeats a call, and how its loops survive outages."""
+
+    clock: Clock
+    timeout_s: float
+    outage: Outage
+
+    def survive(self, call: Callable[[], T]) -> T:
+        """What the call, which has a time-out of its own, gives once the service is there."""
+        return retrying(lambda _: call(), self.clock, self.timeout_s, outage=self.outage)
 
 
 class Queue:
@@ -59,14 +81,14 @@ class Queue:
         name: TopicName,
         group: str,
         settings: QueueSettings,
-        clock: Clock,
+        patience: QueuePatience,
     ) -> None:
         self._port = port
         self.group = group
         self.name = name
         self.settings = settings
-        self.clock = clock
-        self.leases = Leases(self._extend_kept, lambda: self.settings.lease_s, clock)
+        self.patience = patience
+        self.leases = Leases(self._extend_kept, lambda: self.settings.lease_s, patience.clock)
 
     @property
     def topic(self) -> str:
@@ -92,13 +114,20 @@ class Queue:
         wait_s = check_receive(limit, wait_s, bytes_max)
         return self._port().receive(self.name, self.group, limit, wait_s, bytes_max)
 
+    def peek(self, limit: int = 10) -> list[QueuedMessage]:
+        """Up to `limit` messages that are not settled, up to 1,000 and about 4 MiB of them, without
+        leasing them: first those that were delivered before, with how they stand."""
+        whole("limit", limit, 1, PEEK_MAX)
+        return self._port().peek(self.name, self.group, limit)
+
     def __iter__(self) -> Iterator[Delivered]:
         """Messages without end; each is to be acknowledged before the next one. Its lease lasts for
         as long as that takes, and no more are leased ahead than are handled in a second. Raises
-        `Fenced` when the lease of a message was lost and its handler has not settled it."""
+        `Fenced` when the lease of a message was lost and its handler has not settled it. When the
+        service was away it goes on by itself."""
         pace = Pace(self.settings.lease_s, self.settings.deliveries_max)
         while True:
-            messages = self.receive(pace.limit, WAIT_S)
+            messages = self.patience.survive(lambda: self.receive(pace.limit, WAIT_S))
             with leased(self, messages) as ahead:
                 try:
                     yield from handled(self, ahead, pace)
@@ -109,22 +138,47 @@ class Queue:
 
     @contextmanager
     def settling(self, message: Delivered) -> Iterator[Delivered]:
-        """Ack a message when the block ends; nack it, with the queue's back-off, when
-        it raises; neither if the block has done so, or handed it to a transaction. Its lease lasts
-        while the block runs. Raises `Fenced` when it was lost all the same: then the message is
-        handled elsewhere, too."""
+        """Ack a message when the block ends; nack it, with the queue's back-off and the error as
+        the cause, when it raises; neither if the block has done so, or handed it to a transaction.
+        Its lease lasts while the block runs. An ack waits for a service that is away. Raises
+        `Fenced` when the lease was lost all the same: then the message is handled elsewhere, too.
+        """
         (kept,) = self.leases.keep((message,))
         try:
             yield message
         except BaseException as error:
-            if not kept.settled and self.nack(message).fenced:
+            if not kept.settled and self.nack(message, cause=error_text(error)).fenced:
                 error.add_note(lease_lost(self, message).message)
             raise
         else:
-            if not kept.settled and self.ack(message).fenced:
+            if not kept.settled and self.patience.survive(lambda: self.ack(message)).fenced:
                 raise lease_lost(self, message)
         finally:
             self.leases.release(kept)
+
+    @overload
+    def worker(
+        self, handler: Handler, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> Worker: ...
+
+    @overload
+    def worker(
+        self, handler: None = None, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> Callable[[Handler], Worker]: ...
+
+    def worker(
+        self,
+        handler: Handler | None = None,
+        *,
+        concurrency: int = 1,
+        drain_s: Duration = DRAIN_S,
+    ) -> Worker | Callable[[Handler], Worker]:
+        """A worker that hands messages to a function, up to `concurrency` at once, each in a
+        thread; as a decorator without the function. `drain_s` is what its handlers have to finish
+        once it is to stop. Raises `Invalid`."""
+        if handler is None:
+            return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
+        return Worker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     # -- what became of them -----------------------------------------------------------------------
 
@@ -135,14 +189,16 @@ class Queue:
         with self.leases.settling(tokens):
             return self._port().ack(self.name, self.group, tokens)
 
-    def nack(self, messages: Messages, delay_s: Duration | None = None) -> TokenResult:
+    def nack(
+        self, messages: Messages, delay_s: Duration | None = None, cause: str = ""
+    ) -> TokenResult:
         """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
-        a message whose last delivery that was goes to the dead letters."""
+        a message whose last delivery that was goes to the dead letters, with this cause."""
         tokens = tokens_of(messages)
         if delay_s is not None:
             delay_s = seconds("delay_s", delay_s, 0, DELAY_S_MAX)
         with self.leases.settling(tokens):
-            return self._port().nack(self.name, self.group, tokens, delay_s)
+            return self._port().nack(self.name, self.group, tokens, delay_s, cause)
 
     def extend(self, messages: Messages, lease_s: Duration | None = None) -> TokenResult:
         """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
@@ -190,8 +246,39 @@ class Queue:
         self._port().delete(self.name, self.group)
 
 
+class DeadLetter(NamedTuple):
+    """A dead letter, why it is one, after how many deliveries, and where it was in the topic of its
+    queue: partition, offset and id."""
+
+    message: Message
+    cause: str
+    deliveries: int
+    partition: int
+    offset: int
+    id: str
+
+
 class QueueCalls(BusCalls):
     """The part of a bus that makes and lists queues. Thread-safe."""
+
+    def dead_letters(self, topic: str, *, group: str) -> Iterator[DeadLetter]:
+        """The dead letters of a queue that were not moved back, the oldest of each partition first,
+        up to the end. Raises `TopicNotFound`, `QueueNotFound`."""
+        name = TopicName.parse(topic)
+        letters = self._transport.queues.describe(name, check_group(group)).dead_letter
+        try:
+            partitions = len(self._transport.describe_topic(letters).partition_infos)
+        except TopicNotFound:  # it is made for the first one
+            return
+        redriven = self._transport.groups.positions(letters, redrive_group(group, name))
+        positions = dict.fromkeys(range(partitions), Position.earliest()) | dict(redriven)
+        ended = False
+        while not ended:
+            page = self._fetch(letters, positions, RECEIVE_BYTES, 0)
+            for message in page.messages():
+                if origin := dead_origin(message.headers, name, group):
+                    yield DeadLetter(message, *origin)
+            positions, ended = page.next, page.ended
 
     def queue(self, topic: str, *, group: str, **settings: Unpack[QueueOptions]) -> Queue:
         """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of
@@ -205,7 +292,9 @@ class QueueCalls(BusCalls):
                 info = port.describe(name, group)
         if info is None:
             info = port.declare(name, group, QueueSettings.of(in_seconds(settings)))
-        return Queue(lambda: self._transport.queues, name, group, info.settings, self._clock)
+        outage = self.outage(f"queue {group} of {name}")
+        patience = QueuePatience(self._clock, self._timeout_s, outage)
+        return Queue(lambda: self._transport.queues, name, group, info.settings, patience)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of a topic, by name. Raises `TopicNotFound`."""
@@ -234,7 +323,7 @@ def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None
     """Messages one by one, each until the next is asked for. Raises `Fenced`."""
     while ahead:
         message, kept = ahead.popleft()
-        began_s = queue.clock.monotonic_s()
+        began_s = queue.patience.clock.monotonic_s()
         try:
             if kept.lost:  # others have it
                 continue
@@ -243,7 +332,7 @@ def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None
             queue.leases.release(kept)
         if kept.lost and not kept.settled:
             raise lease_lost(queue, message)
-        pace.took(queue.clock.monotonic_s() - began_s)
+        pace.took(queue.patience.clock.monotonic_s() - began_s)
 
 
 def unhandled(ahead: Ahead) -> list[Delivered]:

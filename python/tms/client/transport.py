@@ -13,10 +13,10 @@ from tms.api.access import AccessApi
 from tms.api.operations import (
     DelayedApi,
     GroupsApi,
-    QueuesApi,
     TopicsApi,
     TransactionsApi,
 )
+from tms.api.queue_operations import QueuesApi
 from tms.errors import Closed
 from tms.model.filter import Filter
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition

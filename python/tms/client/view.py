@@ -34,12 +34,11 @@ from tms.model.message import NOTHING, Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.model.quantity import Duration, timeout
 from tms.model.topic import TopicName
-from tms.retrying import retrying
+from tms.retrying import Outage, retrying
 
 V = TypeVar("V")
 FETCH_BYTES = 4 << 20
 WAIT_S = 5.0
-_PAUSE_S = 0.5  # after a service was away for longer than a call is repeated
 
 
 class Current(NamedTuple, Generic[V]):
@@ -56,6 +55,13 @@ class ViewFold(NamedTuple, Generic[V]):
     on_change: Callable[[bytes, V | None], None] | None
 
 
+class ViewPatience(NamedTuple):
+    """How long a view repeats a call, and how its thread survives outages."""
+
+    timeout_s: float
+    outage: Outage
+
+
 class View(Mapping[bytes, V]):
     """A mapping of keys to what their messages have come to; made by `Bus.view`. Thread-safe. Close
     it, or use it as a context manager.
@@ -69,14 +75,14 @@ class View(Mapping[bytes, V]):
         transport: LocalTransport | RemoteTransport,
         known: Callable[[], KnownTopic],
         clock: Clock,
-        timeout_s: float,
+        patience: ViewPatience,
         fold: ViewFold[V],
     ) -> None:
         self._name = name
         self._transport = transport
         self._known = known
         self._clock = clock
-        self._timeout_s = timeout_s
+        self._timeout_s, self._outage = patience
         self._on_change = fold.on_change
         self._state: ViewState[V] = ViewState(fold.apply)
         self._generation = 0
@@ -84,7 +90,7 @@ class View(Mapping[bytes, V]):
         self._error: TMSError | None = None
         self._channel: Channel | None = None
         self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
+        self._closed = self._outage.ended
         self._rounds = count()
 
     # --- reading ----------------------------------------------------------------------------------
@@ -290,37 +296,34 @@ class View(Mapping[bytes, V]):
                 raise
 
     def _run(self) -> None:
-        while not self._closed.is_set():
-            try:
-                self._grow()
-                turns = self._asks()
-                turn = turns[next(self._rounds) % len(turns)]
-                self._take(turn, self._await(turn, WAIT_S / len(turns)))
-            except TMSError as error:
-                if self._closed.is_set():
-                    return
-                if not error.retriable:
-                    self._error = error
-                    return
-                self._closed.wait(_PAUSE_S)
-            except Exception:  # is known already, see `_take`
-                return
+        try:
+            while not self._closed.is_set():
+                turn, fetched = retrying(
+                    self._next, self._clock, self._timeout_s, outage=self._outage
+                )
+                self._take(turn, fetched)
+        except TMSError as error:
+            if not self._closed.is_set():
+                self._error = error
+        except Exception:  # is known already, see `_take`
+            return
 
-    def _await(self, turn: list[PartitionPosition], wait_s: float) -> Fetched:
+    def _next(self, left_s: float) -> tuple[list[PartitionPosition], Fetched]:
+        """What to ask next, and its answer."""
         channel = self._channel
         assert channel is not None, "follow has not begun"
-
-        def attempt(left_s: float) -> Fetched:
-            pending = channel.begin_fetch(FetchRequest(self._name, turn, FETCH_BYTES, wait_s))
-            try:
-                return pending.result(wait_s + left_s)
-            except Closed:
-                raise
-            except TMSError:
-                channel.reset()
-                raise
-
-        return retrying(attempt, self._clock, self._timeout_s)
+        self._grow()
+        turns = self._asks()
+        turn = turns[next(self._rounds) % len(turns)]
+        wait_s = WAIT_S / len(turns)
+        pending = channel.begin_fetch(FetchRequest(self._name, turn, FETCH_BYTES, wait_s))
+        try:
+            return turn, pending.result(wait_s + left_s)
+        except Closed:
+            raise
+        except TMSError:
+            channel.reset()
+            raise
 
 
 class ViewCalls(BusCalls):
@@ -372,12 +375,14 @@ class ViewCalls(BusCalls):
         for name, function in (("apply", apply), ("on_change", on_change)):
             if function is not None and not callable(function):
                 raise Invalid(f"{name} is a function, got {function!r:.80}.", field=name)
+        parsed = TopicName.parse(topic)
+        limit_s = timeout(timeout_s, self._timeout_s)
         made: View[V] = View(
-            TopicName.parse(topic),
+            parsed,
             self._transport,
             lambda: self._publishing.known(topic) or self.refresh_topic(topic),
             self._clock,
-            timeout(timeout_s, self._timeout_s),
+            ViewPatience(limit_s, self.outage(f"view of {parsed}")),
             ViewFold(apply, on_change),
         )
         made.load(at, snapshot)

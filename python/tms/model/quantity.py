@@ -40,6 +40,11 @@ def timeout(value: Duration | None, default_s: float) -> float:
     return default_s if value is None else seconds("timeout_s", value)
 
 
+def outage(value: Duration | None) -> float | None:
+    """How long an outage is survived, in seconds; None: without end. Raises `Invalid`."""
+    return None if value is None else seconds("outage_s", value)
+
+
 def milliseconds(field: str, value: Duration, low: float = 0, high: float = 1e15) -> float:
     """The duration in ms, which a number is in as well. Raises `Invalid`."""
     return _in_unit(field, value, "ms", low, high)

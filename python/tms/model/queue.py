@@ -17,9 +17,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Annotated, NamedTuple, TypedDict
 
 from tms.errors import Conflict, Invalid
+from tms.model.ids import MessageId
 from tms.model.message import MESSAGES_MAX
 from tms.model.position import POSITION, Position
 from tms.model.quantity import Duration, seconds, whole
@@ -28,6 +30,7 @@ from tms.model.topic import TOPIC_NAME, Durability, TopicName, parse_durability
 
 DEAD_PREFIX = "tms-dead-"  # of the headers of dead letters
 DEAD_ORIGIN, DEAD_GROUP = DEAD_PREFIX + "origin", DEAD_PREFIX + "group"
+DEAD_CAUSE, DEAD_DELIVERIES = DEAD_PREFIX + "cause", DEAD_PREFIX + "deliveries"
 LEASE_S_MIN, LEASE_S_MAX = 0.001, 12 * 3_600.0
 DELAY_S_MAX = 12 * 3_600.0
 DELIVERIES_MAX = 255
@@ -36,6 +39,8 @@ RECEIVE_MAX = 10_000  # messages of one receive
 RECEIVE_BYTES = 4 << 20
 TOKENS_MAX = 100_000  # of one call
 CAUSE_CHARS_MAX = 1_000
+PEEK_MAX = 1_000  # messages of one look
+PEEK_BYTES = 4 << 20
 _NAME_CHARS_MAX = 255  # of a group
 ORDERS = ("", "key")
 _FIXED = ("ordered_by", "start")  # what has no meaning, or another one, later
@@ -281,6 +286,69 @@ def check_seconds(name: str, value: float, low: float, high: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
         raise Invalid(f"{name} is a number from {low:g} to {high:g}, got {value!r}.", field=name)
     return value
+
+
+class QueuedState(StrEnum):
+    """How a message of a queue stands."""
+
+    NEW = "new"  # never handed out
+    READY = "ready"  # to be delivered again at once
+    DELAYED = "delayed"  # later
+    LEASED = "leased"
+    BLOCKED = "blocked"  # behind an earlier one of its key
+    DYING = "dying"  # on its way to the dead letters
+
+
+class QueuedMessage(NamedTuple):
+    """A message of a queue as somebody sees it who does not lease it, delivered `deliveries` times
+    by now. `value` is None for a tombstone, `key` for a message without one."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: MessageId
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes]
+    deliveries: int
+    state: QueuedState
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was published, in ms since 1970-01-01T00:00Z."""
+        return self.id.time_ms
+
+
+class DeadOrigin(NamedTuple):
+    """Why a message is a dead letter, after how many deliveries, and where it comes from."""
+
+    cause: str
+    deliveries: int
+    partition: int
+    offset: int
+    id: str
+
+
+def dead_origin(headers: Mapping[str, bytes], topic: TopicName, group: str) -> DeadOrigin | None:
+    """What the headers of a dead letter of this queue say; None for one of another queue, with
+    which it may share the topic of its dead letters."""
+    partition = partition_of_origin(headers, topic, group)
+    rest = headers.get(DEAD_ORIGIN, b"").decode(errors="replace").split("/")
+    if partition is None or len(rest) != 4 or not rest[2].isdigit():
+        return None
+    deliveries = headers.get(DEAD_DELIVERIES, b"")
+    return DeadOrigin(
+        headers.get(DEAD_CAUSE, b"").decode(errors="replace"),
+        int(deliveries) if deliveries.isdigit() else 0,
+        partition,
+        int(rest[2]),
+        rest[3],
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """The cause of a dead letter whose handler has raised this."""
+    return f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX]
 
 
 def check_cause(cause: str) -> str:

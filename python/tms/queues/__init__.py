@@ -13,6 +13,7 @@ over the journal and the log
     replay        reading it
     reading       reading the log, on and on and single messages again
     delivering    taking messages for a worker
+    peeking       looking at messages without leasing them
     settling      messages that transactions settle
     dead_letters  messages that were delivered too often
     upkeep        what queues do by themselves: leases end, dead letters move

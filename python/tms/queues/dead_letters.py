@@ -24,6 +24,8 @@ from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.queue import (
+    DEAD_CAUSE,
+    DEAD_DELIVERIES,
     DEAD_GROUP,
     DEAD_ORIGIN,
     DEAD_PREFIX,
@@ -49,7 +51,6 @@ from tms.transactions.participants import OwnCommits, OwnPositions
 LETTERS, LETTER_BYTES = 1_000, 4 << 20
 COMMIT_TIMEOUT_S = 30.0
 _AT_ONCE = 16  # messages that are read together: each may be large
-CAUSE, DELIVERIES = DEAD_PREFIX + "cause", DEAD_PREFIX + "deliveries"
 _SETTINGS = TopicSettings(1, None, None, message_bytes_max=MESSAGE_BYTES_MAX)
 _log = EventLog(__name__)
 
@@ -172,8 +173,8 @@ class DeadLetters:
         name = f"{queue.topic.namespace}:{queue.topic.topic}"
         return {
             **headers,
-            CAUSE: queue.cause_of(token).encode(),
-            DELIVERIES: str(token.deliveries).encode(),
+            DEAD_CAUSE: queue.cause_of(token).encode(),
+            DEAD_DELIVERIES: str(token.deliveries).encode(),
             DEAD_ORIGIN: f"{name}/{token.partition}/{token.offset}/{id}".encode(),
             DEAD_GROUP: queue.group.encode(),
         }

@@ -370,12 +370,12 @@ class OpenQueue:
         return self._do(tokens, lambda state: state.settle(tokens), durability, remember=True)
 
     def nack(
-        self, tokens: Sequence[Token], delay_ms: int | None, durability: Durability
+        self, tokens: Sequence[Token], delay_ms: int | None, cause: str, durability: Durability
     ) -> TokenResult:
         """These are to be delivered again."""
         when_ms, random = self._clock.now_ms(), self._random
         return self._do(
-            tokens, lambda state: state.nack(tokens, delay_ms, when_ms, random), durability
+            tokens, lambda state: state.nack(tokens, delay_ms, cause, when_ms, random), durability
         )
 
     def extend(

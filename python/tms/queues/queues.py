@@ -16,8 +16,11 @@ from tms.model.queue import (
     DELAY_S_MAX,
     LEASE_S_MAX,
     LEASE_S_MIN,
+    PEEK_BYTES,
+    PEEK_MAX,
     RECEIVE_BYTES,
     RECEIVE_MAX,
+    QueuedMessage,
     QueueInfo,
     QueueSettings,
     TokenResult,
@@ -28,6 +31,7 @@ from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 from tms.queues.checks import check_dead_letter, differences, parsed
 from tms.queues.dead_letters import DeadLetters
+from tms.queues.peeking import peek
 from tms.queues.queue import OpenQueue
 from tms.queues.queue_shard import QueueShard
 from tms.queues.reading import readable_ends
@@ -180,6 +184,16 @@ class Queues:
             finally:
                 queue.waiters.remove(waiter, looked)
 
+    def peek(self, topic: TopicName, group: str, limit: int = 10) -> list[QueuedMessage]:
+        """Up to `limit` messages that are not settled, about 4 MiB of them, without leasing them:
+        first those that were delivered before. Raises `QueueNotFound`, `Invalid`."""
+        if not 1 <= limit <= PEEK_MAX:
+            raise Invalid(f"A look takes 1 to {PEEK_MAX} messages, got {limit}.", field="limit")
+        shard = self._of(topic, group)
+        queue, record = shard.find(group, topic)
+        shard.settling.learn(queue)
+        return peek(queue, self._log, record.partitions, limit, PEEK_BYTES)
+
     def _require_readable(self, queue: OpenQueue) -> None:
         """Nothing was found: raises `DataCorrupt` if some of it cannot be read."""
         for partition, error in queue.damage().items():
@@ -216,17 +230,23 @@ class Queues:
         return queue.ack(parsed_, shard.durability(queue))
 
     def nack(
-        self, topic: TopicName, group: str, tokens: Sequence[str], delay_s: float | None = None
+        self,
+        topic: TopicName,
+        group: str,
+        tokens: Sequence[str],
+        delay_s: float | None = None,
+        cause: str = "",
     ) -> TokenResult:
         """Give messages back: they are delivered again after `delay_s`, or the queue's back-off, or
-        go to the dead letters if that was their last delivery."""
+        go to the dead letters, with the cause, if that was their last delivery."""
+        check_cause(cause)
         if delay_s is not None:
             check_seconds("delay_s", delay_s, 0, DELAY_S_MAX)
         parsed_ = parsed(tokens)
         shard = self._of(topic, group)
         queue, _ = shard.find(group, topic)
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
-        return queue.nack(parsed_, delay_ms, shard.durability(queue))
+        return queue.nack(parsed_, delay_ms, cause, shard.durability(queue))
 
     def extend(
         self, topic: TopicName, group: str, tokens: Sequence[str], lease_s: float | None = None

@@ -138,10 +138,15 @@ class QueueState:
         return edits
 
     def nack(
-        self, tokens: Iterable[Token], delay_ms: int | None, when_ms: int, random: Random
+        self,
+        tokens: Iterable[Token],
+        delay_ms: int | None,
+        cause: str,
+        when_ms: int,
+        random: Random,
     ) -> Decision:
         """These are to be delivered again, after a delay or their back-off, unless they were
-        delivered often enough."""
+        delivered often enough: then they go to the dead letters, with the cause."""
         good, late = self._split(tokens, (LEASED, WAITING))
         limit = self.settings.deliveries_max
         edits: Edits = []
@@ -149,8 +154,8 @@ class QueueState:
             state = self.partitions[number]
             used_up = [o for o in offsets if 0 < limit <= state.deliveries(o)]
             if used_up:
-                cause = f"it was given back after {limit} deliveries"
-                edits.append((number, Rejected(runs_of(used_up), cause)))
+                why = cause or f"it was given back after {limit} deliveries"
+                edits.append((number, Rejected(runs_of(used_up), why)))
             again = [o for o in offsets if not 0 < limit <= state.deliveries(o)]
             if not again:
                 continue

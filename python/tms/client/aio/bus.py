@@ -27,7 +27,7 @@ from tms.client.aio.transaction import AsyncTransaction
 from tms.client.batching import REQUEST_BYTES, Batcher, Expect, Headers, KnownTopic
 from tms.client.client import Bus
 from tms.client.committed import CommittedPositions
-from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings
+from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings, consumer_name
 from tms.client.cursor import Cursor, Page, Start, asks, check_flag, page, start_positions
 from tms.client.delivery import Numbering, Unacknowledged, deliver_async
 from tms.client.group_options import DeliveryMode, member_options
@@ -207,7 +207,7 @@ class AsyncBus:
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        committed = CommittedPositions(name, group, self._sync._transport.groups.move)
+        committed = CommittedPositions(name, group, self._sync._transport.groups)
 
         async def cursor() -> Cursor:
             known = committed if options is None else None
@@ -215,9 +215,9 @@ class AsyncBus:
             positions = await asyncio.to_thread(starts, topic, start, partitions, known)
             return Cursor(str(name), positions, stop_at_end, wanted)
 
-        fetching = ConsumerSettings.of(
-            wait_s, bytes_max, timeout(timeout_s, self._timeout_s), isolation
-        )
+        limit_s = timeout(timeout_s, self._timeout_s)
+        outage = self._sync.outage(consumer_name(name, group))
+        fetching = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
         place = (name, self._open_channel(), cursor, self._clock, fetching, committed)
         if options is None:
             consumer = AsyncConsumer(*place)
@@ -290,6 +290,7 @@ class AsyncBus:
     forget_positions = in_thread(Bus.forget_positions)
 
     queues = in_thread(Bus.queues)
+    dead_letters = iterated_in_thread(Bus.dead_letters)
     view = in_thread(Bus.view)
 
     publish_later = in_thread(Bus.publish_later)

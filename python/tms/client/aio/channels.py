@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from tms.api.operations import QueuesApi
+from tms.api.queue_operations import QueuesApi
 from tms.block.received import Received
 from tms.client.transport import FetchRequest, LocalTransport
 from tms.errors import Closed, TimedOut, TMSError

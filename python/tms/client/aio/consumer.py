@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
@@ -12,7 +12,7 @@ from tms.client.cursor import Batch, Cursor
 from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import FetchRequest
 from tms.clock import Clock
-from tms.errors import Closed
+from tms.errors import TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.topic import TopicName
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+T = TypeVar("T")
 
 
 class AsyncConsumer:
@@ -100,12 +102,13 @@ class AsyncConsumer:
     async def ack(self) -> None:
         """See `Consumer.ack`."""
         acknowledgement = self.committed.behind(self.positions())
-        await asyncio.to_thread(self.committed.move, acknowledgement.changes)
+        await self._survive(self.committed.move(acknowledgement.changes))
         acknowledgement.done()
 
     async def close(self) -> None:
         """End the iteration, also one that waits in another task. A second call does nothing."""
         self._closed = True
+        self._settings.outage.ended.set()
         self._channel.close()
         if self._ahead is not None:
             self._ahead.add_done_callback(_forget)
@@ -144,7 +147,7 @@ class AsyncConsumer:
                 for batch in batches:
                     yield batch
                 self._cursor.settle()
-        except Closed:
+        except TMSError:
             if not self._closed:
                 raise
         finally:
@@ -171,7 +174,17 @@ class AsyncConsumer:
             finally:
                 self._ahead = None
 
-        return await retrying_async(attempt, self._clock, self._timeout_s)
+        outage = self._settings.outage
+        return await retrying_async(attempt, self._clock, self._timeout_s, outage=outage)
+
+    async def _survive(self, call: Callable[[], T]) -> T:
+        """See `Consumer`; the call is made in a thread."""
+
+        async def attempt(_: float) -> T:
+            return await asyncio.to_thread(call)
+
+        outage = self._settings.outage
+        return await retrying_async(attempt, self._clock, self._timeout_s, outage=outage)
 
     async def _fetch(self, left_s: float) -> Fetched:
         positions, wait_s = self._cursor.ask(self._wait_s)

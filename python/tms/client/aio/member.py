@@ -12,7 +12,7 @@ from tms.client.aio.consumer import AsyncConsumer
 from tms.client.cursor import Batch
 from tms.client.group_options import MemberOptions, Told
 from tms.client.member import LOOK_S, Member
-from tms.errors import Closed
+from tms.errors import TMSError
 from tms.model.message import Message
 
 AsyncTold = Callable[[Sequence[int]], object]
@@ -94,6 +94,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         the iteration, also one that waits in another task. A second call does nothing."""
         self._closed = True
         self._ended.set()
+        self._settings.outage.ended.set()
         try:
             if self._member_made is not None:
                 await asyncio.to_thread(self._member_made.close)
@@ -137,34 +138,39 @@ class AsyncMemberConsumer(AsyncConsumer):
                 batches = cursor.accept(await self._answer(ahead))
                 if cursor.asks:
                     self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
-                self._drop_touched(await asyncio.to_thread(member.claim, batches))
+                member.waiting.extend(batches)
+                await self._survive(member.claim)
+                self._drop_touched()
                 while member.waiting:
                     yield member.waiting.popleft()
                 cursor.settle()
             done = True
-        except Closed:
+        except TMSError:
             if not self._closed:
                 raise
         finally:
             self._abandon(self._ahead)
             if cursor.stop_at_end and not done:
                 member.abandon()
-        if cursor.stop_at_end:
+        if cursor.stop_at_end and not self._closed:
+            await self._survive(member.commit)
             await asyncio.to_thread(member.finish)
 
     async def _is_complete(self) -> bool:
         """Whether everything was read that had to be."""
         if not self._cursor.stop_at_end:
             return False
-        complete, touched = await asyncio.to_thread(self._member.is_complete)
-        self._drop_touched(touched)
+        complete = await self._survive(self._member.is_complete)
+        self._drop_touched()
         return complete
 
     async def _tend(self) -> set[int]:
-        return self._drop_touched(await asyncio.to_thread(self._member.tend))
+        await self._survive(self._member.tend)
+        return self._drop_touched()
 
-    def _drop_touched(self, touched: set[int]) -> set[int]:
-        """Of these partitions the messages that are on their way may be void."""
+    def _drop_touched(self) -> set[int]:
+        """Partitions of which messages that are on their way may be void."""
+        touched = self._member.take_touched()
         if touched:
             self._abandon(self._ahead)
         return touched

@@ -9,23 +9,34 @@ Invariants
   back, or, if a service leased it, comes again when the leases end.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar, overload
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.derived import in_thread
 from tms.client.aio.pool import ChannelPool
+from tms.client.aio.worker import AsyncHandler, AsyncWorker
 from tms.client.http.exchange import WAIT_S_MAX, explained, surely_not_done
 from tms.client.leases import Pace
-from tms.client.queue import WAIT_S, Queue, check_receive, handled, leased, unhandled
+from tms.client.queue import (
+    WAIT_S,
+    Queue,
+    check_receive,
+    handled,
+    lease_lost,
+    leased,
+    unhandled,
+)
+from tms.client.worker import DRAIN_S, WorkerOptions
 from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.quantity import Duration
-from tms.model.queue import RECEIVE_BYTES
+from tms.model.queue import RECEIVE_BYTES, error_text
 from tms.retrying import retrying_async
 
+T = TypeVar("T")
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 
 
@@ -92,7 +103,7 @@ class AsyncQueue:
         queue = self._sync
         pace = Pace(queue.settings.lease_s, queue.settings.deliveries_max)
         while True:
-            messages = await self.receive(pace.limit, WAIT_S)
+            messages = await self._survive(lambda: self.receive(pace.limit, WAIT_S))
             with leased(queue, messages) as ahead:
                 turns = handled(queue, ahead, pace)
                 try:
@@ -107,14 +118,45 @@ class AsyncQueue:
     @asynccontextmanager
     async def settling(self, message: Delivered) -> AsyncIterator[Delivered]:
         """See `Queue.settling`."""
-        handling = self._sync.settling(message)
-        handling.__enter__()
+        (kept,) = self._sync.leases.keep((message,))
         try:
             yield message
         except BaseException as error:
-            await asyncio.to_thread(handling.__exit__, type(error), error, error.__traceback__)
+            if not kept.settled and (await self.nack(message, cause=error_text(error))).fenced:
+                error.add_note(lease_lost(self._sync, message).message)
             raise
-        await asyncio.to_thread(handling.__exit__, None, None, None)
+        else:
+            if not kept.settled and (await self._survive(lambda: self.ack(message))).fenced:
+                raise lease_lost(self._sync, message)
+        finally:
+            self._sync.leases.release(kept)
+
+    @overload
+    def worker(
+        self, handler: AsyncHandler, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> AsyncWorker: ...
+
+    @overload
+    def worker(
+        self, handler: None = None, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> Callable[[AsyncHandler], AsyncWorker]: ...
+
+    def worker(
+        self,
+        handler: AsyncHandler | None = None,
+        *,
+        concurrency: int = 1,
+        drain_s: Duration = DRAIN_S,
+    ) -> AsyncWorker | Callable[[AsyncHandler], AsyncWorker]:
+        """See `Queue.worker`; the handler is a coroutine function, and each message has a task."""
+        if handler is None:
+            return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
+        return AsyncWorker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
+
+    async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What the call, which has a time-out of its own, gives once the service is there."""
+        _, timeout_s, outage = self._sync.patience
+        return await retrying_async(lambda _: call(), self._clock, timeout_s, outage=outage)
 
     # -- what the queue does, in a thread ----------------------------------------------------------
 
@@ -122,6 +164,7 @@ class AsyncQueue:
     nack = in_thread(Queue.nack)
     extend = in_thread(Queue.extend)
     reject = in_thread(Queue.reject)
+    peek = in_thread(Queue.peek)
     describe = in_thread(Queue.describe)
     update = in_thread(Queue.update)
     redrive = in_thread(Queue.redrive)

@@ -48,7 +48,10 @@ _CONTENT_TYPE = b"content-type"
 _GOOD = frozenset((routes.OK, routes.CREATED, routes.NO_CONTENT))
 _UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
 _UNAVAILABLE = frozenset(
-    routes.STATUS[kind] for kind in (ErrorKind.UNAVAILABLE, ErrorKind.TIMED_OUT)
+    (
+        routes.BAD_GATEWAY,
+        *(routes.STATUS[kind] for kind in (ErrorKind.UNAVAILABLE, ErrorKind.TIMED_OUT)),
+    )
 )
 
 

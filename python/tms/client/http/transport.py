@@ -35,11 +35,11 @@ from tms.api.operations import (
     OPERATIONS,
     DelayedApi,
     GroupsApi,
-    QueuesApi,
     TopicsApi,
     TransactionsApi,
 )
 from tms.api.parameters import TIMEOUT_S
+from tms.api.queue_operations import QueuesApi
 from tms.block.received import Received
 from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
 from tms.client.http.channel import HttpChannel
