@@ -23,6 +23,8 @@ ARGUMENTS = {
     "topic update": "t --retention 1d",
     "publish": "t",
     "consume": "t",
+    "export": "t",
+    "import": "t",
     "delayed cancel": "t 1767225600000-1",
     "delayed count": "t",
     "delayed list": "t",

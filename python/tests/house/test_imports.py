@@ -146,7 +146,7 @@ DRIVERS: dict[str, set[str]] = {
     "plyvel": {"store/leveldb/plyveldb.py"},
     "rocksdict": {"store/leveldb/rocksdb.py"},
     "fcntl": {"store/leveldb/", "cli/contexts.py"},
-    "pyarrow": {"block/", "model/", "api/", "spark/"},
+    "pyarrow": {"block/", "model/", "api/", "spark/", "cli/parquet.py"},
     "google_crc32c": {"block/", "model/", "store/leveldb/", "store/hbase/rows.py"},
     "uvloop": {"server/"},
     "structlog": {"server/"},

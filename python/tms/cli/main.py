@@ -64,6 +64,8 @@ _COMMANDS = {
     "topic": ("tms.cli.topics", "Create, describe, list, update, truncate and delete topics."),
     "publish": ("tms.cli.publish", "Publish lines of standard input or files."),
     "consume": ("tms.cli.consume", "Print messages."),
+    "export": ("tms.cli.exporting", "Write the messages of a topic to a file."),
+    "import": ("tms.cli.importing", "Publish the messages of files, each file once."),
     "delayed": ("tms.cli.delayed", "List, count and cancel messages that are not due yet."),
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
     "queue": ("tms.cli.queues", "Make queues, work on them, see their dead letters."),
