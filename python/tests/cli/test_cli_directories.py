@@ -10,7 +10,7 @@ import pytest
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tms.cli.main import cli
 
-MAKE = {"serve", "bench", "topic create"}
+MAKE = {"serve", "bench", "topic create", "restore"}
 WITHOUT = ("cluster", "ctx", "hbase", "spark")  # they have no data directory
 
 # What each of the others is given besides --data.
@@ -52,6 +52,7 @@ ARGUMENTS = {
     "position show": "g t",
     "inspect": "t",
     "fsck": "",
+    "backup": "--to copy",
     "upgrade": "--yes",
     "token create": "ann",
     "token list": "",

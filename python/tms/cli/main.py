@@ -79,6 +79,8 @@ _COMMANDS = {
     "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
     "inspect": ("tms.cli.inspect", "Show what is stored: segments, blocks, ids, flags."),
     "fsck": ("tms.cli.fsck", "Verify a data directory, and repair it with --repair."),
+    "backup": ("tms.cli.backup", "Back up everything as it is at one moment."),
+    "restore": ("tms.cli.backup:restore", "Make a data directory of a backup."),
     "upgrade": ("tms.cli.upgrade", "Move a data directory from LevelDB to RocksDB."),
     "hbase": ("tms.cli.hbase", "Put TMS into an HBase, look after it, take it out."),
     "spark": ("tms.cli.spark", "Archive, report on, audit and query topics with Spark."),
