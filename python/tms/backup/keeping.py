@@ -24,7 +24,7 @@ import io
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -70,6 +70,7 @@ class _Image(NamedTuple):
 
     source: ImageSource
     begun: BackupBegun
+    pause: Callable[[], None]
 
     def files(self) -> Iterator[tuple[int, ImageFile]]:
         """All files with their numbers."""
@@ -83,6 +84,7 @@ class _Image(NamedTuple):
         """The bytes of a file."""
         start = 0
         while start < file.bytes:
+            self.pause()
             chunk = self.source.read(self.begun.id, number, start, CHUNK_BYTES_MAX)
             if not chunk:
                 raise StorageUnavailable(f"{file.path} ended early. Begin the backup anew.")
@@ -91,20 +93,27 @@ class _Image(NamedTuple):
 
 
 @contextlib.contextmanager
-def _image(source: ImageSource) -> Iterator[_Image]:
+def _image(source: ImageSource, pause: Callable[[], None]) -> Iterator[_Image]:
     begun = source.begin()
     try:
-        yield _Image(source, begun)
+        yield _Image(source, begun, pause)
     finally:
         with contextlib.suppress(NotFound):
             source.end(begun.id)
 
 
-def back_up(source: ImageSource, directory: Path, release: str) -> KeptBackup:
-    """Make a backup in a directory, which is made if need be. `release` is this one of TMS. Raises
-    what the source raises, `ConfigError`, `DataCorrupt`, `AlreadyRunning`, `StorageFull`,
-    `StorageUnavailable`; then the backup that was there before is still whole."""
-    with _image(source) as image, _refusing(directory), _BackupDirectory(directory) as target:
+def back_up(
+    source: ImageSource, directory: Path, release: str, pause: Callable[[], None] = lambda: None
+) -> KeptBackup:
+    """Make a backup in a directory, which is made if need be. `release` is this one of TMS; `pause`
+    is called between pieces of the work. Raises what the source raises, `ConfigError`,
+    `DataCorrupt`, `AlreadyRunning`, `StorageFull`, `StorageUnavailable`; then the backup that was
+    there before is still whole."""
+    with (
+        _image(source, pause) as image,
+        _refusing(directory),
+        _BackupDirectory(directory) as target,
+    ):
         before = target.manifest
         known = {} if before is None else by_place(before.files)
         kept: list[KeptFile] = []
@@ -121,10 +130,12 @@ def back_up(source: ImageSource, directory: Path, release: str) -> KeptBackup:
         return KeptBackup(manifest, count, size)
 
 
-def stream(source: ImageSource, out: BinaryIO, release: str) -> KeptBackup:
+def stream(
+    source: ImageSource, out: BinaryIO, release: str, pause: Callable[[], None] = lambda: None
+) -> KeptBackup:
     """Write a backup as a tar archive, the manifest last: unpacked, it is a directory as `back_up`
     makes it."""
-    with _image(source) as image, tarfile.open(fileobj=out, mode="w|") as archive:
+    with _image(source, pause) as image, tarfile.open(fileobj=out, mode="w|") as archive:
         kept: list[KeptFile] = []
         for number, file in image.files():
             entry = tarfile.TarInfo(place_of(file))

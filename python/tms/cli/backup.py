@@ -1,6 +1,7 @@
 """`tms backup` and `tms restore`: everything in a store as it was at one moment, kept elsewhere."""
 
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -8,6 +9,7 @@ import click
 from tms.cli.session import Session, Shared, dry_run_option
 from tms.cli.topics import time_text
 
+SHARE = 1 / 3  # of the time, where a service has others to serve
 _STANDARD_OUTPUT = Path("-")
 
 
@@ -34,21 +36,24 @@ def command(session: Session, target: Path) -> None:
     from tms import __version__
     from tms.backup.images import Images
     from tms.backup.keeping import back_up, stream
+    from tms.compaction.throttle import Throttle
 
+    share = 1.0
     url, data = session.target()
     if url is not None:
         transport = session.transport()
-        source, close = transport.backups, transport.close
+        source, close, share = transport.backups, transport.close, SHARE
     else:
         from tms.store.leveldb import LevelDBStore
 
         store = LevelDBStore(data or Path(), create=False)
         source, close = Images(store, session.clock), store.close
+    pause = Throttle(session.clock, share, threading.Event()).pause
     try:
         if target == _STANDARD_OUTPUT:
-            kept = stream(source, sys.stdout.buffer, __version__)
+            kept = stream(source, sys.stdout.buffer, __version__, pause)
         else:
-            kept = back_up(source, target, __version__)
+            kept = back_up(source, target, __version__, pause)
     finally:
         close()
     manifest = kept.manifest
