@@ -16,8 +16,10 @@ from tms.backup.images import IDLE_S, IMAGES_MAX, Images
 from tms.backup.keeping import back_up
 from tms.backup.restoring import restore
 from tms.client.client import Bus
-from tms.errors import Closed, Invalid, NotFound, Overloaded
+from tms.client.http.transport import HttpTransport
+from tms.errors import Closed, Conflict, Forbidden, Invalid, NotFound, Overloaded
 from tms.fsck.verify import Verifier
+from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.leveldb import LevelDBStore
 
 # ruff: noqa: F811
@@ -239,3 +241,19 @@ def test_images_that_nobody_reads_end_and_there_are_only_so_many(tmp_path: Path)
         images.begin()
     assert not list((tmp_path / "temporary").iterdir())
     store.close()
+
+
+def test_who_may_not_manage_the_service_gets_no_backup() -> None:
+    with serving(network=NetworkOptions(AccessLimits())) as served:
+        access = served.service.engine.access
+        for verb in ("operate", "observe", "consume"):
+            access.add_grant("ann", verb, "*")
+        token = access.create_token("ann").token
+        transport = HttpTransport(url_of(served), token=token)
+        for ask in (transport.backups.begin, lambda: transport.backups.read("0" * 32, 0)):
+            with pytest.raises(Forbidden):
+                ask()
+        access.add_grant("ann", "manage", "service")
+        with pytest.raises(Conflict, match="memory"):
+            transport.backups.begin()
+        transport.close()
