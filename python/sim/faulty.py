@@ -17,7 +17,7 @@ from random import Random
 
 from tms.errors import DataCorrupt, StorageFull, StorageUnavailable, TMSError
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, Store
+from tms.store.base import Map, Row, Store, StoreImage
 
 Undo = list[tuple[bytes, bytes | None]]  # what the keys of one write held before it
 CRASHED = "The store has crashed; open what `crash` returned."
@@ -123,6 +123,10 @@ class FaultyStore:
     def let_go(self, prefix: str) -> None:
         """What the inner store does."""
         self.inner.let_go(prefix)
+
+    def image(self) -> StoreImage:
+        """What the inner store does."""
+        return self.inner.image()
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""

@@ -23,6 +23,7 @@ from typing import Any, TypedDict
 
 from tms import forks
 from tms.access.records import AccessRecords
+from tms.backup.images import Images
 from tms.clock import Clock
 from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import OwnerLimits, Ownership
@@ -152,6 +153,7 @@ class Engine:
         self.topics = topics = Topics(store, clock, config.of_topics(), self._threads, owner)
         self._publisher, self._fetcher = topics.publisher, topics.fetcher
         self.access = AccessRecords(topics.metadata, clock, self.cluster)
+        self.backups = Images(store, clock)
         self._kept: Transactions | None = None
         self._unopened: dict[str, str] = {}  # what should be kept and is not, and why
         commits = Commits(lambda: self._kept, self.cluster)
@@ -182,6 +184,7 @@ class Engine:
         if self._kept is not None:
             self._kept.tidy()
         self.shards.tidy()
+        self.backups.tidy()
 
     def _erase_delayed(self, name: TopicName, key: bytes, partition: int | None) -> int:
         number = self.topics.shards.of_delayed(name)
@@ -482,15 +485,11 @@ class Engine:
             reasons += self.cluster.reasons()
             reasons += [f"Not open yet: {role}. {why}" for role, why in self._unopened.items()]
         unhealthy = self._store.healthy()
-        if unhealthy is not None:
-            reasons.append(unhealthy)
-        return reasons
+        return reasons if unhealthy is None else [*reasons, unhealthy]
 
     def warnings(self) -> list[str]:
         """What is wrong although it stores, in sentences."""
-        if self._closed:
-            return []
-        return [*self._store.warnings(), *self.shards.warnings()]
+        return [] if self._closed else [*self._store.warnings(), *self.shards.warnings()]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
@@ -535,6 +534,7 @@ class Engine:
             self._kept.close()  # when nothing is committed any more
         if self._owner is not None:
             self._owner.release()
+        self.backups.close()
         self._store.close()
 
     def _shorten_journals(self) -> None:

@@ -18,6 +18,7 @@ from tms.api.strict import decode_strict
 from tms.client.http.peer import HttpPartitions, HttpPeer
 from tms.client.http.transport import (
     HttpAccess,
+    HttpBackups,
     HttpCluster,
     HttpDelayed,
     HttpGroups,
@@ -46,6 +47,7 @@ CLIENTS = {
     "transactions": HttpTransactions,
     "delayed": HttpDelayed,
     "access": HttpAccess,
+    "backups": HttpBackups,
     "cluster": HttpCluster,
     "partitions": HttpPartitions,
     "peers": HttpPeer,
@@ -124,7 +126,10 @@ VALUES |= {
     "to": st.text(string.ascii_letters + "_.:-", min_size=1, max_size=20),
 }
 _tokens_of_access = st.from_regex("[0-9a-f]{12}", fullmatch=True)
+_backups = st.from_regex("[0-9a-f]{32}", fullmatch=True)
 OF_ONE = {
+    "backups.files": {"id": _backups, "after": st.integers(0, 1 << 40)},
+    "backups.end": {"id": _backups},
     "access.revoke_token": {"id": _tokens_of_access},
     "cluster.drain": {"id": VALUES["to"]},
     "peers.erase_own": {

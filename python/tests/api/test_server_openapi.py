@@ -71,6 +71,10 @@ NEEDS_MORE = {  # the id of something that is there
     "transactions.invalidate",
     "delayed.cancel",
     "access.revoke_token",
+    "backups.files",
+    "backups.read",
+    "backups.end",
+    "backups.begin",  # or a store that is not in memory
 }
 BOUNDED = settings(
     max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True

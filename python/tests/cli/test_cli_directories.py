@@ -10,7 +10,7 @@ import pytest
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tms.cli.main import cli
 
-MAKE = {"serve", "bench", "topic create"}
+MAKE = {"serve", "bench", "topic create", "restore"}
 WITHOUT = ("cluster", "ctx", "hbase", "spark")  # they have no data directory
 
 # What each of the others is given besides --data.
@@ -23,6 +23,8 @@ ARGUMENTS = {
     "topic update": "t --retention 1d",
     "publish": "t",
     "consume": "t",
+    "export": "t",
+    "import": "t",
     "delayed cancel": "t 1767225600000-1",
     "delayed count": "t",
     "delayed list": "t",
@@ -51,6 +53,7 @@ ARGUMENTS = {
     "position show": "g t",
     "inspect": "t",
     "fsck": "",
+    "backup": "--to copy",
     "upgrade": "--yes",
     "token create": "ann",
     "token list": "",

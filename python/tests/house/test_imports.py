@@ -53,12 +53,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "groups": _VALUES | _TOLD | {"journal", "topics", "log", "transactions"},
     "queues": _VALUES | _TOLD | {"journal", "topics", "log", "transactions"},
     "delayed": _VALUES | _TOLD | {"store/base", "journal", "topics", "log", "transactions"},
+    "backup": _VALUES | {"clock", "store/base"},
     "compaction": _VALUES | _TOLD | {"options", "store/base", "topics", "log"},
     "tables": _VALUES | {"store/base", "transactions"},
     "shards": _VALUES | {"log", "topics", "transactions", "groups", "queues", "delayed"},
     "engine": _VALUES
     | _TOLD
-    | {"forks", "options", "store/base", "log", "topics", "access", "cluster", "shards"}
+    | {"forks", "options", "store/base", "log", "topics", "access", "cluster", "shards", "backup"}
     | {"transactions", "compaction", "tables"},
     "server": _VALUES
     | _TOLD
@@ -73,7 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": _VALUES | _TOLD | {"forks", "retrying", "tls", "api"},
     "doctor": _VALUES | {"clock", "tls"},
     "fsck": _VALUES | {"store", "log", "topics", "delayed"},
-    "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck"},
+    "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck", "backup"},
     "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
     "cli/hbase_options": _VALUES | {"clock", "root", "store"},
     "cli/spark": _VALUES | {"spark", "doctor"},
@@ -103,6 +104,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/workers.py": {"store"},  # is one of several processes
     "cli/serve.py": {"server"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
+    "cli/backup.py": {"store", "compaction"},  # opens a directory without an engine; its throttle
     "cli/fsck.py": {"store"},  # opens a copy of a data directory
     "cli/upgrade.py": {"store"},  # works on a data directory that nobody has open
     "doctor/directory.py": {"store"},  # reads the format of a data directory
@@ -147,8 +149,8 @@ IMPURE = {
 DRIVERS: dict[str, set[str]] = {
     "plyvel": {"store/leveldb/plyveldb.py"},
     "rocksdict": {"store/leveldb/rocksdb.py"},
-    "fcntl": {"store/leveldb/", "cli/contexts.py"},
-    "pyarrow": {"block/", "model/", "api/", "spark/"},
+    "fcntl": {"store/leveldb/", "cli/contexts.py", "backup/keeping.py"},
+    "pyarrow": {"block/", "model/", "api/", "spark/", "cli/parquet.py"},
     "google_crc32c": {"block/", "model/", "store/leveldb/", "store/hbase/rows.py"},
     "uvloop": {"server/"},
     "structlog": {"server/"},

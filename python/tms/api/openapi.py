@@ -221,10 +221,10 @@ def _errors(operation: Operation, guarded: bool) -> Iterable[type[TMSError]]:
     yield from _ANY
     if guarded and operation.access is not Access.OPEN:
         yield from _GUARDED
+    yield from operation.errors
     if operation.on is Resource.SERVICE:
         return
     yield from _OF_ENGINE
-    yield from operation.errors
     if operation.form.body:
         yield from _OF_BODIES
     if operation.on is not Resource.NAMESPACE:

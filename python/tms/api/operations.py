@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from tms.api import bodies, commits, delayed, erasing, routes
 from tms.api.access import AccessApi
+from tms.api.backups import BackupsApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.operation import (
     Caller,
@@ -448,6 +449,7 @@ APIS: dict[str, type] = {
     "delayed": DelayedApi,
     "service": ServiceApi,
     "access": AccessApi,
+    "backups": BackupsApi,
     "cluster": ClusterApi,
     "partitions": PartitionsApi,
     "peers": PeersApi,

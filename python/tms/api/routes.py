@@ -25,6 +25,7 @@ JSON = "application/json"
 BLOCKS = "application/vnd.tms.blocks"
 COMMIT = "application/vnd.tms.commit"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
+BYTES = "application/octet-stream"
 PROBLEM = "application/problem+json"
 TEXT = "text/plain"
 

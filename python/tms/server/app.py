@@ -26,7 +26,7 @@ from tms.errors import (
 )
 from tms.events import EventLog
 from tms.model.access import Access
-from tms.server import operating, operations, owned
+from tms.server import backups, operating, operations, owned
 from tms.server.commit import Committing
 from tms.server.delayed import DelayedPublishing
 from tms.server.fetch import Fetching
@@ -76,6 +76,7 @@ class App:
             Route(OPERATIONS["delayed.publish"], DelayedPublishing(service)),
             *operations.routes_of(service),
             *owned.routes_of(service),
+            *backups.routes_of(service),
             *operating.routes_of(service),
         ]
         self.routes = RouteTable(

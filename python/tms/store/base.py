@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from tms.errors import Invalid, TooLarge
+from tms.model.backup import ImageFile
 from tms.model.message import Buffer
 from tms.model.topic import Durability
 
@@ -98,6 +99,25 @@ class Map(Protocol):
         ...
 
 
+class StoreImage(Protocol):
+    """A store as it was at one moment, as the files that bring it back: every write that had
+    returned then is in it, none that began later, and the rows of one write together."""
+
+    @property
+    def files(self) -> Sequence[ImageFile]:
+        """The files; the last one makes a directory with all of them whole."""
+        ...
+
+    def read(self, file: ImageFile, start: int, bytes_max: int) -> bytes:
+        """Bytes of a file from `start` on, `bytes_max` of them unless it ends before. Raises
+        `StorageUnavailable`, and `NotFound` after `release`."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the files. A second call does nothing."""
+        ...
+
+
 class Store(Protocol):
     """Maps by name. A name is parts of `[a-z0-9_.-]`, none with a dot first, joined with `/`; 1 to
     200 bytes in all."""
@@ -151,6 +171,11 @@ class Store(Protocol):
     def default_retention_ms(self) -> int | None:
         """How long whoever set up the store wants messages kept of topics that say nothing of it;
         None: it was not said. It may change at any time."""
+        ...
+
+    def image(self) -> StoreImage:
+        """The store as it is at a moment during this call; writing waits for milliseconds. Raises
+        `Conflict` where this is not the way to keep it, `StorageUnavailable`, `StorageFull`."""
         ...
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tms.errors import Closed, Conflict, NotFound, TMSError
 from tms.model.topic import Durability
-from tms.store.base import VALUE_BYTES_MAX, Row, check_key, check_name, check_row
+from tms.store.base import VALUE_BYTES_MAX, Row, StoreImage, check_key, check_name, check_row
 
 _CLOSED = "The memory store is closed; make a new one."
 
@@ -170,6 +170,10 @@ class MemoryStore:
 
     def let_go(self, prefix: str) -> None:
         """Nothing to do: all use the same maps."""
+
+    def image(self) -> StoreImage:
+        """Raises `Conflict`: there are no files."""
+        raise Conflict("What is in memory is in no file.")
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""

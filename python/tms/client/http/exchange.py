@@ -44,6 +44,7 @@ WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
 
 _FETCH, _COMMIT = OPERATIONS["fetch"], OPERATIONS["commit"]
+_IMAGE_BYTES = OPERATIONS["backups.read"]
 _CONTENT_TYPE = b"content-type"
 _GOOD = frozenset((routes.OK, routes.CREATED, routes.NO_CONTENT))
 _UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
@@ -180,6 +181,10 @@ class Calls:
         """An operation with a body of blocks."""
         chunks = list(bodies.frames(blocks))
         return self._request(operation, given, chunks, read, kind=routes.BLOCKS)
+
+    def image_bytes(self, id: str, file: int, start: int, bytes_max: int) -> Call[bytes]:
+        given = {"id": id, "file": file, "start": start, "bytes_max": bytes_max}
+        return self._request(_IMAGE_BYTES, given, (), bytes, accept=routes.BYTES)
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
         given = {"name": name, "transaction": id}

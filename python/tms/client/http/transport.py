@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from tms import forks
 from tms.api.access import AccessApi
+from tms.api.backups import BackupsApi
 from tms.api.erasing import erase_body
 from tms.api.instances import ClusterApi
 from tms.api.operation import Operation, Repeat
@@ -57,6 +58,7 @@ from tms.errors import (
     TMSError,
     Unavailable,
 )
+from tms.model.backup import CHUNK_BYTES_MAX
 from tms.model.delayed import Deferred, Due
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
@@ -198,6 +200,11 @@ class HttpTransport(TopicsApi):
     def access(self) -> AccessApi:
         """Who may do what at the service."""
         return HttpAccess(self)
+
+    @property
+    def backups(self) -> BackupsApi:
+        """Images of the service's store."""
+        return HttpBackups(self)
 
     @property
     def cluster(self) -> ClusterApi:
@@ -368,6 +375,14 @@ class HttpCluster(_Port, ClusterApi):
 @has_operations("access")
 class HttpAccess(_Port, AccessApi):
     """Tokens and grants of a service."""
+
+
+@has_operations("backups")
+class HttpBackups(_Port, BackupsApi):
+    """Images of a service's store."""
+
+    def read(self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> bytes:
+        return self._transport.call(self._transport.calls.image_bytes(id, file, start, bytes_max))
 
 
 @has_operations("delayed")

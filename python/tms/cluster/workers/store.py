@@ -6,7 +6,7 @@ from tms.clock import Clock
 from tms.cluster.workers.records import ServedRecords
 from tms.errors import Conflict
 from tms.model.keys import METADATA_MAP
-from tms.store.base import Map
+from tms.store.base import Map, StoreImage
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.directory import JoinedDirectory
 from tms.store.leveldb.store import LevelDBStore
@@ -30,6 +30,13 @@ class WorkerStore(LevelDBStore):
 
     def _open_directory(self, path: str | os.PathLike[str], create: bool) -> JoinedDirectory:
         return JoinedDirectory(path)
+
+    def image(self) -> StoreImage:
+        """Raises `Conflict`: no worker can hold the maps of all."""
+        raise Conflict(
+            "A data directory that workers divide has no backup while they run.",
+            next="stop the service and back up the directory: tms backup --data DIR --to BACKUP",
+        )
 
     def open(self, name: str, create: bool) -> Map:
         """The map with this name; that of records is the supervisor's."""

@@ -19,7 +19,7 @@ import msgspec
 from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.model.topic import Durability
-from tms.store.base import check_name
+from tms.store.base import StoreImage, check_name
 from tms.store.hbase.admin import CONFIG, Admin
 from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote, NotedMap
 from tms.store.hbase.coprocessor import CoprocessorWatch
@@ -108,6 +108,13 @@ class HBaseStore:
 
     def let_go(self, prefix: str) -> None:
         """Nothing to do: other processes write to the same rows."""
+
+    def image(self) -> StoreImage:
+        """Raises `Conflict`: HBase has snapshots of its own."""
+        raise Conflict(
+            "What is in HBase is backed up there: take a snapshot of every table of the namespace.",
+            next="docs/operations.md says how, under Backup",
+        )
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""

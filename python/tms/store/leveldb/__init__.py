@@ -9,6 +9,7 @@ plyveldb   LevelDB, through plyvel
 rocksdb    RocksDB, through rocksdict
 rows       rows of a database: put, walked through, with the values that they point to
 values     the file with the large values
+image      all of it as it is at one moment, for backups
 files      what LevelDB's files must look like, beyond what LevelDB checks itself
 upgrade    from LevelDB to RocksDB, for good
 rescue     for a data directory that nobody has open: look at a copy of it, mend a damaged map

@@ -36,7 +36,7 @@ from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
 from tms.store.leveldb.drivers import LIBRARIES, ROCKSDB, new_store
 
 FORMAT_VERSION = 2
-_FORMAT, _LOCK, _MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
+FORMAT, _LOCK, MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
 _UPGRADED = "upgraded"
 _NEXT = "~"  # behind the name of what takes a map's place
 
@@ -55,11 +55,11 @@ class DataDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
         elif not self.path.is_dir():
             raise NotFound(f"There is no data directory at {self.path}.")
-        if not (self.path / _FORMAT).exists():
+        if not (self.path / FORMAT).exists():
             self._require_empty(create)  # before anything is written there
         self._lock_fd = _locks.take(self.path)
         try:
-            if not (self.path / _FORMAT).exists():
+            if not (self.path / FORMAT).exists():
                 self._create(create)
             self.finish_upgrade()
             self.store = check_format(self.path)
@@ -75,11 +75,11 @@ class DataDirectory:
 
     def map_path(self, name: str) -> Path:
         """Where the map with this name is or would be."""
-        return self.path / _MAPS / name.replace("/", "+")
+        return self.path / MAPS / name.replace("/", "+")
 
     def names(self, prefix: str) -> list[str]:
         """Names of the maps that begin with `prefix`, sorted."""
-        entries = os.listdir(self.path / _MAPS)
+        entries = os.listdir(self.path / MAPS)
         found = (name.replace("+", "/") for name in entries if not name.endswith(_NEXT))
         return sorted(name for name in found if name.startswith(prefix))
 
@@ -102,7 +102,7 @@ class DataDirectory:
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
-        sync_path(self.path / _MAPS)
+        sync_path(self.path / MAPS)
 
     def replace(self, map: Path, beside: Path) -> None:
         """Put what was prepared in the place of a map, which nobody has open."""
@@ -113,7 +113,7 @@ class DataDirectory:
         except OSError:
             away.rename(map)
             raise
-        sync_path(self.path / _MAPS)
+        sync_path(self.path / MAPS)
         shutil.rmtree(away, ignore_errors=True)
 
     def discard(self, name: str) -> Path | None:
@@ -124,7 +124,7 @@ class DataDirectory:
             self.map_path(name).rename(away)
         except FileNotFoundError:
             return None
-        sync_path(self.path / _MAPS)
+        sync_path(self.path / MAPS)
         return away
 
     def probe(self, size: int) -> None:
@@ -143,11 +143,11 @@ class DataDirectory:
         _locks.release(self.path, self._lock_fd)
 
     def _require_empty(self, create: bool) -> None:
-        others = set(os.listdir(self.path)) - {_LOCK, _MAPS, _TEMPORARY, _FORMAT + ".new"}
-        maps = self.path / _MAPS
+        others = set(os.listdir(self.path)) - {_LOCK, MAPS, _TEMPORARY, FORMAT + ".new"}
+        maps = self.path / MAPS
         if others or (maps.is_dir() and any(maps.iterdir())):
             raise ConfigError(
-                f"{self.path} is not a data directory of TMS: it holds files, but no {_FORMAT}. "
+                f"{self.path} is not a data directory of TMS: it holds files, but no {FORMAT}. "
                 "Choose an empty or new directory, or restore that file if this was one."
             )
         if not create:
@@ -156,19 +156,19 @@ class DataDirectory:
     def _create(self, create: bool) -> None:
         self._require_empty(create)
         store = new_store()
-        (self.path / _MAPS).mkdir(exist_ok=True)
+        (self.path / MAPS).mkdir(exist_ok=True)
         (self.path / _TEMPORARY).mkdir(exist_ok=True)
         self.name_store(store)
         sync_path(self.path.parent)
 
     def name_store(self, store: str) -> None:
         """Say which database the maps have, in one step."""
-        new = self.path / (_FORMAT + ".new")
+        new = self.path / (FORMAT + ".new")
         with new.open("w") as file:
             json.dump({"format": FORMAT_VERSION, "store": store}, file)
             file.flush()
             os.fsync(file.fileno())
-        new.rename(self.path / _FORMAT)
+        new.rename(self.path / FORMAT)
         sync_path(self.path)
         self.store = store
 
@@ -181,7 +181,7 @@ class DataDirectory:
 
     def finish_upgrade(self) -> None:
         """Put what was built in the place of `maps`, if it is whole."""
-        beside, maps = self.path / _UPGRADED, self.path / _MAPS
+        beside, maps = self.path / _UPGRADED, self.path / MAPS
         if beside.is_dir() and _store_of(self.path) == ROCKSDB:
             if maps.is_dir():
                 self._empty_temporary()  # a power loss brings back what was removed from there
@@ -198,13 +198,13 @@ class DataDirectory:
     def _sweep(self) -> None:
         self._empty_temporary()
         shutil.rmtree(self.path / _UPGRADED, ignore_errors=True)  # was interrupted
-        for beside in (self.path / _MAPS).glob(f"*{_NEXT}"):
+        for beside in (self.path / MAPS).glob(f"*{_NEXT}"):
             map = beside.with_name(beside.name.removesuffix(_NEXT))
             if map.exists():
                 shutil.rmtree(beside, ignore_errors=True)
             else:
                 beside.rename(map)
-                sync_path(self.path / _MAPS)
+                sync_path(self.path / MAPS)
 
     def temporary_path(self) -> Path:
         """Where nothing is yet, for what is being made or removed."""
@@ -231,12 +231,12 @@ def check_format(path: Path) -> str:
     """The database that the maps of a data directory have. Raises `ConfigError` if this release
     cannot read the directory, `DataCorrupt` if parts of it are missing, `NotFound` if there are
     none."""
-    file = path / _FORMAT
+    file = path / FORMAT
     try:
         found = json.loads(file.read_bytes())
         version, kind = found["format"], found["store"]
     except (OSError, ValueError, TypeError, KeyError) as exc:
-        if not file.exists() and not (path / _MAPS).exists():
+        if not file.exists() and not (path / MAPS).exists():
             raise NotFound(f"There is no data directory at {path}.") from exc
         raise DataCorrupt(
             f"{file} cannot be read ({exc}); restore it from a backup.", file=str(file)
@@ -256,9 +256,9 @@ def check_format(path: Path) -> str:
             f"{path} was interrupted at the end of its upgrade; open it once, e.g. with "
             f"tms upgrade --data {path}.",
         )
-    if not (path / _MAPS).is_dir():
+    if not (path / MAPS).is_dir():
         raise DataCorrupt(
-            f"{path / _MAPS} is missing; restore it from a backup.", file=str(path / _MAPS)
+            f"{path / MAPS} is missing; restore it from a backup.", file=str(path / MAPS)
         )
     return str(kind)
 
@@ -266,7 +266,7 @@ def check_format(path: Path) -> str:
 def _store_of(path: Path) -> str | None:
     """What FORMAT says, None for one that `check_format` will refuse."""
     try:
-        found = json.loads((path / _FORMAT).read_bytes())["store"]
+        found = json.loads((path / FORMAT).read_bytes())["store"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return str(found)

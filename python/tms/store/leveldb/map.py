@@ -204,6 +204,21 @@ class LevelDBMap:
         finally:
             self._writing.release()
 
+    def hold(self, timeout_s: float) -> bool:
+        """Let nobody write, open or close the database until `go_on`; False if somebody does so for
+        longer than this."""
+        return self._writing.acquire(timeout=timeout_s)
+
+    def go_on(self) -> None:
+        """See `hold`."""
+        self._writing.release()
+
+    @property
+    def values_end(self) -> int | None:
+        """How many bytes of the file with the values count; None while the database is closed."""
+        opened = self._open
+        return None if opened is None else opened.values.end
+
     def end(self, reason: TMSError) -> None:
         """Close the database once nobody uses it, and raise `reason` from then on."""
         with self._writing:

@@ -7,10 +7,12 @@ Invariants
 * Each open map has one `LevelDBMap`, shared by all callers.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import threading
+from collections.abc import Iterator, Mapping
 
 from tms import forks
 from tms.clock import Clock, SystemClock
@@ -23,7 +25,7 @@ from tms.errors import (
     TMSError,
 )
 from tms.model.topic import Durability
-from tms.store.base import Map, check_name
+from tms.store.base import Map, StoreImage, check_name
 from tms.store.leveldb.databases import (
     Databases,
     LevelDBLimits,
@@ -33,8 +35,11 @@ from tms.store.leveldb.databases import (
 )
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
+from tms.store.leveldb.image import take_image
 from tms.store.leveldb.map import LevelDBMap
 
+HOLD_S = 0.25  # for which writing waits at most until all maps are held
+FREEZE_S = 30.0
 _COME_AND_GO = re.compile(r"t[0-9a-f]{8}/delayed", re.ASCII)
 
 
@@ -120,6 +125,55 @@ class LevelDBStore:
             maps = [self._maps.pop(name) for name in released]
         for map in maps:
             map.end(StorageUnavailable("This process has let go of the map. Try again."))
+
+    def image(self) -> StoreImage:
+        """Links to the files of all maps."""
+        with self._lock:
+            self._require_open()
+        with refusing():
+            return take_image(self._directory, self)
+
+    @contextlib.contextmanager
+    def closed(self, name: str) -> Iterator[bool]:
+        """Whether the map's database is closed; it stays so meanwhile."""
+        with self._lock:
+            map = self._maps.get(name)
+            if map is None:  # who opens it first waits here
+                yield True
+                return
+        if not map.hold(0):
+            yield False
+            return
+        try:
+            yield map.values_end is None
+        finally:
+            map.go_on()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[Mapping[str, int]]:
+        """Nothing is written, opened, closed, made or dropped meanwhile. The open maps, and how
+        many bytes of each file of values count. Raises `StorageUnavailable`."""
+        clock = self._databases.clock
+        until_s = clock.monotonic_s() + FREEZE_S
+        while True:
+            with contextlib.ExitStack() as held:
+                held.enter_context(self._lock)
+                self._require_open()
+                hold_until_s = clock.monotonic_s() + HOLD_S
+                for map in self._maps.values():
+                    if not map.hold(max(0.0, hold_until_s - clock.monotonic_s())):
+                        break
+                    held.callback(map.go_on)
+                else:
+                    ends = {name: map.values_end for name, map in self._maps.items()}
+                    yield {name: end for name, end in ends.items() if end is not None}
+                    return
+            if clock.monotonic_s() >= until_s:
+                raise StorageUnavailable(
+                    f"A map is being written to for over {FREEZE_S:g} s, so that there is no "
+                    "moment to back up. Try again."
+                )
+            threading.Event().wait(HOLD_S)  # others go on
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""

@@ -34,6 +34,7 @@ Invariants
 """
 
 import os
+import shutil
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -106,9 +107,7 @@ class ValueFile:
         """Write a frame of these rows; the rows for the database. Raises OSError."""
         if self._sync_error is not None:
             raise self._sync_error
-        if self._tail:
-            os.ftruncate(self._fd, self.end)
-            self._tail = False
+        self._cut_tail()
         entries = [(key, value, _crc(value)) for key, value in rows]
         table = b"".join(
             [_ENTRY.pack(len(key), len(value), crc) + key for key, value, crc in entries]
@@ -150,13 +149,30 @@ class ValueFile:
     def rewrite(self) -> None:
         """Write again what is not known to be on the disk, and sync it: after a failed sync, what
         is read may stand in memory only. Raises OSError."""
-        if self._tail:
-            os.ftruncate(self._fd, self.end)
-            self._tail = False
+        self._cut_tail()
         for at in range(self.synced, self.end, _CHUNK):
             part = os.pread(self._fd, min(_CHUNK, self.end - at), at)
             _write(self._fd, [part], at)
         self.sync()
+
+    def _cut_tail(self) -> None:
+        """Take off what stands behind the end. An image that has the file, too, keeps it."""
+        if not self._tail:
+            return
+        if os.fstat(self._fd).st_nlink > 1:
+            new = self._path.with_suffix(".new")
+            shutil.copyfile(self._path, new)
+            os.truncate(new, self.end)
+            fd = _open(new)
+            try:
+                os.fsync(fd)
+                new.rename(self._path)
+                os.dup2(fd, self._fd, inheritable=False)
+            finally:
+                os.close(fd)
+        else:
+            os.ftruncate(self._fd, self.end)
+        self._tail = False
 
     def read(self, pointer: bytes) -> bytes:
         """The value that a row points to. Raises `DataCorrupt`, OSError."""

@@ -1,0 +1,259 @@
+"""Backups of what is in use: publishers, transactions, groups, queues and delayed messages go on,
+and what comes back elsewhere is as it was at one moment."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import tms
+from tests.cli.test_cli import Run, data, run  # noqa: F401
+from tests.http_kit import Served, serving
+from tms.backup.images import IDLE_S, IMAGES_MAX, Images
+from tms.backup.keeping import back_up
+from tms.backup.restoring import restore
+from tms.client.client import Bus
+from tms.client.http.transport import HttpTransport
+from tms.errors import Closed, Conflict, Forbidden, Invalid, NotFound, Overloaded
+from tms.fsck.verify import Verifier
+from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.leveldb import LevelDBStore
+
+# ruff: noqa: F811
+
+
+class Work:
+    """What goes on in a log, and what of it was acknowledged: by name, how many."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        self.done: dict[str, int] = {}
+        self.errors: list[BaseException] = []
+        self._ended = threading.Event()
+        for topic in ("first", "second", "left", "right", "jobs", "later"):
+            bus.create_topic(topic, partitions=2 if topic == "jobs" else 1)
+        self._loops: dict[str, Callable[[int], None]] = {
+            "ordered": self._ordered,
+            "together": self._together,
+            "read": self._read,
+            "worked": self._worked,
+            "delayed": self._delayed,
+        }
+        self._consumer = bus.consumer("first", group="readers", partitions=[0])
+        self._messages = iter(self._consumer)
+        self._queue = bus.queue("jobs", group="workers")
+
+    def _ordered(self, number: int) -> None:
+        for topic in ("first", "second"):
+            self.bus.publish(topic, b"%d" % number, durability="written")
+
+    def _together(self, number: int) -> None:
+        with self.bus.transaction() as tx:
+            for topic in ("left", "right"):
+                tx.send(topic, b"%d" % number)
+            self.bus.table("sums").within(tx).put(b"last", b"%d" % number)
+
+    def _read(self, number: int) -> None:
+        message = next(self._messages, None)
+        if message is None:  # all of it has ended
+            raise Closed("The consumer is closed.")
+        assert message.value == b"%d" % number
+        self._consumer.ack()
+
+    def _worked(self, number: int) -> None:
+        self.bus.publish("jobs", b"%d" % number, key=b"%d" % number)
+        messages = self._queue.receive(wait_s=1)
+        self._queue.ack(messages)
+
+    def _delayed(self, number: int) -> None:
+        self.bus.publish_later("later", b"%d" % number, delay="1h")
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """All of it, each in a thread."""
+
+        def go(name: str, do: Callable[[int], None]) -> None:
+            try:
+                for number in count():
+                    if self._ended.is_set():
+                        return
+                    do(number)
+                    self.done[name] = number + 1
+                    self._ended.wait(0.005)
+            except BaseException as error:
+                if not self._ended.is_set():
+                    self.errors.append(error)
+
+        threads = [threading.Thread(target=go, args=item) for item in self._loops.items()]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._consumer.close()
+            for thread in threads:
+                thread.join()
+        assert not self.errors
+
+    def reach(self, least: int) -> None:
+        """Wait until so much was done of everything."""
+        while min(self.done.get(name, 0) for name in self._loops) < least:
+            assert not self.errors
+            self._ended.wait(0.01)
+
+
+def values(bus: Bus, topic: str) -> list[int]:
+    return [int(one.value or b"") for one in bus.consumer(topic, stop_at_end=True)]
+
+
+def check(bus: Bus, acknowledged: dict[str, int]) -> None:
+    """What was acknowledged is there, in its order, and what belongs together is together."""
+    first, second = values(bus, "first"), values(bus, "second")
+    assert first == list(range(len(first)))
+    assert second == list(range(len(second)))
+    assert acknowledged["ordered"] <= len(second) <= len(first) <= len(second) + 1
+    left = values(bus, "left")
+    assert left == values(bus, "right") == list(range(len(left)))
+    assert acknowledged["together"] <= len(left)
+    last = bus.table("sums").get(b"last")
+    assert last == (b"%d" % (len(left) - 1) if left else None)
+    with bus.consumer("first", group="readers", partitions=[0], stop_at_end=True) as consumer:
+        rest = [int(one.value or b"") for one in consumer]
+    assert acknowledged["read"] <= len(first) - len(rest)
+    jobs = sorted(values(bus, "jobs"))
+    assert jobs == list(range(len(jobs)))
+    info = bus.queue("jobs", group="workers").describe()
+    assert info.backlog <= 1 + len(jobs) - acknowledged["worked"]
+    waiting = bus.delayed("later").waiting
+    assert acknowledged["delayed"] <= waiting <= acknowledged["delayed"] + 10_000
+
+
+def url_of(served: Served) -> str:
+    return f"http://127.0.0.1:{served.address[1]}"
+
+
+def verified(path: Path) -> None:
+    store = LevelDBStore(path, create=False)
+    assert list(Verifier(store, frozenset()).run()) == []
+    store.close()
+
+
+def test_a_backup_of_what_is_in_use_is_of_one_moment(tmp_path: Path) -> None:
+    with tms.open(tmp_path / "data", create=True) as bus:
+        work = Work(bus)
+        images: Images = bus._transport.backups  # type: ignore[union-attr]
+        with work.going_on():
+            for turn in range(4):
+                work.reach(10 * turn + 5)
+                acknowledged = dict(work.done)
+                kept = back_up(images, tmp_path / "backup", "1.0")
+                assert kept.copied_files <= len(kept.manifest.files)
+                restore(tmp_path / "backup", tmp_path / f"data{turn}")
+                verified(tmp_path / f"data{turn}")
+                with tms.open(tmp_path / f"data{turn}") as other:
+                    check(other, acknowledged)
+    assert not list((tmp_path / "data" / "temporary").iterdir())
+
+
+def test_a_service_is_backed_up_over_http_and_restored_elsewhere(run: Run, tmp_path: Path) -> None:
+    store = LevelDBStore(tmp_path / "served", create=True)
+    with serving(store) as served:
+        with tms.connect(url_of(served)) as bus:
+            bus.create_topic("orders", partitions=3)
+            bus.publish_many("orders", [b"%d" % number for number in range(20_000)])
+            bus.publish("orders", bytes(9 << 20 >> 1))
+            served.service.engine.access.add_grant("ann", "publish", "topic:orders")
+            first = run("backup", "--to", "copy", "--url", url_of(served), "--json")
+            assert first.code == 0, first.err
+            bus.publish("orders", b"later")
+        again = run("backup", "--to", "copy", "--url", url_of(served), "--json")
+        assert 0 < again.json["copied_bytes"] < again.json["bytes"] // 10
+        streamed = run("backup", "--to", "-", "--url", url_of(served))
+        assert streamed.code == 0
+        assert len(streamed.out) > first.json["bytes"]
+        assert served.service.engine.backups._images == {}
+    ended = run("restore", "--from", "copy", "--data", "new", "--json", TMS_DATA="")
+    assert ended.json["id"] == again.json["id"]
+    assert run("fsck", "--data", "new", TMS_DATA="").code == 0
+    with tms.open(tmp_path / "new") as bus:
+        assert len(list(bus.consumer("orders", stop_at_end=True))) == 20_002
+        assert [grant.principal for grant in bus.access.list_grants()] == ["ann"]
+
+
+def test_a_directory_in_use_is_not_backed_up_but_its_service_is(
+    run: Run, data: Path, tmp_path: Path
+) -> None:
+    with tms.open(data, create=True):
+        assert run("backup", "--to", "copy").code == 75
+        assert not (tmp_path / "copy").exists()
+    assert run("backup", "--to", "copy").code == 0
+    assert run("restore", "--from", "copy", "--dry-run").code == 0
+    refused = run("restore", "--from", "copy")
+    assert (refused.code, "not empty" in refused.err) == (4, True)
+    assert run("restore", "--from", "nowhere", "--data", "new").code == 3
+
+
+def test_what_has_no_files_says_how_it_is_backed_up(run: Run) -> None:
+    with serving() as served:
+        ended = run("backup", "--to", "copy", "--url", url_of(served))
+    assert ended.code == 4
+    assert "memory" in ended.err
+
+
+class HandClock:
+    """Stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def now_ms(self) -> int:
+        return int(self.s * 1_000)
+
+    def monotonic_s(self) -> float:
+        return self.s
+
+
+def test_images_that_nobody_reads_end_and_there_are_only_so_many(tmp_path: Path) -> None:
+    clock, store = HandClock(), LevelDBStore(tmp_path, create=True)
+    store.open("metadata", create=True)
+    images = Images(store, clock)
+    begun = [images.begin() for _ in range(IMAGES_MAX)]
+    with pytest.raises(Overloaded):
+        images.begin()
+    clock.s = IDLE_S
+    assert images.files(begun[0].id)[-1].path == "FORMAT"
+    clock.s += 1
+    images.begin()
+    assert images.read(begun[0].id, 0, 0, 3) == images.read(begun[0].id, 0)[:3]
+    for id in (begun[1].id, "0" * 32):
+        for ask in (images.files, images.end, lambda id: images.read(id, 0)):
+            with pytest.raises(NotFound, match="no backup"):
+                ask(id)
+    with pytest.raises(Invalid, match="files 0 to"):
+        images.read(begun[0].id, 10_000)
+    images.end(begun[0].id)
+    images.close()
+    with pytest.raises(Closed):
+        images.begin()
+    assert not list((tmp_path / "temporary").iterdir())
+    store.close()
+
+
+def test_who_may_not_manage_the_service_gets_no_backup() -> None:
+    with serving(network=NetworkOptions(AccessLimits())) as served:
+        access = served.service.engine.access
+        for verb in ("operate", "observe", "consume"):
+            access.add_grant("ann", verb, "*")
+        token = access.create_token("ann").token
+        transport = HttpTransport(url_of(served), token=token)
+        for ask in (transport.backups.begin, lambda: transport.backups.read("0" * 32, 0)):
+            with pytest.raises(Forbidden):
+                ask()
+        access.add_grant("ann", "manage", "service")
+        with pytest.raises(Conflict, match="memory"):
+            transport.backups.begin()
+        transport.close()

@@ -1,0 +1,109 @@
+"""Backups: images of the store that are read in pieces. Who may read them reads everything."""
+
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
+
+from tms.api import routes
+from tms.api.operation import (
+    Codec,
+    DeclaredOnly,
+    Form,
+    Repeat,
+    Resource,
+    delete,
+    get,
+    list_of,
+    named,
+    post,
+)
+from tms.errors import Conflict, Invalid, Malformed, NotFound, StorageFull
+from tms.model.access import Access
+from tms.model.backup import CHUNK_BYTES_MAX, FILES_MAX, BackupBegun, ImageFile
+
+BEGIN_TIMEOUT_S = 120.0
+BackupId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+_OF_ONE = (Malformed, Invalid, NotFound)
+_Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+
+
+class FileBody(Struct):
+    """A file of a backup; of two backups one with the same path and version has the same bytes."""
+
+    path: str
+    bytes: int
+    version: str
+
+
+FILES: Codec[list[ImageFile]] = named(
+    "BackupFiles",
+    "Files.",
+    "files",
+    list_of(
+        Codec(
+            FileBody,
+            lambda body: ImageFile(body.path, body.bytes, body.version),
+            lambda file: FileBody(*file),
+        )
+    ),
+)
+
+
+class ChunkQuery(Struct, forbid_unknown_fields=True):
+    """Which bytes of which file."""
+
+    file: _Number = 0
+    start: _Number = 0
+    bytes_max: Annotated[int, Meta(ge=1, le=CHUNK_BYTES_MAX)] = CHUNK_BYTES_MAX
+
+
+class BackupsApi(Protocol):
+    """Backups. `tms.backup.images.Images` documents the promises."""
+
+    @post(
+        "backups",
+        Resource.SERVICE,
+        Access.MANAGE,
+        repeat=Repeat.NEVER,
+        timeout_s=BEGIN_TIMEOUT_S,
+        statuses=(routes.CREATED,),
+        alone=True,
+        errors=(Conflict, StorageFull),
+    )
+    def begin(self) -> BackupBegun:
+        """Take an image of the store; it ends by itself when nobody reads it for ten minutes."""
+        raise DeclaredOnly
+
+    @get("backups/{id}/files", Resource.SERVICE, Access.MANAGE, errors=_OF_ONE)
+    def files(
+        self,
+        id: BackupId,
+        after: Annotated[int, Meta(ge=0, description="How many to leave out.")] = 0,
+        limit: Annotated[int, Meta(ge=1, le=FILES_MAX)] = FILES_MAX,
+    ) -> Annotated[list[ImageFile], FILES]:
+        """The files of an image, in its order."""
+        raise DeclaredOnly
+
+    @get(
+        "backups/{id}/bytes",
+        Resource.SERVICE,
+        Access.MANAGE,
+        errors=_OF_ONE,
+        form=Form(query=ChunkQuery, answer={routes.BYTES: bytes}),
+    )
+    def read(
+        self, id: BackupId, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX
+    ) -> bytes:
+        """Bytes of the file with a number, counted from 0 in the order of the list."""
+        raise DeclaredOnly
+
+    @delete(
+        "backups/{id}",
+        Resource.SERVICE,
+        Access.MANAGE,
+        repeat=Repeat.UNTIL_GONE,
+        errors=_OF_ONE,
+    )
+    def end(self, id: BackupId) -> None:
+        """Let go of an image."""
+        raise DeclaredOnly

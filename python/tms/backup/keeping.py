@@ -1,0 +1,312 @@
+"""Where a backup goes: a directory, which keeps the newest one, or a stream.
+
+    DIR/
+      manifest.json    what the backup has; another one takes its place in one step
+      files/           the bytes of each file, named after path and version; never written twice
+      incoming/        what is being copied
+      LOCK             held with flock by who makes a backup there
+
+Invariants
+
+* A file is in `files/` only when it is whole and synced; the manifest names only such files. So
+  the backup from before stays whole until the new manifest has its name, and the new one is whole
+  from then on.
+* What the manifest names with the same path and version is not copied again.
+* What no manifest names goes at the end of a backup, also of one that fails.
+* Nothing is changed in a directory that has something else, or a manifest that cannot be read.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
+
+from tms.backup.manifest import (
+    FILES,
+    MANIFEST,
+    KeptFile,
+    Manifest,
+    by_place,
+    decode,
+    encode,
+    manifest_of,
+    place_of,
+)
+from tms.errors import AlreadyRunning, ConfigError, NotFound, StorageFull, StorageUnavailable
+from tms.model.backup import CHUNK_BYTES_MAX, FILES_MAX, BackupBegun, ImageFile
+
+_INCOMING, _LOCK = "incoming", "LOCK"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class ImageSource(Protocol):
+    """Who has images; see `BackupsApi`."""
+
+    def begin(self) -> BackupBegun: ...
+    def files(self, id: str, after: int = 0, limit: int = FILES_MAX) -> list[ImageFile]: ...
+    def read(
+        self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX
+    ) -> bytes: ...
+    def end(self, id: str) -> None: ...
+
+
+class KeptBackup(NamedTuple):
+    """What a backup has, and how much of it was copied for it."""
+
+    manifest: Manifest
+    copied_files: int
+    copied_bytes: int
+
+
+class _Image(NamedTuple):
+    """An image that is being read."""
+
+    source: ImageSource
+    begun: BackupBegun
+    pause: Callable[[], None]
+
+    def files(self) -> Iterator[tuple[int, ImageFile]]:
+        """All files with their numbers."""
+        number = 0
+        while number < self.begun.files:
+            for file in self.source.files(self.begun.id, number, FILES_MAX):
+                yield number, file
+                number += 1
+
+    def chunks(self, number: int, file: ImageFile) -> Iterator[bytes]:
+        """The bytes of a file."""
+        start = 0
+        while start < file.bytes:
+            self.pause()
+            chunk = self.source.read(self.begun.id, number, start, CHUNK_BYTES_MAX)
+            if not chunk:
+                raise StorageUnavailable(f"{file.path} ended early. Begin the backup anew.")
+            yield chunk
+            start += len(chunk)
+
+
+@contextlib.contextmanager
+def _image(source: ImageSource, pause: Callable[[], None]) -> Iterator[_Image]:
+    begun = source.begin()
+    try:
+        yield _Image(source, begun, pause)
+    finally:
+        with contextlib.suppress(NotFound):
+            source.end(begun.id)
+
+
+def back_up(
+    source: ImageSource, directory: Path, release: str, pause: Callable[[], None] = lambda: None
+) -> KeptBackup:
+    """Make a backup in a directory, which is made if need be. `release` is this one of TMS; `pause`
+    is called between pieces of the work. Raises what the source raises, `ConfigError`,
+    `DataCorrupt`, `AlreadyRunning`, `StorageFull`, `StorageUnavailable`; then the backup that was
+    there before is still whole."""
+    with (
+        _image(source, pause) as image,
+        _refusing(directory),
+        _BackupDirectory(directory) as target,
+    ):
+        before = target.manifest
+        known = {} if before is None else by_place(before.files)
+        kept: list[KeptFile] = []
+        count = size = 0
+        for number, file in image.files():
+            old = known.get(place_of(file))
+            if old is None or not target.has(old):
+                old = target.add(file, image.chunks(number, file))
+                count, size = count + 1, size + file.bytes
+            kept.append(old)
+        parent = "" if before is None else before.id
+        manifest = manifest_of(image.begun.id, parent, image.begun.moment_ms, release, kept)
+        target.finish(manifest)
+        return KeptBackup(manifest, count, size)
+
+
+def stream(
+    source: ImageSource, out: BinaryIO, release: str, pause: Callable[[], None] = lambda: None
+) -> KeptBackup:
+    """Write a backup as a tar archive, the manifest last: unpacked, it is a directory as `back_up`
+    makes it."""
+    with _image(source, pause) as image, tarfile.open(fileobj=out, mode="w|") as archive:
+        kept: list[KeptFile] = []
+        for number, file in image.files():
+            entry = tarfile.TarInfo(place_of(file))
+            entry.size, entry.mtime = file.bytes, image.begun.moment_ms // 1_000
+            reader = _Reader(image.chunks(number, file))
+            archive.addfile(entry, reader)  # type: ignore[arg-type]  # it only reads
+            kept.append(KeptFile(*file, reader.digest.hexdigest()))
+        manifest = manifest_of(image.begun.id, "", image.begun.moment_ms, release, kept)
+        raw = encode(manifest)
+        entry = tarfile.TarInfo(MANIFEST)
+        entry.size, entry.mtime = len(raw), image.begun.moment_ms // 1_000
+        archive.addfile(entry, io.BytesIO(raw))
+    return KeptBackup(manifest, len(kept), manifest.bytes)
+
+
+class _Reader:
+    """Chunks as a file to read from; it counts their digest."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = b""
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        while len(self._left) < size and (chunk := next(self._chunks, b"")):
+            self.digest.update(chunk)
+            self._left += chunk
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
+
+
+class _BackupDirectory:
+    """A directory that has a backup or none yet, locked within its `with` block."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.manifest: Manifest | None = None
+        self._lock_fd = -1
+        self._copied = 0
+
+    def __enter__(self) -> "_BackupDirectory":
+        path = self._path
+        path.mkdir(parents=True, exist_ok=True)
+        if not (path / MANIFEST).exists():
+            others = set(os.listdir(path)) - {FILES, _INCOMING, _LOCK, MANIFEST + ".new"}
+            if others:
+                raise ConfigError(
+                    f"{path} is not a directory of backups: it has {min(others)}, and no "
+                    f"{MANIFEST}. Choose an empty or new directory."
+                )
+        self._lock()
+        try:
+            if (path / MANIFEST).exists():
+                self.manifest = read_manifest(path)
+            shutil.rmtree(path / _INCOMING, ignore_errors=True)
+            for made in (_INCOMING, FILES):
+                (path / made).mkdir(exist_ok=True)
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            with contextlib.suppress(OSError):
+                self._sweep()
+        finally:
+            os.close(self._lock_fd)
+
+    def has(self, file: KeptFile) -> bool:
+        """Whether the bytes of a file are there."""
+        try:
+            return (self._path / file.place).stat().st_size == file.bytes
+        except FileNotFoundError:
+            return False
+
+    def add(self, file: ImageFile, chunks: Iterator[bytes]) -> KeptFile:
+        """Copy a file."""
+        incoming = self._path / _INCOMING / str(self._copied)
+        self._copied += 1
+        digest = hashlib.sha256()
+        with incoming.open("wb") as opened:
+            for chunk in chunks:
+                digest.update(chunk)
+                opened.write(chunk)
+            opened.flush()
+            os.fsync(opened.fileno())
+        place = self._path / place_of(file)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        incoming.rename(place)
+        return KeptFile(*file, digest.hexdigest())
+
+    def finish(self, manifest: Manifest) -> None:
+        """Let this be the backup that the directory has."""
+        for folder, _, _ in os.walk(self._path / FILES):
+            sync(Path(folder))
+        new = self._path / (MANIFEST + ".new")
+        with new.open("wb") as opened:
+            opened.write(encode(manifest))
+            opened.flush()
+            os.fsync(opened.fileno())
+        new.rename(self._path / MANIFEST)
+        sync(self._path)
+        self.manifest = manifest
+
+    def _lock(self) -> None:
+        fd = os.open(self._path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            os.close(fd)
+            raise AlreadyRunning(
+                f"Another backup is being made in {self._path}. Wait for its end, or choose "
+                "another directory.",
+                next="wait for the end of the other backup",
+            ) from exc
+        self._lock_fd = fd
+
+    def _sweep(self) -> None:
+        """Remove what the manifest does not name."""
+        named = by_place(() if self.manifest is None else self.manifest.files)
+        shutil.rmtree(self._path / _INCOMING, ignore_errors=True)
+        (self._path / (MANIFEST + ".new")).unlink(missing_ok=True)
+        for folder, _, names in os.walk(self._path / FILES, topdown=False):
+            for name in names:
+                place = Path(folder) / name
+                if place.relative_to(self._path).as_posix() not in named:
+                    place.unlink()
+            with contextlib.suppress(OSError):  # something is left in it
+                Path(folder).rmdir()
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of the backup in a directory. Raises `NotFound`, and what `decode` raises."""
+    file = directory / MANIFEST
+    try:
+        raw = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise NotFound(
+            f"There is no backup in {directory}: {MANIFEST} is missing.",
+            next="name the directory that `tms backup --to` was given",
+        ) from exc
+    return decode(raw, str(file))
+
+
+def sync(path: Path) -> None:
+    """Make the entries of a directory survive power loss."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _refusing(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise refused(exc, directory, "The backup that was there before is still whole.") from exc
+
+
+def refused(exc: OSError, directory: Path, what: str) -> StorageFull | StorageUnavailable:
+    """What it means that the disk does not take something."""
+    if exc.errno in _FULL:
+        return StorageFull(
+            f"The disk of {directory} is full. {what}",
+            next="free space there, or choose another directory, and do it again",
+        )
+    return StorageUnavailable(
+        f"{exc.filename or directory} refuses ({exc.strerror or exc}). {what}",
+        next="look at the directory and its disk, and do it again",
+    )

@@ -1,0 +1,129 @@
+"""From a backup to a data directory.
+
+    manifest and sizes ──▶ every file copied, its checksum compared ──▶ synced ──▶ FORMAT
+
+Invariants
+
+* A backup is restored whole or not at all: without its last file, FORMAT, a directory opens as
+  nothing.
+* Only a directory that is new or empty is written to, or one that an interrupted restore has left:
+  that has RESTORING, and no FORMAT.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from tms.backup.keeping import read_manifest, refused, sync
+from tms.backup.manifest import LAST, KeptFile, Manifest
+from tms.errors import Conflict, DataCorrupt
+from tms.model.backup import CHUNK_BYTES_MAX
+
+_RESTORING = "RESTORING"
+_NAMED = 5  # missing files, in an error
+_NOTHING = "Nothing was restored."
+
+
+def verify(backup: Path) -> Manifest:
+    """Read a whole backup and compare its checksums. Raises `NotFound`, `ConfigError`,
+    `DataCorrupt`."""
+    manifest = _whole(backup)
+    for file in manifest.files:
+        _copy(backup, file, None)
+    return manifest
+
+
+def restore(backup: Path, data: Path) -> Manifest:
+    """Make a data directory of a backup. Raises like `verify`; `Conflict` for a directory that is
+    not empty, `StorageFull`, `StorageUnavailable`. After each of them there is none."""
+    manifest = _whole(backup)
+    _require_empty(data)
+    made = not data.exists()
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        _clear(data)
+        (data / _RESTORING).touch()
+        _fill(backup, manifest, data)
+    except BaseException as exc:
+        with contextlib.suppress(OSError):
+            _clear(data)
+            if made:
+                data.rmdir()
+        if isinstance(exc, OSError):
+            raise refused(exc, data, _NOTHING) from exc
+        raise
+    (data / _RESTORING).unlink()
+    return manifest
+
+
+def _fill(backup: Path, manifest: Manifest, data: Path) -> None:
+    *files, last = manifest.files
+    for file in files:
+        target = data / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _copy(backup, file, target)
+    for folder, _, _ in os.walk(data):
+        sync(Path(folder))
+    new = data / f"{last.path}.new"
+    _copy(backup, last, new)
+    new.rename(data / last.path)
+    sync(data)
+    sync(data.parent)
+
+
+def _whole(backup: Path) -> Manifest:
+    """The manifest of a backup whose files are all there."""
+    manifest = read_manifest(backup)
+    missing = [file.place for file in manifest.files if not (backup / file.place).is_file()]
+    if missing:
+        named = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
+        raise DataCorrupt(
+            f"{len(missing):,} of {len(manifest.files):,} files of the backup in {backup} are "
+            f"missing: {named}. {_NOTHING}",
+            next="bring the files back, or take another backup",
+        )
+    return manifest
+
+
+def _copy(backup: Path, file: KeptFile, target: Path | None) -> None:
+    """Copy a file, or only look at it. Raises `DataCorrupt`."""
+    digest, size = hashlib.sha256(), 0
+    with contextlib.ExitStack() as opened:
+        source = opened.enter_context((backup / file.place).open("rb"))
+        copy = None if target is None else opened.enter_context(target.open("wb"))
+        while chunk := source.read(CHUNK_BYTES_MAX):
+            digest.update(chunk)
+            size += len(chunk)
+            if copy is not None:
+                copy.write(chunk)
+        if copy is not None:
+            copy.flush()
+            os.fsync(copy.fileno())
+    if (size, digest.hexdigest()) != (file.bytes, file.sha256):
+        raise DataCorrupt(
+            f"{backup / file.place} is damaged: it has {size:,} bytes of {file.bytes:,}, and its "
+            f"checksum is not that of the manifest. {_NOTHING}",
+            file=str(backup / file.place),
+            next="bring the file back, or take another backup",
+        )
+
+
+def _require_empty(data: Path) -> None:
+    there = os.listdir(data) if data.is_dir() else []
+    if data.exists() and not data.is_dir():
+        raise Conflict(f"{data} is a file; a backup is restored to a new or empty directory.")
+    if there and (_RESTORING not in there or LAST in there):
+        raise Conflict(
+            f"{data} is not empty: it has {min(there)}. {_NOTHING}",
+            next="choose a new or empty directory with --data",
+        )
+
+
+def _clear(data: Path) -> None:
+    for entry in [*data.iterdir()]:
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

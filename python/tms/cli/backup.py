@@ -1,0 +1,112 @@
+"""`tms backup` and `tms restore`: everything in a store as it was at one moment, kept elsewhere."""
+
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from tms.cli.session import Session, Shared, dry_run_option
+from tms.cli.topics import time_text
+
+SHARE = 1 / 3  # of the time, where a service has others to serve
+_STANDARD_OUTPUT = Path("-")
+
+
+@click.command("backup", cls=Shared)
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(file_okay=False, allow_dash=True, path_type=Path),
+    required=True,
+    help="A directory, which keeps the newest backup, or - for a tar archive.",
+)
+@click.pass_obj
+def command(session: Session, target: Path) -> None:
+    """Back up everything as it is at one moment, also while the service runs.
+
+    Topics, transactions, positions, groups, queues, delayed messages, tables, tokens and grants. Of
+    the service, or with --data of a directory that nobody has open. In the same directory again,
+    only what is new is copied.
+
+    \b
+      tms backup --to /backups/tms
+      tms backup --to - | ssh elsewhere 'tar -x -C /backups/tms'
+    """
+    from tms import __version__
+    from tms.backup.images import Images
+    from tms.backup.keeping import back_up, stream
+    from tms.compaction.throttle import Throttle
+
+    share = 1.0
+    url, data = session.target()
+    if url is not None:
+        transport = session.transport()
+        source, close, share = transport.backups, transport.close, SHARE
+    else:
+        from tms.store.leveldb import LevelDBStore
+
+        store = LevelDBStore(data or Path(), create=False)
+        source, close = Images(store, session.clock), store.close
+    pause = Throttle(session.clock, share, threading.Event()).pause
+    try:
+        if target == _STANDARD_OUTPUT:
+            kept = stream(source, sys.stdout.buffer, __version__, pause)
+        else:
+            kept = back_up(source, target, __version__, pause)
+    finally:
+        close()
+    manifest = kept.manifest
+    session.say(
+        f"backup of {time_text(manifest.moment_ms)}: {len(manifest.files):,} files, "
+        f"{manifest.bytes:,} bytes; copied {kept.copied_files:,} files, {kept.copied_bytes:,} bytes"
+    )
+    if target != _STANDARD_OUTPUT:
+        session.show_result(
+            {
+                "id": manifest.id,
+                "moment_ms": manifest.moment_ms,
+                "files": len(manifest.files),
+                "bytes": manifest.bytes,
+                "copied_files": kept.copied_files,
+                "copied_bytes": kept.copied_bytes,
+            }
+        )
+
+
+@click.command("restore", cls=Shared)
+@click.option(
+    "--from",
+    "backup",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="The directory that `tms backup --to` was given.",
+)
+@dry_run_option
+@click.pass_obj
+def restore(session: Session, backup: Path, dry_run: bool) -> None:
+    """Make a data directory of a backup. Needs --data, a new or empty directory.
+
+    Every checksum is compared; of a backup that is damaged or not whole nothing is restored. With
+    --dry-run the backup is only read.
+    """
+    from tms.backup import restoring
+
+    _, data = session.target()
+    if data is None:
+        raise click.UsageError("restore makes a data directory: name a new one with --data.")
+    manifest = restoring.verify(backup) if dry_run else restoring.restore(backup, data)
+    did = "the backup is whole: it is" if dry_run else f"restored to {data}: the backup"
+    session.say(
+        f"{did} of {time_text(manifest.moment_ms)}, {len(manifest.files):,} files, "
+        f"{manifest.bytes:,} bytes"
+    )
+    session.show_result(
+        {
+            "id": manifest.id,
+            "moment_ms": manifest.moment_ms,
+            "files": len(manifest.files),
+            "bytes": manifest.bytes,
+            "data": None if dry_run else str(data),
+        }
+    )

@@ -1,0 +1,101 @@
+"""`tms export`: a topic becomes a file of messages, which `tms import` takes.
+
+* What is exported is settled at the begin: up to `--end`, and no further than the topic's end then.
+* A file appears whole or not at all.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from tms.cli.message_files import FORMS, form_of, writer_of
+from tms.cli.session import POSITION, Session, Shared, topic_argument
+from tms.model.position import Position
+
+if TYPE_CHECKING:
+    import tms
+    from tms.model.message import Message
+
+_STANDARD_OUTPUT = Path("-")
+
+
+@click.command("export", cls=Shared)
+@topic_argument
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    default=_STANDARD_OUTPUT,
+    help="A file, or - for standard output. [-]",
+)
+@click.option("--start", type=POSITION, default="earliest", help="The first message. [earliest]")
+@click.option("--end", type=POSITION, default="latest", help="Before which to stop. [latest]")
+@click.option(
+    "--format", "form", type=click.Choice(FORMS), help="[by the file's name, else ndjson]"
+)
+@click.pass_obj
+def command(
+    session: Session,
+    topic: str,
+    target: Path,
+    start: Position,
+    end: Position,
+    form: str | None,
+) -> None:
+    """Write the messages of TOPIC to a file, with keys, headers, ids and times.
+
+    \b
+      tms export flights --to flights.ndjson
+      tms export flights --to november.parquet --start 2026-11-01 --end 2026-12-01
+      tms export flights | tms import copies --data elsewhere
+    """
+    with session.bus() as bus, _output(target) as file:
+        writer = writer_of(form_of(form, target), file)
+        count = 0
+        for message in _messages(bus, topic, start, end):
+            writer.write(message)
+            count += 1
+        writer.close()
+    session.say(f"exported {count:,} messages of {topic}")
+    if target != _STANDARD_OUTPUT:
+        session.show_result({"topic": topic, "messages": count, "file": str(target)})
+
+
+def _messages(bus: "tms.Bus", topic: str, start: Position, end: Position) -> "Iterator[Message]":
+    """The messages of all partitions in [start, end), those of each in their order."""
+    ends = bus.offsets(topic, str(end))
+    left = {partition for partition, offset in ends.items() if offset > 0}
+    with bus.consumer(topic, start=start, partitions=sorted(ends), stop_at_end=True) as consumer:
+        for batch in consumer.batches():
+            stop = ends[batch.partition]
+            for message in batch.messages():
+                if message.offset < stop:
+                    yield message
+            if len(batch) and batch.offsets()[-1] + 1 >= stop:
+                left.discard(batch.partition)
+                if not left:
+                    return
+
+
+@contextlib.contextmanager
+def _output(target: Path) -> Iterator[BinaryIO]:
+    """Standard output, or a file that takes its place when everything is written."""
+    if target == _STANDARD_OUTPUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    new = target.with_name(f".{target.name}.new")
+    try:
+        with new.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(target)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,184 @@
+"""`tms import`: the messages of files are published to a topic.
+
+    every file is read and checked ──▶ one transaction for each: its messages, and its token
+
+Invariants
+
+* Nothing is published before every line of every file was found good: standard input goes to a
+  temporary file first.
+* A file is imported whole or not at all, and once: the position of the group `import.DIGEST`, named
+  after what is in the file, moves in the transaction that has its messages.
+"""
+
+import contextlib
+import hashlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import click
+
+from tms.cli.message_files import CHUNK_BYTES, FORMS, FileMessage, form_of, read
+from tms.cli.output import Format, Row
+from tms.cli.session import Session, Shared, topic_argument
+from tms.client.batching import message_bytes
+from tms.errors import Invalid, TMSError
+
+if TYPE_CHECKING:
+    import tms
+    from tms.model.topic import TopicSettings
+
+_STANDARD_INPUT = Path("-")
+_TOLD = 20  # broken lines
+
+
+class _Source(NamedTuple):
+    """A file to import."""
+
+    name: str
+    form: str
+    file: BinaryIO
+
+
+class _Checked(NamedTuple):
+    """A file without a broken line."""
+
+    source: _Source
+    group: str
+    messages: int
+
+
+@click.command("import", cls=Shared)
+@topic_argument
+@click.argument(
+    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMS), help="[by each file's name, else ndjson]"
+)
+@click.option("--by-key", is_flag=True, help="Keys decide the partitions, not the files.")
+@click.pass_obj
+def command(
+    session: Session, topic: str, files: tuple[Path, ...], form: str | None, by_key: bool
+) -> None:
+    """Publish the messages of FILES, or of standard input (also `-`), to TOPIC.
+
+    They are what `tms export` writes, or `tms consume --json` prints. Ids and times are new. A file
+    is imported whole, and once: again, it is skipped.
+
+    \b
+      tms import copies flights.ndjson
+      tms consume flights -e --json | tms import copies --by-key
+    """
+    rows: list[Row] = []
+    with session.bus() as bus, contextlib.ExitStack() as opened:
+        settings = bus.describe_topic(topic).settings
+        sources = [
+            opened.enter_context(_opened(path, form)) for path in files or (_STANDARD_INPUT,)
+        ]
+        for checked in _check(sources, settings, by_key):
+            new = _publish(bus, topic, checked, by_key)
+            done = "imported" if new else "skipped, it was imported before:"
+            session.say(f"{done} {checked.source.name}, {checked.messages:,} messages")
+            rows.append(
+                {
+                    "file": checked.source.name,
+                    "messages": checked.messages,
+                    "imported": new,
+                    "group": checked.group,
+                }
+            )
+    if session.format is not Format.TABLE:
+        session.show(rows, rows)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, form: str | None) -> Iterator[_Source]:
+    if path != _STANDARD_INPUT:
+        with path.open("rb") as file:
+            yield _Source(str(path), form_of(form, path), file)
+        return
+    with tempfile.TemporaryFile(prefix="tms-import-") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, CHUNK_BYTES)
+        yield _Source("standard input", form_of(form, path), file)
+
+
+def _check(sources: list[_Source], settings: "TopicSettings", by_key: bool) -> list[_Checked]:
+    """Read all files. Raises `Invalid`, which names the lines that are broken."""
+    checked, broken, told = [], 0, list[str]()
+    for source in sources:
+        count, digest = 0, _digest(source.file)
+        for number, message in _messages(source):
+            count += 1
+            wrong = _what_is_wrong(message, settings, by_key)
+            if wrong is not None:
+                broken += 1
+                if len(told) < _TOLD:
+                    told.append(f"{source.name}, line {number}: {wrong}")
+        checked.append(_Checked(source, f"import.{digest}", count))
+    if broken:
+        more = f"\n… and {broken - len(told):,} more" if broken > len(told) else ""
+        raise Invalid(
+            f"Nothing was imported, because lines are broken: {broken:,}.\n"
+            + "\n".join(told)
+            + more,
+            broken=broken,
+            lines=told,
+            next="correct or remove these lines, and import again",
+        )
+    return checked
+
+
+def _messages(source: _Source) -> Iterator[tuple[int, FileMessage | Invalid]]:
+    source.file.seek(0)
+    try:
+        yield from read(source.form, source.file)
+    except Invalid as error:
+        raise Invalid(f"Nothing was imported of {source.name}. {error.message}") from error
+
+
+def _digest(file: BinaryIO) -> str:
+    file.seek(0)
+    digest = hashlib.sha256()
+    while chunk := file.read(CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()[:32]
+
+
+def _what_is_wrong(
+    message: FileMessage | Invalid, settings: "TopicSettings", by_key: bool
+) -> str | None:
+    if isinstance(message, Invalid):
+        return message.message
+    try:
+        message_bytes(message.value, message.key, message.headers, settings.message_bytes_max)
+    except TMSError as error:
+        return error.message
+    if by_key or message.partition is None or 0 <= message.partition < settings.partitions:
+        return None
+    return (
+        f"the topic has partitions 0 to {settings.partitions - 1}, not {message.partition}; "
+        "with --by-key the key decides"
+    )
+
+
+def _publish(bus: "tms.Bus", topic: str, checked: _Checked, by_key: bool) -> bool:
+    """Import a file, unless it was before; whether it was not."""
+    if bus.positions(topic, group=checked.group):
+        return False
+    with (
+        bus.consumer(topic, start="latest", partitions=[0], group=checked.group) as token,
+        bus.transaction() as tx,
+    ):
+        for _, message in _messages(checked.source):
+            if isinstance(message, Invalid):
+                raise Invalid(
+                    f"{checked.source.name} was changed while it was imported; nothing of it was."
+                )
+            partition = None if by_key else message.partition
+            tx.send(topic, message.value, message.key, message.headers, partition)
+        tx.ack(token)
+    return True

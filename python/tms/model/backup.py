@@ -1,0 +1,27 @@
+"""What a store is at one moment, as the files that bring it back."""
+
+from typing import NamedTuple
+
+import msgspec
+
+CHUNK_BYTES_MAX = 4 << 20  # of a file, at once
+FILES_MAX = 10_000  # that are named at once
+
+
+class ImageFile(NamedTuple):
+    """A file of an image. Of two images a file with the same path and version has the same bytes.
+
+    `path` is below the data directory, with `/`; the file counts up to `bytes`."""
+
+    path: str
+    bytes: int
+    version: str
+
+
+class BackupBegun(msgspec.Struct, frozen=True):
+    """An image that waits to be read: when it was so, in ms since 1970, and how much it is."""
+
+    id: str
+    moment_ms: int
+    files: int
+    bytes: int

@@ -1,0 +1,140 @@
+"""A data directory as it is at one moment, while it is in use: links to its files.
+
+    closed maps are linked ──▶ all maps are held ──▶ open maps are linked, and those that changed
+                                                 ──▶ all go on; the links are read
+
+Tables are never changed, logs, manifests and files of values only grow: so a link and a size are
+the file as it was. What a database with these files has is what it would have after this process
+was killed at that moment.
+
+Invariants
+
+* While all maps are held nobody writes to one, and none is opened, closed, made or dropped. So what
+  had returned before is in the image, and what began later is not, across all maps.
+* A map that was linked before that moment counts only if it was not opened since: opening one
+  gives it another manifest.
+* The links stand in `temporary`: what a crash leaves of them goes when the directory is opened.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tms.errors import NotFound, StorageUnavailable
+from tms.model.backup import ImageFile
+from tms.store.leveldb.databases import refusing
+from tms.store.leveldb.directory import FORMAT, MAPS, DataDirectory
+from tms.store.leveldb.files import link
+from tms.store.leveldb.values import VALUES
+
+_Signature = tuple[int, int, bytes]
+
+
+class _Maps(Protocol):
+    """The maps of a store."""
+
+    def closed(self, name: str) -> AbstractContextManager[bool]:
+        """Whether the map's database is closed; it stays so meanwhile."""
+        ...
+
+    def frozen(self) -> AbstractContextManager[Mapping[str, int]]:
+        """Nothing is written, opened, closed, made or dropped meanwhile. The open maps, and how
+        many bytes of each file of values count."""
+        ...
+
+
+class _LinkedMap(NamedTuple):
+    """A map that was linked, and how it was then."""
+
+    signature: _Signature
+    sizes: dict[str, int]
+
+
+class DirectoryImage:
+    """See `StoreImage`. `place` has the links."""
+
+    def __init__(self, place: Path, files: list[ImageFile]) -> None:
+        self._place = place
+        self.files = files
+
+    def read(self, file: ImageFile, start: int, bytes_max: int) -> bytes:
+        """Bytes of a file from `start` on."""
+        wanted = max(0, min(bytes_max, file.bytes - start))
+        with refusing():
+            try:
+                with (self._place / file.path).open("rb") as opened:
+                    found = os.pread(opened.fileno(), wanted, start)
+            except FileNotFoundError as exc:
+                raise NotFound(f"The image that has {file.path} was released.") from exc
+        if len(found) != wanted:
+            raise StorageUnavailable(f"{file.path} is shorter than it was; begin the backup anew.")
+        return found
+
+    def release(self) -> None:
+        """Remove the links."""
+        shutil.rmtree(self._place, ignore_errors=True)
+
+
+def take_image(directory: DataDirectory, maps: _Maps) -> DirectoryImage:
+    """The image of a directory that this process has open. Raises OSError."""
+    place = directory.temporary_path()
+    (place / MAPS).mkdir(parents=True)
+    try:
+        os.link(directory.path / FORMAT, place / FORMAT)
+        linked = _link_closed(directory, place, maps)
+        with maps.frozen() as ends:
+            names = directory.names("")
+            for name in names:
+                path = directory.map_path(name)
+                before = linked.get(name)
+                if name in ends or before is None or before.signature != _signature(path):
+                    linked[name] = _linked(path, place)
+                    if name in ends:
+                        linked[name].sizes[VALUES] = ends[name]
+        files = [file for name in names for file in _files(directory, place, name, linked[name])]
+        return DirectoryImage(place, [*files, _file(place, FORMAT)])
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def _link_closed(directory: DataDirectory, place: Path, maps: _Maps) -> dict[str, _LinkedMap]:
+    linked: dict[str, _LinkedMap] = {}
+    for name in directory.names(""):
+        with maps.closed(name) as closed, contextlib.suppress(FileNotFoundError):  # dropped
+            if closed:
+                linked[name] = _linked(directory.map_path(name), place)
+    return linked
+
+
+def _linked(path: Path, place: Path) -> _LinkedMap:
+    signature, sizes = _signature(path), link(path, place / MAPS / path.name)
+    if sizes is None:
+        raise StorageUnavailable(f"{path} changes too fast to be backed up. Try again.")
+    return _LinkedMap(signature, sizes)
+
+
+def _signature(path: Path) -> _Signature:
+    """What is another one after a map was opened, or replaced."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, (path / "CURRENT").read_bytes()
+
+
+def _files(
+    directory: DataDirectory, place: Path, name: str, linked: _LinkedMap
+) -> Iterator[ImageFile]:
+    folder = f"{MAPS}/{directory.map_path(name).name}"
+    for file, size in sorted(linked.sizes.items()):
+        yield _file(place, f"{folder}/{file}", size)
+
+
+def _file(place: Path, path: str, size: int | None = None) -> ImageFile:
+    status = os.stat(place / path)
+    size = status.st_size if size is None else size
+    told = f"{status.st_dev} {status.st_ino} {status.st_mtime_ns} {size}"
+    return ImageFile(path, size, hashlib.blake2b(told.encode(), digest_size=8).hexdigest())
