@@ -14,8 +14,8 @@ from tms.model.filter import FILTER, FILTER_BYTES_MAX, Filter
 from tms.model.ids import MESSAGE_ID, MessageId
 from tms.model.position import POSITION, Position
 from tms.model.queue import DELIVERY_TOKEN, Token
-from tms.model.spelling import decimal_in, decimal_up_to
-from tms.model.topic import RETENTION, TOPIC_NAME, TopicName, parse_retention
+from tms.model.spelling import RETENTION, decimal_in, decimal_up_to
+from tms.model.topic import TOPIC_NAME, TopicName, parse_retention
 from tms.model.transaction import GROUP_CHARS_MAX, check_group, check_name
 
 READERS: dict[str, Callable[[str], object]] = {

@@ -29,11 +29,10 @@ from tms.api.operation import POSITION_TEXT, Codec
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
 from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
-from tms.model.spelling import either, one_of, shaped, spelled, within
+from tms.model.spelling import RETENTION, either, one_of, shaped, spelled, within
 from tms.model.topic import (
     MESSAGE_BYTES_MAX,
     PARTITIONS_MAX,
-    RETENTION,
     RETENTION_BYTES_MIN,
     RETENTION_DEFAULT,
     RETENTION_MS_MAX,

@@ -13,27 +13,12 @@ import re
 from datetime import timedelta
 
 from tms.errors import Invalid
-from tms.model.spelling import decimal_in
 
 Duration = float | timedelta | str
 SECONDS_MAX = 36_525 * 86_400.0  # 100 years
-_FRACTION = r"(?:\.[0-9]{1,9})?"
-_TEXT = re.compile(rf"([0-9]{{1,15}}{_FRACTION})(ms|s|m|h|d|w)?", re.ASCII)
-_EXACT_MAX = 1_000_000
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-
-
-def duration_text(high_s: int) -> str:
-    """Pattern of the texts of durations from a second to `high_s`, in any unit; of large numbers
-    those that have a digit less than the largest."""
-    some = []
-    for unit, unit_ms in _UNIT_MS.items():
-        most = high_s * 1_000 // unit_ms - 1
-        if most >= _EXACT_MAX:
-            most = 10 ** (len(str(most)) - 1) - 1
-        number = decimal_in(4 if unit == "ms" else 1, most)
-        some.append(f"{number}{_FRACTION}{unit}{'?' if unit == 's' else ''}")
-    return f"(?:{'|'.join(some)})"
+FRACTION = r"(?:\.[0-9]{1,9})?"
+_TEXT = re.compile(rf"([0-9]{{1,15}}{FRACTION})(ms|s|m|h|d|w)?", re.ASCII)
+UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 def whole(field: str, value: int, low: int, high: int) -> int:
@@ -63,10 +48,10 @@ def milliseconds(field: str, value: Duration, low: float = 0, high: float = 1e15
 def _in_unit(field: str, value: Duration, unit: str, low: float, high: float) -> float:
     amount: float | None = None
     if isinstance(value, timedelta):
-        amount = value / timedelta(milliseconds=_UNIT_MS[unit])
+        amount = value / timedelta(milliseconds=UNIT_MS[unit])
     elif isinstance(value, str):
         if match := _TEXT.fullmatch(value.strip()):
-            amount = float(match[1]) * _UNIT_MS[match[2] or unit] / _UNIT_MS[unit]
+            amount = float(match[1]) * UNIT_MS[match[2] or unit] / UNIT_MS[unit]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         amount = value
     if amount is None or not low <= amount <= high:

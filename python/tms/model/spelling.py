@@ -13,6 +13,11 @@ from typing import Any
 
 from msgspec import Meta
 
+from tms.model.quantity import FRACTION, UNIT_MS
+from tms.model.topic import RETENTION_MS_MAX
+
+_EXACT_MAX = 1_000_000
+
 
 def spelled(pattern: str, **more: Any) -> Meta:
     """A text that matches the pattern as a whole."""
@@ -64,6 +69,19 @@ def decimal_in(digits_min: int, limit: int) -> str:
     return _joined([shorter, *_as_long_as(str(limit), first=1)])
 
 
+def duration_text(high_s: int) -> str:
+    """Pattern of the texts of durations from a second to `high_s`, in any unit; of large numbers
+    those that have a digit less than the largest."""
+    some = []
+    for unit, unit_ms in UNIT_MS.items():
+        most = high_s * 1_000 // unit_ms - 1
+        if most >= _EXACT_MAX:
+            most = 10 ** (len(str(most)) - 1) - 1
+        number = decimal_in(4 if unit == "ms" else 1, most)
+        some.append(f"{number}{FRACTION}{unit}{'?' if unit == 's' else ''}")
+    return f"(?:{'|'.join(some)})"
+
+
 def _as_long_as(limit: str, first: int) -> list[str]:
     """Patterns of the numbers up to `limit` that have as many digits and begin with `first`, or a
     larger one."""
@@ -79,3 +97,6 @@ def _as_long_as(limit: str, first: int) -> list[str]:
 
 def _joined(patterns: list[str]) -> str:
     return f"(?:{'|'.join(patterns)})"
+
+
+RETENTION = f"(?:forever|{duration_text(RETENTION_MS_MAX // 1_000)})"  # of a topic

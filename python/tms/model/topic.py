@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple, Self
 
 from tms.errors import Forbidden, Invalid
-from tms.model.quantity import Duration, duration_text, seconds, whole
+from tms.model.quantity import Duration, seconds, whole
 
 NAMESPACE = "[A-Za-z0-9_]{1,128}"  # how a namespace is spelled,
 TOPIC = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"  # a topic in it,
@@ -25,7 +25,6 @@ RETENTION_DEFAULT = "default"  # what a topic says that has no retention of its 
 RETENTION_MS_DEFAULT = 14 * 86_400_000  # unless the store says otherwise
 RETENTION_MS_MIN = 1_000
 RETENTION_MS_MAX = 36_525 * 86_400_000  # 100 years
-RETENTION = f"(?:forever|{duration_text(RETENTION_MS_MAX // 1_000)})"  # how one is spelled
 RETENTION_BYTES_MIN = 1 << 20
 TOMBSTONE_RETENTION_MS_DEFAULT = 86_400_000
 MESSAGE_BYTES_DEFAULT = 8 << 20
