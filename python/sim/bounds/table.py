@@ -221,6 +221,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "model.group.*",
         "model.position.OFFSET_MAX",
         "model.quantity.*_MAX",
+        "model.spelling.*_MAX",
         "model.queue.*",
         "model.topic.*",
         "model.transaction.*",
