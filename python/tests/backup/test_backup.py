@@ -248,12 +248,15 @@ def test_who_may_not_manage_the_service_gets_no_backup() -> None:
         access = served.service.engine.access
         for verb in ("operate", "observe", "consume"):
             access.add_grant("ann", verb, "*")
-        token = access.create_token("ann").token
-        transport = HttpTransport(url_of(served), token=token)
-        for ask in (transport.backups.begin, lambda: transport.backups.read("0" * 32, 0)):
+        access.add_grant("bob", "manage", "service")
+        ann, bob = (
+            HttpTransport(url_of(served), token=access.create_token(name).token)
+            for name in ("ann", "bob")
+        )
+        for ask in (ann.backups.begin, lambda: ann.backups.read("0" * 32, 0)):
             with pytest.raises(Forbidden):
                 ask()
-        access.add_grant("ann", "manage", "service")
         with pytest.raises(Conflict, match="memory"):
-            transport.backups.begin()
-        transport.close()
+            bob.backups.begin()
+        ann.close()
+        bob.close()

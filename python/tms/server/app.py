@@ -98,11 +98,13 @@ class App:
             route = methods.get(exchange.method)
             if route is not None:
                 name, on = route.operation.name, route.operation.on
+                own = route.operation.api == "service"
                 if service.guard is not None:
                     await self._admit(service.guard, route, exchange, varying)
                 if ACCEPT_ENCODING in exchange.headers:
                     exchange.coding = coding_of(exchange.headers[ACCEPT_ENCODING])
-                if on is Resource.SERVICE or (service.ownership is None and not service.draining):
+                here = on is Resource.SERVICE or service.ownership is None
+                if own or (here and not service.draining):
                     await route.answer(exchange, varying)
                 else:
                     await self._answer_or_forward(route, exchange, varying)
