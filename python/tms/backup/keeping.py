@@ -198,7 +198,10 @@ class _BackupDirectory:
                     f"{path} is not a directory of backups: it has {min(others)}, and no "
                     f"{MANIFEST}. Choose an empty or new directory."
                 )
-        self._lock()
+        self._lock_fd = lock(
+            path / _LOCK,
+            f"Another backup is being made in {path}. Wait for its end, or choose another directory.",
+        )
         try:
             if (path / MANIFEST).exists():
                 self.manifest = read_manifest(path)
@@ -258,19 +261,6 @@ class _BackupDirectory:
         self._certain = True
         self.manifest = manifest
 
-    def _lock(self) -> None:
-        fd = os.open(self._path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            os.close(fd)
-            raise AlreadyRunning(
-                f"Another backup is being made in {self._path}. Wait for its end, or choose "
-                "another directory.",
-                next="wait for the end of the other backup",
-            ) from exc
-        self._lock_fd = fd
-
     def _sweep(self) -> None:
         """Remove what the manifest does not name."""
         named = by_place(() if self.manifest is None else self.manifest.files)
@@ -305,6 +295,18 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def lock(file: Path, busy: str) -> int:
+    """A descriptor that holds this file with flock until it is closed. Raises `AlreadyRunning`,
+    with this message."""
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(fd)
+        raise AlreadyRunning(busy, next="wait for its end, and do it again") from exc
+    return fd
 
 
 @contextlib.contextmanager

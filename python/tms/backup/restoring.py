@@ -12,16 +12,15 @@ Invariants
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from tms.backup.keeping import read_manifest, refused, sync
+from tms.backup.keeping import lock, read_manifest, refused, sync
 from tms.backup.manifest import LAST, MAPS, KeptFile, Manifest
-from tms.errors import AlreadyRunning, Conflict, DataCorrupt
+from tms.errors import Conflict, DataCorrupt
 from tms.model.backup import CHUNK_BYTES_MAX
 
 _RESTORING = "RESTORING"
@@ -57,15 +56,11 @@ def restore(backup: Path, data: Path) -> Manifest:
 @contextlib.contextmanager
 def _alone(data: Path) -> Iterator[None]:
     """No other restore writes there meanwhile. Raises `AlreadyRunning`."""
-    fd = os.open(data / _RESTORING, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = lock(
+        data / _RESTORING,
+        f"Another restore writes to {data}. Wait for its end, or name another directory.",
+    )
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            raise AlreadyRunning(
-                f"Another restore writes to {data}. Wait for its end, or name another directory.",
-                next="wait for the end of the other restore",
-            ) from exc
         _require_empty(data)  # another one may have ended meanwhile
         yield
     finally:
