@@ -199,6 +199,8 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.aio.queues.RECEIVES_MAX",
         "client.leases.AHEAD_MAX",
         "client.worker.CONCURRENCY_MAX",
+        "client.group_letters.DELIVERIES",
+        "client.group_letters._*_MAX",
         "client.cursor.PARTITIONS_PER_*",
         "client.delayed.DELAY_S_MAX",
         "client.sending.IN_FLIGHT_LIMIT",
@@ -271,6 +273,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     "Real time, or the number of threads: a run is one thread whose clock is the world's, in which"
     " every order of steps comes from the seed.": (
         "client.worker.*_S",
+        "client.group_letters.BACKOFF_*_S",
         "retrying.TOLD_*",
         "client.aio.channels.DUE_S_MIN",
         "client.member.*_S",

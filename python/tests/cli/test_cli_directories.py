@@ -46,6 +46,7 @@ ARGUMENTS = {
     "queue reject": "g t 0-0-1-1",
     "queue show": "g t",
     "queue update": "g t --lease 60",
+    "group dead": "g t",
     "group list": "t",
     "group reset": "g t --to earliest --yes",
     "group show": "g t",

@@ -200,7 +200,7 @@ class _BackupDirectory:
                 )
         self._lock_fd = lock(
             path / _LOCK,
-            f"Another backup is being made in {path}. Wait for its end, or choose another directory.",
+            f"Another backup is being made in {path}. Wait for its end, or name another directory.",
         )
         try:
             if (path / MANIFEST).exists():

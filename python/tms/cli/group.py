@@ -4,12 +4,16 @@ Resetting a group asks for its name first, shows with `--dry-run` what it would 
 `--yes`. A group whose members are at work is not reset, because they would go on where they are.
 """
 
+from itertools import islice
+
 import click
 import msgspec
 
 from tms.cli.output import Row
+from tms.cli.queue_messages import print_dead_letters
 from tms.cli.session import (
     POSITION,
+    TOPIC,
     CommandGroup,
     Session,
     Shared,
@@ -21,6 +25,7 @@ from tms.cli.session import (
 from tms.errors import Conflict, GroupNotFound
 from tms.model.group import GroupInfo
 from tms.model.position import Position
+from tms.model.topic import TopicName
 
 
 @click.group("group", cls=CommandGroup)
@@ -71,6 +76,29 @@ def show(session: Session, topic: str, group: str) -> None:
     if idle:
         session.say(f"Members without a partition: {', '.join(idle)}")
     session.show(msgspec.to_builtins(info), rows)
+
+
+@command.command("dead", cls=Shared)
+@topic_argument
+@group_argument
+@click.option("--dead-letter", type=TOPIC, help="Their topic. [TOPIC-GROUP-dead]")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("-f", "--format", "template", help=r"For example '%c %v\n'; see docs/cli.md.")
+@click.pass_obj
+def dead(
+    session: Session,
+    topic: str,
+    group: str,
+    dead_letter: str | None,
+    limit: int | None,
+    template: str | None,
+) -> None:
+    """Print the dead letters of GROUP: messages that a handler has failed with too often. Their
+    headers say what happened."""
+    with session.bus() as bus:
+        place = bus.dead_letter_topic(TopicName.parse(topic), group, dead_letter)
+        letters = bus.dead_letters(topic, group=group, dead_letter=dead_letter)
+        print_dead_letters(session, islice(letters, limit), template, place)
 
 
 @command.command("reset", cls=Shared)

@@ -26,7 +26,20 @@ from tms.client.delayed import DelayedCalls
 from tms.client.delivery import Numbering, Unacknowledged, deliver
 from tms.client.group_calls import GroupCalls
 from tms.client.group_consumer import MemberConsumer
-from tms.client.group_options import DeliveryMode, Told, member_options
+from tms.client.group_letters import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    DELIVERIES,
+    GroupLetters,
+    LetterOptions,
+)
+from tms.client.group_options import (
+    DeliveryMode,
+    MemberOptions,
+    Told,
+    check_letters,
+    member_options,
+)
 from tms.client.known import Lone, PublishMemory, as_compression, ids_in_order
 from tms.client.producer import Producer
 from tms.client.queue import QueueCalls
@@ -34,7 +47,7 @@ from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
-from tms.client.transport import LocalTransport, RemoteTransport, open_channel
+from tms.client.transport import Channel, LocalTransport, RemoteTransport, open_channel
 from tms.client.view import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound, TMSError
@@ -213,12 +226,17 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         session_s: Duration = SESSION_S,
         on_assigned: Told | None = None,
         on_revoked: Told | None = None,
+        dead_letter: str | None = None,
+        deliveries_max: int = DELIVERIES,
+        backoff_first_s: Duration = BACKOFF_FIRST_S,
+        backoff_max_s: Duration = BACKOFF_MAX_S,
     ) -> Consumer:
         """A consumer of all partitions, or of those named; with `where` of the messages that match,
         see `Filter`. With a group it is a member, see docs/groups.md: the members share the
         partitions, each beginning where the group stands; with `partitions` too (some, or `"all"`)
         it reads them whoever else does. `delivery` says when the group's position moves: `explicit`
         (by `ack`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
+        `dead_letter` and what follows are about `Consumer.handle`.
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, any position's text, or a mapping of partitions to these. With `stop_at_end`
@@ -228,6 +246,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        retries = LetterOptions.of(dead_letter, deliveries_max, backoff_first_s, backoff_max_s)
+        check_letters(retries.dead_letter, options)
         committed = CommittedPositions(name, group, self._transport.groups)
         known = committed if options is None else None
         positions = self.starts(topic, start, partitions, known)
@@ -236,14 +256,24 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         outage = self.outage(consumer_name(name, group))
         settings = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
         place = (name, open_channel(self._transport), cursor, self._clock, settings, committed)
-        if options is None:
-            consumer = Consumer(*place)
-        else:
-            member = self.member(name, options)
-            member.begin(cursor, committed, positions)
-            consumer = MemberConsumer(*place, member=member)
+        consumer = self._consumer(place, options, retries, positions)
         self._open.add(consumer)
         return consumer
+
+    def _consumer(
+        self,
+        place: tuple[TopicName, Channel, Cursor, Clock, ConsumerSettings, CommittedPositions],
+        options: MemberOptions | None,
+        retries: LetterOptions,
+        starts: Mapping[int, Position],
+    ) -> Consumer:
+        if options is None:
+            return Consumer(*place)
+        name, _, cursor, _, _, committed = place
+        letters = GroupLetters(name, committed.group, retries, self)
+        member = self.member(name, options)
+        member.begin(cursor, committed, starts)
+        return MemberConsumer(*place, member=member, letters=letters)
 
     def transaction(
         self, *, durability: str | None = None, timeout_s: Duration | None = None

@@ -15,7 +15,7 @@ from tms.client.cursor import Batch, Cursor
 from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.clock import Clock
-from tms.errors import TimedOut, TMSError
+from tms.errors import Invalid, TimedOut, TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
@@ -127,6 +127,14 @@ class Consumer:
         self._survive(self.committed.move(moved.changes))
         moved.done()
 
+    def handle(self, handler: Callable[[Message], object]) -> None:
+        """Call the handler with each message, in order, until the consumer is closed, or up to the
+        end with `stop_at_end`; see docs/groups.md. When it raises, it gets the message again,
+        `deliveries_max` times in all; then the message is a dead letter, or, without `dead_letter`,
+        the error is raised. With `explicit` each message is acked once it is handled. Raises
+        `Invalid` for a consumer that is no member of a group; what iterating raises."""
+        raise no_member()
+
     def close(self) -> None:
         """End the iteration, also one that waits in another thread. A second call does nothing."""
         self._closed = True
@@ -198,6 +206,14 @@ class Consumer:
         """What the call, which has a time-out of its own, gives once the service is there."""
         settings = self._settings
         return retrying(lambda _: call(), self._clock, settings.timeout_s, outage=settings.outage)
+
+
+def no_member() -> Invalid:
+    """The error of `handle` where nobody counts."""
+    return Invalid(
+        "Only a member of a group hands messages to a function: make the consumer with a group, "
+        "and without partitions."
+    )
 
 
 def consumer_name(name: TopicName, group: str) -> str:

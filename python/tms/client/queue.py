@@ -26,7 +26,14 @@ from tms.client.calls import BusCalls
 from tms.client.leases import HeldMessage, Leases, Pace
 from tms.client.worker import DRAIN_S, Handler, Worker, WorkerOptions
 from tms.clock import Clock
-from tms.errors import Fenced, Invalid, QueueNotFound, TMSError, TopicNotFound
+from tms.errors import (
+    Fenced,
+    GroupNotFound,
+    Invalid,
+    QueueNotFound,
+    TMSError,
+    TopicNotFound,
+)
 from tms.model.message import Message
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
@@ -44,6 +51,7 @@ from tms.model.queue import (
     Settlement,
     Token,
     TokenResult,
+    dead_letter_topic,
     dead_origin,
     error_text,
     in_seconds,
@@ -261,11 +269,14 @@ class DeadLetter(NamedTuple):
 class QueueCalls(BusCalls):
     """The part of a bus that makes and lists queues. Thread-safe."""
 
-    def dead_letters(self, topic: str, *, group: str) -> Iterator[DeadLetter]:
-        """The dead letters of a queue that were not moved back, the oldest of each partition first,
-        up to the end. Raises `TopicNotFound`, `QueueNotFound`."""
+    def dead_letters(
+        self, topic: str, *, group: str, dead_letter: str | None = None
+    ) -> Iterator[DeadLetter]:
+        """The dead letters of a queue that were not moved back, or of a group, the oldest of each
+        partition first, up to the end. `dead_letter` is their topic, if it is another one than
+        the queue's, or TOPIC-GROUP-dead for a group. Raises `TopicNotFound`, `QueueNotFound`."""
         name = TopicName.parse(topic)
-        letters = self._transport.queues.describe(name, check_group(group)).dead_letter
+        letters = self.dead_letter_topic(name, check_group(group), dead_letter)
         try:
             partitions = len(self._transport.describe_topic(letters).partition_infos)
         except TopicNotFound:  # it is made for the first one
@@ -279,6 +290,19 @@ class QueueCalls(BusCalls):
                 if origin := dead_origin(message.headers, name, group):
                     yield DeadLetter(message, *origin)
             positions, ended = page.next, page.ended
+
+    def dead_letter_topic(self, name: TopicName, group: str, chosen: str | None) -> TopicName:
+        """Where the dead letters of a queue or a group are."""
+        if chosen is not None:
+            return dead_letter_topic(group, name, chosen)
+        try:
+            return self._transport.queues.describe(name, group).dead_letter
+        except QueueNotFound as error:
+            try:
+                self._transport.groups.describe(name, group)
+            except GroupNotFound:
+                raise error from None
+            return dead_letter_topic(group, name)
 
     def queue(self, topic: str, *, group: str, **settings: Unpack[QueueOptions]) -> Queue:
         """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of

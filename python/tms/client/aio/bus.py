@@ -30,7 +30,14 @@ from tms.client.committed import CommittedPositions
 from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings, consumer_name
 from tms.client.cursor import Cursor, Page, Start, asks, check_flag, page, start_positions
 from tms.client.delivery import Numbering, Unacknowledged, deliver_async
-from tms.client.group_options import DeliveryMode, member_options
+from tms.client.group_letters import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    DELIVERIES,
+    GroupLetters,
+    LetterOptions,
+)
+from tms.client.group_options import DeliveryMode, check_letters, member_options
 from tms.client.known import Lone, as_compression, ids_in_order
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
 from tms.client.transport import FetchRequest
@@ -201,12 +208,18 @@ class AsyncBus:
         session_s: Duration = SESSION_S,
         on_assigned: AsyncTold | None = None,
         on_revoked: AsyncTold | None = None,
+        dead_letter: str | None = None,
+        deliveries_max: int = DELIVERIES,
+        backoff_first_s: Duration = BACKOFF_FIRST_S,
+        backoff_max_s: Duration = BACKOFF_MAX_S,
     ) -> AsyncConsumer:
         """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
-        iterating. The callbacks may be coroutine functions."""
+        iterating. The callbacks may be coroutine functions, and so may the handler of `handle`."""
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        retries = LetterOptions.of(dead_letter, deliveries_max, backoff_first_s, backoff_max_s)
+        check_letters(retries.dead_letter, options)
         committed = CommittedPositions(name, group, self._sync._transport.groups)
 
         async def cursor() -> Cursor:
@@ -223,7 +236,8 @@ class AsyncBus:
             consumer = AsyncConsumer(*place)
         else:
             member = partial(self._sync.member, name, options)
-            consumer = AsyncMemberConsumer(*place, make_member=member)
+            letters = GroupLetters(name, group, retries, self._sync)
+            consumer = AsyncMemberConsumer(*place, make_member=member, letters=letters)
         self._open.add(consumer)
         return consumer
 

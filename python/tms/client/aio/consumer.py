@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.client.committed import CommittedPositions
-from tms.client.consumer import ConsumerSettings, consumer_text
+from tms.client.consumer import ConsumerSettings, consumer_text, no_member
 from tms.client.cursor import Batch, Cursor
 from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import FetchRequest
@@ -104,6 +104,10 @@ class AsyncConsumer:
         acknowledgement = self.committed.behind(self.positions())
         await self._survive(self.committed.move(acknowledgement.changes))
         acknowledgement.done()
+
+    async def handle(self, handler: Callable[[Message], object]) -> None:
+        """See `Consumer.handle`; the handler may be a coroutine function."""
+        raise no_member()
 
     async def close(self) -> None:
         """End the iteration, also one that waits in another task. A second call does nothing."""
