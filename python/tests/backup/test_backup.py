@@ -199,6 +199,8 @@ def test_a_directory_in_use_is_not_backed_up_but_its_service_is(
         assert not (tmp_path / "copy").exists()
     assert run("backup", "--to", "copy").code == 0
     assert run("restore", "--from", "copy", "--dry-run").code == 0
+    assert run("restore", "--from", "copy", "--dry-run", TMS_DATA="").code == 0
+    assert run("restore", "--from", "copy", TMS_DATA="").code == 2
     refused = run("restore", "--from", "copy")
     assert (refused.code, "not empty" in refused.err) == (4, True)
     assert run("restore", "--from", "nowhere", "--data", "new").code == 3
