@@ -273,6 +273,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     "Real time, or the number of threads: a run is one thread whose clock is the world's, in which"
     " every order of steps comes from the seed.": (
         "client.worker.*_S",
+        "client.backups.SHARE",
         "client.group_letters.BACKOFF_*_S",
         "retrying.TOLD_*",
         "client.aio.channels.DUE_S_MIN",

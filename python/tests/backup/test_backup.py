@@ -1,6 +1,7 @@
 """Backups of what is in use: publishers, transactions, groups, queues and delayed messages go on,
 and what comes back elsewhere is as it was at one moment."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tms
+import tms.aio
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.http_kit import Served, serving
 from tms.backup.images import IDLE_S, IMAGES_MAX, Images
@@ -17,9 +19,12 @@ from tms.backup.keeping import back_up
 from tms.backup.restoring import restore
 from tms.client.client import Bus
 from tms.client.http.transport import HttpTransport
-from tms.errors import Closed, Conflict, Forbidden, Invalid, NotFound, Overloaded
+from tms.cluster.workers.store import WorkerStore
+from tms.errors import Closed, ConfigError, Conflict, Forbidden, Invalid, NotFound, Overloaded
 from tms.fsck.verify import Verifier
 from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.base import Store
+from tms.store.hbase.store import HBaseStore
 from tms.store.leveldb import LevelDBStore
 
 # ruff: noqa: F811
@@ -269,3 +274,49 @@ def test_who_may_not_manage_the_service_gets_no_backup() -> None:
             bob.backups.begin()
         ann.close()
         bob.close()
+
+
+def test_a_program_backs_up_what_it_has_open(tmp_path: Path) -> None:
+    with tms.open(tmp_path / "data") as bus:
+        bus.create_topic("t")
+        bus.publish_many("t", [b"%d" % number for number in range(1_000)])
+        first = bus.backup(tmp_path / "copy")
+        assert first.copied_files == first.files
+        assert first.copied_bytes == first.bytes > 1_000
+        bus.publish("t", b"1000")
+        again = bus.backup(str(tmp_path / "copy"))
+        assert (again.id != first.id, again.copied_files < again.files) == (True, True)
+        with pytest.raises(ConfigError, match="not a directory of backups"):
+            bus.backup(tmp_path)
+        for wrong in ("", None, 3):
+            with pytest.raises(Invalid, match="directory"):
+                bus.backup(wrong)  # type: ignore[arg-type]
+        images: Images = bus._transport.backups  # type: ignore[assignment]
+        assert images._images == {}
+    with pytest.raises(Closed):
+        bus.backup(tmp_path / "other")
+    assert restore(tmp_path / "copy", tmp_path / "new").id == again.id
+    with tms.open(tmp_path / "new") as bus:
+        assert values(bus, "t") == list(range(1_001))
+
+
+def test_a_program_backs_up_its_service_also_with_asyncio(tmp_path: Path) -> None:
+    async def back_up_there(url: str) -> tms.BackupInfo:
+        async with tms.aio.connect(url) as bus:
+            return await bus.backup(tmp_path / "copy")
+
+    with serving(LevelDBStore(tmp_path / "data", create=True)) as served:
+        with tms.connect(url_of(served)) as bus:
+            bus.create_topic("t")
+            bus.publish("t", b"0")
+        made = asyncio.run(back_up_there(url_of(served)))
+    assert restore(tmp_path / "copy", tmp_path / "new").id == made.id
+
+
+@pytest.mark.parametrize("kind", [HBaseStore, WorkerStore])
+def test_where_a_store_is_not_backed_up_so_it_says_how(kind: type[Store]) -> None:
+    store = kind.__new__(kind)  # what it refuses follows from its kind alone
+    with pytest.raises(Conflict) as refused:
+        store.image()
+    following = str(refused.value.details["next"])
+    assert "under Backup" in following or "tms backup --data" in following

@@ -102,6 +102,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/main.py": {"compat", "client"},  # listens for them; asks other instances
     "server/config.py": {"compat"},  # has their settings
     "server/workers.py": {"store"},  # is one of several processes
+    "client/backups.py": {"backup", "compaction"},  # makes them, and their throttle
     "cli/serve.py": {"server"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
     "cli/backup.py": {"store", "compaction"},  # opens a directory without an engine; its throttle

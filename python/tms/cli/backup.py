@@ -8,8 +8,8 @@ import click
 
 from tms.cli.session import Session, Shared, dry_run_option
 from tms.cli.topics import time_text
+from tms.client.backups import SHARE
 
-SHARE = 1 / 3  # of the time, where a service has others to serve
 _STANDARD_OUTPUT = Path("-")
 
 

@@ -17,6 +17,7 @@ from typing import Literal, Self
 from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
+from tms.client.backups import BackupCalls
 from tms.client.batching import REQUEST_BYTES, Expect, Headers, KnownTopic
 from tms.client.coalescing import Coalescing
 from tms.client.committed import CommittedPositions
@@ -62,7 +63,7 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, parse_durability
 
 
-class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
+class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
@@ -78,7 +79,6 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         clock = clock or SystemClock()
         super().__init__(transport, PublishMemory(clock), clock, timeout_s, outage_s)
         self._place = place
-        self._closed = False
         self._coalescing = Coalescing(
             self._publishing, transport, self._send, timeout_s, self._clock
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from tms.api.access import AccessApi
+from tms.api.backups import BackupsApi
 from tms.api.operations import (
     DelayedApi,
     GroupsApi,
@@ -59,6 +60,9 @@ class Transport(TopicsApi, Protocol):
 
     @property
     def access(self) -> AccessApi: ...
+
+    @property
+    def backups(self) -> BackupsApi: ...
 
     def close(self) -> None: ...
 

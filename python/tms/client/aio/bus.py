@@ -297,6 +297,8 @@ class AsyncBus:
     offsets = in_thread(Bus.offsets)
     inspect = in_thread(Bus.inspect)
 
+    backup = in_thread(Bus.backup)
+
     groups = in_thread(Bus.groups)
     group = in_thread(Bus.group)
     positions = in_thread(Bus.positions)

@@ -19,7 +19,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tms.api.parameters import TIMEOUT_S
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX
 from tms.model.position import OFFSET_MAX
@@ -49,6 +48,7 @@ from tms.tls import ClientTls
 LATEST, EARLIEST = -1, -2  # in place of an offset, as in Kafka
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 COUNT_MAX = 2**63 - 1
+BATCH_OUTAGE_S = 30.0  # a batch query fails then, a stream waits
 
 _Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
 _ASSIGNED = Annotated[
@@ -100,7 +100,7 @@ class TopicPlace:
     token: str = field(default="", repr=False)
     store: str = ""
     tls: ClientTls = field(default_factory=ClientTls)
-    outage_s: float = TIMEOUT_S  # for which the service may be away
+    outage_s: float = BATCH_OUTAGE_S  # for which the service may be away
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def _place(values: Mapping[str, Any], streaming: bool | None) -> TopicPlace:
     url, store = values["tms.url"] or "", values["tms.store"] or ""
     away_s = values["tms.outage"]
     if away_s is None:
-        away_s = inf if streaming else TIMEOUT_S
+        away_s = inf if streaming else BATCH_OUTAGE_S
     return TopicPlace(url, token_of(values), store, tls_of(values), away_s)
 
 
