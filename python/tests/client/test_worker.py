@@ -179,7 +179,9 @@ def test_who_stops_finishes_what_is_begun_and_gives_back_the_rest(
     assert info.backlog + info.ready == len(BEFORE) - len(seen) == 10
 
 
-def test_a_handler_that_does_not_finish_is_not_waited_for(kind: Kind, service: Restarted) -> None:
+def test_a_handler_that_does_not_finish_is_not_waited_for(
+    kind: Kind, service: Restarted, caplog: pytest.LogCaptureFixture
+) -> None:
     service.publish([b"stuck"])
     begun, done = threading.Event(), threading.Event()
 
@@ -194,6 +196,7 @@ def test_a_handler_that_does_not_finish_is_not_waited_for(kind: Kind, service: R
         done.set()
     working.result(WAIT_S)
     done.set()
+    assert "worker_not_drained" in caplog.text
 
 
 def test_a_worker_survives_an_outage(

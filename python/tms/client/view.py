@@ -291,8 +291,7 @@ class View(Mapping[bytes, V]):
                     if self._on_change is not None:
                         self._on_change(key, value)
             except Exception as error:  # of `apply` or `on_change`; half a batch may be applied
-                self._error = ViewFailed(f"The view of {self._name} cannot go on: {error!r}")
-                self._error.__cause__ = error
+                self._fail(error)
                 raise
 
     def _run(self) -> None:
@@ -305,8 +304,14 @@ class View(Mapping[bytes, V]):
         except TMSError as error:
             if not self._closed.is_set():
                 self._error = error
-        except Exception:  # is known already, see `_take`
-            return
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """It cannot go on."""
+        if self._error is None:
+            self._error = ViewFailed(f"The view of {self._name} cannot go on: {error!r}")
+            self._error.__cause__ = error
 
     def _next(self, left_s: float) -> tuple[list[PartitionPosition], Fetched]:
         """What to ask next, and its answer."""

@@ -190,7 +190,7 @@ class Worker:
         for thread in threads:
             thread.join(max(0.0, until_s - clock.monotonic_s()))
         if late := sum(thread.is_alive() for thread in threads):
-            _log.warning("worker_not_drained", worker=self._name, handlers=late)
+            tell_not_drained(self._name, late)
 
     # -- handling ----------------------------------------------------------------------------------
 
@@ -259,6 +259,11 @@ def tell_unsettled(worker: str, message: Delivered, error: TMSError) -> None:
 def tell_lost(worker: str, message: Delivered) -> None:
     """Log that somebody else got a message while it was handled."""
     _log.warning("lease_lost", worker=worker, **_place(message))
+
+
+def tell_not_drained(worker: str, handlers: int) -> None:
+    """Log that handlers have not finished in the time to drain."""
+    _log.warning("worker_not_drained", worker=worker, handlers=handlers)
 
 
 def _place(message: Delivered) -> dict[str, int]:

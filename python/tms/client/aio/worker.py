@@ -25,6 +25,7 @@ from tms.client.worker import (
     once,
     tell_failed,
     tell_lost,
+    tell_not_drained,
     tell_unsettled,
 )
 from tms.errors import TMSError
@@ -184,7 +185,8 @@ class AsyncWorker:
             for task in late:
                 task.cancel()
             if late:
-                await asyncio.wait(late)
+                tell_not_drained(self._name, len(late))
+                await asyncio.wait(late, timeout=self._timeout_s)
 
     async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
         return await retrying_async(
