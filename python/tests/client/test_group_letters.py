@@ -17,6 +17,7 @@ from tests.client.test_surviving import Restarted, away, service  # noqa: F401
 from tests.gate_kit import WAIT_S, in_thread
 from tests.log_kit import until
 from tms.client.client import Bus
+from tms.client.member import Member
 from tms.errors import Conflict, Fenced, Invalid, QueueNotFound, Unavailable
 
 # ruff: noqa: F811
@@ -124,6 +125,15 @@ def test_what_fails_too_often_is_a_dead_letter_and_the_group_goes_on(
     with tms.connect(kind.url) as bus:
         made = [one.value for one in bus.consumer("made", stop_at_end=True)]
     assert made == (GOOD if delivery == "exactly-once" else [])
+
+
+@pytest.mark.parametrize("delivery", MODES)
+def test_a_dead_letter_that_was_the_last_message_is_behind_the_group(
+    delivery: str, kind: Kind
+) -> None:
+    kind.handle(Poisoned(b"19"), delivery=delivery, dead_letter="", deliveries_max=1)
+    assert rest(kind.url) == []
+    assert [letter.message.value for letter in letters(kind.url)] == [b"19"]
 
 
 @pytest.mark.parametrize("delivery", MODES)
@@ -277,8 +287,18 @@ def test_while_it_waits_others_join_and_nothing_is_lost(delivery: str, kind: Kin
         ]
 
 
-def test_closed_in_the_pause_it_ends_before_the_message(kind: Kind) -> None:
-    failed = threading.Event()
+@pytest.mark.parametrize("late_s", [0, 0.5])
+def test_closed_in_the_pause_it_ends_before_the_message(
+    late_s: float, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the iteration goes on before the close commits."""
+    failed, close = threading.Event(), Member.close
+
+    def close_late(member: Member) -> None:
+        threading.Event().wait(late_s)
+        close(member)
+
+    monkeypatch.setattr(Member, "close", close_late)
 
     def handle(message: tms.Message) -> None:
         if message.value == POISON:
