@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from tms.api.access import AccessApi
+from tms.api.glance import GlanceApi
 from tms.api.operations import (
     DelayedApi,
     GroupsApi,
@@ -56,6 +57,9 @@ class Transport(TopicsApi, Protocol):
 
     @property
     def delayed(self) -> DelayedApi: ...
+
+    @property
+    def glance(self) -> GlanceApi: ...
 
     @property
     def access(self) -> AccessApi: ...

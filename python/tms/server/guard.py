@@ -397,8 +397,10 @@ def resource_of(operation: Operation, varying: Sequence[bytes]) -> str:
 
 def _within(resource: str, lists: Resource) -> str:
     """How the resources begin that a list of what is in this one has."""
-    rest = resource.partition(":")[2]
-    return f"{lists.value}:{rest}:" if lists is Resource.TOPIC else f"{lists.value}:{rest}/"
+    kind, _, rest = resource.partition(":")
+    return (
+        f"{lists.value}:{rest}:" if kind == Resource.NAMESPACE.value else f"{lists.value}:{rest}/"
+    )
 
 
 def topic_resource(name: TopicName) -> str:

@@ -11,7 +11,7 @@ from tms.api.bodies import ReadinessBody, RootBody
 from tms.api.operations import OPERATIONS
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import header
-from tms.server.metrics import GROUP_PARTITIONS_MAX
+from tms.server.metrics import POSITIONS_LOOKED_MAX, QUEUES_SHOWN
 from tms.server.operations import JSON_HEAD
 from tms.server.router import Route
 from tms.server.service import Service
@@ -47,8 +47,9 @@ def routes_of(service: Service) -> list[Route]:
 
     async def metrics(exchange: Exchange, _: Sequence[bytes]) -> None:
         engine = service.engine
-        find = engine.groups.all
-        service.metrics.groups = await service.in_thread(find, GROUP_PARTITIONS_MAX)
+        found, unseen = await service.in_thread(engine.groups.lags_here, POSITIONS_LOOKED_MAX)
+        service.metrics.groups, service.metrics.groups_unseen = found, unseen
+        service.metrics.waiting = await service.in_thread(engine.queues.oldest, QUEUES_SHOWN)
         body, media = service.metrics.exposition(header(exchange, b"accept"))
         await service.respond(exchange, routes.OK, f"content-type: {media}\r\n".encode(), body)
 

@@ -283,6 +283,11 @@ class AsyncBus:
     offsets = in_thread(Bus.offsets)
     inspect = in_thread(Bus.inspect)
 
+    topic_sizes = iterated_in_thread(Bus.topic_sizes)
+    list_groups = iterated_in_thread(Bus.list_groups)
+    list_queues = iterated_in_thread(Bus.list_queues)
+    instances = in_thread(Bus.instances)
+
     groups = in_thread(Bus.groups)
     group = in_thread(Bus.group)
     positions = in_thread(Bus.positions)
