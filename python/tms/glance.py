@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tms.errors import Unavailable
 from tms.groups.groups import LogGroups
 from tms.model.group import GroupSummary
-from tms.model.lag import InstanceLoad, TopicSize
+from tms.model.lag import PAGE, InstanceLoad, TopicSize
 from tms.model.queue import QueueSummary
 from tms.model.stats import EngineStats
 from tms.model.topic import TopicName, check_namespace
@@ -21,8 +21,6 @@ from tms.queues import Queues
 from tms.topics.owners import Peer
 from tms.topics.registry import TopicRecord
 from tms.topics.topics import Topics
-
-PAGE = 1_000
 
 
 class Glance:

@@ -139,7 +139,9 @@ OF_ONE = {
     "peers.groups_of": {"after": st.none() | _places},
     "peers.queues_of": {"after": st.none() | _places},
     "peers.lags": {
-        "places": st.lists(st.builds(LagPlace, _topics, st.integers(0, 9), VALUES["at"]), max_size=3)
+        "places": st.lists(
+            st.builds(LagPlace, _topics, st.integers(0, 9), VALUES["at"]), max_size=3
+        )
     },
     "peers.sizes": {"names": st.lists(_topics, max_size=3)},
     "peers.erase_own": {

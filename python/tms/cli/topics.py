@@ -6,6 +6,7 @@ and take `--yes`.
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
@@ -236,7 +237,7 @@ def _document(info: TopicInfo) -> dict[str, Any]:
     return made
 
 
-def _row(info: TopicInfo, held: Row = {}) -> Row:
+def _row(info: TopicInfo, held: Row = MappingProxyType({})) -> Row:
     settings = info.settings
     return {
         "name": str(info.name),

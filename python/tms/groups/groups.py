@@ -27,7 +27,7 @@ from tms.model.group import (
     check_member,
     check_session,
 )
-from tms.model.lag import LagPlace
+from tms.model.lag import PAGE, LagPlace
 from tms.model.position import EARLIEST, Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey, check_group
@@ -35,7 +35,6 @@ from tms.topics.sharding import GROUPS, POSITIONS
 from tms.topics.topics import Topics
 
 _log = EventLog(__name__)
-PAGE = 1_000  # groups that are listed together, unless somebody says how many
 
 
 class GroupShard:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from tms.model.position import Position
 from tms.model.topic import TopicName
 
+PAGE = 1_000  # of what is listed, unless somebody says how many
+
 
 class LagPlace(NamedTuple):
     """Where somebody stands in a partition."""

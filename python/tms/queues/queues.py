@@ -21,7 +21,7 @@ from tms.errors import (
     TopicNotFound,
 )
 from tms.events import EventLog
-from tms.model.lag import LagPlace
+from tms.model.lag import PAGE, LagPlace
 from tms.model.position import Position
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -55,7 +55,6 @@ from tms.transactions.participants import OwnCommits, OwnPositions
 LOOK_S = 5.0  # how long one waits before looking again, whatever happens
 WAIT_S_MAX = 3_600.0
 REDRIVE_MAX = 1_000_000
-PAGE = 1_000  # queues that are listed together, unless somebody says how many
 _log = EventLog(__name__)
 
 

@@ -268,9 +268,9 @@ class Guard:
         """Raise `Forbidden` unless who asks may see a list of what is in a resource, or some of
         what may be in it: `exchange.sees` says what, then."""
         principal, within = exchange.principal, _within(resource, lists)
-        if self._may(principal, Access.OBSERVE, resource) or not self._records.grants(
-            principal
-        ).reach_into(within):
+        grants = self._records.grants(principal)
+        reaches = any(grants.reach_into(_within(resource, one)) for one in (lists, Resource.TOPIC))
+        if self._may(principal, Access.OBSERVE, resource) or not reaches:
             self.require(exchange, Access.OBSERVE, resource)
             return
 

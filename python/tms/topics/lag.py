@@ -26,7 +26,7 @@ from tms.model.topic import TopicName
 from tms.topics.fetching import Fetcher
 from tms.topics.owners import Peer
 
-PLACES_MAX = 20_000
+PLACES_MAX = 50_000
 AGAIN_S = 60.0  # what stood there may have been dropped since
 ASKED_MAX = 10_000  # places in a question to another instance
 _NO_ID = MessageId(0, 0)
