@@ -1,4 +1,4 @@
-"""Topics with sizes, groups with lag and queues with what waits, of an engine; and what they cost."""
+"""Topics with sizes, groups with lag and queues with what waits, of an engine; and their cost."""
 
 import time
 

@@ -1,5 +1,5 @@
-"""What operators ask of the service itself: liveness, readiness, metrics, the OpenAPI document, and
-`/`."""
+"""What operators ask of the service itself: whether it is alive, started and ready, metrics, the
+OpenAPI document, and `/`."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ import msgspec
 
 import tms
 from tms.api import bodies, openapi, routes
-from tms.api.bodies import ReadinessBody, RootBody
+from tms.api.bodies import LivenessBody, ReadinessBody, RootBody, StartedBody
 from tms.api.operations import OPERATIONS
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import header
 from tms.server.metrics import POSITIONS_LOOKED_MAX, QUEUES_SHOWN
-from tms.server.operations import JSON_HEAD
+from tms.server.problems import JSON_HEAD
 from tms.server.router import Route
 from tms.server.service import Service
 
@@ -21,6 +21,7 @@ _LINKS = {
     "openapi": routes.OPENAPI,
     "metrics": routes.METRICS,
     "live": routes.LIVEZ,
+    "started": routes.STARTUPZ,
     "ready": routes.READYZ,
 }
 
@@ -33,9 +34,10 @@ def routes_of(service: Service) -> list[Route]:
         await service.respond(exchange, routes.OK, JSON_HEAD, body)
 
     async def live(exchange: Exchange, _: Sequence[bytes]) -> None:
-        await service.respond(
-            exchange, routes.OK, JSON_HEAD, bodies.encode(ReadinessBody(True, []))
-        )
+        await service.respond(exchange, routes.OK, JSON_HEAD, bodies.encode(LivenessBody(True)))
+
+    async def started(exchange: Exchange, _: Sequence[bytes]) -> None:
+        await service.respond(exchange, routes.OK, JSON_HEAD, bodies.encode(StartedBody(True, [])))
 
     async def ready(exchange: Exchange, _: Sequence[bytes]) -> None:
         reasons = service.reasons()
@@ -58,5 +60,6 @@ def routes_of(service: Service) -> list[Route]:
         body = msgspec.json.format(bodies.encode(page), indent=1)
         await service.respond(exchange, routes.OK, JSON_HEAD, body)
 
-    answers = {"root": root, "live": live, "ready": ready, "metrics": metrics, "openapi": document}
+    answers = {"root": root, "live": live, "started": started, "ready": ready}
+    answers |= {"metrics": metrics, "openapi": document}
     return [Route(OPERATIONS[f"service.{name}"], answer) for name, answer in answers.items()]

@@ -34,11 +34,11 @@ from tms.server.http.request import (
     parameters,
     path_text,
 )
+from tms.server.problems import JSON_HEAD
 from tms.server.router import Route
 from tms.server.service import Service
 
 JSON_ONLY = (routes.JSON,)
-JSON_HEAD = f"content-type: {routes.JSON}\r\n".encode()
 INLINE_BYTES = 32 << 10  # a body up to this size is read by the event loop itself
 UNPACKED_FACTOR = 4  # JSON as Python objects takes up to this many times its size
 _Work = Callable[..., Any]
