@@ -160,7 +160,7 @@ class Engine:
         commits = Commits(lambda: self._kept, self.cluster)
         self.shards = ShardStates(topics, commits, self._random, self.cluster)
         self.queues, self.groups, self.delayed = self.shards.doors()
-        self.glance = Glance(topics, self.groups, self.queues, self.stats)
+        self.glance = Glance(topics, self.groups, self.queues, self)
         if self.cluster is None:
             self._coordinate()
             for number in range(topics.shards.count):

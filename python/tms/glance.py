@@ -8,7 +8,8 @@ Invariants
 * What cannot be told is None, never 0.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from tms.errors import Unavailable
 from tms.groups.groups import LogGroups
@@ -23,6 +24,18 @@ from tms.topics.registry import TopicRecord
 from tms.topics.topics import Topics
 
 
+class Stated(Protocol):
+    """Whose numbers are told: the engine."""
+
+    def stats(self) -> EngineStats:
+        """Counters and sizes."""
+        ...
+
+    def readiness(self) -> list[str]:
+        """Why it is not ready to store; empty when it is."""
+        ...
+
+
 class Glance:
     """What an engine has. Thread-safe; see `GlanceApi`."""
 
@@ -31,12 +44,12 @@ class Glance:
         topics: Topics,
         groups: LogGroups,
         queues: Queues,
-        stats: Callable[[], EngineStats],
+        engine: Stated,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._queues = queues
-        self._stats = stats
+        self._engine = engine
         self._started_s = topics.clock.monotonic_s()
 
     def topics(
@@ -91,11 +104,11 @@ class Glance:
 
     def instances(self) -> list[InstanceLoad]:
         """What this process does, the only one that it knows of."""
-        stats, uptime_s = self._stats(), self._topics.clock.monotonic_s() - self._started_s
+        stats, uptime_s = self._engine.stats(), self._topics.clock.monotonic_s() - self._started_s
         load = InstanceLoad(
             instance="",
             address="",
-            ready=True,
+            ready=not self._engine.readiness(),
             uptime_ms=round(uptime_s * 1_000),
             messages_in=stats.messages,
             bytes_in=stats.bytes,

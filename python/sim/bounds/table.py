@@ -300,6 +300,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "server.http.watchdog.*",
         "server.http.progress.*",
         "server.main.*",
+        "server.operating.LOOK_S",
         "server.starting.PATIENCE_S",
         "server.queue_waiting.DUE_S_MIN",
         "server.service.RequestLimits.fetch_wait_ms_max",

@@ -1,7 +1,9 @@
 """The number of series that a service exports is bounded, whatever there is."""
 
+import threading
 from collections import Counter
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http_kit import serving
@@ -13,6 +15,7 @@ from tms.model.position import Position
 from tms.model.queue import QueueSettings
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
+from tms.server import operating
 from tms.server.metrics import GROUPS_SHOWN, POSITIONS_SHOWN, QUEUES_SHOWN, of_groups
 from tms.store.memory import MemoryStore
 
@@ -67,3 +70,28 @@ def test_what_cannot_be_told_has_no_series() -> None:
         ("tms_group_lag_seconds", "g", "t", "0", 1.5),
     ]
     assert not any(without.values())
+
+
+def test_a_store_that_hangs_keeps_no_other_numbers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operating, "LOOK_S", 0.05)
+    go_on, looks = threading.Event(), []
+    with serving(MemoryStore()) as served:
+        groups = served.service.engine.groups
+        look = groups.lags_here
+
+        def hang(partitions_max: int) -> tuple[list[GroupLag], int]:
+            looks.append(partitions_max)
+            assert go_on.wait(30)
+            return [GroupLag("hanging", "t", 1, (Lag(1, 1_000),))], 0
+
+        groups.lags_here = hang  # type: ignore[method-assign]
+        with served.connect() as client:
+            for _ in range(20):  # more than there are threads
+                assert "tms_ready 1.0" in client.request("GET", "/metrics").body.decode()
+            assert len(looks) == 1, "one look at a time"
+            go_on.set()
+            groups.lags_here = look  # type: ignore[method-assign]
+            monkeypatch.setattr(operating, "LOOK_S", 30.0)
+            text = client.request("GET", "/metrics").body.decode()
+            assert 'tms_group_members{group="hanging",topic="t"} 1.0' in text
+            assert "hanging" not in client.request("GET", "/metrics").body.decode()

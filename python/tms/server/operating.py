@@ -1,6 +1,7 @@
 """What operators ask of the service itself: whether it is alive, started and ready, metrics, the
 OpenAPI document, and `/`."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -16,6 +17,7 @@ from tms.server.problems import JSON_HEAD
 from tms.server.router import Route
 from tms.server.service import Service
 
+LOOK_S = 3.0
 _LINKS = {
     "topics": f"{routes.PREFIX}/default/topics",
     "openapi": routes.OPENAPI,
@@ -24,6 +26,31 @@ _LINKS = {
     "started": routes.STARTUPZ,
     "ready": routes.READYZ,
 }
+
+
+class _Looks:
+    """What metrics tell of groups and queues, which may take the store: one look at a time, for
+    which nobody waits longer than `LOOK_S`. Then what the last one saw is told again, so that a
+    store that is away does not keep everything else from being told."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._look: asyncio.Task[None] | None = None
+
+    async def refresh(self) -> None:
+        """Look, or wait for the look that is under way."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self._see())
+        done, _ = await asyncio.wait([self._look], timeout=LOOK_S)
+        for look in done:
+            look.result()
+
+    async def _see(self) -> None:
+        service = self._service
+        engine, metrics = service.engine, service.metrics
+        find, oldest = engine.groups.lags_here, engine.queues.oldest
+        metrics.groups, metrics.groups_unseen = await service.in_thread(find, POSITIONS_LOOKED_MAX)
+        metrics.waiting = await service.in_thread(oldest, QUEUES_SHOWN)
 
 
 def routes_of(service: Service) -> list[Route]:
@@ -47,11 +74,10 @@ def routes_of(service: Service) -> list[Route]:
         status = routes.NOT_READY if reasons else routes.OK
         await service.respond(exchange, status, JSON_HEAD, bodies.encode(body))
 
+    looks = _Looks(service)
+
     async def metrics(exchange: Exchange, _: Sequence[bytes]) -> None:
-        engine = service.engine
-        found, unseen = await service.in_thread(engine.groups.lags_here, POSITIONS_LOOKED_MAX)
-        service.metrics.groups, service.metrics.groups_unseen = found, unseen
-        service.metrics.waiting = await service.in_thread(engine.queues.oldest, QUEUES_SHOWN)
+        await looks.refresh()
         body, media = service.metrics.exposition(header(exchange, b"accept"))
         await service.respond(exchange, routes.OK, f"content-type: {media}\r\n".encode(), body)
 
