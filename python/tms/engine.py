@@ -577,7 +577,8 @@ class Engine:
     def _forked(self) -> None:
         """Two engines over one store destroy it."""
         kept = () if self._kept is None else (self._kept, self.tables)
-        forks.leave(self, *kept, *self.shards.doors(), self.compaction, self.maintenance)
+        doors = (*self.shards.doors(), self.glance)
+        forks.leave(self, *kept, *doors, self.compaction, self.maintenance)
 
     def _require_open(self) -> None:
         if self._closed:

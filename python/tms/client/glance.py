@@ -9,7 +9,7 @@ from tms.model.lag import InstanceLoad, TopicSize
 from tms.model.queue import QueueSummary
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 
-PAGE = 5_000  # each page looks through all that there are
+PAGE = 10_000  # as large as it may be: each page looks through all that there are
 T = TypeVar("T")
 
 
