@@ -1,6 +1,7 @@
 """Topics with sizes, groups with lag and queues with what waits, of an engine; and their cost."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.block import encode
 from tms.engine import Engine
+from tms.log.segments import SegmentChain
 from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
 from tms.model.lag import TopicSize
@@ -64,6 +66,25 @@ def test_a_topic_has_the_messages_and_bytes_that_describing_it_tells(
         engine.truncate_topic(A, Position.offset(7))
     assert engine.glance.topics("default", "a") == [TopicSize("a-b", 2, 0, 0, 0)]
     assert engine.glance.topics("default", None, 1)[0].topic == "a"
+
+
+def test_sizes_are_counted_and_read_no_messages(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for partition in (0, 1):
+        publish(engine, A, 5, partition)
+    scans, scan = [], SegmentChain.scan
+
+    def counting(chain: SegmentChain, *given: Any) -> Any:
+        scans.append(chain.partition)
+        return scan(chain, *given)
+
+    monkeypatch.setattr(SegmentChain, "scan", counting)
+    assert engine.glance.topics("default")[0].messages == 10 and scans == []
+    engine.truncate_topic(A, Position.offset(2))
+    scans.clear()
+    assert engine.glance.topics("default")[0].messages == 6
+    assert len(scans) <= 2, "one look in each partition that is cut within a segment"
 
 
 def test_the_size_of_a_topic_whose_partition_is_damaged_is_unknown(clock: ManualClock) -> None:
@@ -137,7 +158,7 @@ def test_queues_of_all_topics_of_a_namespace_tell_what_waits_and_how_old_it_is(
 
 
 def test_lags_of_many_places_are_those_of_each(engine: Engine, clock: ManualClock) -> None:
-    for count in (3, 1, 4):
+    for count in (3, 1, 4, 2):
         publish(engine, A, count)
         clock.pass_ms(1_000)
     ids = [
@@ -147,8 +168,8 @@ def test_lags_of_many_places_are_those_of_each(engine: Engine, clock: ManualCloc
         .blocks
     ]
     positions = [
-        *(Position.offset(n) for n in range(9)),
-        *(place(id) for id in ids for place in (Position.at, Position.after)),
+        *(Position.offset(n) for n in range(11)),
+        *(place(id) for id in ids[:3] for place in (Position.at, Position.after)),
         Position.time(ids[1].time_ms),
         Position.earliest(),
         Position.latest(),
@@ -156,10 +177,11 @@ def test_lags_of_many_places_are_those_of_each(engine: Engine, clock: ManualCloc
     for number, at in enumerate(positions):
         move(engine, A, f"g{number:02}", at, Position.latest())
     together = {one.group: (one.lag, one.lag_ms) for one in engine.glance.groups("default")}
+    ages = [4_000] * 3 + [3_000] + [2_000] * 4 + [1_000] * 2 + [0]
     expected = [
-        *((8 - n, 3_000 if n < 3 else 2_000 if n < 4 else 1_000 if n < 8 else 0) for n in range(9)),
-        *((6, 3_000), (5, 2_000), (5, 2_000), (4, 1_000), (1, 1_000), (0, 0)),
-        *((5, 2_000), (8, 3_000), (0, 0)),
+        *((10 - n, ages[n]) for n in range(11)),
+        *((8, 4_000), (7, 3_000), (7, 3_000), (6, 2_000), (3, 2_000), (2, 1_000)),
+        *((7, 3_000), (10, 4_000), (0, 0)),
     ]
     assert [together[f"g{number:02}"] for number in range(len(positions))] == expected
     for number, wanted in enumerate(expected):
