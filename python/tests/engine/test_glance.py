@@ -1,6 +1,7 @@
 """Topics with sizes, groups with lag and queues with what waits, of an engine; and their cost."""
 
 import time
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -12,13 +13,14 @@ from tms.engine import Engine
 from tms.log.segments import SegmentChain
 from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
-from tms.model.lag import TopicSize
+from tms.model.lag import LagPlace, TopicSize
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.queue import QueueSettings, QueueSummary
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
 from tms.store.memory import MemoryStore
+from tms.topics.lag import Lags
 
 GROUPS = 10_000
 GROUPS_CPU_S = 1.0
@@ -187,6 +189,11 @@ def test_lags_of_many_places_are_those_of_each(engine: Engine, clock: ManualCloc
     for number, wanted in enumerate(expected):
         part = engine.groups.describe(A, f"g{number:02}").partitions[0]
         assert (part.lag, part.lag_ms) == wanted
+    for pair in permutations(zip(positions, expected, strict=True), 2):
+        topics = engine.topics
+        lags = Lags(topics.fetcher, clock, topics.owner_of)  # which remembers nothing
+        found = lags.of(LagPlace(A, 0, at) for at, _ in pair)
+        assert [found[LagPlace(A, 0, at)] for at, _ in pair] == [wanted for _, wanted in pair]
 
 
 def test_ten_thousand_groups_are_listed_within_a_second_of_cpu() -> None:
