@@ -17,6 +17,7 @@ import pytest
 
 import tms
 from tests.cli.test_cli_transactions import Tms, bus, cli
+from tms.cli.main import run
 from tms.cli.top_view import SORTS, Look, document, lines
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad, TopicSize
@@ -101,6 +102,17 @@ def test_without_a_terminal_it_prints_once(bus: tms.Bus, cli: Tms) -> None:
     assert [(one["group"], one["waiting"]) for one in shown["queues"]] == [("w", 2)] or (
         shown["queues"][0]["waiting"] + shown["queues"][0]["leased"] == 3
     )
+
+
+def test_in_a_pipe_nothing_is_cut_off(
+    bus: tms.Bus, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    name = "g" * 200
+    bus.set_positions("in", {0: "latest"}, group=name)
+    url = bus._transport.addresses.now.url  # type: ignore[union-attr]
+    assert run(["top", "--url", url, "--interval", "0s"]) == 0
+    assert f"{name}  in " in capsysbinary.readouterr().out.decode()
 
 
 class Terminal:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 INTERVAL_S = 2.0
 _KEY_S = 0.2  # how soon a new look is drawn
 _PATIENCE_S = 3.0  # before it says that nobody answers
-_WIDTH, _HEIGHT = 100, 10_000  # where there is no terminal
+_WIDTH, _HEIGHT = 10_000, 100_000  # where there is no terminal
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, no cursor
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _QUIT, _SORT = "qQ\x1b\x04", "sS"
@@ -90,7 +90,7 @@ def _once(session: Session, look: Callable[[], Look], interval_s: float, sort: s
     threading.Event().wait(interval_s)
     shown = document(look(), before)
     if session.format is Format.TABLE:
-        width = shutil.get_terminal_size((_WIDTH, 0)).columns
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
         text = lines(shown, f"TMS at {escape(session.where())}", sort, width, _HEIGHT)
         write("\n".join(text) + "\n")
     else:
