@@ -50,6 +50,7 @@ ARGUMENTS = {
     "group list": "t",
     "group reset": "g t --to earliest --yes",
     "group show": "g t",
+    "top": "--once",
     "position set": "g t earliest --partition 0 --yes",
     "position show": "g t",
     "inspect": "t",

@@ -57,10 +57,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compaction": _VALUES | _TOLD | {"options", "store/base", "topics", "log"},
     "tables": _VALUES | {"store/base", "transactions"},
     "shards": _VALUES | {"log", "topics", "transactions", "groups", "queues", "delayed"},
+    "glance": _VALUES | {"topics", "groups", "queues"},
     "engine": _VALUES
     | _TOLD
     | {"forks", "options", "store/base", "log", "topics", "access", "cluster", "shards", "backup"}
-    | {"transactions", "compaction", "tables"},
+    | {"transactions", "compaction", "tables", "glance"},
     "server": _VALUES
     | _TOLD
     | {"access", "tls", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},

@@ -12,6 +12,7 @@ from msgspec import Meta
 from tms.api import bodies, commits, delayed, erasing, routes
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
+from tms.api.glance import GlanceApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.operation import (
     Caller,
@@ -447,6 +448,7 @@ APIS: dict[str, type] = {
     "groups": GroupsApi,
     "transactions": TransactionsApi,
     "delayed": DelayedApi,
+    "glance": GlanceApi,
     "service": ServiceApi,
     "access": AccessApi,
     "backups": BackupsApi,

@@ -19,7 +19,8 @@ from tms.errors import ErrorKind, TMSError, TooLarge, from_code
 ROOT = "/v2"
 PREFIX = f"{ROOT}/namespaces"
 NEW_TRANSACTION = "new"  # in place of an id: the transaction begins with its commit
-LIVEZ, READYZ, METRICS, OPENAPI = "/livez", "/readyz", "/metrics", "/openapi.json"
+LIVEZ, STARTUPZ, READYZ = "/livez", "/startupz", "/readyz"
+METRICS, OPENAPI = "/metrics", "/openapi.json"
 
 JSON = "application/json"
 BLOCKS = "application/vnd.tms.blocks"

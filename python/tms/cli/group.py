@@ -19,6 +19,8 @@ from tms.cli.session import (
     Shared,
     dry_run_option,
     group_argument,
+    namespace_option,
+    seconds_of,
     topic_argument,
     yes_option,
 )
@@ -34,20 +36,24 @@ def command() -> None:
 
 
 @command.command("list", cls=Shared)
-@topic_argument
+@click.argument("topic", type=TOPIC, required=False)
+@namespace_option
 @click.pass_obj
-def list_(session: Session, topic: str) -> None:
-    """The groups of TOPIC, how many members they have, and how far they are behind."""
+def list_(session: Session, topic: str | None, namespace: str) -> None:
+    """The groups of TOPIC, or of all topics of a namespace: how many members they have, and how far
+    they are behind."""
     with session.bus() as bus:
-        groups = bus.groups(topic)
+        groups = list(bus.list_groups(namespace)) if topic is None else bus.groups(topic)
     if not groups:
-        session.say(f"No group has members or positions in {topic}.")
+        where = f"the namespace {namespace}" if topic is None else topic
+        session.say(f"No group has members or positions in {where}.")
     rows: list[Row] = [
         {
             "group": group.group,
+            "topic": group.topic,
             "members": group.members,
             "lag": group.lag,
-            "lag_seconds": group.lag_ms / 1_000,
+            "lag_seconds": seconds_of(group.lag_ms),
         }
         for group in groups
     ]
@@ -68,7 +74,7 @@ def show(session: Session, topic: str, group: str) -> None:
             "member": part.owner,
             "position": part.position,
             "lag": part.lag,
-            "lag_seconds": part.lag_ms / 1_000,
+            "lag_seconds": seconds_of(part.lag_ms),
         }
         for part in info.partitions
     ]

@@ -25,6 +25,7 @@ from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings,
 from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
 from tms.client.delayed import DelayedCalls
 from tms.client.delivery import Numbering, Unacknowledged, deliver
+from tms.client.glance import GlanceCalls
 from tms.client.group_calls import GroupCalls
 from tms.client.group_consumer import MemberConsumer
 from tms.client.group_letters import (
@@ -63,7 +64,7 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, parse_durability
 
 
-class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCalls):
+class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCalls, GlanceCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
+from tms.api.glance import GlanceApi
 from tms.api.operations import (
     DelayedApi,
     GroupsApi,
@@ -57,6 +58,9 @@ class Transport(TopicsApi, Protocol):
 
     @property
     def delayed(self) -> DelayedApi: ...
+
+    @property
+    def glance(self) -> GlanceApi: ...
 
     @property
     def access(self) -> AccessApi: ...

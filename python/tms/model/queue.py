@@ -22,6 +22,7 @@ from typing import Annotated, NamedTuple, TypedDict
 
 from tms.errors import Conflict, Invalid
 from tms.model.ids import MessageId
+from tms.model.lag import Lag
 from tms.model.message import MESSAGES_MAX
 from tms.model.position import POSITION, Position
 from tms.model.quantity import Duration, seconds, whole
@@ -229,6 +230,29 @@ class QueueInfo:
     def dead_letter(self) -> TopicName:
         """The topic of its dead letters."""
         return dead_letter_topic(self.group, self.topic, self.settings.dead_letter)
+
+    def summary(self, oldest: Iterable[Lag | None]) -> "QueueSummary":
+        """The same in few numbers; `oldest` are the first messages of its partitions that are not
+        settled."""
+        waiting = self.backlog + self.ready + self.delayed + self.blocked
+        known = [lag.ms for lag in oldest if lag is not None]
+        age_ms = max(known, default=0 if not waiting + self.leased + self.dying else None)
+        dead = self.dead + self.dying
+        return QueueSummary(self.group, str(self.topic), waiting, self.leased, dead, age_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """How many messages of a queue wait, with those that wait for a time or for their key; how many
+    are with workers; how many are dead letters, or on their way there; and for how long the oldest
+    message has been there that is not settled, None where that cannot be told."""
+
+    group: str
+    topic: str
+    waiting: int
+    leased: int
+    dead: int
+    oldest_ms: int | None
 
 
 def join_tokens(tokens: Iterable[Token]) -> Iterator[Token]:

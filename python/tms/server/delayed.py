@@ -23,7 +23,8 @@ from tms.server.http.request import (
     writable_topic,
 )
 from tms.server.idempotency import idempotency_key, producer_id
-from tms.server.operations import JSON_HEAD, UNPACKED_FACTOR
+from tms.server.operations import UNPACKED_FACTOR
+from tms.server.problems import JSON_HEAD
 from tms.server.service import Service, are_quick
 
 _READABLE = (routes.JSON, routes.BLOCKS)

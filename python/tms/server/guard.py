@@ -268,9 +268,9 @@ class Guard:
         """Raise `Forbidden` unless who asks may see a list of what is in a resource, or some of
         what may be in it: `exchange.sees` says what, then."""
         principal, within = exchange.principal, _within(resource, lists)
-        if self._may(principal, Access.OBSERVE, resource) or not self._records.grants(
-            principal
-        ).reach_into(within):
+        grants = self._records.grants(principal)
+        reaches = any(grants.reach_into(_within(resource, one)) for one in (lists, Resource.TOPIC))
+        if self._may(principal, Access.OBSERVE, resource) or not reaches:
             self.require(exchange, Access.OBSERVE, resource)
             return
 
@@ -397,8 +397,10 @@ def resource_of(operation: Operation, varying: Sequence[bytes]) -> str:
 
 def _within(resource: str, lists: Resource) -> str:
     """How the resources begin that a list of what is in this one has."""
-    rest = resource.partition(":")[2]
-    return f"{lists.value}:{rest}:" if lists is Resource.TOPIC else f"{lists.value}:{rest}/"
+    kind, _, rest = resource.partition(":")
+    return (
+        f"{lists.value}:{rest}:" if kind == Resource.NAMESPACE.value else f"{lists.value}:{rest}/"
+    )
 
 
 def topic_resource(name: TopicName) -> str:

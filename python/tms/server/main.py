@@ -34,7 +34,7 @@ from tms.engine import Engine, EngineConfig, own
 from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
 from tms.extras import needed
-from tms.server import logs, memory
+from tms.server import logs, memory, starting
 from tms.server.app import App
 from tms.server.certificates import Certificates
 from tms.server.config import HBaseSection, Settings
@@ -53,6 +53,7 @@ _log = EventLog("tms.server")
 _MAPS_OPEN_MAX = 256
 _DESCRIPTORS_OF_A_MAP = 12
 _STORE_RETRY_S = 2.0
+PROBES_MAX = 100  # connections that are answered before the store is open
 
 
 def serve(settings: Settings) -> None:
@@ -90,8 +91,9 @@ def run_service(
     descriptors = raise_descriptor_limit()
     clock, cdap = SystemClock(), settings.cdap.limits()
     config = replace(settings.engine.config(), transaction_lifetime_ms=cdap.tx_max_lifetime_ms)
-    store, owner = open_(clock, config, descriptors // 2)
-    engine = _engine(store, clock, config, owner)
+    with _answering_probes(settings, listeners, clock):
+        store, owner = open_(clock, config, descriptors // 2)
+        engine = _engine(store, clock, config, owner)
     try:
         if settings.server.confirm_clock:
             engine.confirm_clock()
@@ -115,6 +117,19 @@ def run_service(
             runner.run(_serve(service, settings, listeners, tephra))
     finally:
         engine.close()
+
+
+def _answering_probes(
+    settings: Settings, listeners: Sequence[socket.socket], clock: Clock
+) -> contextlib.AbstractContextManager[None]:
+    """Whoever asks whether the service is alive or started is told so while it opens its store; of
+    several workers by those that have."""
+    if settings.server.workers > 1:
+        return contextlib.nullcontext()
+    own = settings.tls.own()
+    certificates = (lambda: None) if own is None else partial(Certificates, own)
+    limits = settings.limits.connections(PROBES_MAX)
+    return starting.answering(listeners, limits, clock, certificates)
 
 
 def _network(settings: Settings) -> NetworkOptions:

@@ -34,7 +34,8 @@ from tms.server.idempotency import (
     producer_id,
     reused,
 )
-from tms.server.operations import INLINE_BYTES, JSON_HEAD, UNPACKED_FACTOR
+from tms.server.operations import INLINE_BYTES, UNPACKED_FACTOR
+from tms.server.problems import JSON_HEAD
 from tms.server.service import Service, are_quick
 
 _READABLE = (routes.JSON, routes.BLOCKS)

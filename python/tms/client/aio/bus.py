@@ -298,6 +298,10 @@ class AsyncBus:
     inspect = in_thread(Bus.inspect)
 
     backup = in_thread(Bus.backup)
+    topic_sizes = iterated_in_thread(Bus.topic_sizes)
+    list_groups = iterated_in_thread(Bus.list_groups)
+    list_queues = iterated_in_thread(Bus.list_queues)
+    instances = in_thread(Bus.instances)
 
     groups = in_thread(Bus.groups)
     group = in_thread(Bus.group)
