@@ -172,12 +172,13 @@ bench: env $(if $(findstring spark_connector,$(BENCH_FLAGS)),env-spark35 spark35
 	@$(PY) -m bench $(BENCH_FLAGS)
 
 # strace injects the faults of the crash tests: kill, I/O error, full disk at the n-th system call.
-# openssl makes the certificates of tests. Maven and a JDK build the coprocessor, and fetch and run HBase.
+# systemd checks its unit. openssl makes the certificates of tests. Maven and a JDK build the coprocessor, and fetch and run HBase.
 JDK := openjdk-17-jdk-headless
 system-tools:
 	@missing=""; \
 	command -v strace >/dev/null || missing+=" strace"; \
 	command -v openssl >/dev/null || missing+=" openssl"; \
+	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
 	command -v javac >/dev/null || missing+=" $(JDK)"; \
 	command -v mvn >/dev/null || missing+=" maven"; \
 	if [ -n "$$missing" ]; then \
