@@ -2,8 +2,8 @@
 
     $NOTIFY_SOCKET ◀── READY=1   RELOADING=1 … READY=1   WATCHDOG=1 …   STOPPING=1   STATUS=…
 
-* Without `NOTIFY_SOCKET` nothing is sent. A datagram that cannot be sent is logged once; the service
-  goes on.
+* Without `NOTIFY_SOCKET` nothing is sent. A datagram that cannot be sent is logged once; the
+  service goes on.
 * `WATCHDOG=1` is sent twice within `WATCHDOG_USEC`, by the loop whose life it proves.
 * A child is given none of these variables (`without_systemd`): systemd listens to the main process.
 """
