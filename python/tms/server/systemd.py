@@ -11,13 +11,11 @@
 import asyncio
 import os
 import socket
-import time
 from collections.abc import Mapping
 
 from tms.events import EventLog
 
 _VARIABLES = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
-_US_PER_S = 1_000_000
 _SEND_TIMEOUT_S = 1.0  # systemd reads at once, unless the machine stands still
 _log = EventLog("tms.server")
 
@@ -42,8 +40,7 @@ class SystemdNotifier:
 
     def reloading(self) -> None:
         """New certificates are being read; `ready` ends it."""
-        now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1_000
-        self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}", "STATUS=Reading certificates")
+        self._send("RELOADING=1", "STATUS=Reading certificates")
 
     def stopping(self) -> None:
         """It drains."""
@@ -87,4 +84,4 @@ def _watchdog_s(environment: Mapping[str, str]) -> float:
     usec, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or pid not in ("", str(os.getpid())):
         return 0.0
-    return int(usec) / _US_PER_S
+    return int(usec) / 1e6
