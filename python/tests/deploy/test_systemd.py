@@ -46,6 +46,13 @@ class Systemd:
         return lines
 
 
+def closed_port() -> int:
+    """A port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[Systemd]:
     receiver = Systemd(str(tmp_path / "notify"))
@@ -159,6 +166,17 @@ def test_systemd_is_told_of_workers_by_their_supervisor_only(
         os.kill(service.pid, signal.SIGTERM)
         systemd.until("STOPPING=1")
     assert systemd.told.count("READY=1") == 2  # its start, and after the reload
+
+
+def test_systemd_is_told_that_the_store_is_waited_for(tmp_path: Path, systemd: Systemd) -> None:
+    nobody = f"hbase://127.0.0.1:{closed_port()}"
+    env = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    service = Service(nobody, env=env, wait=False)
+    try:
+        (line,) = systemd.next()
+        assert line.startswith("STATUS=Waiting for the store: ")
+    finally:
+        service.kill()
 
 
 def test_a_loop_that_hangs_is_not_called_alive(tmp_path: Path, systemd: Systemd) -> None:
