@@ -27,11 +27,15 @@ class Systemd:
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(path)
-        self._socket.settimeout(WAIT_S)
+        self.wait_s(WAIT_S)
         self.told: list[str] = []
 
     def close(self) -> None:
         self._socket.close()
+
+    def wait_s(self, seconds: float) -> None:
+        """Wait so long for each datagram; then raise `TimeoutError`."""
+        self._socket.settimeout(seconds)
 
     def next(self) -> list[str]:
         """The lines of the next datagram."""
@@ -173,6 +177,7 @@ def test_systemd_is_told_that_the_store_is_waited_for(tmp_path: Path, systemd: S
     env = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
     service = Service(nobody, env=env, wait=False)
     try:
+        systemd.wait_s(90)  # the store tries for a while by itself
         (line,) = systemd.next()
         assert line.startswith("STATUS=Waiting for the store: ")
     finally:
@@ -184,7 +189,7 @@ def test_a_loop_that_hangs_is_not_called_alive(tmp_path: Path, systemd: Systemd)
     with Service(tmp_path / "data", env=env) as service:
         systemd.until("WATCHDOG=1")
         os.kill(service.pid, signal.SIGSTOP)
-        systemd._socket.settimeout(1.0)
+        systemd.wait_s(1.0)
         try:
             with pytest.raises(TimeoutError):
                 while True:
