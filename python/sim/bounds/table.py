@@ -185,6 +185,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compat.cdap.poll._GZIP*",
         "server.config._JAVA_INT_MAX",
         "server.config_sources._SECRET_CHARS_MAX",
+        "server.systemd._SEND_TIMEOUT_S",
         "server.config._MIB",
         "server.http.compression._*",
         "server.http.encoding._GZIP",

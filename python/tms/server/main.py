@@ -10,6 +10,7 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
@@ -40,6 +41,7 @@ from tms.server.certificates import Certificates
 from tms.server.config import HBaseSection, Settings
 from tms.server.http.listening import BACKLOG, HttpServer
 from tms.server.service import AccessLimits, NetworkOptions, Service
+from tms.server.systemd import SystemdNotifier
 from tms.store.base import Map, Store
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
@@ -60,7 +62,7 @@ def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
     logs.configure(settings.server.log_level, settings.server.log_format)
     _check_certificates(settings)
-    if settings.tls.cert:
+    if settings.tls.cert or SystemdNotifier(os.environ).listens:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the files are looked at
     with contextlib.ExitStack() as listeners:
         listener = listeners.enter_context(listen(settings.server.host, settings.server.port))
@@ -163,16 +165,21 @@ async def _serve(
 ) -> None:
     own = settings.tls.own()
     certificates = None if own is None else Certificates(own)
-    server = Server(service, settings.server.drain_s, tephra, certificates)
+    systemd = SystemdNotifier(os.environ)
+    server = Server(service, settings.server.drain_s, tephra, certificates, systemd)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.ask_to_stop)
-    beside = [asyncio.create_task(memory.trim_regularly(service))]
+    beside = [
+        asyncio.create_task(memory.trim_regularly(service)),
+        asyncio.create_task(systemd.keep_alive()),
+    ]
     if service.issuer is not None:
         beside.append(asyncio.create_task(service.issuer.keep_fresh()))
     if certificates is not None:
-        loop.add_signal_handler(signal.SIGHUP, certificates.ask_to_look)
         beside.append(asyncio.create_task(certificates.watch()))
+    if certificates is not None or systemd.listens:
+        loop.add_signal_handler(signal.SIGHUP, server.ask_to_reload)
     try:
         await server.serve(*listeners)
     finally:
@@ -190,17 +197,35 @@ class Server:
         drain_s: float,
         tephra: "TephraServer | None" = None,
         certificates: Certificates | None = None,
+        systemd: SystemdNotifier | None = None,
     ) -> None:
         self._service = service
         self._scheme = "http" if certificates is None else "https"
         self._drain_s = drain_s
+        self._systemd = systemd or SystemdNotifier({})
+        self._reload: asyncio.Task[None] | None = None
+        self._url = ""
         self._tephra = tephra
+        self._certificates = certificates
         self._http = HttpServer(App(service), service.watchdog, drain_s, certificates)
         self._ending: asyncio.Task[None] | None = None
 
     def ask_to_stop(self) -> None:
         """SIGTERM or SIGINT; a second time: do not wait. From any thread."""
         self._http.ask_to_stop()
+
+    def ask_to_reload(self) -> None:
+        """SIGHUP: read the certificates anew, if there are any. From the event loop's thread."""
+        busy = self._reload is not None and not self._reload.done()
+        if self._url and not self._service.draining and not busy:
+            self._reload = asyncio.get_running_loop().create_task(self._reload_certificates())
+
+    async def _reload_certificates(self) -> None:
+        self._systemd.reloading()
+        if self._certificates is not None:
+            await asyncio.to_thread(self._certificates.look, asked=True)
+        if not self._service.draining:
+            self._systemd.ready(self._url)
 
     async def serve(self, *listeners: socket.socket) -> None:
         """Serve until asked to stop, then answer received requests, up to the drain time."""
@@ -210,7 +235,9 @@ class Server:
             if self._tephra is not None:
                 await self._tephra.start()
                 also["tephra_port"] = self._tephra.port
-            _log.info("ready", url=_url(self._scheme, listeners[0]), **also)
+            self._url = _url(self._scheme, listeners[0])
+            _log.info("ready", url=self._url, **also)
+            self._systemd.ready(self._url)
 
         try:
             await self._http.serve(listeners, ready, self._drain)
@@ -224,6 +251,7 @@ class Server:
             cluster.drain()
         self._service.draining = True
         _log.info("draining", requests=self._http.requests)
+        self._systemd.stopping()
         if self._tephra is not None:
             self._ending = asyncio.create_task(self._tephra.stop(self._drain_s))
 
@@ -254,6 +282,7 @@ def _open_in_time(
             if settings.data is not None:
                 raise
             _log.warning("store_unavailable", error=error.message, next_try_s=_STORE_RETRY_S)
+            SystemdNotifier(os.environ).status(f"Waiting for the store: {error.message}")
             threading.Event().wait(_STORE_RETRY_S)
 
 
