@@ -1,12 +1,15 @@
 """Values of types: a serializer makes bytes of an object, and an object of bytes.
 
-    bus.publish("orders", ORDERS.encode(order))        ORDERS = Json(Order)
-    order = message.decode(ORDERS)
+    ORDERS = Json(Order)
+    bus.producer("orders", serializer=ORDERS).send(order)      or ORDERS.encode(order)
+    bus.consumer("orders", serializer=ORDERS)                  its messages have `decoded`
+    order = message.decode(ORDERS)                             of any message
 
 Invariants
 
 * What cannot be encoded, or does not fit when it is read, raises `Invalid`; nothing is guessed.
-* A serializer has no state that calls change: one serves all threads.
+* A serializer has no state that calls change: one serves all threads. It can be pickled, so the
+  messages that it reads can.
 
 `Json` and `MessagePack` take msgspec structs, dataclasses, `TypedDict`s and types such as
 `dict[str, int]`, `Pydantic` its models, `Avro` records by their schema. Whatever has `encode` and
@@ -35,6 +38,12 @@ class Json(Generic[T]):
         self._kind = kind
         self._decoder = msgspec.json.Decoder(kind)
 
+    def __repr__(self) -> str:
+        return f"Json({_name(self._kind)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Json, (self._kind,)
+
     def encode(self, value: T) -> bytes:
         """The value as JSON. Raises `Invalid`."""
         return _encoded(msgspec.json.encode, value, self._kind)
@@ -50,6 +59,12 @@ class MessagePack(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
         self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def __repr__(self) -> str:
+        return f"MessagePack({_name(self._kind)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MessagePack, (self._kind,)
 
     def encode(self, value: T) -> bytes:
         """The value as MessagePack. Raises `Invalid`."""
@@ -78,6 +93,12 @@ class Pydantic(Generic[Model]):
     def __init__(self, model: type[Model]) -> None:
         self._model = model
 
+    def __repr__(self) -> str:
+        return f"Pydantic({_name(self._model)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Pydantic, (self._model,)
+
     def encode(self, value: Model) -> bytes:
         """The model as JSON. Raises `Invalid`."""
         return _encoded(lambda one: one.model_dump_json().encode(), value, self._model)
@@ -97,6 +118,7 @@ class Avro:
     ) -> None:
         with needed("tms.serializers.Avro", "avro"):
             import fastavro
+        self._given = schema, writer
         try:
             self._schema = fastavro.parse_schema(dict(schema))
             self._writer = fastavro.parse_schema(dict(writer or schema))
@@ -104,6 +126,12 @@ class Avro:
             raise Invalid(f"The Avro schema cannot be used: {exc!r}.", field="schema") from exc
         self._write = fastavro.schemaless_writer
         self._read = fastavro.schemaless_reader
+
+    def __repr__(self) -> str:
+        return f"Avro({self._given[0].get('name')})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Avro, self._given
 
     def encode(self, value: Mapping[str, object]) -> bytes:
         """The record as Avro. Raises `Invalid`."""

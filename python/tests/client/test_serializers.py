@@ -1,5 +1,6 @@
 """Values of types: what is written is read again, and what does not fit says so."""
 
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -86,12 +87,13 @@ def test_what_is_cut_or_has_more_names_its_message(
     bus: tms.Bus, serializer: Serializer[Any], value: object
 ) -> None:
     data = serializer.encode(value)
-    for wrong in (data[:-1], data + b"!", b"", b"\xff\xff\xff"):
+    for wrong in (data[:-1], data + b"!", b"", b"\xff\xff\xff", b"[" * 100_000):
         bus.publish(TOPIC, wrong)
     for message in bus.consumer(TOPIC, stop_at_end=True):
         with pytest.raises(Invalid, match=str(message.id)) as raised:
             message.decode(serializer)
-        assert raised.value.details == {"field": "value"}
+        assert raised.value.details == {"field": "value", "id": str(message.id), "topic": TOPIC}
+        assert f"{message.id} of {TOPIC} cannot be read by {serializer!r}" in raised.value.message
 
 
 @pytest.mark.parametrize("serializer", [one for one, _ in CASES], ids=NAMES)
@@ -119,6 +121,15 @@ def test_messages_of_queues_and_delayed_ones_are_decoded_alike(bus: tms.Bus) -> 
 def test_avro_reads_what_an_older_schema_has_written() -> None:
     data = Avro(SCHEMA).encode(PLAIN)
     assert Avro(NEWER, writer=SCHEMA).decode(data) == {"total": 12, "currency": "EUR"}
+
+
+@pytest.mark.parametrize(("serializer", "value"), CASES, ids=NAMES)
+def test_a_serializer_can_be_sent_to_another_process(
+    serializer: Serializer[Any], value: object
+) -> None:
+    there: Serializer[Any] = pickle.loads(pickle.dumps(serializer))
+    assert repr(there) == repr(serializer)
+    assert there.decode(serializer.encode(value)) == value
 
 
 def test_a_schema_that_is_none_is_refused() -> None:

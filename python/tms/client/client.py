@@ -45,6 +45,7 @@ from tms.model.message import Appended, NewBlock
 from tms.model.position import Position, PositionKind
 from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
+from tms.model.serializer import Decoder, Serializer, V
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, parse_durability
 
@@ -167,20 +168,25 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         durability: str | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         timeout_s: Duration | None = None,
-    ) -> Producer:
+        serializer: Serializer[V] | None = None,
+    ) -> Producer[V]:
         """A producer that batches by itself; see `Producer.send`.
 
         While a request is under way the next block fills; `linger_ms` makes every message wait that
         long for others. A block is sent when its messages have `batch_bytes`; up to
-        `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. Raises
-        `TopicNotFound`, `Invalid`.
+        `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. With a
+        `serializer` it takes objects, see `tms.serializers`. Raises `TopicNotFound`, `Invalid`.
         """
         pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         known = self.refresh_topic(topic)
         numbering = Numbering()
         batcher = self._publishing.batcher(
-            known, numbering, batch_bytes=batch_bytes, compression=packing
+            known,
+            numbering,
+            batch_bytes=batch_bytes,
+            compression=packing,
+            serializer=serializer,
         )
         delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
         producer = Producer(
@@ -213,7 +219,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         session_s: Duration = SESSION_S,
         on_assigned: Told | None = None,
         on_revoked: Told | None = None,
-    ) -> Consumer:
+        serializer: Decoder[V] | None = None,
+    ) -> Consumer[V]:
         """A consumer of all partitions, or of those named; with `where` of the messages that match,
         see `Filter`. With a group it is a member, see docs/groups.md: the members share the
         partitions, each beginning where the group stands; with `partitions` too (some, or `"all"`)
@@ -222,7 +229,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, any position's text, or a mapping of partitions to these. With `stop_at_end`
-        it ends where each partition ended when it was first read. Raises `TopicNotFound`,
+        it ends where each partition ended when it was first read. With a `serializer` messages have
+        the object as `decoded`, see `tms.serializers`. Raises `TopicNotFound`,
         `PartitionNotFound`, `Invalid`.
         """
         name, wanted = TopicName.parse(topic), as_filter(where)
@@ -231,13 +239,15 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         committed = CommittedPositions(name, group, self._transport.groups)
         known = committed if options is None else None
         positions = self.starts(topic, start, partitions, known)
-        cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
+        cursor = Cursor(
+            str(name), positions if options is None else {}, stop_at_end, wanted, serializer
+        )
         limit_s = timeout(timeout_s, self._timeout_s)
         outage = self.outage(consumer_name(name, group))
         settings = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
         place = (name, open_channel(self._transport), cursor, self._clock, settings, committed)
         if options is None:
-            consumer = Consumer(*place)
+            consumer: Consumer[V] = Consumer(*place)
         else:
             member = self.member(name, options)
             member.begin(cursor, committed, positions)

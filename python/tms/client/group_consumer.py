@@ -15,9 +15,10 @@ from tms.client.member import LOOK_S, Member
 from tms.client.transport import PendingAnswer
 from tms.errors import Closed, TMSError
 from tms.model.message import Fetched, Message
+from tms.model.serializer import V
 
 
-class MemberConsumer(Consumer):
+class MemberConsumer(Consumer[V]):
     """Made by `Bus.consumer` with a group; see there, and docs/groups.md."""
 
     def __init__(self, *place: Any, member: Member) -> None:
@@ -26,7 +27,7 @@ class MemberConsumer(Consumer):
         self._member = member
         self._ahead: PendingAnswer[Fetched] | None = None
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[V]]:
         """See `Consumer`."""
         cursor, member = self._cursor, self._member
         for batch in self._fetched():
@@ -41,7 +42,7 @@ class MemberConsumer(Consumer):
             else:
                 cursor.hand_out(batch)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch[V]]:
         """See `Consumer`."""
         member = self._member
         for batch in self._fetched():
@@ -74,7 +75,7 @@ class MemberConsumer(Consumer):
         if not getattr(self, "_closed", True):
             self._member.abandon()
 
-    def _fetched(self) -> Iterator[Batch]:
+    def _fetched(self) -> Iterator[Batch[V]]:
         member, cursor, done = self._member, self._cursor, False
         member.rewind()
         try:

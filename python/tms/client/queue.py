@@ -16,7 +16,7 @@ Invariants
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar, Unpack, overload
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from tms.api.queue_operations import QueuesApi
 from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
@@ -50,13 +50,14 @@ from tms.model.queue import (
     join_tokens,
     redrive_group,
 )
+from tms.model.serializer import Decoder, V, reading
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 from tms.retrying import Outage, retrying
 
 T = TypeVar("T")
-Messages = Delivered | Received | str | Iterable[Delivered | str]
-Ahead = deque[tuple[Delivered, HeldMessage]]  # messages that are leased, and not handled yet
+Messages = Delivered[Any] | Received | str | Iterable[Delivered[Any] | str]
+Ahead = deque[tuple[Delivered[V], HeldMessage]]  # messages that are leased, and not handled yet
 WAIT_S = 20.0  # of an iteration, before it asks again
 
 
@@ -72,7 +73,7 @@ class QueuePatience(NamedTuple):
         return retrying(lambda _: call(), self.clock, self.timeout_s, outage=self.outage)
 
 
-class Queue:
+class Queue(Generic[V]):
     """Made by `Bus.queue`. Thread-safe."""
 
     def __init__(
@@ -82,7 +83,9 @@ class Queue:
         group: str,
         settings: QueueSettings,
         patience: QueuePatience,
+        serializer: Decoder[V] | None = None,
     ) -> None:
+        self._kind: type[Delivered[V]] = reading(Delivered, serializer)
         self._port = port
         self.group = group
         self.name = name
@@ -102,10 +105,10 @@ class Queue:
 
     def receive(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
-    ) -> list[Delivered]:
+    ) -> list[Delivered[V]]:
         """Up to `limit` messages, leased to the caller; waits up to `wait_s` for the first one.
         Those that were delivered before come first. Raises `QueueNotFound`, `Invalid`."""
-        return self.receive_slices(limit, wait_s, bytes_max).messages(self.topic)
+        return self.messages_of(self.receive_slices(limit, wait_s, bytes_max))
 
     def receive_slices(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
@@ -114,13 +117,17 @@ class Queue:
         wait_s = check_receive(limit, wait_s, bytes_max)
         return self._port().receive(self.name, self.group, limit, wait_s, bytes_max)
 
+    def messages_of(self, received: Received) -> list[Delivered[V]]:
+        """What `receive_slices` gave, one by one."""
+        return received.messages(self.topic, self._kind)
+
     def peek(self, limit: int = 10) -> list[QueuedMessage]:
         """Up to `limit` messages that are not settled, up to 1,000 and about 4 MiB of them, without
         leasing them: first those that were delivered before, with how they stand."""
         whole("limit", limit, 1, PEEK_MAX)
         return self._port().peek(self.name, self.group, limit)
 
-    def __iter__(self) -> Iterator[Delivered]:
+    def __iter__(self) -> Iterator[Delivered[V]]:
         """Messages without end; each is to be acknowledged before the next one. Its lease lasts for
         as long as that takes, and no more are leased ahead than are handled in a second. Raises
         `Fenced` when the lease of a message was lost and its handler has not settled it. When the
@@ -137,7 +144,7 @@ class Queue:
                             self.nack(rest, delay_s=0)
 
     @contextmanager
-    def settling(self, message: Delivered) -> Iterator[Delivered]:
+    def settling(self, message: Delivered[V]) -> Iterator[Delivered[V]]:
         """Ack a message when the block ends; nack it, with the queue's back-off and the error as
         the cause, when it raises; neither if the block has done so, or handed it to a transaction.
         Its lease lasts while the block runs. An ack waits for a service that is away. Raises
@@ -158,21 +165,21 @@ class Queue:
 
     @overload
     def worker(
-        self, handler: Handler, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
-    ) -> Worker: ...
+        self, handler: Handler[V], *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> Worker[V]: ...
 
     @overload
     def worker(
         self, handler: None = None, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
-    ) -> Callable[[Handler], Worker]: ...
+    ) -> Callable[[Handler[V]], Worker[V]]: ...
 
     def worker(
         self,
-        handler: Handler | None = None,
+        handler: Handler[V] | None = None,
         *,
         concurrency: int = 1,
         drain_s: Duration = DRAIN_S,
-    ) -> Worker | Callable[[Handler], Worker]:
+    ) -> Worker[V] | Callable[[Handler[V]], Worker[V]]:
         """A worker that hands messages to a function, up to `concurrency` at once, each in a
         thread; as a decorator without the function. `drain_s` is what its handlers have to finish
         once it is to stop. Raises `Invalid`."""
@@ -280,10 +287,18 @@ class QueueCalls(BusCalls):
                     yield DeadLetter(message, *origin)
             positions, ended = page.next, page.ended
 
-    def queue(self, topic: str, *, group: str, **settings: Unpack[QueueOptions]) -> Queue:
+    def queue(
+        self,
+        topic: str,
+        *,
+        group: str,
+        serializer: Decoder[V] | None = None,
+        **settings: Unpack[QueueOptions],
+    ) -> Queue[V]:
         """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of
         it. Without settings it is taken as it is; with some, one that exists has to have the same,
-        the others at their defaults. Raises `TopicNotFound`, `Conflict`, `Invalid`."""
+        the others at their defaults. With a `serializer` messages have the object as `decoded`, see
+        `tms.serializers`. Raises `TopicNotFound`, `Conflict`, `Invalid`."""
         name, port = TopicName.parse(topic), self._transport.queues
         check_group(group)
         info: QueueInfo | None = None
@@ -294,7 +309,8 @@ class QueueCalls(BusCalls):
             info = port.declare(name, group, QueueSettings.of(in_seconds(settings)))
         outage = self.outage(f"queue {group} of {name}")
         patience = QueuePatience(self._clock, self._timeout_s, outage)
-        return Queue(lambda: self._transport.queues, name, group, info.settings, patience)
+        settled = info.settings
+        return Queue(lambda: self._transport.queues, name, group, settled, patience, serializer)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of a topic, by name. Raises `TopicNotFound`."""
@@ -309,7 +325,7 @@ def check_receive(limit: int, wait_s: Duration, bytes_max: int) -> float:
 
 
 @contextmanager
-def leased(queue: Queue, messages: Sequence[Delivered]) -> Iterator[Ahead]:
+def leased(queue: Queue[V], messages: Sequence[Delivered[V]]) -> Iterator[Ahead[V]]:
     """Messages with what is known of their leases, which last while the block runs."""
     ahead = deque(zip(messages, queue.leases.keep(messages), strict=True))
     try:
@@ -319,7 +335,7 @@ def leased(queue: Queue, messages: Sequence[Delivered]) -> Iterator[Ahead]:
             queue.leases.release(kept)
 
 
-def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None, None]:
+def handled(queue: Queue[V], ahead: Ahead[V], pace: Pace) -> Generator[Delivered[V], None, None]:
     """Messages one by one, each until the next is asked for. Raises `Fenced`."""
     while ahead:
         message, kept = ahead.popleft()
@@ -335,12 +351,12 @@ def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None
         pace.took(queue.patience.clock.monotonic_s() - began_s)
 
 
-def unhandled(ahead: Ahead) -> list[Delivered]:
+def unhandled(ahead: Ahead[V]) -> list[Delivered[V]]:
     """The messages to be given back."""
     return [message for message, kept in ahead if not kept.lost]
 
 
-def lease_lost(queue: Queue, message: Delivered) -> Fenced:
+def lease_lost(queue: Queue[V], message: Delivered[V]) -> Fenced:
     """The error for a handler whose message is with another worker by now."""
     return Fenced(
         f"The lease of the message at offset {message.offset} of partition {message.partition} of "

@@ -18,7 +18,7 @@ Invariants
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self, TypeVar, overload
+from typing import Any, Protocol, Self, TypeVar, overload
 
 from tms import forks
 from tms.client.batches import Batches, parts_of
@@ -179,9 +179,9 @@ class Transaction:
     def ack(self, source: "_Consumer") -> None: ...
 
     @overload
-    def ack(self, source: Queue, messages: Messages) -> None: ...
+    def ack(self, source: Queue[Any], messages: Messages) -> None: ...
 
-    def ack(self, source: "_Consumer | Queue", messages: Messages | None = None) -> None:
+    def ack(self, source: "_Consumer | Queue[Any]", messages: Messages | None = None) -> None:
         """With the commit: of a consumer, the position of its group moves behind what it has handed
         out by then; of a queue, these messages are done with. The commit fails with `Conflict`
         when another consumer has moved the position meanwhile, with `Fenced` when a message was

@@ -14,6 +14,7 @@ from tms.client.group_options import MemberOptions, Told
 from tms.client.member import LOOK_S, Member
 from tms.errors import TMSError
 from tms.model.message import Message
+from tms.model.serializer import V
 
 AsyncTold = Callable[[Sequence[int]], object]
 
@@ -38,7 +39,7 @@ def on_this_loop(options: MemberOptions) -> MemberOptions:
     )
 
 
-class AsyncMemberConsumer(AsyncConsumer):
+class AsyncMemberConsumer(AsyncConsumer[V]):
     """Made by `AsyncBus.consumer` with a group; see `Bus.consumer` and docs/groups.md."""
 
     def __init__(self, *place: Any, make_member: Callable[[], Member]) -> None:
@@ -54,7 +55,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         self._member_made: Member | None = None
         self._ended = asyncio.Event()
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[Message[V]]:
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             cursor, member = self._cursor, self._member
@@ -69,7 +70,7 @@ class AsyncMemberConsumer(AsyncConsumer):
             else:
                 cursor.hand_out(batch)
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self) -> AsyncIterator[Batch[V]]:
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             member = self._member
@@ -122,7 +123,7 @@ class AsyncMemberConsumer(AsyncConsumer):
             member.begin(self._cursor, self.committed, starts)
             self._member_made = member
 
-    async def _fetched(self) -> AsyncIterator[Batch]:
+    async def _fetched(self) -> AsyncIterator[Batch[V]]:
         self._abandon(self._ahead)
         await self._begin()
         member, cursor, done = self._member, self._cursor, False

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.derived import in_thread
@@ -49,12 +49,14 @@ class AsyncTransaction:
         return await asyncio.to_thread(work, self._sync)
 
     @overload
-    def ack(self, source: AsyncConsumer) -> None: ...
+    def ack(self, source: AsyncConsumer[Any]) -> None: ...
 
     @overload
-    def ack(self, source: AsyncQueue, messages: Messages) -> None: ...
+    def ack(self, source: AsyncQueue[Any], messages: Messages) -> None: ...
 
-    def ack(self, source: AsyncConsumer | AsyncQueue, messages: Messages | None = None) -> None:
+    def ack(
+        self, source: AsyncConsumer[Any] | AsyncQueue[Any], messages: Messages | None = None
+    ) -> None:
         """See `Transaction.ack`."""
         if isinstance(source, AsyncQueue):
             ack: Callable[..., None] = self._sync.ack  # which says when there are no messages
