@@ -88,8 +88,9 @@ def test_a_message_stays_the_tuple_that_it_was(bus: tms.Bus) -> None:
 def test_a_message_can_be_sent_to_another_process(bus: tms.Bus) -> None:
     bus.publish(TOPIC, ORDERS.encode(ANN))
     [typed] = bus.consumer(TOPIC, stop_at_end=True, serializer=ORDERS)
-    there = pickle.loads(pickle.dumps(typed))
-    assert (there, there.decoded) == (typed, ANN)
+    there, again = pickle.loads(pickle.dumps([typed, typed._replace(key=b"k")]))
+    assert (there, there.decoded, again.decoded) == (typed, ANN, ANN)
+    assert type(there) is type(again)
 
 
 def test_what_cannot_be_decoded_says_where_it_is_and_has_been_handed_out(bus: tms.Bus) -> None:

@@ -328,9 +328,7 @@ class Cursor:
         self._handed = dict(positions)  # behind what the caller has
         self._passed: dict[int, Position] = {}  # behind what the last answer was made of
         self._stops: dict[int, int] = {}  # end offsets at each partition's first answer
-        self.message: Message[Any] | None = (
-            None  # the last one handed out by itself
-        )
+        self.message: Message[Any] | None = None  # the last one handed out by itself
         self._round = 0
 
     def ask(self, wait_s: float) -> tuple[list[PartitionPosition], float]:

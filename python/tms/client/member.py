@@ -82,9 +82,7 @@ class Member:
         self._told = GroupStanding(0, {}, frozenset(), 0)
         self._joined = False
         self._touched: set[int] = set()  # what is in hand of these is void
-        self.out: Message[Any] | Batch[Any] | None = (
-            None  # handed out, the next not asked for
-        )
+        self.out: Message[Any] | Batch[Any] | None = None  # handed out, the next not asked for
         self.waiting: deque[Batch[Any]] = deque()  # fetched, not handed out
 
     def _forked(self) -> None:

@@ -9,7 +9,7 @@ Invariants
 * Whatever a serializer raises, callers meet `Undecodable` or `Invalid`, with the reason in it.
 """
 
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Generic, Protocol, cast
 
 from tms.errors import Invalid, TMSError, Undecodable
 
@@ -100,24 +100,31 @@ def decoded(value: bytes | None, decoder: Decoder[T], id: object, topic: str = "
 def reading(kind: type[M], serializer: Decoder[object] | None) -> type[M]:
     """The class of messages like `kind` whose `decoded` is what this serializer reads; `kind`
     itself without one. A class and not a cell: messages stay tuples of the same length."""
-    if serializer is None:
-        return kind
-
-    def read(self: M) -> object:
-        return self.decode(serializer)  # type: ignore[attr-defined]
-
-    def reduce(self: M) -> tuple[object, ...]:
-        return _rebuilt, (kind, serializer, tuple(self))
-
-    members = {
-        "__slots__": (),
-        "__doc__": kind.__doc__,
-        "__reduce__": reduce,
-        "decoded": property(read, doc=getattr(kind, "decoded").__doc__),  # noqa: B009
-    }
-    return cast(type[M], type(kind.__name__, (kind,), members))
+    return kind if serializer is None else _MessageClass(kind, serializer).made
 
 
-def _rebuilt(kind: type[M], serializer: Decoder[object], cells: tuple[object, ...]) -> M:
-    """A message that was pickled."""
-    return tuple.__new__(reading(kind, serializer), cells)
+class _MessageClass(Generic[M]):
+    """Makes the class, here and where its messages are pickled to: one for all that go together."""
+
+    def __init__(self, kind: type[M], serializer: Decoder[object]) -> None:
+        self._origin = kind, serializer
+
+        def read(message: M) -> object:
+            return message.decode(serializer)  # type: ignore[attr-defined]
+
+        def reduce(message: M) -> tuple[object, ...]:
+            return self, tuple(message)
+
+        members = {
+            "__slots__": (),
+            "__doc__": kind.__doc__,
+            "__reduce__": reduce,
+            "decoded": property(read, doc=getattr(kind, "decoded").__doc__),  # noqa: B009
+        }
+        self.made = cast(type[M], type(kind.__name__, (kind,), members))
+
+    def __call__(self, *cells: object) -> M:
+        return tuple.__new__(self.made, cells)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _MessageClass, self._origin
