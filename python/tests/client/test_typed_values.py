@@ -155,6 +155,22 @@ def test_a_producer_refuses_what_does_not_fit_and_goes_on(bus: tms.Bus) -> None:
     assert sorted(m.decoded.total for m in stored) == [7, 12]  # what stood before the index
 
 
+def test_bytes_are_written_by_a_serializer_too(bus: tms.Bus) -> None:
+    class Reversed:
+        def encode(self, value: bytes) -> bytes:
+            return value[::-1]
+
+        decode = encode
+
+    with bus.producer(TOPIC, serializer=Reversed()) as producer:
+        producer.send(b"abc", partition=0)
+        producer.send_many([b"def", b"ghi"], partition=0)
+    plain = [message.value for message in bus.consumer(TOPIC, stop_at_end=True)]
+    assert plain == [b"cba", b"fed", b"ihg"]
+    read = bus.consumer(TOPIC, stop_at_end=True, serializer=Reversed())
+    assert [message.decoded for message in read] == [b"abc", b"def", b"ghi"]
+
+
 def test_whatever_a_serializer_raises_is_explained(bus: tms.Bus) -> None:
     with bus.producer(TOPIC, serializer=Careless()) as producer:
         with pytest.raises(Invalid, match=r"Careless\(\): AttributeError"):
@@ -259,6 +275,17 @@ def test_a_view_says_what_it_cannot_decode(bus: tms.Bus) -> None:
             _ = view[b"k"]
     with pytest.raises(Undecodable, match=f"{id} of {TOPIC}"):
         bus.view(TOPIC, serializer=ORDERS)
+
+
+def test_a_view_fails_alike_whoever_of_its_threads_meets_it(bus: tms.Bus) -> None:
+    with bus.view(TOPIC, serializer=ORDERS) as view:
+        bus.publish(TOPIC, b"{", key=b"k")
+        thread = view._thread
+        assert thread is not None
+        thread.join(20)
+        assert not thread.is_alive()
+        with pytest.raises(ViewFailed, match="cannot go on: Undecodable"):
+            view.refresh()
 
 
 def test_a_view_takes_a_serializer_or_a_function(bus: tms.Bus) -> None:

@@ -229,9 +229,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, any position's text, or a mapping of partitions to these. With `stop_at_end`
-        it ends where each partition ended when it was first read. With a `serializer` messages have
-        the object as `decoded`, see `tms.serializers`. Raises `TopicNotFound`,
-        `PartitionNotFound`, `Invalid`.
+        it ends where each partition ended when it was first read. A `serializer` gives messages
+        `decoded`, see `tms.serializers`. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
@@ -239,9 +238,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         committed = CommittedPositions(name, group, self._transport.groups)
         known = committed if options is None else None
         positions = self.starts(topic, start, partitions, known)
-        cursor = Cursor(
-            str(name), positions if options is None else {}, stop_at_end, wanted, serializer
-        )
+        begun = positions if options is None else {}
+        cursor = Cursor(str(name), begun, stop_at_end, wanted, serializer)
         limit_s = timeout(timeout_s, self._timeout_s)
         outage = self.outage(consumer_name(name, group))
         settings = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)

@@ -16,7 +16,7 @@ Invariants
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
+from typing import Generic, NamedTuple, TypeVar, Unpack, overload
 
 from tms.api.queue_operations import QueuesApi
 from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
@@ -56,7 +56,7 @@ from tms.model.transaction import check_group
 from tms.retrying import Outage, retrying
 
 T = TypeVar("T")
-Messages = Delivered[Any] | Received | str | Iterable[Delivered[Any] | str]
+Messages = Delivered[V] | Received | str | Iterable[Delivered[V] | str]
 Ahead = deque[tuple[Delivered[V], HeldMessage]]  # messages that are leased, and not handled yet
 WAIT_S = 20.0  # of an iteration, before it asks again
 
@@ -85,7 +85,7 @@ class Queue(Generic[V]):
         patience: QueuePatience,
         serializer: Decoder[V] | None = None,
     ) -> None:
-        self._kind: type[Delivered[V]] = reading(Delivered, serializer)
+        self.kind: type[Delivered[V]] = reading(Delivered, serializer)
         self._port = port
         self.group = group
         self.name = name
@@ -108,7 +108,8 @@ class Queue(Generic[V]):
     ) -> list[Delivered[V]]:
         """Up to `limit` messages, leased to the caller; waits up to `wait_s` for the first one.
         Those that were delivered before come first. Raises `QueueNotFound`, `Invalid`."""
-        return self.messages_of(self.receive_slices(limit, wait_s, bytes_max))
+        received = self.receive_slices(limit, wait_s, bytes_max)
+        return received.messages(self.topic, self.kind)
 
     def receive_slices(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
@@ -116,10 +117,6 @@ class Queue(Generic[V]):
         """The same, as slices of blocks with their columns: faster where messages are many."""
         wait_s = check_receive(limit, wait_s, bytes_max)
         return self._port().receive(self.name, self.group, limit, wait_s, bytes_max)
-
-    def messages_of(self, received: Received) -> list[Delivered[V]]:
-        """What `receive_slices` gave, one by one."""
-        return received.messages(self.topic, self._kind)
 
     def peek(self, limit: int = 10) -> list[QueuedMessage]:
         """Up to `limit` messages that are not settled, up to 1,000 and about 4 MiB of them, without
@@ -189,7 +186,7 @@ class Queue(Generic[V]):
 
     # -- what became of them -----------------------------------------------------------------------
 
-    def ack(self, messages: Messages) -> TokenResult:
+    def ack(self, messages: Messages[V]) -> TokenResult:
         """Messages are done with; by messages, tokens, or what `receive_slices` gave. Those that
         came too late are named in the result: others have them now."""
         tokens = tokens_of(messages)
@@ -197,7 +194,7 @@ class Queue(Generic[V]):
             return self._port().ack(self.name, self.group, tokens)
 
     def nack(
-        self, messages: Messages, delay_s: Duration | None = None, cause: str = ""
+        self, messages: Messages[V], delay_s: Duration | None = None, cause: str = ""
     ) -> TokenResult:
         """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
         a message whose last delivery that was goes to the dead letters, with this cause."""
@@ -207,7 +204,7 @@ class Queue(Generic[V]):
         with self.leases.settling(tokens):
             return self._port().nack(self.name, self.group, tokens, delay_s, cause)
 
-    def extend(self, messages: Messages, lease_s: Duration | None = None) -> TokenResult:
+    def extend(self, messages: Messages[V], lease_s: Duration | None = None) -> TokenResult:
         """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
         `settling` do so by themselves."""
         tokens = tokens_of(messages)
@@ -215,13 +212,13 @@ class Queue(Generic[V]):
             lease_s = seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
         return self._port().extend(self.name, self.group, tokens, lease_s)
 
-    def reject(self, messages: Messages, cause: str = "") -> TokenResult:
+    def reject(self, messages: Messages[V], cause: str = "") -> TokenResult:
         """Messages go to the dead letters, with this cause."""
         tokens = tokens_of(messages)
         with self.leases.settling(tokens):
             return self._port().reject(self.name, self.group, tokens, cause)
 
-    def settlement(self, messages: Messages) -> Settlement:
+    def settlement(self, messages: Messages[V]) -> Settlement:
         """What a transaction carries to ack messages with its commit."""
         tokens = tokens_of(messages)
         self.leases.hand_over(tokens)
@@ -368,7 +365,7 @@ def lease_lost(queue: Queue[V], message: Delivered[V]) -> Fenced:
     )
 
 
-def tokens_of(messages: Messages) -> list[str]:
+def tokens_of(messages: Messages[V]) -> list[str]:
     """The tokens of messages, one for each run of neighbours. Raises `Invalid`."""
     if isinstance(messages, Received):
         return messages.tokens()

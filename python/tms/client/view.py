@@ -306,7 +306,7 @@ class View(Mapping[bytes, V]):
                 self._take(turn, fetched)
         except TMSError as error:
             if not self._closed.is_set():
-                self._error = error
+                self._error = self._error or error  # `_take` may have said more
         except Exception:  # is known already, see `_take`
             return
 

@@ -29,7 +29,7 @@ class DelayedPublishing:
         """Raises what was wrong; nothing is stored then."""
         name = writable_topic(*varying)
         due, durability = _due(exchange)
-        read, _ = brought(exchange)
+        read, _ = brought(exchange.headers)
         key = idempotency_key(exchange) if b"idempotency-key" in exchange.headers else ""
         service = self._service
         async with service.received(exchange) as body:

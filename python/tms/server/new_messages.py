@@ -5,20 +5,26 @@ attributes are headers of the request.
   a CloudEvent's own.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import msgspec
 
-from tms.api import cloud_events, routes
+from tms.api import routes
 from tms.api.bodies import MessageIn, PublishBody
+from tms.api.cloud_events import (
+    SENT_REQUIRED,
+    read_batch,
+    read_binary,
+    read_one,
+    sent_attributes,
+)
 from tms.api.messages import NewMessage
 from tms.api.strict import decode_strict
 from tms.errors import Invalid
 from tms.model.message import Buffer
-from tms.server.http.exchange import Exchange
-from tms.server.http.request import content_type, header
+from tms.server.http.request import content_type
 
 _READABLE = (routes.JSON, routes.BLOCKS, routes.CLOUD_EVENT, routes.CLOUD_EVENTS)
 _PUBLISH = msgspec.json.Decoder(PublishBody)
@@ -33,18 +39,23 @@ class Brought(NamedTuple):
     beside: bytes = b""
 
 
-def brought(exchange: Exchange) -> Brought:
-    """What the headers of a publish say of its body. Raises `UnsupportedMedia`."""
-    sent, headers = header(exchange, b"content-type"), exchange.headers
-    if not cloud_events.SENT_REQUIRED.isdisjoint(headers) and not _is_event(sent):
-        return Brought(
-            partial(cloud_events.read_binary, headers), cloud_events.sent_attributes(headers)
-        )
-    return _BY_MEDIA[content_type(sent, _READABLE)]
+# Whether a request has none of the headers that each event has.
+is_plain = SENT_REQUIRED.isdisjoint
 
 
-def _is_event(media: str) -> bool:
-    return media.lower().startswith("application/cloudevents")
+def brought(headers: Mapping[bytes, bytes]) -> Brought:
+    """What the headers of a publish, by their names in lower case, say of its body. Raises
+    `UnsupportedMedia`."""
+    sent = headers.get(b"content-type", b"")
+    if is_plain(headers) or sent.lower().lstrip().startswith(b"application/cloudevents"):
+        return brought_as(sent)
+    return Brought(partial(read_binary, headers), sent_attributes(headers))
+
+
+@lru_cache(maxsize=256)
+def brought_as(sent: bytes) -> Brought:
+    """What this Content-Type says, of a request that is plain. Raises `UnsupportedMedia`."""
+    return _BY_MEDIA[content_type(sent.decode("latin-1"), _READABLE)]
 
 
 def _read_json(body: Buffer) -> Sequence[MessageIn]:
@@ -57,6 +68,6 @@ def _read_json(body: Buffer) -> Sequence[MessageIn]:
 _BY_MEDIA = {
     routes.BLOCKS: Brought(None),
     routes.JSON: Brought(_read_json),
-    routes.CLOUD_EVENT: Brought(cloud_events.read_one),
-    routes.CLOUD_EVENTS: Brought(cloud_events.read_batch),
+    routes.CLOUD_EVENT: Brought(read_one),
+    routes.CLOUD_EVENTS: Brought(read_batch),
 }

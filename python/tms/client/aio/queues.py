@@ -76,7 +76,7 @@ class AsyncQueue(Generic[V]):
     ) -> list[Delivered[V]]:
         """See `Queue.receive`."""
         found = await self.receive_slices(limit, wait_s, bytes_max)
-        return self._sync.messages_of(found)
+        return found.messages(self._sync.topic, self._sync.kind)
 
     async def receive_slices(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Self, TypeVar, overload
 
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.derived import in_thread
@@ -12,6 +12,7 @@ from tms.client.participants import Participant
 from tms.client.queue import Messages
 from tms.client.transaction import Transaction
 from tms.errors import Invalid
+from tms.model.serializer import V
 
 T = TypeVar("T")
 
@@ -49,13 +50,13 @@ class AsyncTransaction:
         return await asyncio.to_thread(work, self._sync)
 
     @overload
-    def ack(self, source: AsyncConsumer[Any]) -> None: ...
+    def ack(self, source: AsyncConsumer[V]) -> None: ...
 
     @overload
-    def ack(self, source: AsyncQueue[Any], messages: Messages) -> None: ...
+    def ack(self, source: AsyncQueue[V], messages: Messages[V]) -> None: ...
 
     def ack(
-        self, source: AsyncConsumer[Any] | AsyncQueue[Any], messages: Messages | None = None
+        self, source: AsyncConsumer[V] | AsyncQueue[V], messages: Messages[V] | None = None
     ) -> None:
         """See `Transaction.ack`."""
         if isinstance(source, AsyncQueue):
