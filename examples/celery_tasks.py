@@ -34,10 +34,12 @@ app.conf.update(
         "data_folder_in": str(FOLDER),
         "data_folder_out": str(FOLDER),
         "control_folder": str(FOLDER),
+        "polling_interval": 0.1,
     },
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     task_ignore_result=True,
+    worker_lost_wait=0.5,  # seconds until the task of a worker that died is handed out again
 )
 bus = tms.connect(os.environ.get("TMS_URL", "http://localhost:7070"))
 

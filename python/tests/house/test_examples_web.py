@@ -72,6 +72,7 @@ def test_tasks_of_celery_publish_once_though_a_worker_dies(log: MemoryLog, tmp_p
     told = tmp_path / "celery.log"
     command = [sys.executable, "-m", "celery", "--workdir", str(EXAMPLES), "-A", "celery_tasks"]
     command += ["worker", "--pool", "prefork", "--concurrency", "3", "--loglevel", "INFO"]
+    command += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
     with told.open("w") as output:
         worker = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
@@ -92,10 +93,11 @@ def test_tasks_of_celery_publish_once_though_a_worker_dies(log: MemoryLog, tmp_p
     finally:
         worker.terminate()
         try:
-            worker.wait(20)
+            ended = worker.wait(20)
         finally:
             worker.kill()
             service.close()
+    assert ended == 0, told.read_text()
     received = Counter(re.findall(r"Task square\[(\S+)\] received", told.read_text()))
     assert (len(received), sorted(received.values())[-2:]) == (40, [1, 2])
     squares = sorted(m.json(int) for m in log.bus.consumer("squares", stop_at_end=True))
