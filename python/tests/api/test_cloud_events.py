@@ -2,6 +2,7 @@
 stored."""
 
 import base64
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -364,6 +365,28 @@ def test_what_the_document_allows_is_read_and_nothing_else(some: dict[str, Any])
             read(event)
     else:
         read(event)
+
+
+JSON_VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+NAME = st.sampled_from([*cloud_events.RULES, "data", "data_base64", "x"]) | st.text(max_size=5)
+SOME = st.dictionaries(NAME, JSON_VALUE, max_size=3)
+BODY = SOME.map(lambda some: as_bytes(EVENT | some)) | st.binary(max_size=40)
+
+
+@settings(max_examples=300, deadline=None)
+@given(BODY, st.dictionaries(st.sampled_from([*SENT, b"ce-x", b"content-type"]), BODY))
+def test_whatever_is_sent_is_an_event_or_refused(body: bytes, headers: dict[bytes, bytes]) -> None:
+    for sent, parse in ((body, read_one), (b"[%b]" % body, read_batch)):
+        with contextlib.suppress(TMSError):
+            SCHEMA.validate(stored(*parse(sent))[0])
+    with contextlib.suppress(TMSError):
+        SCHEMA.validate(stored(*read_binary(headers, body))[0])
+    with contextlib.suppress(TMSError):
+        SCHEMA.validate(stored(*read_binary(SENT | headers, body))[0])
 
 
 def test_events_are_packed_like_other_messages() -> None:

@@ -112,7 +112,10 @@ def test_a_tombstone_is_not_decoded(bus: tms.Bus) -> None:
 def test_messages_of_queues_and_delayed_ones_are_decoded_alike(bus: tms.Bus) -> None:
     orders = Json(Struct)
     bus.publish(TOPIC, orders.encode(Struct("ann", 12)))
-    [delivered] = bus.queue(TOPIC, group="g", lease_s=60).receive()
+    queue = bus.queue(TOPIC, group="g", lease_s=60)
+    [delivered] = queue.receive()
+    [seen] = queue.peek()
+    assert seen.decode(orders) == delivered.decode(orders)
     bus.publish_later(TOPIC, orders.encode(Struct("bob", 7)), delay="1h")
     [waiting] = bus.delayed_messages(TOPIC)
     assert (delivered.decode(orders).total, waiting.decode(orders).total) == (12, 7)

@@ -52,7 +52,7 @@ def brought(headers: Mapping[bytes, bytes]) -> Brought:
     return Brought(partial(read_binary, headers), sent_attributes(headers))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=16)
 def brought_as(sent: bytes) -> Brought:
     """What this Content-Type says, of a request that is plain. Raises `UnsupportedMedia`."""
     return _BY_MEDIA[content_type(sent.decode("latin-1"), _READABLE)]
