@@ -4,6 +4,7 @@ stored."""
 import base64
 import contextlib
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -255,12 +256,29 @@ def test_an_empty_body_is_no_data() -> None:
         (b'"%E2%82%AC"', "€"),
         (b"%2541", "%41"),  # once
         (b"a b", "a b"),
+        (b'"a" and "b', 'a and "b'),
+        (b'"a\\', '"a\\'),
+        (b"50%", "50%"),
     ],
 )
 def test_a_header_is_decoded_as_the_specification_says(sent: bytes, text: str) -> None:
     [message] = read_binary({**SENT, b"ce-subject": sent}, b"")
     assert message.headers is not None
     assert message.headers["ce_subject"] == text.encode()
+
+
+@pytest.mark.parametrize("sent", [b'"\\', b'"', b'\\"', b"%", b"; charset=", b"a/b;", b"+xml "])
+def test_no_header_takes_long_to_read(sent: bytes) -> None:
+    many = sent * (60_000 // len(sent))
+    headers = {**SENT, b"ce-subject": b'"' + many, b"content-type": b"a/b" + many}
+    began_s = time.process_time()
+    with contextlib.suppress(Invalid):
+        read_binary(headers, b"x")
+    with contextlib.suppress(Invalid):
+        read_binary(headers | {b"content-type": b"text/plain"}, b"x")
+    for stored_type in (many, b"a/b" + many, b"text/x;" + many):
+        stored(NewMessage(b"x", None, {"content-type": stored_type}, None))
+    assert time.process_time() - began_s < 0.5
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ _ASTRAL_NONCHARACTER = re.compile(
 _IS_JSON = re.compile(_JSON_TYPE)
 _IS_TEXT = re.compile(r"text/.*|[^;]*[/+]xml\b.*", re.IGNORECASE | re.DOTALL)
 _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\";\s]*)", re.IGNORECASE)
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.|\\\Z)*)("|\Z)', re.DOTALL)  # linear, also unterminated
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 # --- what the document of the protocol says -------------------------------------------------------
 
@@ -261,9 +262,7 @@ def _checked(name: str, text: str) -> str:
 def _header_text(name: str, raw: bytes) -> str:
     """The value of an HTTP header: quoted strings, then percent-encoding undone once. Raises
     `Invalid`."""
-    text = _QUOTED.sub(
-        lambda quoted: re.sub(r"\\(.)", r"\1", quoted[1]), raw.decode("latin-1").strip()
-    )
+    text = _QUOTED.sub(_unquoted, raw.decode("latin-1").strip())
     try:
         return unquote_to_bytes(text.encode("latin-1")).decode()
     except UnicodeDecodeError as exc:
@@ -271,6 +270,10 @@ def _header_text(name: str, raw: bytes) -> str:
             f"The header {SENT_PREFIX}{name[:64]} is percent-encoded UTF-8, got {raw[:80]!r}.",
             field=name[:64],
         ) from exc
+
+
+def _unquoted(found: "re.Match[str]") -> str:
+    return _ESCAPED.sub(r"\1", found[1]) if found[2] else found[0]
 
 
 def _from_base64(raw: msgspec.Raw) -> bytes:
