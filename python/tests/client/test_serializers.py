@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import tms
 from tms.errors import Invalid
@@ -100,6 +100,27 @@ def test_what_is_cut_or_has_more_names_its_message(
 def test_what_cannot_be_written_is_refused(serializer: Serializer[Any]) -> None:
     with pytest.raises(Invalid, match="cannot be written as"):
         serializer.encode({"total": object()})
+
+
+@pytest.mark.parametrize("serializer", [one for one, _ in CASES if one is not CASES[3][0]])
+@pytest.mark.parametrize(
+    "wrong", [{"total": 1}, {"customer": 1, "total": 1}, b"x", None, Struct("ann", "12")], ids=repr
+)
+def test_nothing_is_written_that_cannot_be_read(serializer: Serializer[Any], wrong: object) -> None:
+    with pytest.raises(Invalid, match="cannot be written as"):
+        serializer.encode(wrong)
+
+
+def test_a_model_of_another_kind_is_refused_and_aliases_are_read_again() -> None:
+    class Aliased(BaseModel):
+        customer_name: str = Field(alias="customerName")
+
+    aliased = Pydantic(Aliased)
+    with pytest.raises(Invalid, match="A Validated cannot be written as Aliased"):
+        aliased.encode(Validated(customer="ann", total=12))  # type: ignore[arg-type]
+    data = aliased.encode(Aliased(customerName="ann"))
+    assert data == b'{"customerName":"ann"}'
+    assert aliased.decode(data).customer_name == "ann"
 
 
 def test_a_tombstone_is_not_decoded(bus: tms.Bus) -> None:
