@@ -12,7 +12,7 @@ Invariants
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import NamedTuple, cast
+from typing import Generic, NamedTuple, cast
 
 from msgspec import structs
 
@@ -29,6 +29,7 @@ from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
+from tms.model.serializer import Serializer, V, encoded
 from tms.model.topic import TopicName
 
 MESSAGE_OVERHEAD_BYTES = 8
@@ -61,8 +62,9 @@ class KnownTopic(NamedTuple):
     until_s: float
 
 
-class Batcher:
-    """The messages of one topic that wait to be packed. Not thread-safe."""
+class Batcher(Generic[V]):
+    """The messages of one topic that wait to be packed, their values written by a serializer if
+    there is one. Not thread-safe."""
 
     def __init__(
         self,
@@ -72,7 +74,9 @@ class Batcher:
         batch_bytes: int,
         compression: Compression,
         sticky: int,
+        serializer: Serializer[V] | None = None,
     ) -> None:
+        self._serializer = serializer
         self.partitions = known.partitions
         self._name = known.name
         self._numbering = numbering
@@ -93,11 +97,14 @@ class Batcher:
         return sum(len(filling.values) for filling in self.fillings.values())
 
     def add(
-        self, value: bytes | None, key: bytes | None, headers: Headers | None, partition: int | None
+        self, value: V | None, key: bytes | None, headers: Headers | None, partition: int | None
     ) -> bool:
         """Take one message; True when it is time to pack. Raises `Invalid`, `TooLarge`,
         `PartitionNotFound`."""
-        size = message_bytes(value, key, headers, self._message_bytes_max)
+        data: bytes | None = value  # type: ignore[assignment]  # without a serializer it is
+        if self._serializer is not None and value is not None:
+            data = encoded(value, self._serializer)
+        size = message_bytes(data, key, headers, self._message_bytes_max)
         if partition is None:
             partition = self._sticky if key is None else partition_for_key(key, self.partitions)
         filling = self.fillings.get(partition)
@@ -107,7 +114,7 @@ class Batcher:
             filling.keys = [None] * len(filling.values)
         if headers and filling.headers is None:
             filling.headers = [None] * len(filling.values)
-        filling.values.append(value)
+        filling.values.append(data)
         if filling.keys is not None:
             filling.keys.append(key)
         if filling.headers is not None:
@@ -116,7 +123,7 @@ class Batcher:
 
     def add_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[V | None],
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Headers | None] | None,
         partition: int | None,
@@ -132,7 +139,8 @@ class Batcher:
                 raise Invalid(
                     f"There are {len(values)} values but {len(column)} {name}.", field=name
                 )
-        if keys is None and headers is None and set(map(type, values)) <= {bytes}:
+        plain = self._serializer is None and keys is None and headers is None
+        if plain and set(map(type, values)) <= {bytes}:
             yield from self._add_values(values, partition)  # type: ignore[arg-type]
             return
         for index, value in enumerate(values):
@@ -190,7 +198,7 @@ class Batcher:
 
     def requests(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[V | None],
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Headers | None] | None,
         partition: int | None,
@@ -312,7 +320,7 @@ def value_sizes(values: Sequence[bytes | None], limit: int) -> list[int]:
 def _not_bytes(what: str, cell: object) -> Invalid:
     return Invalid(
         f"A message's {what} is bytes or None, got {type(cell).__name__}. Encode it first, e.g. "
-        "json.dumps(…).encode().",
+        "json.dumps(…).encode(), or give the producer a serializer.",
         field=what,
     )
 

@@ -60,6 +60,7 @@ from tms.model.message import Appended, NewBlock
 from tms.model.position import Position, PositionKind
 from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
+from tms.model.serializer import Decoder, Serializer, V
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, parse_durability
 
@@ -181,20 +182,25 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         durability: str | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         timeout_s: Duration | None = None,
-    ) -> Producer:
+        serializer: Serializer[V] | None = None,
+    ) -> Producer[V]:
         """A producer that batches by itself; see `Producer.send`.
 
         While a request is under way the next block fills; `linger_ms` makes every message wait that
         long for others. A block is sent when its messages have `batch_bytes`; up to
-        `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. Raises
-        `TopicNotFound`, `Invalid`.
+        `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. With a
+        `serializer` it takes objects, see `tms.serializers`. Raises `TopicNotFound`, `Invalid`.
         """
         pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         known = self.refresh_topic(topic)
         numbering = Numbering()
         batcher = self._publishing.batcher(
-            known, numbering, batch_bytes=batch_bytes, compression=packing
+            known,
+            numbering,
+            batch_bytes=batch_bytes,
+            compression=packing,
+            serializer=serializer,
         )
         delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
         producer = Producer(
@@ -231,7 +237,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         deliveries_max: int = DELIVERIES,
         backoff_first_s: Duration = BACKOFF_FIRST_S,
         backoff_max_s: Duration = BACKOFF_MAX_S,
-    ) -> Consumer:
+        serializer: Decoder[V] | None = None,
+    ) -> Consumer[V]:
         """A consumer of all partitions, or of those named; with `where` of the messages that match,
         see `Filter`. With a group it is a member, see docs/groups.md: the members share the
         partitions, each beginning where the group stands; with `partitions` too (some, or `"all"`)
@@ -241,8 +248,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, any position's text, or a mapping of partitions to these. With `stop_at_end`
-        it ends where each partition ended when it was first read. Raises `TopicNotFound`,
-        `PartitionNotFound`, `Invalid`.
+        it ends where each partition ended when it was first read. A `serializer` gives messages
+        `decoded`, see `tms.serializers`. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
@@ -252,14 +259,13 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         committed = CommittedPositions(name, group, self._transport.groups)
         known = committed if options is None else None
         positions = self.starts(topic, start, partitions, known)
-        cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
+        begun = positions if options is None else {}
+        cursor = Cursor(str(name), begun, stop_at_end, wanted, serializer)
         limit_s = timeout(timeout_s, self._timeout_s)
         outage = self.outage(consumer_name(name, group))
         settings = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
         place = (name, open_channel(self._transport), cursor, self._clock, settings, committed)
-        consumer = self._consumer(place, options, retries, positions)
-        self._open.add(consumer)
-        return consumer
+        return self._consumer(place, options, retries, positions)
 
     def _consumer(
         self,
@@ -267,14 +273,17 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         options: MemberOptions | None,
         retries: LetterOptions,
         starts: Mapping[int, Position],
-    ) -> Consumer:
+    ) -> Consumer[V]:
         if options is None:
-            return Consumer(*place)
-        name, _, cursor, _, _, committed = place
-        letters = GroupLetters(name, committed.group, retries, self)
-        member = self.member(name, options)
-        member.begin(cursor, committed, starts)
-        return MemberConsumer(*place, member=member, letters=letters)
+            consumer: Consumer[V] = Consumer(*place)
+        else:
+            name, _, cursor, _, _, committed = place
+            letters = GroupLetters(name, committed.group, retries, self)
+            member = self.member(name, options)
+            member.begin(cursor, committed, starts)
+            consumer = MemberConsumer(*place, member=member, letters=letters)
+        self._open.add(consumer)
+        return consumer
 
     def transaction(
         self, *, durability: str | None = None, timeout_s: Duration | None = None

@@ -7,7 +7,7 @@ answers of `bytes_max` are in memory, and the buffer of a third.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.client.committed import CommittedPositions
@@ -19,6 +19,7 @@ from tms.errors import Invalid, TimedOut, TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
+from tms.model.serializer import V
 from tms.model.snapshot import View, as_view
 from tms.model.topic import TopicName
 from tms.retrying import Outage, retrying
@@ -59,7 +60,7 @@ class ConsumerSettings(NamedTuple):
         return cls(waiting_s, bytes_max, timeout_s, as_view(isolation), outage)
 
 
-class Consumer:
+class Consumer(Generic[V]):
     """Reads one topic; made by `Bus.consumer`. Iterate over it for messages, or over `batches()`.
 
     A new iteration goes on where the last one was left. Iterating and `ack` go on by themselves
@@ -87,7 +88,7 @@ class Consumer:
     def __repr__(self) -> str:
         return consumer_text(type(self).__name__, self.committed, self._cursor, self._closed)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[V]]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
         cursor = self._cursor
         for batch in self._fetched():
@@ -96,7 +97,7 @@ class Consumer:
                 yield message
             cursor.hand_out(batch)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch[V]]:
         """Batches: messages that were published together, for millions per second."""
         for batch in self._fetched():
             self._cursor.hand_out(batch)
@@ -127,7 +128,7 @@ class Consumer:
         self._survive(self.committed.move(moved.changes))
         moved.done()
 
-    def handle(self, handler: Callable[[Message], object]) -> None:
+    def handle(self, handler: Callable[[Message[V]], object]) -> None:
         """Call the handler with each message, in order, until the consumer is closed, or up to the
         end with `stop_at_end`; see docs/groups.md. When it raises, it gets the message again,
         `deliveries_max` times in all; then the message is a dead letter, or, without `dead_letter`,
@@ -147,7 +148,7 @@ class Consumer:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _fetched(self) -> Iterator[Batch]:
+    def _fetched(self) -> Iterator[Batch[V]]:
         ahead: PendingAnswer[Fetched] | None = None
         self._cursor.rewind()
         try:

@@ -17,9 +17,10 @@ from tms.client.member import LOOK_S, Member
 from tms.client.transport import PendingAnswer
 from tms.errors import Closed, Conflict, TMSError
 from tms.model.message import Fetched, Message
+from tms.model.serializer import V
 
 
-class MemberConsumer(Consumer):
+class MemberConsumer(Consumer[V]):
     """Made by `Bus.consumer` with a group; see there, and docs/groups.md."""
 
     def __init__(self, *place: Any, member: Member, letters: GroupLetters) -> None:
@@ -30,7 +31,7 @@ class MemberConsumer(Consumer):
         self._void: set[int] = set()  # partitions of which a handler's message came to nothing
         self._ahead: PendingAnswer[Fetched] | None = None
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[V]]:
         """See `Consumer`."""
         cursor, member = self._cursor, self._member
         for batch in self._fetched():
@@ -45,7 +46,7 @@ class MemberConsumer(Consumer):
             else:
                 cursor.hand_out(batch)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch[V]]:
         """See `Consumer`."""
         member = self._member
         for batch in self._fetched():
@@ -58,7 +59,7 @@ class MemberConsumer(Consumer):
             if member.due:
                 self._tend()
 
-    def handle(self, handler: Callable[[Message], object]) -> None:
+    def handle(self, handler: Callable[[Message[V]], object]) -> None:
         """See `Consumer.handle`."""
         check_handler(handler)
         letters = self._letters
@@ -104,7 +105,7 @@ class MemberConsumer(Consumer):
         void, self._void = self._void, set()
         return partition in void or (self._member.due and partition in self._tend())
 
-    def _pause(self, message: Message, pause_s: float) -> bool:
+    def _pause(self, message: Message[V], pause_s: float) -> bool:
         """Wait, as a member that is there; whether the handler gets the message again then."""
         member, ended = self._member, self._settings.outage.ended
         until_s = self._clock.monotonic_s() + pause_s
@@ -118,7 +119,7 @@ class MemberConsumer(Consumer):
         self._put_back(message)
         return False
 
-    def _move(self, message: Message, error: Exception) -> None:
+    def _move(self, message: Message[V], error: Exception) -> None:
         """The message is a dead letter, unless somebody else has the partition, or has moved the
         group: then it is theirs."""
         try:
@@ -131,12 +132,12 @@ class MemberConsumer(Consumer):
                 self._tend()
             self._put_back(message)
 
-    def _put_back(self, message: Message) -> None:
+    def _put_back(self, message: Message[V]) -> None:
         self._member.put_back(message)
         self._drop_touched()
         self._void.add(message.partition)
 
-    def _fetched(self) -> Iterator[Batch]:
+    def _fetched(self) -> Iterator[Batch[V]]:
         member, cursor, done = self._member, self._cursor, False
         member.rewind()
         try:

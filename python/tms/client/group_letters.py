@@ -37,6 +37,7 @@ from tms.model.queue import (
     dead_letter_topic,
     error_text,
 )
+from tms.model.serializer import V
 from tms.model.topic import MESSAGE_BYTES_MAX, TopicName
 from tms.retrying import is_retriable
 
@@ -135,13 +136,13 @@ class GroupLetters:
         self._failing: dict[int, _Failing] = {}
         self._away = 0  # failures in a row that do not count
 
-    def handled(self, message: Message) -> None:
+    def handled(self, message: Message[V]) -> None:
         """The handler returned."""
         self._away = 0
         if self._failing:
             self._failing.pop(message.partition, None)
 
-    def failed(self, message: Message, error: Exception) -> float | None:
+    def failed(self, message: Message[V], error: Exception) -> float | None:
         """The handler raised: how many seconds to wait before it gets the message again; None: it
         was the last time. Raises the error when it is to end the consumer."""
         if isinstance(error, Fenced | Closed):
@@ -164,7 +165,7 @@ class GroupLetters:
         return None
 
     def mover(
-        self, message: Message, error: Exception, source: LetterSource
+        self, message: Message[V], error: Exception, source: LetterSource
     ) -> Callable[[], object]:
         """A call that makes the message a dead letter and moves the group behind it, and may be
         made again when it has failed. Raises `Conflict` when others have moved the group, `Fenced`
@@ -180,7 +181,7 @@ class GroupLetters:
 
         return move
 
-    def _begin(self, message: Message, error: Exception, source: LetterSource) -> Transaction:
+    def _begin(self, message: Message[V], error: Exception, source: LetterSource) -> Transaction:
         assert self._topic is not None, "else nothing is moved"
         topic, failing = str(self._topic), self._failing[message.partition]
         place = f"{message.partition}/{message.offset}/{message.id}"
@@ -208,7 +209,7 @@ class GroupLetters:
         pause_s = options.backoff_first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX)
         return min(pause_s, options.backoff_max_s)
 
-    def _facts(self, message: Message) -> dict[str, object]:
+    def _facts(self, message: Message[V]) -> dict[str, object]:
         failing = self._failing.get(message.partition)
         return {
             "group": self._group,

@@ -23,6 +23,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from tms import forks
 from tms.client.committed import CommittedPositions
@@ -81,8 +82,8 @@ class Member:
         self._told = GroupStanding(0, {}, frozenset(), 0)
         self._joined = False
         self._touched: set[int] = set()  # what is in hand of these is void
-        self.out: Message | Batch | None = None  # handed out, and the next was not asked for
-        self.waiting: deque[Batch] = deque()  # fetched, not handed out
+        self.out: Message[Any] | Batch[Any] | None = None  # handed out, the next not asked for
+        self.waiting: deque[Batch[Any]] = deque()  # fetched, not handed out
 
     def _forked(self) -> None:
         self._join_anew()
@@ -293,7 +294,7 @@ class Member:
             positions[out.partition] = Position.at(out.id)
         return positions
 
-    def put_back(self, message: Message) -> None:
+    def put_back(self, message: Message[Any]) -> None:
         """The message that was handed out last is not handled: it comes again, and everything
         behind it, unless its partition was lost, or the group was moved."""
         partition = message.partition

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Annotated, NamedTuple, TypedDict
+from typing import Annotated, NamedTuple, TypedDict, TypeVar
 
 from tms.errors import Conflict, Invalid
 from tms.model.ids import MessageId
@@ -26,9 +26,11 @@ from tms.model.lag import Lag
 from tms.model.message import MESSAGES_MAX
 from tms.model.position import POSITION, Position
 from tms.model.quantity import Duration, seconds, whole
+from tms.model.serializer import Decoder, decoded
 from tms.model.spelling import one_of, spelled, within
 from tms.model.topic import TOPIC_NAME, Durability, TopicName, parse_durability
 
+T = TypeVar("T")
 DEAD_PREFIX = "tms-dead-"  # of the headers of dead letters
 DEAD_ORIGIN, DEAD_GROUP = DEAD_PREFIX + "origin", DEAD_PREFIX + "group"
 DEAD_CAUSE, DEAD_DELIVERIES = DEAD_PREFIX + "cause", DEAD_PREFIX + "deliveries"
@@ -336,6 +338,11 @@ class QueuedMessage(NamedTuple):
     headers: Mapping[str, bytes]
     deliveries: int
     state: QueuedState
+
+    def decode(self, decoder: Decoder[T]) -> T:
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        `Undecodable` for a value that does not fit, and for a tombstone."""
+        return decoded(self.value, decoder, self.id, self.topic)
 
     @property
     def timestamp_ms(self) -> int:

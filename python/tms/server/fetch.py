@@ -1,4 +1,5 @@
-"""GET …/messages: blocks as they are stored, or messages in JSON or as an Arrow stream.
+"""GET …/messages: blocks as they are stored, or messages: in JSON, as an Arrow stream, as
+CloudEvents.
 
 * What is in the cache is answered by the event loop itself, everything else by a few threads.
 * A long poll costs a watch and no thread; it ends when something may be there, at its time-out,
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from tms.api import bodies, messages, routes
+from tms.api import bodies, cloud_events, messages, routes
 from tms.api.parameters import FETCH_MESSAGES_DEFAULT, FetchQuery
 from tms.errors import BadEncoding, Invalid
 from tms.model.filter import Filter, as_filter
@@ -29,7 +30,7 @@ from tms.server.http.request import answer_media, query_of, topic_name
 from tms.server.operations import UNPACKED_FACTOR
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
-_MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
+_MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM, routes.CLOUD_EVENTS)
 GRANT_BYTES_MIN = 64 << 10
 FILTERING_MAX = 2  # fetches with a filter that look at the same time, each up to a second
 _INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
@@ -178,6 +179,8 @@ class Fetching:
         def body(unpacked: messages.Unpacked) -> Buffer:
             if request.media == routes.ARROW_STREAM:
                 return memoryview(messages.as_arrow(unpacked.runs))
+            if request.media == routes.CLOUD_EVENTS:
+                return cloud_events.as_batch(request.name, unpacked)
             return messages.as_json(unpacked, fetched.ends)
 
         def both() -> tuple[messages.Unpacked, Buffer | None]:

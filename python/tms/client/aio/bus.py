@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from tms.api.parameters import TIMEOUT_S
@@ -51,6 +51,7 @@ from tms.model.position import Position
 from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.queue import QueueOptions
+from tms.model.serializer import Decoder, Serializer, V
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName
 from tms.retrying import retrying_async
@@ -80,7 +81,7 @@ class AsyncBus:
         self._clock = clock
         self._coalescing = AsyncCoalescing(self._publishing, self._send, timeout_s)
         self._channels = ChannelPool(open_channel, CHANNELS_MAX)
-        self._open: WeakSet[AsyncProducer | AsyncConsumer | AsyncQueue] = WeakSet()
+        self._open: WeakSet[AsyncProducer[Any] | AsyncConsumer[Any] | AsyncQueue[Any]] = WeakSet()
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._sync)[1:]}"
@@ -165,18 +166,20 @@ class AsyncBus:
         durability: str | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         timeout_s: Duration | None = None,
-    ) -> AsyncProducer:
+        serializer: Serializer[V] | None = None,
+    ) -> AsyncProducer[V]:
         """See `Bus.producer`."""
         pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         name, numbering = TopicName.parse(topic), Numbering()
 
-        async def batcher() -> Batcher:
+        async def batcher() -> Batcher[V]:
             return self._publishing.batcher(
                 await self._refresh_topic(topic),
                 numbering,
                 batch_bytes=batch_bytes,
                 compression=packing,
+                serializer=serializer,
             )
 
         producer = AsyncProducer(
@@ -212,7 +215,8 @@ class AsyncBus:
         deliveries_max: int = DELIVERIES,
         backoff_first_s: Duration = BACKOFF_FIRST_S,
         backoff_max_s: Duration = BACKOFF_MAX_S,
-    ) -> AsyncConsumer:
+        serializer: Decoder[V] | None = None,
+    ) -> AsyncConsumer[V]:
         """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
         iterating. The callbacks may be coroutine functions, and so may the handler of `handle`."""
         name, wanted = TopicName.parse(topic), as_filter(where)
@@ -226,14 +230,14 @@ class AsyncBus:
             known = committed if options is None else None
             starts = self._sync.starts
             positions = await asyncio.to_thread(starts, topic, start, partitions, known)
-            return Cursor(str(name), positions, stop_at_end, wanted)
+            return Cursor(str(name), positions, stop_at_end, wanted, serializer)
 
         limit_s = timeout(timeout_s, self._timeout_s)
         outage = self._sync.outage(consumer_name(name, group))
         fetching = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
         place = (name, self._open_channel(), cursor, self._clock, fetching, committed)
         if options is None:
-            consumer = AsyncConsumer(*place)
+            consumer: AsyncConsumer[V] = AsyncConsumer(*place)
         else:
             member = partial(self._sync.member, name, options)
             letters = GroupLetters(name, group, retries, self._sync)
@@ -252,10 +256,17 @@ class AsyncBus:
         return AsyncTable(self._sync.table(name))
 
     async def queue(
-        self, topic: str, *, group: str, **settings: Unpack[QueueOptions]
-    ) -> AsyncQueue:
+        self,
+        topic: str,
+        *,
+        group: str,
+        serializer: Decoder[V] | None = None,
+        **settings: Unpack[QueueOptions],
+    ) -> AsyncQueue[V]:
         """See `Bus.queue`."""
-        queue = await asyncio.to_thread(self._sync.queue, topic, group=group, **settings)
+        queue = await asyncio.to_thread(
+            lambda: self._sync.queue(topic, group=group, serializer=serializer, **settings)
+        )
         async_queue = AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s)
         self._open.add(async_queue)
         return async_queue

@@ -15,6 +15,7 @@ from tms.client.group_options import DeliveryMode, MemberOptions, Told, check_ha
 from tms.client.member import LOOK_S, Member
 from tms.errors import Conflict, TMSError
 from tms.model.message import Message
+from tms.model.serializer import V
 
 AsyncTold = Callable[[Sequence[int]], object]
 
@@ -39,7 +40,7 @@ def on_this_loop(options: MemberOptions) -> MemberOptions:
     )
 
 
-class AsyncMemberConsumer(AsyncConsumer):
+class AsyncMemberConsumer(AsyncConsumer[V]):
     """Made by `AsyncBus.consumer` with a group; see `Bus.consumer` and docs/groups.md."""
 
     def __init__(
@@ -59,7 +60,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         self._ended = asyncio.Event()
         self._void: set[int] = set()  # partitions of which a handler's message came to nothing
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[Message[V]]:
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             cursor, member = self._cursor, self._member
@@ -74,7 +75,7 @@ class AsyncMemberConsumer(AsyncConsumer):
             else:
                 cursor.hand_out(batch)
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self) -> AsyncIterator[Batch[V]]:
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             member = self._member
@@ -94,7 +95,7 @@ class AsyncMemberConsumer(AsyncConsumer):
             self._member_made.require_ack()
         await super().ack()
 
-    async def handle(self, handler: Callable[[Message], object]) -> None:
+    async def handle(self, handler: Callable[[Message[V]], object]) -> None:
         """See `Consumer.handle`; the handler may be a coroutine function."""
         check_handler(handler)
         letters = self._letters
@@ -155,7 +156,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         void, self._void = self._void, set()
         return partition in void or (self._member.due and partition in await self._tend())
 
-    async def _pause(self, message: Message, pause_s: float) -> bool:
+    async def _pause(self, message: Message[V], pause_s: float) -> bool:
         """Wait, as a member that is there; whether the handler gets the message again then."""
         member = self._member
         until_s = self._clock.monotonic_s() + pause_s
@@ -169,7 +170,7 @@ class AsyncMemberConsumer(AsyncConsumer):
         await self._put_back(message)
         return False
 
-    async def _move(self, message: Message, error: Exception) -> None:
+    async def _move(self, message: Message[V], error: Exception) -> None:
         """See `MemberConsumer`."""
         try:
             await self._survive(self._letters.mover(message, error, self))
@@ -181,12 +182,12 @@ class AsyncMemberConsumer(AsyncConsumer):
                 await self._tend()
             await self._put_back(message)
 
-    async def _put_back(self, message: Message) -> None:
+    async def _put_back(self, message: Message[V]) -> None:
         await asyncio.to_thread(self._member.put_back, message)
         self._drop_touched()
         self._void.add(message.partition)
 
-    async def _fetched(self) -> AsyncIterator[Batch]:
+    async def _fetched(self) -> AsyncIterator[Batch[V]]:
         self._abandon(self._ahead)
         await self._begin()
         member, cursor, done = self._member, self._cursor, False
