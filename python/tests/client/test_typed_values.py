@@ -4,6 +4,7 @@ import asyncio
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -236,6 +237,33 @@ def test_a_worker_hands_objects_to_its_handler(bus: tms.Bus) -> None:
     assert done == [ANN]
     [letter] = bus.dead_letters(TOPIC, group="g")
     assert letter.cause.startswith("Undecodable")
+
+
+def test_a_group_hands_objects_to_its_handler_and_what_is_none_is_a_dead_letter(
+    log: MemoryLog, bus: tms.Bus
+) -> None:
+    bus.publish_many(TOPIC, [ORDERS.encode(ANN), b"{", ORDERS.encode(BOB)], partition=0)
+    options: dict[str, Any] = {"deliveries_max": 2, "backoff_first_s": 0, "dead_letter": ""}
+    done: list[Order] = []
+
+    def bill(message: tms.Message[Order]) -> None:
+        done.append(message.decoded)
+
+    with bus.consumer(TOPIC, group="g", stop_at_end=True, serializer=ORDERS, **options) as member:
+        member.handle(bill)
+
+    async def on_a_loop() -> None:
+        async with log.aio_bus.consumer(
+            TOPIC, group="h", stop_at_end=True, serializer=ORDERS, **options
+        ) as member:
+            await member.handle(bill)
+
+    asyncio.run(on_a_loop())
+    assert done == [ANN, BOB, ANN, BOB]
+    for group in ("g", "h"):
+        [letter] = bus.dead_letters(TOPIC, group=group)
+        assert (letter.message.value, letter.deliveries) == (b"{", 2)
+        assert letter.cause.startswith("Undecodable")
 
 
 def test_a_transaction_reads_objects_and_writes_them(bus: tms.Bus) -> None:

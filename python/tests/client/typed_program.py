@@ -15,6 +15,14 @@ class Order:
 ORDERS = Json(Order)
 
 
+def bill(message: tms.Message[Order]) -> None:
+    assert_type(message.decoded, Order)
+
+
+def misled(message: tms.Message[int]) -> None:
+    assert_type(message.decoded, int)
+
+
 def without(bus: tms.Bus, consumer: tms.Consumer) -> None:
     bus.producer("orders").send(b"x")
     bus.producer("orders").send(ORDERS)  # type: ignore[arg-type]
@@ -36,6 +44,8 @@ def typed(bus: tms.Bus) -> None:
     for message in consumer:
         assert_type(message.decoded, Order)
         assert_type(message.value, bytes | None)
+    consumer.handle(bill)
+    consumer.handle(misled)  # type: ignore[arg-type]
     for batch in consumer.batches():
         assert_type(batch.messages()[0].decoded, Order)
     queue = bus.queue("orders", group="g", serializer=ORDERS, lease_s=60)
@@ -52,8 +62,11 @@ def typed(bus: tms.Bus) -> None:
 async def on_a_loop(bus: tms.aio.AsyncBus) -> None:
     await bus.producer("orders", serializer=ORDERS).send(Order())
     await bus.producer("orders", serializer=ORDERS).send(b"x")  # type: ignore[arg-type]
-    async for message in bus.consumer("orders", serializer=ORDERS):
+    consumer = bus.consumer("orders", serializer=ORDERS, group="g")
+    async for message in consumer:
         assert_type(message.decoded, Order)
+    await consumer.handle(bill)
+    await consumer.handle(misled)  # type: ignore[arg-type]
     queue = await bus.queue("orders", group="g", serializer=ORDERS)
     async for delivered in queue:
         assert_type(delivered.decoded, Order)
