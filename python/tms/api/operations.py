@@ -219,6 +219,8 @@ class TopicsApi(Protocol):
                 routes.JSON: bodies.FetchedBody,
                 routes.BLOCKS: bytes,
                 routes.ARROW_STREAM: bytes,
+                routes.NDJSON: bytes,
+                routes.EVENTS: bytes,
             },
             answer_headers={
                 routes.NEXT_HEADER: "`start` of the next fetch.",

@@ -26,6 +26,8 @@ BLOCKS = "application/vnd.tms.blocks"
 COMMIT = "application/vnd.tms.commit"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 BYTES = "application/octet-stream"
+NDJSON = "application/x-ndjson"
+EVENTS = "text/event-stream"
 PROBLEM = "application/problem+json"
 TEXT = "text/plain"
 

@@ -107,6 +107,7 @@ class Metrics(Collector):
         self.bytes_in = 0
         self.bytes_out = 0
         self.long_polls = 0
+        self.followers = 0
         self.forwarded = 0
         self.groups: Sequence[GroupInfo] = ()  # as of the last scrape
         self._stats = stats
