@@ -16,16 +16,17 @@ Invariants
 import io
 from collections.abc import Iterator, Mapping
 from struct import Struct as Layout
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from tms import block
 from tms.api import bodies, routes
 from tms.api.messages import Unpacked, arrow_batch, arrow_schema, as_json
 from tms.block.arrow import library
 from tms.errors import Malformed
-from tms.model.message import Buffer
-from tms.model.position import Position
+from tms.model.message import Buffer, Fetched
+from tms.model.position import Position, PositionKind
 
+BEAT_S_MIN = 0.1  # how often it may be said that nothing came
 MARK = 0xFFFFFFFF  # in place of a partition
 MARK_BYTES_MAX = 1 << 20
 PART_BYTES_MAX = 1 << 30
@@ -39,6 +40,21 @@ class Stand(NamedTuple):
     next: Mapping[int, Position]
     ends: Mapping[int, int]
     reached: Mapping[int, int]
+
+    @classmethod
+    def of(cls, fetched: Fetched) -> Self:
+        """Where a fetch has ended. The end of an empty partition is an offset: `latest` would be
+        another place once something is there."""
+        return cls(
+            {
+                partition: Position.offset(fetched.ends[partition])
+                if there.kind is PositionKind.LATEST
+                else there
+                for partition, there in fetched.next.items()
+            },
+            fetched.ends,
+            fetched.reached,
+        )
 
     @property
     def ended(self) -> bool:

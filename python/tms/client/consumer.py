@@ -175,6 +175,7 @@ class Consumer:
                 wait_s,
                 settings.isolation,
                 self._cursor.where,
+                goes_on=True,
             )
         )
 

@@ -16,7 +16,7 @@ from functools import partial
 from tms.api import bodies, messages, routes
 from tms.model.message import Buffer, Fetched, PartitionPosition
 from tms.model.position import Position
-from tms.server.fetch_request import FetchRequest, read_request
+from tms.server.fetch_request import RequestedFetch, read_request
 from tms.server.following import Follower
 from tms.server.forwarding import owner_head
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
@@ -69,7 +69,7 @@ class Fetching:
         finally:
             budget.release(held)
 
-    async def fetch(self, request: FetchRequest) -> Fetched:
+    async def fetch(self, request: RequestedFetch) -> Fetched:
         """What is there now. Raises `Overloaded`, and what `Engine.fetch` raises."""
         engine, budget = self._service.engine, self._service.fetching
         free = budget.bytes_max - budget.bytes
@@ -94,8 +94,8 @@ class Fetching:
             budget.release(grant)
 
     async def _wait(
-        self, exchange: Exchange, request: FetchRequest, fetched: Fetched
-    ) -> tuple[FetchRequest, Fetched]:
+        self, exchange: Exchange, request: RequestedFetch, fetched: Fetched
+    ) -> tuple[RequestedFetch, Fetched]:
         """The first blocks, or none at the end of the wait."""
         service, loop = self._service, asyncio.get_running_loop()
         deadline = loop.time() + request.wait_s
@@ -131,7 +131,7 @@ class Fetching:
 
     async def unpacked(
         self,
-        request: FetchRequest,
+        request: RequestedFetch,
         fetched: Fetched,
         held: int,
         body: Callable[[messages.Unpacked, Mapping[int, int]], Buffer],

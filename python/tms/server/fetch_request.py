@@ -22,7 +22,7 @@ _FOLLOWED = (routes.NDJSON, routes.BLOCKS, routes.ARROW_STREAM, routes.EVENTS)
 _LAST_EVENT = b"last-event-id"
 
 
-class FetchRequest(NamedTuple):
+class RequestedFetch(NamedTuple):
     """Which messages are wanted, and how they are to be answered."""
 
     name: TopicName
@@ -47,7 +47,7 @@ class FetchRequest(NamedTuple):
         return messages.as_json(unpacked, ends)
 
 
-def read_request(exchange: Exchange, name: TopicName, service: Service) -> FetchRequest:
+def read_request(exchange: Exchange, name: TopicName, service: Service) -> RequestedFetch:
     """What is asked for. Raises what is wrong with it."""
     limits, query = service.limits, query_of(exchange.query, FetchQuery)
     media = answer_media(exchange, _FOLLOWED if query.follow else _MADE)
@@ -60,7 +60,7 @@ def read_request(exchange: Exchange, name: TopicName, service: Service) -> Fetch
     if isinstance(positions, Position):
         partitions = service.engine.settings(name).partitions
         positions = [PartitionPosition(p, positions) for p in range(partitions)]
-    return FetchRequest(
+    return RequestedFetch(
         name,
         media,
         positions,

@@ -19,27 +19,26 @@ from functools import partial
 from typing import Protocol
 
 from tms.api import bodies, routes
-from tms.api.following import FORMS, FollowedForm, Stand, mark
+from tms.api.following import BEAT_S_MIN, FORMS, FollowedForm, Stand, mark
 from tms.api.messages import Unpacked
 from tms.errors import TMSError
 from tms.model.message import Buffer, Fetched
-from tms.server.fetch_request import FetchRequest
+from tms.server.fetch_request import RequestedFetch
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.service import Service
 
 BEAT_S = 15.0  # unless a client asks for another pace
-BEAT_S_MIN = 0.1
 _HEAD = "content-type: {}\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n"
 
 
 class Fetches(Protocol):
     """How a fetch is answered."""
 
-    async def fetch(self, request: FetchRequest) -> Fetched: ...
+    async def fetch(self, request: RequestedFetch) -> Fetched: ...
 
     async def unpacked(
         self,
-        request: FetchRequest,
+        request: RequestedFetch,
         fetched: Fetched,
         held: int,
         body: Callable[[Unpacked, Mapping[int, int]], Buffer],
@@ -55,7 +54,7 @@ class Follower:
         self._exchange = exchange
         self._form: FollowedForm | None = None  # None: blocks
 
-    async def follow(self, request: FetchRequest) -> None:
+    async def follow(self, request: RequestedFetch) -> None:
         """Answer. Raises what was wrong with the first fetch."""
         exchange, metrics = self._exchange, self._service.metrics
         if request.media != routes.BLOCKS:
@@ -77,12 +76,12 @@ class Follower:
         if not exchange.connection.transport.is_closing():
             exchange.end_chunks()
 
-    async def _go_on(self, request: FetchRequest, fetched: Fetched) -> None:
+    async def _go_on(self, request: RequestedFetch, fetched: Fetched) -> None:
         exchange, loop = self._exchange, asyncio.get_running_loop()
         beat_s = max(BEAT_S_MIN, request.wait_s or BEAT_S)
         beat_at = loop.time()
         while True:
-            stand = Stand(fetched.next, fetched.ends, fetched.reached)
+            stand = Stand.of(fetched)
             if fetched.blocks or loop.time() >= beat_at:
                 stand = await self._send(request, fetched)
                 beat_at = loop.time() + beat_s
@@ -96,9 +95,9 @@ class Follower:
             await self._confirm(request)
             fetched = await self._fetches.fetch(request)
 
-    async def _send(self, request: FetchRequest, fetched: Fetched) -> Stand:
-        """Send a part, if there is something in it; where it ends."""
-        stand = Stand(fetched.next, fetched.ends, fetched.reached)
+    async def _send(self, request: RequestedFetch, fetched: Fetched) -> Stand:
+        """Send a part; where it ends."""
+        stand = Stand.of(fetched)
         budget, exchange = self._service.fetching, self._exchange
         held = bodies.framed_bytes(fetched.blocks)
         budget.bytes += held
@@ -111,7 +110,7 @@ class Follower:
                 unpacked, body = await self._fetches.unpacked(
                     request, fetched, held, self._form.part
                 )
-                stand = Stand(unpacked.next, fetched.ends, unpacked.reached)
+                stand = Stand.of(Fetched([], unpacked.next, fetched.ends, unpacked.reached))
                 budget.bytes += len(body)
                 held += len(body)
                 await exchange.send((body,))
@@ -119,7 +118,9 @@ class Follower:
             budget.release(held)
         return stand
 
-    async def _news(self, request: FetchRequest, held: Mapping[int, int], timeout_s: float) -> None:
+    async def _news(
+        self, request: RequestedFetch, held: Mapping[int, int], timeout_s: float
+    ) -> None:
         """Wait until something may be there, or so long."""
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
@@ -132,7 +133,7 @@ class Follower:
         finally:
             cancel()
 
-    async def _confirm(self, request: FetchRequest) -> None:
+    async def _confirm(self, request: RequestedFetch) -> None:
         """Raise `NotOwner` where a fetch would, too."""
         service = self._service
         if service.ownership is not None:

@@ -196,6 +196,7 @@ class AsyncConsumer:
             wait_s,
             settings.isolation,
             self._cursor.where,
+            goes_on=True,
         )
         return await self._channel.fetch(request, left_s)
 
