@@ -1,27 +1,18 @@
-"""A topic that is followed, as bytes: what is there, then what is appended, part by part.
+"""A topic that is followed, in blocks: what is there, then what is appended, part by part.
 
-    blocks   the entries of a fetch, and behind them a mark, an entry for no partition:
-             what a fetch has in the headers TMS-Next, TMS-End and TMS-Reached, a line each
-    NDJSON   a line for each part, the JSON body of a fetch
-    SSE      an event for each part: its id is where to go on, its data the JSON body of a fetch
-    Arrow    one stream, a record batch for each block; where to go on follows from the ids
+    the entries of a fetch, and behind them a mark, an entry for no partition, which has
+    what a fetch has in the headers TMS-Next, TMS-End and TMS-Reached, a line each
 
 Invariants
 
-* Whoever has a part up to its end knows where to go on; what is cut off before is no part.
-* A part without messages says that nothing came meanwhile (in SSE: a comment; in Arrow: a batch
-  without rows).
+* Whoever has a part up to its mark knows where to go on; what is cut off before is no part.
 """
 
-import io
 from collections.abc import Iterator, Mapping
 from struct import Struct as Layout
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
-from tms import block
-from tms.api import bodies, routes
-from tms.api.messages import Unpacked, arrow_batch, arrow_schema, as_json
-from tms.block.arrow import library
+from tms.api import bodies
 from tms.errors import Malformed
 from tms.model.message import Buffer, Fetched
 from tms.model.position import Position, PositionKind
@@ -111,100 +102,3 @@ class FollowedParts:
         if length > (MARK_BYTES_MAX if partition == MARK else PART_BYTES_MAX - self._begin):
             raise Malformed(f"An entry of a followed topic claims {length} bytes.")
         return start + length if len(self._received) >= start + length else None
-
-
-class FollowedForm(Protocol):
-    """How messages of a followed topic are sent, if not as blocks."""
-
-    def begin(self) -> bytes:
-        """What goes before the first part."""
-        ...
-
-    def part(self, unpacked: Unpacked, ends: Mapping[int, int]) -> Buffer:
-        """Messages."""
-        ...
-
-    def beat(self, stand: Stand) -> bytes:
-        """Nothing came."""
-        ...
-
-    def end(self, problem: bytes) -> bytes:
-        """It ends, if with a problem by this document."""
-        ...
-
-
-class JsonLines:
-    """NDJSON."""
-
-    def begin(self) -> bytes:
-        return b""
-
-    def part(self, unpacked: Unpacked, ends: Mapping[int, int]) -> Buffer:
-        return as_json(unpacked, ends) + b"\n"
-
-    def beat(self, stand: Stand) -> bytes:
-        return as_json(Unpacked([], dict(stand.next), dict(stand.reached)), stand.ends) + b"\n"
-
-    def end(self, problem: bytes) -> bytes:
-        return b'{"problem":' + problem + b"}\n" if problem else b""
-
-
-class ServerSentEvents:
-    """Events for pages."""
-
-    def begin(self) -> bytes:
-        return b"retry: 1000\n\n"
-
-    def part(self, unpacked: Unpacked, ends: Mapping[int, int]) -> Buffer:
-        return self._event(bodies.positions_text(unpacked.next), as_json(unpacked, ends))
-
-    def beat(self, stand: Stand) -> bytes:
-        return _NOTHING_CAME
-
-    def end(self, problem: bytes) -> bytes:
-        return b"event: problem\ndata: " + problem + b"\n\n" if problem else b""
-
-    def _event(self, id: str, data: bytes) -> bytes:
-        return b"id: %b\ndata: %b\n\n" % (id.encode("ascii"), data)
-
-
-class ArrowBatches:
-    """An Arrow IPC stream."""
-
-    def __init__(self) -> None:
-        self._sink = io.BytesIO()
-        self._writer: Any = None
-
-    def begin(self) -> bytes:
-        self._writer = library().ipc.new_stream(self._sink, arrow_schema())
-        return self._written()
-
-    def part(self, unpacked: Unpacked, ends: Mapping[int, int]) -> Buffer:
-        parts = block.unpacked(run.columns for run in unpacked.runs)
-        for run, part in zip(unpacked.runs, parts, strict=True):
-            place = run.partition, run.time_ms
-            batch = arrow_batch(place, run.ids(), run.offsets(), part.record_batch())
-            self._writer.write_batch(batch)
-        return self._written()
-
-    def beat(self, stand: Stand) -> bytes:
-        nothing = library().RecordBatch.from_pylist([], schema=arrow_schema())
-        self._writer.write_batch(nothing)
-        return self._written()
-
-    def end(self, problem: bytes) -> bytes:
-        self._writer.close()
-        return self._written()
-
-    def _written(self) -> bytes:
-        written = self._sink.getvalue()
-        self._sink.seek(0)
-        self._sink.truncate()
-        return written
-
-
-FORMS: Mapping[str, type[JsonLines | ServerSentEvents | ArrowBatches]] = {
-    routes.NDJSON: JsonLines,
-    routes.EVENTS: ServerSentEvents,
-    routes.ARROW_STREAM: ArrowBatches,
-}

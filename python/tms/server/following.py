@@ -19,11 +19,12 @@ from functools import partial
 from typing import Protocol
 
 from tms.api import bodies, routes
-from tms.api.following import BEAT_S_MIN, FORMS, FollowedForm, Stand, mark
+from tms.api.following import BEAT_S_MIN, Stand, mark
 from tms.api.messages import Unpacked
 from tms.errors import TMSError
 from tms.model.message import Buffer, Fetched
 from tms.server.fetch_request import RequestedFetch
+from tms.server.followed_forms import FORMS, FollowedForm
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.service import Service
 

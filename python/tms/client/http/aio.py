@@ -30,7 +30,7 @@ from tms.client.http.connection import (
 )
 from tms.client.http.dividing import Dividing
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
-from tms.client.http.following import Tail
+from tms.client.http.following import FollowedTail
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.model.message import Appended, Buffer, Fetched, NewBlock
@@ -48,7 +48,7 @@ class AsyncHttpChannel:
         self._calls = calls
         self._closed = False
         self._dividing = Dividing()
-        self._tail = Tail()
+        self._tail = FollowedTail()
         self._lines: dict[ServiceAddress, _AsyncLine] = {}
         self._begin()
         forks.in_child(self._begin)

@@ -21,7 +21,7 @@ from tms.client.http.answers import BODIES_KEPT, FollowingEnded
 from tms.client.http.connection import HttpConnection
 from tms.client.http.dividing import Dividing, PendingFetch
 from tms.client.http.exchange import Call, Calls, Response
-from tms.client.http.following import Tail
+from tms.client.http.following import FollowedTail
 from tms.client.transport import FetchRequest, PendingAnswer
 from tms.clock import Clock
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
@@ -158,7 +158,7 @@ class HttpChannel:
         self._send_s_max = attempt_s(timeout_s)
         self._lines: dict[ServiceAddress, _ChannelConnection] = {}
         self._dividing = Dividing()
-        self.tail = Tail()
+        self.tail = FollowedTail()
         self._reading = threading.Lock()
         self._closed = False
         forks.in_child(self._forked)

@@ -17,7 +17,7 @@ from tms.errors import TMSError
 from tms.model.message import Fetched
 
 
-class Tail:
+class FollowedTail:
     """Where the newest answer of a channel has ended, and whether that was the end for now."""
 
     def __init__(self) -> None:
