@@ -122,3 +122,26 @@ def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
             ):
                 for _ in range(3):
                     bus.access.whoami()
+
+
+def test_who_follows_is_slowed_down_to_its_quota() -> None:
+    with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
+        access = served.service.engine.access
+        url = "http://{}:{}".format(*served.address)
+        access.add_grant("ann", "all", "namespace:default")
+        token = access.create_token("ann").token
+        with tms.connect(url, token=token) as bus:
+            bus.create_topic("t", durability="written")
+            consumer = iter(bus.consumer("t", wait_s=30))
+            bus.publish("t", b"first")
+            assert next(consumer).value == b"first"
+            access.set_quota("ann", bytes_out_s=20_000)
+            began_s, count = time.monotonic(), 8
+            for number in range(count):
+                bus.publish("t", b"%d" % number + b"x" * 10_000)
+            for number in range(count):
+                assert next(consumer).value[:1] == b"%d" % number
+            took_s = time.monotonic() - began_s
+            assert served.service.metrics.followers == 1
+            consumer.close()
+    assert took_s > 1.5  # 80 KB, of which a second's worth passes at once

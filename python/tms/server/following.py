@@ -85,6 +85,7 @@ class Follower:
             stand = Stand.of(fetched)
             if fetched.blocks or loop.time() >= beat_at:
                 stand = await self._send(request, fetched)
+                await self._pace()
                 beat_at = loop.time() + beat_s
             request = request.behind(stand.next)
             if stand.ended:
@@ -118,6 +119,13 @@ class Follower:
         finally:
             budget.release(held)
         return stand
+
+    async def _pace(self) -> None:
+        """Wait as long as a quota wants it."""
+        guard, loop = self._service.guard, asyncio.get_running_loop()
+        pause_s = 0.0 if guard is None else guard.charge(self._exchange)
+        if pause_s > 0:
+            await self._exchange.sleep(loop.create_future(), pause_s)
 
     async def _news(
         self, request: RequestedFetch, held: Mapping[int, int], timeout_s: float

@@ -121,7 +121,17 @@ class Guard:
         self._expiring.pop(exchange, None)
         meter = self._meters.get(exchange.principal) if self._meters else None
         if meter is not None:
-            meter.end(exchange.received, exchange.sent)
+            meter.end(exchange.received, exchange.sent - exchange.charged)
+
+    def charge(self, exchange: Exchange) -> float:
+        """Count what was sent so far of an answer that goes on; how long it is to wait before it
+        does, for its principal's quota."""
+        meter = self._meters.get(exchange.principal) if self._meters else None
+        if meter is None:
+            return 0.0
+        meter.end(0, exchange.sent - exchange.charged)
+        exchange.charged = exchange.sent
+        return meter.wait_s(self._clock.monotonic_s())
 
     async def _admit(self, exchange: Exchange, operation: Operation, resource: str) -> None:
         if operation.on is Resource.INSTANCE:

@@ -64,6 +64,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     coding: Coding | None = None  # that the client wants of an answer
     also: bytes = b""  # header lines of whatever the answer is
     sent: int = 0  # bytes of the answer's body, where it is not left out
+    charged: int = 0  # of these, to a quota
     status: int = 0  # of the answer; 0 while there is none
     chunked: bool = True
     response_started: bool = False
