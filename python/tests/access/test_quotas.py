@@ -128,11 +128,16 @@ def test_who_follows_is_slowed_down_to_its_quota() -> None:
     with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
         access = served.service.engine.access
         url = "http://{}:{}".format(*served.address)
-        access.add_grant("ann", "all", "namespace:default")
-        token = access.create_token("ann").token
-        with tms.connect(url, token=token) as bus:
+        tokens = {}
+        for name in ("ann", "bob"):
+            access.add_grant(name, "all", "namespace:default")
+            tokens[name] = access.create_token(name).token
+        with (
+            tms.connect(url, token=tokens["bob"]) as bus,
+            tms.connect(url, token=tokens["ann"]) as ann,
+        ):
             bus.create_topic("t", durability="written")
-            consumer = iter(bus.consumer("t", wait_s=30))
+            consumer = iter(ann.consumer("t", wait_s=30))
             bus.publish("t", b"first")
             assert next(consumer).value == b"first"
             access.set_quota("ann", bytes_out_s=20_000)
