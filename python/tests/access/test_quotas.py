@@ -138,7 +138,7 @@ def test_who_follows_is_slowed_down_to_its_quota() -> None:
             tms.connect(url, token=tokens["ann"]) as ann,
         ):
             bus.create_topic("t", durability="written")
-            consumer = iter(ann.consumer("t", wait_s=30))
+            consumer = iter(ann.consumer("t", wait_s=30, bytes_max=5_000))
             bus.publish("t", b"first")
             assert next(consumer).value == b"first"
             access.set_quota("ann", bytes_out_s=20_000)
