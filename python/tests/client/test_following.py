@@ -243,6 +243,8 @@ def test_it_goes_on_at_the_end_of_the_same_only() -> None:
         assert not tail.is_at(other), other
     tail.seen(request(), fetched(end=2))
     assert not tail.is_at(request())
+    tail.seen(request(), fetched(end=2), part=object())
+    assert tail.is_at(request()), "the next part is on its way"
 
 
 def test_after_an_outage_it_is_tried_again_and_not_after_a_refusal() -> None:

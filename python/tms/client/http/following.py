@@ -18,7 +18,8 @@ from tms.model.message import Fetched
 
 
 class FollowedTail:
-    """Where the newest answer of a channel has ended, and whether that was the end for now."""
+    """Where the newest answer of a channel has ended, if that was the end for now, or a part of what
+    is followed."""
 
     def __init__(self) -> None:
         self.part: object = None  # the answer, of somebody who follows
@@ -30,7 +31,7 @@ class FollowedTail:
         """An answer was taken, `part` of one that goes on."""
         self.part = part
         stand = Stand.of(fetched)
-        self._request = request if stand.ended else None
+        self._request = request if stand.ended or part is not None else None
         self._next = bodies.positions_text(stand.next)
         return fetched
 
