@@ -192,6 +192,13 @@ def test_what_is_wrong_at_first_is_an_answer_like_others(served: Served, topic: 
         assert gone.problem == "topic-not-found"
 
 
+def test_head_is_answered_without_parts(served: Served, topic: str) -> None:
+    with served.connect() as client:
+        answer = client.request("HEAD", f"{path_of(topic)}?follow=true")
+        assert (answer.status, answer.body) == (200, b"")
+        assert client.request("GET", path_of(topic)).status == 200
+
+
 # -- what may be shown ---------------------------------------------------------------------------
 
 

@@ -61,7 +61,11 @@ class Follower:
         if request.media != routes.BLOCKS:
             self._form = FORMS[request.media]()
         fetched = await self._fetches.fetch(request)
-        exchange.begin_chunks(routes.OK, _HEAD.format(request.media).encode())
+        head = _HEAD.format(request.media).encode()
+        if exchange.method == "HEAD":
+            exchange.respond(routes.OK, head)
+            return
+        exchange.begin_chunks(routes.OK, head)
         problem = b""
         metrics.followers += 1
         try:
