@@ -152,9 +152,11 @@ SEEN: dict[str, set[int]] = defaultdict(set)
 
 
 def tame(case: schemathesis.Case) -> None:
-    """What a document cannot say: an Idempotency-Key is another one each time, and goes with JSON
-    only; what is expected is so of one partition, to which all messages of a request go."""
+    """What a document cannot say: what is followed has no end; an Idempotency-Key is another one
+    each time, and goes with JSON only; what is expected is so of one partition, to which all
+    messages of a request go."""
     query, body = case.query or {}, case.body
+    query.pop("follow", None)
     many = body.get("messages") if isinstance(body, dict) else body
     if "expect" in query and isinstance(many, list) and len(many) > 1:
         del case.query["expect"]

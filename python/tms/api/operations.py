@@ -229,6 +229,8 @@ class TopicsApi(Protocol):
                 routes.BLOCKS: bytes,
                 routes.ARROW_STREAM: bytes,
                 routes.CLOUD_EVENTS: CloudEvents,
+                routes.NDJSON: bytes,
+                routes.EVENTS: bytes,
             },
             answer_headers={
                 routes.NEXT_HEADER: "`start` of the next fetch.",

@@ -29,6 +29,8 @@ CLOUD_EVENT = "application/cloudevents+json"
 CLOUD_EVENTS = "application/cloudevents-batch+json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 BYTES = "application/octet-stream"
+NDJSON = "application/x-ndjson"
+EVENTS = "text/event-stream"
 PROBLEM = "application/problem+json"
 TEXT = "text/plain"
 

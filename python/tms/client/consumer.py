@@ -184,6 +184,7 @@ class Consumer(Generic[V]):
                 wait_s,
                 settings.isolation,
                 self._cursor.where,
+                goes_on=True,
             )
         )
 

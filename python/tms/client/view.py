@@ -323,7 +323,9 @@ class View(Mapping[bytes, V]):
         turns = self._asks()
         turn = turns[next(self._rounds) % len(turns)]
         wait_s = WAIT_S / len(turns)
-        pending = channel.begin_fetch(FetchRequest(self._name, turn, FETCH_BYTES, wait_s))
+        pending = channel.begin_fetch(
+            FetchRequest(self._name, turn, FETCH_BYTES, wait_s, goes_on=True)
+        )
         try:
             return turn, pending.result(wait_s + left_s)
         except Closed:

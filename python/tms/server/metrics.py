@@ -112,6 +112,7 @@ class Metrics(Collector):
         self.bytes_in = 0
         self.bytes_out = 0
         self.long_polls = 0
+        self.followers = 0
         self.forwarded = 0
         self.groups: Sequence[GroupLag] = ()  # this and the next two as of the last scrape
         self.groups_unseen = 0  # that it did not look at

@@ -201,6 +201,7 @@ class AsyncConsumer(Generic[V]):
             wait_s,
             settings.isolation,
             self._cursor.where,
+            goes_on=True,
         )
         return await self._channel.fetch(request, left_s)
 
