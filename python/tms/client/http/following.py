@@ -18,8 +18,8 @@ from tms.model.message import Fetched
 
 
 class FollowedTail:
-    """Where the newest answer of a channel has ended, if that was the end for now, or a part of what
-    is followed."""
+    """Where the newest answer of a channel has ended, if that was the end for now, or a part of
+    what is followed."""
 
     def __init__(self) -> None:
         self.part: object = None  # the answer, of somebody who follows
