@@ -95,7 +95,7 @@ DRAWN: dict[str, float] = {
     "queues.dead_letters.LETTERS": 1,
     "queues.dead_letters.LETTER_BYTES": 1,
     "queues.dead_letters._AT_ONCE": 1,
-    "queues.peeking.PAGES_MAX": 1,
+    "queues.peeking.EMPTY_PAGES_MAX": 1,
     "queues.reading.AGAIN_BYTES": 1,
     "queues.reading.AHEAD_BYTES": 1,
     "queues.reading.MARKS_MAX": 1,
