@@ -283,6 +283,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.backups.SHARE",
         "client.group_letters.BACKOFF_*_S",
         "retrying.TOLD_*",
+        "events.LINES*",
         "client.aio.channels.DUE_S_MIN",
         "client.member.*_S",
         "client.http.connection.CONNECT_S_MAX",

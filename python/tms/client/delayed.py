@@ -100,6 +100,7 @@ class DelayedCalls(BusCalls):
                 lambda left_s: port.publish(known.name, blocks, due, level, token, left_s),
                 self._clock,
                 limit_s,
+                what=f"delayed publish to {known.name}",
             )
 
         try:
@@ -119,6 +120,7 @@ class DelayedCalls(BusCalls):
             lambda left_s: port.cancel(name, wanted, left_s),
             self._clock,
             timeout(timeout_s, self._timeout_s),
+            what=f"cancel in {name}",
         )
 
     def delayed(self, topic: str) -> DelayedInfo:

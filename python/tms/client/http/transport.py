@@ -230,6 +230,7 @@ class HttpTransport(TopicsApi):
             self.clock,
             self.timeout_s,
             again,
+            what=call.operation,
         )
 
     def call_once(self, call: Call[None], is_done: Callable[[BaseException], bool]) -> None:
@@ -277,9 +278,12 @@ class HttpTransport(TopicsApi):
         try:
             connection.send(call.chunks, deadline_s)
             answer = connection.receive(deadline_s)
-        except BaseException:
+        except BaseException as error:
+            self.addresses.lost(connection.target, error, connection.given_up)
             connection.close()
             raise
+        if self.addresses.away:
+            self.addresses.reached(connection.target)
         idle = self._idle[connection.target]
         full = self._closed or len(idle) >= IDLE_CONNECTIONS_MAX
         if full or not answer.keeps_open or connection.failure is not None:
@@ -303,7 +307,11 @@ class HttpTransport(TopicsApi):
                 return connection
             connection.close()
         context = self.addresses.context(address)
-        return HttpConnection(address, self.clock, timeout_s, context=context)
+        try:
+            return HttpConnection(address, self.clock, timeout_s, context=context)
+        except TMSError as error:
+            self.addresses.lost(address, error)
+            raise
 
 
 class _Port:
