@@ -227,6 +227,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "model.filter.*",
         "model.group.*",
         "model.position.OFFSET_MAX",
+        "model.log_level.FOR_S_MAX",
         "model.quantity.*_MAX",
         "model.spelling.*_MAX",
         "model.queue.*",

@@ -122,13 +122,15 @@ def from_threads(url: str, timeout_s: float = 10) -> Iterator[Publish]:
 
 @contextlib.contextmanager
 def from_a_producer(url: str, timeout_s: float = 10) -> Iterator[Publish]:
-    with tms.connect(url, timeout_s=timeout_s) as bus:
+    with tms.connect(url, timeout_s=timeout_s) as bus, contextlib.ExitStack() as opened:
+        producers: dict[str, tms.Producer] = {}
 
         def publish(topic: str, count: int) -> None:
-            with bus.producer(topic) as producer:
-                for number in range(count):
-                    producer.send(b"%d" % number)
-                    producer.flush()
+            if topic not in producers:
+                producers[topic] = opened.enter_context(bus.producer(topic))
+            for number in range(count):
+                producers[topic].send(b"%d" % number)
+                producers[topic].flush()
 
         yield publish
 
@@ -144,6 +146,8 @@ def on_a_loop(
         bus = runner.run(opened())
 
         async def publish(topic: str, count: int) -> None:
+            for _ in range(3):  # what has come meanwhile is seen before
+                await asyncio.sleep(0)
             await make(bus, topic, count)
 
         yield lambda topic, count: runner.run(publish(topic, count))
@@ -161,11 +165,14 @@ def from_tasks(url: str, timeout_s: float = 10) -> Iterator[Publish]:
 
 @contextlib.contextmanager
 def from_an_async_producer(url: str, timeout_s: float = 10) -> Iterator[Publish]:
+    producers: dict[str, tms.aio.AsyncProducer] = {}
+
     async def each(bus: tms.aio.AsyncBus, topic: str, count: int) -> None:
-        async with bus.producer(topic) as producer:
-            for number in range(count):
-                await producer.send(b"%d" % number)
-                await producer.flush()
+        if topic not in producers:
+            producers[topic] = bus.producer(topic)
+        for number in range(count):
+            await producers[topic].send(b"%d" % number)
+            await producers[topic].flush()
 
     yield from on_a_loop(each, url, timeout_s)
 
@@ -220,19 +227,63 @@ def test_a_connection_that_is_lost_and_is_there_again_is_told_once_each(
 ) -> None:
     with serving() as served:
         served.create("t", durability="written")
-        with Proxy("http://127.0.0.1:{}".format(served.address[1])) as proxy:
-            with way(proxy.url) as publish:
+        with Proxy(f"http://127.0.0.1:{served.address[1]}") as proxy, way(proxy.url) as publish:
+            publish("t", 1)
+            assert told(caplog, "connection_lost") == []
+            for fault in (Fault.LOSE_ANSWER, Fault.HALF_ANSWER):
+                proxy.script(fault)
                 publish("t", 1)
-                assert told(caplog, "connection_lost") == []
-                proxy.script(Fault.LOSE_ANSWER, Fault.LOSE_ANSWER)
-                publish("t", 2)
-            [(logger, level, lost)] = told(caplog, "connection_lost")
-            assert (logger, level) == ("tms.client.http.addresses", "WARNING")
-            assert lost["service"] == proxy.url and proxy.url in lost["error"]
-            [(_, level, back)] = told(caplog, "connection_restored")
-            assert level == "WARNING" and back["service"] == proxy.url and back["away_s"] >= 0
     # closing what is still connected is no loss
-    assert len(told(caplog, "connection_lost")) == 1
+    lost, back = told(caplog, "connection_lost"), told(caplog, "connection_restored")
+    assert [one[:2] for one in lost] == [("tms.client.http.addresses", "WARNING")] * 2
+    assert [one[:2] for one in back] == [("tms.client.http.addresses", "WARNING")] * 2
+    for _, _, fields in lost:
+        assert fields["service"] == proxy.url and proxy.url in fields["error"]
+    for _, _, fields in back:
+        assert fields["service"] == proxy.url and fields["away_s"] >= 0
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+def test_a_connection_that_a_consumer_loses_is_told(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def on_tasks(url: str) -> None:
+        async with tms.aio.connect(url) as bus, bus.consumer("t", stop_at_end=True) as consumer:
+            proxy.script(Fault.LOSE_ANSWER)
+            assert [one.value async for one in consumer] == [b"0"]
+
+    with serving() as served:
+        served.create("t", durability="written")
+        url = f"http://127.0.0.1:{served.address[1]}"
+        with tms.connect(url) as bus:
+            bus.publish("t", b"0")
+        with Proxy(url, faulty_method=b"GET") as proxy:
+            if kind == "tasks":
+                asyncio.run(on_tasks(proxy.url))
+            else:
+                with tms.connect(proxy.url) as bus, bus.consumer("t", stop_at_end=True) as consumer:
+                    proxy.script(Fault.LOSE_ANSWER)
+                    assert [one.value for one in consumer] == [b"0"]
+    assert len(told(caplog, "connection_lost")) == len(told(caplog, "connection_restored")) == 1
+    [(_, _, retried)] = told(caplog, "request_retried")
+    assert retried["request"] == "consumer of t"
+
+
+@ways
+def test_a_service_that_does_not_answer_in_time_is_not_lost_but_asked_again(
+    way: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving() as served:
+        served.create("t", durability="written")
+        url = f"http://127.0.0.1:{served.address[1]}"
+        # Three attempts of a second.
+        with Proxy(url) as proxy, way(proxy.url, timeout_s=3) as publish:
+            publish("t", 1)
+            proxy.script(Fault.SWALLOW_ANSWER)
+            publish("t", 1)
+    [(_, _, retried)] = told(caplog, "request_retried")
+    assert retried["code"] == "timed-out" and "has not answered" in retried["error"]
+    assert told(caplog, "connection_lost") == []
 
 
 @ways
@@ -243,11 +294,30 @@ def test_a_service_that_is_not_there_is_told_and_that_it_comes(
     with service, tms.connect(service.url) as bus:
         bus.create_topic("t")
     with way(service.url, timeout_s=30) as publish:
+        with service:
+            publish("t", 1)
         publishing = in_thread(lambda: publish("t", 1))
         until(lambda: len(told(caplog, "connection_lost")) == 1)
         with service:
             publishing.result(WAIT_S)
             until(lambda: len(told(caplog, "connection_restored")) == 1)
+    [(_, _, lost)] = told(caplog, "connection_lost")
+    assert lost["error"].startswith(f"Nothing listens at {service.url}")
+
+
+def test_a_consumer_that_cannot_connect_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Restarted(tmp_path / "data")
+    with service, tms.connect(service.url) as bus:
+        bus.create_topic("t")
+    with tms.connect(service.url) as bus:
+        with service:
+            consumer = bus.consumer("t", stop_at_end=True)
+        reading = in_thread(lambda: list(consumer))
+        until(lambda: len(told(caplog, "connection_lost")) == 1)
+        with service:
+            reading.result(WAIT_S)
     [(_, _, lost)] = told(caplog, "connection_lost")
     assert lost["error"].startswith(f"Nothing listens at {service.url}")
 
@@ -266,7 +336,7 @@ def test_what_a_program_gives_up_itself_is_no_connection_lost(
 
     with serving() as served:
         served.create("t", durability="written")
-        url = "http://127.0.0.1:{}".format(served.address[1])
+        url = f"http://127.0.0.1:{served.address[1]}"
         with tms.connect(url) as bus:
             consumer = bus.consumer("t")
             waiting = in_thread(lambda: list(consumer))
@@ -325,7 +395,7 @@ def test_partitions_that_come_and_go_are_told(kind: str, caplog: pytest.LogCaptu
     with serving() as served:
         served.service.engine.start()
         served.create("t", partitions=4, durability="written")
-        url = "http://127.0.0.1:{}".format(served.address[1])
+        url = f"http://127.0.0.1:{served.address[1]}"
         first: list[Callable[[], object]] = []
         second: list[Callable[[], object]] = []
         one = in_thread(lambda: consuming(kind, url, "t", first))
@@ -350,7 +420,7 @@ def test_a_member_that_is_fenced_is_told_and_which_partitions_it_lost(
     """`tms.aio` has the same members."""
     with serving() as served:
         served.create("t", durability="written")
-        with tms.connect("http://127.0.0.1:{}".format(served.address[1])) as bus:
+        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
             bus.publish("t", b"0")
             late = bus.consumer("t", group="g", session_s=1, delivery="at-least-once")
             reading = iter(late)
@@ -399,13 +469,12 @@ def test_a_dead_letter_of_a_worker_is_told(kind: str, caplog: pytest.LogCaptureF
 
             worker = queue.worker(handle)
             async with worker:
-                while not told(caplog, "dead_letter"):
-                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(until, lambda: bool(told(caplog, "dead_letter")))
 
     with serving() as served:
         served.service.engine.queues.start()
         served.create("t", durability="written")
-        url = "http://127.0.0.1:{}".format(served.address[1])
+        url = f"http://127.0.0.1:{served.address[1]}"
         with tms.connect(url) as bus:
             bus.publish("t", b"bad")
             if kind == "tasks":
@@ -427,7 +496,7 @@ def test_a_dead_letter_of_a_group_is_told(caplog: pytest.LogCaptureFixture) -> N
 
     with serving() as served:
         served.create("t", durability="written")
-        with tms.connect("http://127.0.0.1:{}".format(served.address[1])) as bus:
+        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
             bus.publish("t", b"bad")
             options: dict[str, Any] = {"deliveries_max": 1, "dead_letter": "", "stop_at_end": True}
             bus.consumer("t", group="g", **options).handle(fail)
@@ -443,7 +512,7 @@ def test_a_dead_letter_of_a_group_is_told(caplog: pytest.LogCaptureFixture) -> N
 def test_no_secret_and_no_message_is_told(way: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with serving(network=NetworkOptions(AccessLimits(audit=True))) as served:
-        url = "http://127.0.0.1:{}".format(served.address[1])
+        url = f"http://127.0.0.1:{served.address[1]}"
         records = served.service.engine.access
         token = records.create_token("ann").token
         records.add_grant("ann", "all", "*")

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from tms.api import routes
 from tms.api.operations import Kept
 from tms.clock import Clock, SystemClock
-from tms.errors import ConfigError, TimedOut, Unavailable
+from tms.errors import ConfigError, Unavailable
 from tms.events import BoundedLog
 from tms.model.topic import TopicName
 from tms.tls import ClientTls
@@ -132,8 +132,8 @@ class ServiceAddresses:
 
     def lost(self, address: ServiceAddress, error: BaseException, given_up: bool = False) -> None:
         """A connection to it could not be made, or has ended with a request under way; which is no
-        news where that was `given_up`."""
-        if given_up or not isinstance(error, Unavailable | TimedOut):
+        news where that was `given_up`, or too slow."""
+        if given_up or not isinstance(error, Unavailable):
             return
         with self._lock:
             news = address not in self.away

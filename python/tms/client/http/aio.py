@@ -129,7 +129,9 @@ class AsyncHttpChannel:
             async with asyncio.timeout(timeout_s):
                 answer = await answered
         except TimeoutError as exc:
-            raise self._give_up_late(target, timeout_s) from exc
+            self.reset()
+            self._addresses.avoid(target)
+            raise _late(target, timeout_s) from exc
         except asyncio.CancelledError:  # nobody takes the part
             line.fail(FollowingEnded("The connection was given up.", outcome="unknown"))
             raise
@@ -200,7 +202,9 @@ class AsyncHttpChannel:
             self._addresses.avoid(address)
             raise
         except TimeoutError as exc:
-            raise self._give_up_late(address, timeout_s) from exc
+            self.reset()
+            self._addresses.avoid(address)
+            raise _late(address, timeout_s) from exc
         finally:
             for _, _, answered in under_way:  # an error came first
                 if not answered.cancel() and not answered.cancelled():
@@ -231,14 +235,6 @@ class AsyncHttpChannel:
             raise error from exc
         self._lines[target] = line
         return line
-
-    def _give_up_late(self, target: ServiceAddress, timeout_s: float) -> TimedOut:
-        """Give up everything under way; the error to raise."""
-        self.reset()
-        error = _late(target, timeout_s)
-        self._addresses.lost(target, error)
-        self._addresses.avoid(target)
-        return error
 
 
 def _late(address: ServiceAddress, timeout_s: float) -> TimedOut:

@@ -32,6 +32,7 @@ from tms.api.backups import BackupsApi
 from tms.api.erasing import erase_body
 from tms.api.glance import GlanceApi
 from tms.api.instances import ClusterApi
+from tms.api.log_levels import LogApi
 from tms.api.operation import Operation, Repeat
 from tms.api.operations import (
     OPERATIONS,
@@ -213,6 +214,11 @@ class HttpTransport(TopicsApi):
         return HttpBackups(self)
 
     @property
+    def log(self) -> LogApi:
+        """The levels of the service's log."""
+        return HttpLog(self)
+
+    @property
     def cluster(self) -> ClusterApi:
         """The instances of the service."""
         return HttpCluster(self)
@@ -384,6 +390,11 @@ class HttpGroups(_Port, GroupsApi):
 @has_operations("cluster")
 class HttpCluster(_Port, ClusterApi):
     """The instances of a service."""
+
+
+@has_operations("log")
+class HttpLog(_Port, LogApi):
+    """The levels of a service's log."""
 
 
 @has_operations("glance")
