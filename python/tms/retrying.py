@@ -120,7 +120,7 @@ def retrying(
     failed: Exception | None = None,
     hurry: threading.Event | None = None,
     outage: Outage | None = None,
-    what: str = "",
+    what: object = "",
 ) -> T:
     """`attempt(seconds it may take)`, repeated while `again` says so of its errors and the time
     lasts, or the `outage`. The log calls it `what`, or as the outage is called.
@@ -162,7 +162,7 @@ async def retrying_async(
     timeout_s: float,
     again: Callable[[BaseException], bool] = is_retriable,
     outage: Outage | None = None,
-    what: str = "",
+    what: object = "",
 ) -> T:
     """The same as `retrying`, for coroutines."""
     deadline_s = clock.monotonic_s() + timeout_s
@@ -196,7 +196,7 @@ class _Pacing:
         deadline_s: float,
         again: Callable[[BaseException], bool],
         outage: Outage | None,
-        what: str,
+        what: object,
     ) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
@@ -237,7 +237,7 @@ class _Pacing:
             error = state.outcome.exception() if state.outcome else None
             if error is None:
                 return
-            tell_retried(self._what, error, state.attempt_number, state.upcoming_sleep)
+            tell_retried(str(self._what), error, state.attempt_number, state.upcoming_sleep)
             if self._failures is not None:
                 self._failures.note(error, state.upcoming_sleep)
 

@@ -5,7 +5,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -61,7 +61,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
 
 
 def alone() -> LogLevels:
-    return LogLevels(ManualClock(), lambda: "", lambda: ())
+    return LogLevels(ManualClock())
 
 
 def test_a_level_is_set_until_it_is_the_default_again() -> None:
@@ -128,6 +128,16 @@ def test_a_real_timer_rings() -> None:
     until(lambda: TMS.level == logging.INFO)
 
 
+class Instances(NamedTuple):
+    """A cluster."""
+
+    id: str
+    all: "list[Other]"
+
+    def others(self) -> "list[Other]":
+        return self.all
+
+
 class Other:
     """Another instance."""
 
@@ -144,7 +154,7 @@ class Other:
 
 def test_all_instances_are_asked_if_that_is_wanted() -> None:
     others = [Other(), Other(away=True)]
-    levels = LogLevels(ManualClock(), lambda: "a", lambda: others)
+    levels = LogLevels(ManualClock(), Instances("a", others))
     assert [one.instance for one in levels.set_level("debug")] == ["a"] and not others[0].asked
     with pytest.raises(Unavailable):
         levels.set_level("debug", "tms", None, everywhere=True)

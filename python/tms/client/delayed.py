@@ -100,7 +100,7 @@ class DelayedCalls(BusCalls):
                 lambda left_s: port.publish(known.name, blocks, due, level, token, left_s),
                 self._clock,
                 limit_s,
-                what=f"delayed publish to {known.name}",
+                what="delayed.publish",
             )
 
         try:
@@ -120,7 +120,7 @@ class DelayedCalls(BusCalls):
             lambda left_s: port.cancel(name, wanted, left_s),
             self._clock,
             timeout(timeout_s, self._timeout_s),
-            what=f"cancel in {name}",
+            what="delayed.cancel",
         )
 
     def delayed(self, topic: str) -> DelayedInfo:

@@ -104,8 +104,7 @@ class Unacknowledged:
         self._one_by_one = one_by_one
         self._renewed: set[int] = set()  # partitions that have begun anew
 
-    @property
-    def what(self) -> str:
+    def __str__(self) -> str:
         """What is requested, for the log."""
         return f"publish to {self._delivery.name}"
 
@@ -172,7 +171,7 @@ def deliver(
         request = left.request(append)
         try:
             left.acknowledge(
-                retrying(request, clock, left_s, _is_retriable_as_it_is, failed, what=left.what)
+                retrying(request, clock, left_s, _is_retriable_as_it_is, failed, what=left)
             )
         except OutOfOrderSequence as error:
             left.refuse(error)
@@ -194,7 +193,7 @@ async def deliver_async(
         request = left.request(append)
         try:
             again = _is_retriable_as_it_is
-            left.acknowledge(await retrying_async(request, clock, left_s, again, what=left.what))
+            left.acknowledge(await retrying_async(request, clock, left_s, again, what=left))
         except OutOfOrderSequence as error:
             left.refuse(error)
         if left.blocks:

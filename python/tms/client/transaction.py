@@ -333,7 +333,7 @@ class Transaction:
             lambda left_s: self._transport.transactions.stage(name, [new], id),
             self._clock,
             self._timeout_s,
-            what=f"stage for {name}",
+            what="stage",
         )
 
     def _request(self, moved: Sequence[Acknowledgement]) -> Commit:

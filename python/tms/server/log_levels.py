@@ -11,7 +11,7 @@ Invariants
 import difflib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tms.clock import Clock
@@ -19,7 +19,6 @@ from tms.errors import Invalid
 from tms.events import EventLog
 from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS, LOGGER, LogLevel
 
-_NAMED_MAX = 5  # loggers that an error suggests
 _log = EventLog("tms.server")
 
 
@@ -37,26 +36,29 @@ class LevelPeer(Protocol):
     def set_log_level(self, level: str, logger: str, for_s: float | None) -> LogLevel: ...
 
 
-class LogLevels:
-    """See `LogApi`. Thread-safe. `instance` says who this is, empty for a service that is alone,
-    and `others` which other instances there are."""
+class LevelCluster(Protocol):
+    """The instances of a service, and which one this is."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        instance: Callable[[], str],
-        others: Callable[[], Sequence[LevelPeer]],
-    ) -> None:
+    @property
+    def id(self) -> str: ...
+
+    def others(self) -> Sequence[LevelPeer]: ...
+
+
+class LogLevels:
+    """See `LogApi`. Thread-safe. Without a cluster the service is alone."""
+
+    def __init__(self, clock: Clock, cluster: LevelCluster | None = None) -> None:
         self._clock = clock
-        self._instance = instance
-        self._others = others
+        self._cluster = cluster
         self._lock = threading.Lock()
         self._changed: dict[str, _Changed] = {}
 
     def levels(self) -> list[LogLevel]:
-        """The loggers that have levels of their own, by name."""
+        """`tms`, and the loggers below it that have levels of their own, by name."""
         with self._lock:
-            return [self._level(name) for name in _loggers() if logging.getLogger(name).level]
+            names = [one for one in _loggers() if one == LOGGER or logging.getLogger(one).level]
+            return [self._level(name) for name in names]
 
     def set_level(
         self,
@@ -68,7 +70,7 @@ class LogLevels:
         """Set the level of a logger, here and, if `everywhere`, at the other instances. Raises
         `Invalid`, and `Unavailable` for one that does not answer: it is set at those before it."""
         here = self.set_here(level, logger, for_s)
-        others = self._others() if everywhere else ()
+        others = self._cluster.others() if everywhere and self._cluster is not None else ()
         return [here, *(one.set_log_level(level, logger, for_s) for one in others)]
 
     def set_here(self, level: str, logger: str, for_s: float | None) -> LogLevel:
@@ -121,7 +123,7 @@ class LogLevels:
             _text(found.getEffectiveLevel()),
             _text(default) if default else "",
             None if changed is None else changed.until_ms,
-            self._instance(),
+            "" if self._cluster is None else self._cluster.id,
         )
 
 
@@ -150,7 +152,7 @@ def _check(level: str, logger: str, for_s: float | None) -> None:
         raise Invalid(f"The level {DEFAULT_LEVEL} has no end: leave out for_s.", field="for_s")
     known = _loggers()
     if logger not in known:
-        near = difflib.get_close_matches(logger, known, _NAMED_MAX, 0.5) or [LOGGER]
+        near = difflib.get_close_matches(logger, known) or [LOGGER]
         raise Invalid(
             f"There is no logger {logger!r:.80}; those like it: {', '.join(near)}. "
             "docs/logging.md has the events of each.",

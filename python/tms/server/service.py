@@ -164,17 +164,9 @@ class Service:
         self.access_log = AccessLog() if network.access_log else None
         access = network.access
         secret = "" if access is None else engine.access.peer_secret()
-        cluster = engine.cluster
-        self.log_levels = LogLevels(
-            clock,
-            lambda: "" if cluster is None else cluster.id,
-            lambda: () if cluster is None else cluster.others(),
-        )
-        self.guard: Guard | None = None
-        self.issuer: TrustedIssuer | None = None
-        if access is not None:
-            self.issuer = access.issuer and TrustedIssuer(access.issuer, clock)
-            self.guard = Guard(engine.access, clock, secret, access.audit, self.issuer)
+        self.log_levels = LogLevels(clock, engine.cluster)
+        self.issuer = access and access.issuer and TrustedIssuer(access.issuer, clock)
+        self.guard = access and Guard(engine.access, clock, secret, access.audit, self.issuer)
         timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
         self.forwarding = Forwarding(timeout_s, network.peers, secret)
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None

@@ -104,7 +104,7 @@ class AsyncQueue(Generic[V]):
                 self._clock,
                 self._timeout_s,
                 surely_not_done,
-                what=f"receive of {group} of {name}",
+                what="receive",
             )
         except TMSError as error:
             raise explained(error) from error
