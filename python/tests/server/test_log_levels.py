@@ -13,7 +13,7 @@ from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.clocks import START_MS, ManualClock
 from tests.http_kit import Served, serving
 from tests.log_kit import until
-from tms.errors import Invalid, Unavailable
+from tms.errors import Invalid, NotFound, Unavailable
 from tms.model.log_level import FOR_S_MAX, LogLevel
 from tms.server.log_levels import LogLevels
 from tms.server.service import AccessLimits, NetworkOptions
@@ -128,6 +128,11 @@ def test_a_real_timer_rings() -> None:
     until(lambda: TMS.level == logging.INFO)
 
 
+def below() -> list[str]:
+    """The loggers of TMS that there are."""
+    return sorted(one for one in logging.root.manager.loggerDict if one.startswith("tms"))
+
+
 class Instances(NamedTuple):
     """A cluster."""
 
@@ -168,34 +173,45 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"level": "loud"}, "level"),
     ({"level": "DEBUG"}, "level"),
     ({"level": ""}, "level"),
-    ({"level": "debug", "logger": "tms.que"}, "logger"),
-    ({"level": "debug", "logger": ""}, "logger"),
-    ({"level": "debug", "logger": "root"}, "logger"),
-    ({"level": "debug", "logger": "kazoo"}, "logger"),
-    ({"level": "debug", "logger": "tms\r\nforged"}, "logger"),
-    ({"level": "debug", "logger": "tms." + "x" * 10_000}, "logger"),
     ({"level": "debug", "for_s": 0}, "for_s"),
     ({"level": "debug", "for_s": -1}, "for_s"),
     ({"level": "debug", "for_s": FOR_S_MAX + 1}, "for_s"),
     ({"level": "debug", "for_s": 1e300}, "for_s"),
     ({"level": "default", "for_s": 60}, "for_s"),
 ]
+UNKNOWN = [
+    "tms.que",
+    "",
+    "root",
+    "kazoo",
+    "tms\r\nforged",
+    "tms." + "x" * 10_000,
+]
 
 
 @pytest.mark.parametrize(("given", "field"), BAD, ids=str)
-def test_what_is_no_level_no_logger_and_no_time_is_refused(
-    given: dict[str, Any], field: str
-) -> None:
-    before = {*logging.root.manager.loggerDict}
+def test_what_is_no_level_and_no_time_is_refused(given: dict[str, Any], field: str) -> None:
     with pytest.raises(Invalid) as caught:
         alone().set_level(**given)
     assert caught.value.details["field"] == field and len(str(caught.value)) < 500
     assert TMS.level == logging.INFO
-    assert {*logging.root.manager.loggerDict} == before  # asking for a logger would make one
+
+
+@pytest.mark.parametrize("logger", UNKNOWN, ids=lambda name: repr(name)[:20])
+def test_a_logger_that_there_is_not_is_not_made(logger: str, served: Served) -> None:
+    before = below()
+    with pytest.raises(NotFound) as caught:
+        alone().set_level("debug", logger)
+    assert len(str(caught.value)) < 500
+    with served.connect() as client:
+        body = json.dumps({"level": "debug", "logger": logger}).encode()
+        answer = client.request("PUT", PATH, body)
+    assert (answer.status, answer.problem) == (404, "not-found")
+    assert below() == before
 
 
 def test_an_error_names_loggers_like_the_one_that_was_meant() -> None:
-    with pytest.raises(Invalid, match=r"those like it: .*tms\.log\.partition"):
+    with pytest.raises(NotFound, match=r"those like it: .*tms\.log\.partition"):
         alone().set_level("debug", "tms.log.partitions")
 
 
@@ -274,7 +290,6 @@ def test_the_command_sets_and_shows_levels(served: Served, run: Run) -> None:
     "words",
     [
         ("loud",),
-        ("debug", "--logger", "tms.nothing"),
         ("debug", "--for", "-1m"),
         ("debug", "--for", "0s"),
         ("debug", "--for", "8d"),
@@ -289,6 +304,7 @@ def test_the_command_refuses_what_makes_no_sense(
 ) -> None:
     url = f"http://127.0.0.1:{served.address[1]}"
     assert run("log", "level", *words, "--url", url).code == 2
+    assert run("log", "level", "debug", "--logger", "tms.nothing", "--url", url).code == 3
     assert TMS.level == logging.INFO
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Protocol
 from msgspec import Meta
 
 from tms.api.operation import DeclaredOnly, Resource, get, named, put
+from tms.errors import Invalid, Malformed, NotFound
 from tms.model.access import Access
 from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS, LOGGER, LogLevel
 from tms.model.spelling import one_of, over
@@ -29,6 +30,14 @@ Levels = Annotated[
 ]
 
 
+_NO_END = {  # of the default
+    "not": {
+        "required": ["level", "for_s"],
+        "properties": {"level": {"const": DEFAULT_LEVEL}, "for_s": {"type": "number"}},
+    }
+}
+
+
 class LogApi(Protocol):
     """The log of the instance that answers. `tms.server.log_levels.LogLevels` documents the
     promises."""
@@ -38,7 +47,13 @@ class LogApi(Protocol):
         """The loggers that have levels of their own."""
         raise DeclaredOnly
 
-    @put("log/levels", Resource.SERVICE, Access.OPERATE)
+    @put(
+        "log/levels",
+        Resource.SERVICE,
+        Access.OPERATE,
+        body_shape=_NO_END,
+        errors=(Malformed, Invalid, NotFound),
+    )
     def set_level(
         self,
         level: LevelText,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tms.clock import Clock
-from tms.errors import Invalid
+from tms.errors import Invalid, NotFound
 from tms.events import EventLog
 from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS, LOGGER, LogLevel
 
@@ -68,7 +68,8 @@ class LogLevels:
         everywhere: bool = False,
     ) -> list[LogLevel]:
         """Set the level of a logger, here and, if `everywhere`, at the other instances. Raises
-        `Invalid`, and `Unavailable` for one that does not answer: it is set at those before it."""
+        `Invalid`, `NotFound`, and `Unavailable` for one that does not answer: it is set at those
+        before it."""
         here = self.set_here(level, logger, for_s)
         others = self._cluster.others() if everywhere and self._cluster is not None else ()
         return [here, *(one.set_log_level(level, logger, for_s) for one in others)]
@@ -153,8 +154,7 @@ def _check(level: str, logger: str, for_s: float | None) -> None:
     known = _loggers()
     if logger not in known:
         near = difflib.get_close_matches(logger, known) or [LOGGER]
-        raise Invalid(
+        raise NotFound(
             f"There is no logger {logger!r:.80}; those like it: {', '.join(near)}. "
-            "docs/logging.md has the events of each.",
-            field="logger",
+            "docs/logging.md has the events of each."
         )
