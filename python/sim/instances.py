@@ -303,6 +303,9 @@ class SimPeer:
     def load(self) -> Any:
         raise NotImplementedError
 
+    def set_log_level(self, *given: Any) -> Any:
+        raise NotImplementedError
+
     def lags(self, places: Any) -> Any:
         return self.ask(lambda engine: engine.topics.lags.here(places), reading=True)
 

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "extras": {"errors"},
     "clock": set(),
-    "events": set(),
+    "events": {"clock"},
     "forks": {"errors"},
     "serializers": {"errors", "extras", "model"},
     "options": {"errors"},
@@ -104,6 +104,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/config.py": {"compat"},  # has their settings
     "server/workers.py": {"store"},  # is one of several processes
     "client/backups.py": {"backup", "compaction"},  # makes them, and their throttle
+    "cli/main.py": {"events"},  # says where warnings go
     "cli/serve.py": {"server"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
     "cli/backup.py": {"store", "compaction"},  # opens a directory without an engine; its throttle

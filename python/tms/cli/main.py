@@ -18,6 +18,7 @@ import click
 
 from tms.cli.session import Session, Shared
 from tms.errors import ConfigError, ErrorKind, TMSError
+from tms.events import show_warnings
 from tms.extras import needed
 
 EXIT_CODES = {
@@ -72,6 +73,7 @@ _COMMANDS = {
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
     "top": ("tms.cli.top", "Show what goes in and out, lag, queues and instances, live."),
     "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move what they own."),
+    "log": ("tms.cli.log", "Show and set how much a running service logs."),
     "ctx": ("tms.cli.ctx", "Save services under names, and select the one to talk to."),
     "token": ("tms.cli.access:token", "Create, list and revoke the tokens of programs."),
     "grant": ("tms.cli.access:grant", "Add, list and remove what principals may do."),
@@ -150,6 +152,7 @@ def main() -> NoReturn:
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(cli, {"obj": Session()}, "tms", "_TMS_COMPLETE", instruction))
+    show_warnings()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

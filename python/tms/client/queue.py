@@ -99,7 +99,12 @@ class Queue(Generic[V]):
         self.name = name
         self.settings = settings
         self.patience = patience
-        self.leases = Leases(self._extend_kept, lambda: self.settings.lease_s, patience.clock)
+        self.leases = Leases(
+            self._extend_kept,
+            lambda: self.settings.lease_s,
+            patience.clock,
+            f"the queue {group} of {name}",
+        )
 
     @property
     def topic(self) -> str:

@@ -60,7 +60,8 @@ PROBES_MAX = 100  # connections that are answered before the store is open
 
 def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
-    logs.configure(settings.server.log_level, settings.server.log_format)
+    server = settings.server
+    logs.configure(server.log_level, server.log_format, server.access_log)
     _check_certificates(settings)
     if settings.tls.cert or SystemdNotifier(os.environ).listens:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the files are looked at
@@ -138,7 +139,10 @@ def _network(settings: Settings) -> NetworkOptions:
     server = settings.server
     access = AccessLimits(server.audit == "all", settings.jwt.options())
     return NetworkOptions(
-        access if server.is_guarded else None, settings.tls.peers(), server.pages()
+        access if server.is_guarded else None,
+        settings.tls.peers(),
+        server.pages(),
+        server.access_log,
     )
 
 

@@ -375,5 +375,6 @@ class AsyncBus:
         async with self._channels.channel() as channel:
             for turn in turns:
                 fetch = partial(channel.fetch, FetchRequest(name, turn, each, wait_s))
-                answers.append(await retrying_async(fetch, self._clock, self._timeout_s))
+                clock, limit_s = self._clock, self._timeout_s
+                answers.append(await retrying_async(fetch, clock, limit_s, what="fetch"))
         return page(str(name), positions, answers)

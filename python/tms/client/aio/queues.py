@@ -99,7 +99,13 @@ class AsyncQueue(Generic[V]):
             return await channel.receive(name, group, limit, wait_s, bytes_max, timeout_s)
 
         try:
-            return await retrying_async(attempt, self._clock, self._timeout_s, surely_not_done)
+            return await retrying_async(
+                attempt,
+                self._clock,
+                self._timeout_s,
+                surely_not_done,
+                what="receive",
+            )
         except TMSError as error:
             raise explained(error) from error
 
