@@ -2,8 +2,7 @@
 key=value.
 
 * Events go through the standard library's logging under the logger `tms`, so the program decides
-  where they go. As long as it says nothing they go nowhere; TMS's own commands show warnings and
-  errors on stderr (`show_warnings`).
+  where they go. As long as it says nothing, warnings and errors appear on stderr.
 * What may come as often as calls fail is told by a `BoundedLog`.
 """
 
@@ -15,14 +14,6 @@ from tms.clock import SystemClock
 
 LINES = 10  # of an event of a `BoundedLog`
 LINES_S = 10.0  # within this time
-_NOWHERE = logging.NullHandler()
-logging.getLogger("tms").addHandler(_NOWHERE)
-
-
-def show_warnings() -> None:
-    """For programs that are TMS's own: warnings and errors appear on stderr, until somebody says
-    where they go."""
-    logging.getLogger("tms").removeHandler(_NOWHERE)
 
 
 class Event:

@@ -99,11 +99,13 @@ def output(*lines: str) -> str:
     return done.stderr
 
 
-def test_the_library_is_silent_until_the_program_says_where_its_events_go() -> None:
-    warn = "tms.events.EventLog('tms.x').warning('happened', why='this')"
-    assert output(warn) == ""
-    assert output("logging.basicConfig()", warn) == "WARNING:tms.x:happened why='this'\n"
-    assert output("tms.events.show_warnings()", warn) == "happened why='this'\n"
+def test_warnings_are_seen_until_the_program_says_where_events_go() -> None:
+    log = "log = tms.events.EventLog('tms.x')"
+    warn = "log.info('normal'); log.warning('happened', why='this')"
+    assert output(log, warn) == "happened why='this'\n"
+    assert output("logging.basicConfig()", log, warn) == "WARNING:tms.x:happened why='this'\n"
+    silent = "logging.getLogger('tms').addHandler(logging.NullHandler())"
+    assert output(silent, log, warn) == ""
 
 
 # -- requests and connections --------------------------------------------------------------------

@@ -18,7 +18,6 @@ import click
 
 from tms.cli.session import Session, Shared
 from tms.errors import ConfigError, ErrorKind, TMSError
-from tms.events import show_warnings
 from tms.extras import needed
 
 EXIT_CODES = {
@@ -152,7 +151,6 @@ def main() -> NoReturn:
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(cli, {"obj": Session()}, "tms", "_TMS_COMPLETE", instruction))
-    show_warnings()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -7,7 +7,7 @@ tells.
 """
 
 from tms.errors import OffsetOutOfRange, TopicNotFound
-from tms.events import EventLog, show_warnings
+from tms.events import EventLog
 
 EXPIRED = "they were truncated, or their retention has ended"
 GONE = "the topic was deleted"
@@ -55,7 +55,6 @@ class LossRule:
         if not self.fails:
             if count is None and stop is not None:
                 count = stop - start
-            show_warnings()  # of an executor nobody says where they go
             place = {"topic": topic, "partition": partition, "start": start, "stop": stop}
             _log.warning("offsets lost", **place, offsets=count, because=why)
             return
