@@ -172,6 +172,9 @@ def _header_columns(headers: Headers | None, count: int) -> tuple[bytes, _Column
         return _no_headers(count)
     if len(headers) != count:
         raise Invalid(f"There are {count} values, but {len(headers)} headers.")
+    first = headers[0]
+    if type(first) is dict and len(first) == 1 and len(set(map(id, headers))) == 1:
+        return _repeated(count, first)
     names: list[str] = []
     texts: list[bytes] = []
     ends = [0]
@@ -191,6 +194,27 @@ def _header_columns(headers: Headers | None, count: int) -> tuple[bytes, _Column
         raise _wrong_headers(headers)
     map_ends = struct.pack(f"<{count + 1}i{len(ends) % 2 * 4}x", *ends)
     return map_ends, _joined(encoded), _joined(texts)
+
+
+def _repeated(count: int, row: Mapping[str, bytes]) -> tuple[bytes, _Column, _Column]:
+    """The same for one header that all messages share, such as the place of a trace."""
+    if _why_wrong(row):
+        raise _wrong_headers([row])
+    ((name, text),) = row.items()
+    encoded = name.encode()
+    map_ends, name_ends, text_ends = even_ends(count, len(encoded), len(text))
+    names: _Column = name_ends, (encoded,) * count, len(encoded) * count
+    return map_ends, names, (text_ends, (text,) * count, len(text) * count)
+
+
+@lru_cache(COUNTS_CACHED_MAX)
+def even_ends(count: int, *sizes: int) -> list[bytes]:
+    """The ends of as many cells: of one header each, then of cells of these sizes; padded."""
+    even = struct.Struct(f"<{count + 1}i{(count + 1) % 2 * 4}x")
+    try:
+        return [even.pack(*(size * at for at in range(count + 1))) for size in (1, *sizes)]
+    except struct.error as exc:
+        raise TooLarge("The messages of a block have less than 2 GiB together.") from exc
 
 
 def _wrong_type(*columns: Cells | None) -> Invalid:

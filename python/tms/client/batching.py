@@ -10,7 +10,7 @@ Invariants
 * Messages without key and partition go to one partition until `next_partition` is called.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple, cast
 
@@ -33,11 +33,18 @@ from tms.model.topic import TopicName
 
 MESSAGE_OVERHEAD_BYTES = 8
 REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
+STAMPS_BYTES_MAX = 4 << 20  # what a trace may add to a request, which has room for 16 MiB
 _SLICE_MAX = 4_096
 _BYTES_ONLY = {bytes}
 
 Headers = Mapping[str, bytes]
 Expect = MessageId | str  # the last message that the caller knows, or "nothing"
+_Cells = Sequence[bytes | None]
+_Rows = Sequence[Headers | None]
+Columns = tuple[_Cells, _Cells | None, _Rows | None]  # values, keys, headers
+# Headers with what a trace adds, and how many bytes that may be: of columns, the most bytes of a
+# message, and the most bytes that are added to all of them.
+Stamp = Callable[[Columns, int, int], tuple[_Rows | None, int]]
 
 
 class _Filling:
@@ -72,16 +79,18 @@ class Batcher:
         batch_bytes: int,
         compression: Compression,
         sticky: int,
+        stamp: Stamp | None = None,
     ) -> None:
         self.partitions = known.partitions
         self._name = known.name
         self._numbering = numbering
         self._compression = compression
-        self._message_bytes_max = known.message_bytes_max
+        self.message_bytes_max = known.message_bytes_max
         self._batch_bytes = batch_bytes
         self._bytes = 0
         self.fillings: dict[int, _Filling] = {}  # what waits, by partition
         self._sticky = sticky
+        self._stamp = stamp
 
     def drop(self) -> None:
         """Nothing waits any more."""
@@ -97,7 +106,7 @@ class Batcher:
     ) -> bool:
         """Take one message; True when it is time to pack. Raises `Invalid`, `TooLarge`,
         `PartitionNotFound`."""
-        size = message_bytes(value, key, headers, self._message_bytes_max)
+        size = message_bytes(value, key, headers, self.message_bytes_max)
         if partition is None:
             partition = self._sticky if key is None else partition_for_key(key, self.partitions)
         filling = self.fillings.get(partition)
@@ -164,7 +173,7 @@ class Batcher:
             while len(part) > 1 and size > 2 * self._batch_bytes:  # their sizes differ a lot
                 part = part[: len(part) // 2]
                 size = sum(map(len, part))
-            if size > self._message_bytes_max:
+            if size > self.message_bytes_max:
                 part = self._before_too_large(part, at)
                 size = sum(map(len, part))
             if filling is None:
@@ -180,7 +189,7 @@ class Batcher:
 
     def _before_too_large(self, part: Sequence[bytes], at: int) -> Sequence[bytes]:
         """The messages before one that is too large; raises when that one is the first."""
-        limit = self._message_bytes_max
+        limit = self.message_bytes_max
         index = next((i for i, value in enumerate(part) if len(value) > limit), len(part))
         if index == 0:
             error = _too_large(len(part[0]), limit)
@@ -214,13 +223,19 @@ class Batcher:
         """Everything that waits, as blocks; nothing waits any more."""
         fillings = self.fillings
         self.drop()
+        stamps_bytes = STAMPS_BYTES_MAX
         blocks = []
         for partition, filling in fillings.items():
             producer_id, sequence = self._numbering.take((self._name, partition))
+            headers: _Rows | None = filling.headers
+            if self._stamp is not None:
+                columns = filling.values, filling.keys, headers
+                headers, used = self._stamp(columns, self.message_bytes_max, stamps_bytes)
+                stamps_bytes -= used
             block = encode(
                 filling.values,
                 filling.keys,
-                filling.headers,
+                headers,
                 producer_id=producer_id,
                 producer_sequence=sequence,
                 compression=self._compression,

@@ -53,6 +53,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
+    producer_type, transaction_type = Producer, Transaction
+
     def __init__(
         self,
         transport: LocalTransport | RemoteTransport,
@@ -63,7 +65,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         place: str = "",
     ) -> None:
         clock = clock or SystemClock()
-        super().__init__(transport, PublishMemory(clock), clock, timeout_s, outage_s)
+        memory = PublishMemory(clock, getattr(transport, "stamp", None))
+        super().__init__(transport, memory, clock, timeout_s, outage_s)
         self._place = place
         self._closed = False
         self._coalescing = Coalescing(
@@ -183,7 +186,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             known, numbering, batch_bytes=batch_bytes, compression=packing
         )
         delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
-        producer = Producer(
+        producer = self.producer_type(
             self._transport,
             batcher,
             delivery,
@@ -251,7 +254,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         """A transaction over messages and positions: `with bus.transaction() as tx: tx.send(…)`.
         Its durability is the strongest of its topics', unless given."""
         limit_s = timeout(timeout_s, self._timeout_s)
-        return Transaction(
+        return self.transaction_type(
             self._publishing,
             self.refresh_topic,
             self._transport,

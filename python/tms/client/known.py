@@ -16,7 +16,14 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from tms.block import Compression, encode
-from tms.client.batching import Batcher, Headers, KnownTopic, check_partition, message_bytes
+from tms.client.batching import (
+    Batcher,
+    Headers,
+    KnownTopic,
+    Stamp,
+    check_partition,
+    message_bytes,
+)
 from tms.client.delivery import Numbering
 from tms.clock import Clock
 from tms.errors import Invalid
@@ -48,8 +55,9 @@ class Lone(Struct, frozen=True):
 class PublishMemory:
     """The memory of one bus. Thread-safe."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, stamp: Stamp | None = None) -> None:
         self._clock = clock
+        self._stamp = stamp
         self._topics: dict[str, KnownTopic] = {}
         self._turn = count()
         self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
@@ -123,6 +131,7 @@ class PublishMemory:
             batch_bytes=batch_bytes,
             compression=compression,
             sticky=self.turn(known) if partition is None else partition,
+            stamp=self._stamp,
         )
 
 

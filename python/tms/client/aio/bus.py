@@ -57,6 +57,8 @@ class AsyncBus:
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
+    producer_type, queue_type = AsyncProducer, AsyncQueue
+
     def __init__(
         self,
         bus: Bus,
@@ -172,7 +174,7 @@ class AsyncBus:
                 compression=packing,
             )
 
-        producer = AsyncProducer(
+        producer = self.producer_type(
             self._open_channel(),
             batcher,
             self._sync.delivery(name, numbering, durability, timeout_s, packing),
@@ -242,7 +244,7 @@ class AsyncBus:
     ) -> AsyncQueue:
         """See `Bus.queue`."""
         queue = await asyncio.to_thread(self._sync.queue, topic, group=group, **settings)
-        async_queue = AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s)
+        async_queue = self.queue_type(queue, self._open_channel, self._clock, self._timeout_s)
         self._open.add(async_queue)
         return async_queue
 
