@@ -22,6 +22,7 @@ from bench import (
     queues_http,
     throughput,
     tls,
+    tracing,
     transactions,
     transactions_many,
     workers,
@@ -38,6 +39,7 @@ def _later(module: str) -> Callable[[Setup, Report], None]:
 BENCHMARKS = {
     "throughput": throughput.run,
     "tls": tls.run,
+    "tracing": tracing.run,
     "latency": latency.run,
     "group_commit": group_commit.run,
     "transactions": transactions.run,

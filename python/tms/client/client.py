@@ -53,7 +53,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
-    producer_type, transaction_type = Producer, Transaction
+    _producer_type: type[Producer] = Producer
+    _transaction_type: type[Transaction] = Transaction
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
             known, numbering, batch_bytes=batch_bytes, compression=packing
         )
         delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
-        producer = self.producer_type(
+        producer = self._producer_type(
             self._transport,
             batcher,
             delivery,
@@ -254,7 +255,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         """A transaction over messages and positions: `with bus.transaction() as tx: tx.send(…)`.
         Its durability is the strongest of its topics', unless given."""
         limit_s = timeout(timeout_s, self._timeout_s)
-        return self.transaction_type(
+        return self._transaction_type(
             self._publishing,
             self.refresh_topic,
             self._transport,

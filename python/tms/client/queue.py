@@ -75,7 +75,7 @@ class QueuePatience(NamedTuple):
 class Queue:
     """Made by `Bus.queue`. Thread-safe."""
 
-    worker_type = Worker
+    _worker_type: type[Worker] = Worker
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Queue:
         once it is to stop. Raises `Invalid`."""
         if handler is None:
             return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
-        return self.worker_type(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
+        return self._worker_type(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     # -- what became of them -----------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class DeadLetter(NamedTuple):
 class QueueCalls(BusCalls):
     """The part of a bus that makes and lists queues. Thread-safe."""
 
-    queue_type = Queue
+    _queue_type: type[Queue] = Queue
 
     def dead_letters(self, topic: str, *, group: str) -> Iterator[DeadLetter]:
         """The dead letters of a queue that were not moved back, the oldest of each partition first,
@@ -298,7 +298,9 @@ class QueueCalls(BusCalls):
             info = port.declare(name, group, QueueSettings.of(in_seconds(settings)))
         outage = self.outage(f"queue {group} of {name}")
         patience = QueuePatience(self._clock, self._timeout_s, outage)
-        return self.queue_type(lambda: self._transport.queues, name, group, info.settings, patience)
+        return self._queue_type(
+            lambda: self._transport.queues, name, group, info.settings, patience
+        )
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of a topic, by name. Raises `TopicNotFound`."""

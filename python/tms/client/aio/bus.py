@@ -57,7 +57,8 @@ class AsyncBus:
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
-    producer_type, queue_type = AsyncProducer, AsyncQueue
+    _producer_type: type[AsyncProducer] = AsyncProducer
+    _queue_type: type[AsyncQueue] = AsyncQueue
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class AsyncBus:
                 compression=packing,
             )
 
-        producer = self.producer_type(
+        producer = self._producer_type(
             self._open_channel(),
             batcher,
             self._sync.delivery(name, numbering, durability, timeout_s, packing),
@@ -244,7 +245,7 @@ class AsyncBus:
     ) -> AsyncQueue:
         """See `Bus.queue`."""
         queue = await asyncio.to_thread(self._sync.queue, topic, group=group, **settings)
-        async_queue = self.queue_type(queue, self._open_channel, self._clock, self._timeout_s)
+        async_queue = self._queue_type(queue, self._open_channel, self._clock, self._timeout_s)
         self._open.add(async_queue)
         return async_queue
 

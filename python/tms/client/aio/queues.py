@@ -43,7 +43,7 @@ RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 class AsyncQueue:
     """Made by `AsyncBus.queue`; see `Queue`. For one event loop, and any number of its tasks."""
 
-    worker_type = AsyncWorker
+    _worker_type: type[AsyncWorker] = AsyncWorker
 
     def __init__(
         self, queue: Queue, open_channel: Callable[[], AsyncChannel], clock: Clock, timeout_s: float
@@ -153,7 +153,7 @@ class AsyncQueue:
         """See `Queue.worker`; the handler is a coroutine function, and each message has a task."""
         if handler is None:
             return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
-        return self.worker_type(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
+        return self._worker_type(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call, which has a time-out of its own, gives once the service is there."""

@@ -1,4 +1,5 @@
-"""The asyncio bus, its producers and queues with spans; see `bus`. A task has its own active span."""
+"""The asyncio bus, its producers and queues with spans; see `bus`. Each task has its own
+active span."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -104,7 +105,7 @@ class TracedAsyncWorker(AsyncWorker):
 class TracedAsyncQueue(AsyncQueue):
     """See `AsyncQueue`."""
 
-    worker_type = TracedAsyncWorker
+    _worker_type = TracedAsyncWorker
 
     @asynccontextmanager
     async def settling(self, message: Delivered) -> AsyncIterator[Delivered]:
@@ -117,7 +118,7 @@ class TracedAsyncQueue(AsyncQueue):
 class TracedAsyncBus(AsyncBus):
     """See `AsyncBus` and `TracedBus`."""
 
-    producer_type, queue_type = TracedAsyncProducer, TracedAsyncQueue
+    _producer_type, _queue_type = TracedAsyncProducer, TracedAsyncQueue
 
     async def publish(
         self,

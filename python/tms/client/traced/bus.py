@@ -45,8 +45,11 @@ def traced(
     transport: LocalTransport | HttpTransport, telemetry: Telemetry
 ) -> LocalTransport | RemoteTransport:
     """A transport that tells of what it brings and settles."""
-    remote = isinstance(transport, HttpTransport)
-    made = TracedService(transport, telemetry) if remote else TracedTransport(transport, telemetry)
+    made = (
+        TracedService(transport, telemetry)
+        if isinstance(transport, HttpTransport)
+        else TracedTransport(transport, telemetry)
+    )
     return cast(LocalTransport | RemoteTransport, made)  # what is not its own is the plain one's
 
 
@@ -166,7 +169,7 @@ class TracedWorker(Worker):
 class TracedQueue(Queue):
     """See `Queue`."""
 
-    worker_type = TracedWorker
+    _worker_type = TracedWorker
 
     @contextmanager
     def settling(self, message: Delivered) -> Iterator[Delivered]:
@@ -186,7 +189,7 @@ def queue_telemetry(queue: Queue) -> Telemetry:
 class TracedBus(Bus):
     """See `Bus`."""
 
-    producer_type, transaction_type, queue_type = TracedProducer, TracedTransaction, TracedQueue
+    _producer_type, _transaction_type, _queue_type = TracedProducer, TracedTransaction, TracedQueue
 
     @property
     def telemetry(self) -> Telemetry:

@@ -6,7 +6,7 @@ place of the trace in each request.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from tms.block.received import Received
 from tms.client.aio.channels import AsyncChannel
@@ -80,7 +80,7 @@ class TracedService(TracedTransport):
     """A service."""
 
     def __init__(self, plain: HttpTransport, telemetry: Telemetry) -> None:
-        plain.calls = TracedCalls(plain.calls)
+        plain.calls = cast(Calls, TracedCalls(plain.calls))
         super().__init__(plain, telemetry)
 
     def open_channel(self) -> Channel:
