@@ -316,7 +316,7 @@ def test_a_worker_handles_each_message_within_a_span(side: Side, told: Told) -> 
 
 def test_a_group_commits_its_position(side: Side, told: Told) -> None:
     side.call("publish", "t", b"1")
-    side.read(2, group="g", stop_at_end=True)
+    side.read(2, group="g", delivery="at-least-once", stop_at_end=True)
     committed = told.spans("commit")
     assert committed and all(
         attributes(s)["messaging.consumer.group.name"] == "g" for s in committed
