@@ -17,6 +17,7 @@
 #   make soak    SECONDS=n: real processes, all features, kills and lost answers; SEED=s ROUND=n: one again
 #   make orders  exactly once: 10,000 orders, a worker that is killed 200 times
 #   make bench   the benchmarks behind docs/benchmarks.md
+#   make chart   render the chart for its tests, after it was changed: needs Helm 3 or 4 (HELM=path)
 #   make env     .venv with the locked dependencies and this package (all of the above call it)
 #   make env-spark35   .venv-spark35: the same for Spark 3.5, which cannot be beside Spark 4
 #   make lock    resolve the dependencies of pyproject.toml anew
@@ -35,7 +36,7 @@ HBASE_PORT ?= 9090
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
 PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env env-spark35 check quick test test-pythons java jar wheel hbase hbase-jars spark35-jars spark-java run sim soak mutants orders bench lock clean system-tools
+.PHONY: help env env-spark35 check quick test test-pythons java jar wheel hbase hbase-jars spark35-jars spark-java run chart sim soak mutants orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -151,6 +152,11 @@ hbase-jars: env system-tools
 spark35-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve-connector >/dev/null
 
+HELM ?= helm
+chart: env
+	@command -v $(HELM) >/dev/null || { echo "error: $(HELM) is not on PATH; install Helm, or name it: make chart HELM=path" >&2; exit 1; }
+	@$(PY) python/tests/deploy/render.py $(HELM)
+
 run: env spark-java
 	@$(PY) examples/flights.py
 
@@ -172,12 +178,13 @@ bench: env $(if $(findstring spark_connector,$(BENCH_FLAGS)),env-spark35 spark35
 	@$(PY) -m bench $(BENCH_FLAGS)
 
 # strace injects the faults of the crash tests: kill, I/O error, full disk at the n-th system call.
-# openssl makes the certificates of tests. Maven and a JDK build the coprocessor, and fetch and run HBase.
+# systemd checks its unit. openssl makes the certificates of tests. Maven and a JDK build the coprocessor, and fetch and run HBase.
 JDK := openjdk-17-jdk-headless
 system-tools:
 	@missing=""; \
 	command -v strace >/dev/null || missing+=" strace"; \
 	command -v openssl >/dev/null || missing+=" openssl"; \
+	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
 	command -v javac >/dev/null || missing+=" $(JDK)"; \
 	command -v mvn >/dev/null || missing+=" maven"; \
 	if [ -n "$$missing" ]; then \

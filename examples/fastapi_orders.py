@@ -68,7 +68,8 @@ def application(open_bus: Callable[[], tms.aio.AsyncBus]) -> FastAPI:
     @app.get("/orders")
     async def orders(request: Request) -> list[Order]:
         bus: tms.aio.AsyncBus = request.app.state.bus
-        return [m.decode(ORDERS) async for m in bus.consumer(TOPIC, stop_at_end=True)]
+        consumer = bus.consumer(TOPIC, stop_at_end=True, serializer=ORDERS)
+        return [message.decoded async for message in consumer]
 
     return app
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,12 +19,15 @@ from docker.utils import exclude_paths
 
 import tms
 from integration.cluster import Endpoint, runtime, site
+from tests.faults.service import Service
+from tests.tls_kit import Authority
 from tms.cli.main import cli, run
 from tms.server.config import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = ROOT / "docker" / "compose.yaml"
-INSTANCES = ["tms-1", "tms-2"]
+INSTANCES = ["tms-1", "tms-2", "tms-3"]
+NODE = ROOT / "docker" / "compose.node.yaml"
 RUN = ROOT / "docker" / "hbase" / "run.sh"
 ANSWERS = ROOT / "docker" / "hbase" / "answers.sh"
 DOCKERFILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docker/*/Dockerfile"))
@@ -48,7 +52,7 @@ def _site(name: str) -> dict[str, str]:
 # The composition.
 
 
-def test_the_composition_has_hbase_its_gateway_a_zookeeper_and_two_instances() -> None:
+def test_the_composition_has_hbase_its_gateway_a_zookeeper_and_three_instances() -> None:
     assert list(_services()) == ["hbase", "thrift", "install", "zookeeper", *INSTANCES]
 
 
@@ -113,7 +117,7 @@ def test_volumes_are_declared_and_mounted_where_the_image_keeps_its_data() -> No
 
 
 @pytest.mark.parametrize("name", INSTANCES)
-def test_an_instance_stores_at_the_gateway_and_is_seen_by_the_other(name: str) -> None:
+def test_an_instance_stores_at_the_gateway_and_is_seen_by_the_others(name: str) -> None:
     services = _services()
     command = services[name]["command"]
     given = dict(zip(command[1::2], command[2::2], strict=False))
@@ -140,6 +144,57 @@ def test_the_gateway_looks_for_the_master_where_the_server_says_it_is() -> None:
 
 def test_gateways_in_containers_give_up_as_early_as_those_of_the_tests() -> None:
     assert site.GATEWAY.items() <= _site("gateway").items()
+
+
+def _node() -> dict[str, Any]:
+    (node,) = yaml.safe_load(NODE.read_text())["services"].values()
+    return dict(node)
+
+
+@pytest.mark.parametrize("name", ["hbase", "thrift", "zookeeper", *INSTANCES, "node"])
+def test_containers_write_nowhere_but_where_their_volumes_are(name: str) -> None:
+    service = _node() if name == "node" else _services()[name]
+    assert (service["read_only"], service["init"], service["tmpfs"]) == (True, True, ["/tmp"])
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("name", [*INSTANCES, "node"])
+def test_containers_of_the_service_have_the_time_to_drain(name: str) -> None:
+    service = _node() if name == "node" else _services()[name]
+    drain_s = Settings(data=Path("x")).server.drain_s
+    assert int(service["stop_grace_period"].removesuffix("s")) > 2 * drain_s
+
+
+def test_a_node_keeps_its_messages_in_a_volume_that_its_image_uses() -> None:
+    node, document = _node(), yaml.safe_load(NODE.read_text())
+    assert (COMPOSE.parent / node["build"]["context"]).resolve() == ROOT
+    assert node["build"]["dockerfile"] in DOCKERFILES
+    (mounted,) = node["volumes"]
+    volume, place = mounted.split(":")
+    assert volume in document["volumes"]
+    (words,) = (one for one in _instructions(node["build"]["dockerfile"]) if one[0] == "CMD")
+    assert place in yaml.safe_load(" ".join(words[1:]))
+    assert node["ports"] == ["127.0.0.1:7070:7070"]
+    assert "healthcheck" not in node  # the image has one
+
+
+def test_a_service_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
+    answers = ROOT / "docker" / "tms" / "answers.py"
+
+    def healthy(port: int, **env: str) -> bool:
+        environment = {"TMS__SERVER__PORT": str(port), **env}
+        command = [sys.executable, str(answers)]
+        return subprocess.run(command, env=environment, stderr=-3, timeout=60).returncode == 0
+
+    with Service(tmp_path / "data") as service:
+        assert healthy(service.address[1])
+        assert not healthy(service.address[1], TMS__TLS__CERT="x")  # speaks no TLS
+    assert not healthy(site.free_ports(1)[0])
+    cert, key = Authority(tmp_path / "ca").sign().pair
+    with Service(tmp_path / "tls", "--tls-cert", cert, "--tls-key", key) as service:
+        port = int(service.url.rpartition(":")[2])
+        assert healthy(port, TMS__TLS__CERT=cert)
 
 
 # The images.
@@ -210,7 +265,7 @@ def test_base_images_are_plain_names_with_a_version(dockerfile: str) -> None:
 def test_images_do_not_run_as_root(dockerfile: str) -> None:
     users = [words[1] for words in _instructions(dockerfile) if words[0] == "USER"]
     assert users
-    assert users[-1] != "root"
+    assert users[-1] == "1000:1000"  # a number: Kubernetes sees by it that it is not root
 
 
 def _commands_of_install(script: str) -> list[list[str]]:
@@ -240,7 +295,7 @@ def test_whoever_reaches_a_service_in_a_container_has_to_show_a_token(
 ) -> None:
     served: list[Settings] = []
     monkeypatch.setattr("tms.server.main.serve", served.append)
-    assert [run(command) for command in _serving()] == [0] * 3
+    assert [run(command) for command in _serving()] == [0] * (1 + len(INSTANCES))
     assert all(settings.server.is_guarded for settings in served)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import (
+    backup,
     compaction,
     delayed,
     design,
@@ -52,6 +53,8 @@ BENCHMARKS = {
     "queues": queues.run,
     "queues_http": queues_http.run,
     "growth": growth.run,
+    "backup": backup.run,
+    "backup_4gib": backup.four_gib,
     "idle": idle.run,
     "design": design.run,
     "hbase": hbase.run,
@@ -67,7 +70,7 @@ BENCHMARKS = {
 }
 # Only when asked for: they need Java, or minutes.
 ALONE = {name for name in BENCHMARKS if name.startswith("spark")}
-ALONE |= {"hbase", "instances", "delayed_million"}
+ALONE |= {"hbase", "instances", "delayed_million", "backup_4gib"}
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -294,6 +294,21 @@ class SimPeer:
     def list_groups_of(self, *given: Any) -> Any:
         raise NotImplementedError
 
+    def queues_of(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def groups_of(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def load(self) -> Any:
+        raise NotImplementedError
+
+    def lags(self, places: Any) -> Any:
+        return self.ask(lambda engine: engine.topics.lags.here(places), reading=True)
+
+    def sizes(self, names: Any) -> Any:
+        return self.ask(lambda engine: engine.topics.own.sizes(names), reading=True)
+
     def give_up(self) -> None:
         """Nobody waits here."""
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tms.client.worker import Worker
     from tms.engine import Engine, EngineConfig, EngineOptions
     from tms.errors import TMSError
+    from tms.model.backup import BackupInfo
     from tms.model.delayed import DelayedId, DelayedInfo, DelayedMessage
     from tms.model.filter import Filter
     from tms.model.group import GroupInfo
@@ -77,6 +78,7 @@ __all__ = [
     "DeadLetter",
     "TokenResult",
     "GroupInfo",
+    "BackupInfo",
     "DelayedId",
     "DelayedInfo",
     "DelayedMessage",
@@ -114,6 +116,7 @@ _HOMES = {
     "DeadLetter": "tms.client.queue",
     "TokenResult": "tms.model.queue",
     "GroupInfo": "tms.model.group",
+    "BackupInfo": "tms.model.backup",
     "DelayedId": "tms.model.delayed",
     "DelayedInfo": "tms.model.delayed",
     "DelayedMessage": "tms.model.delayed",

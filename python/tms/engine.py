@@ -30,6 +30,7 @@ from tms.cluster.ownership import OwnerLimits, Ownership
 from tms.compaction.compaction import Compaction, CompactionLimits
 from tms.errors import Closed, Invalid, TMSError
 from tms.events import EventLog
+from tms.glance import Glance
 from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
 from tms.model.filter import Filter
@@ -158,8 +159,8 @@ class Engine:
         self._unopened: dict[str, str] = {}  # what should be kept and is not, and why
         commits = Commits(lambda: self._kept, self.cluster)
         self.shards = ShardStates(topics, commits, self._random, self.cluster)
-        self.groups, self.queues = self.shards.groups, self.shards.queues
-        self.delayed = self.shards.delayed
+        self.queues, self.groups, self.delayed = self.shards.doors()
+        self.glance = Glance(topics, self.groups, self.queues, self)
         if self.cluster is None:
             self._coordinate()
             for number in range(topics.shards.count):
@@ -476,9 +477,7 @@ class Engine:
 
     def readiness(self) -> list[str]:
         """Why this engine is not ready to store, in sentences; empty when it is."""
-        reasons = []
-        if self._closed:
-            reasons.append("The engine is closed.")
+        reasons = ["The engine is closed."] if self._closed else []
         if self._lost is not None:
             reasons.append(self._lost.message)
         if self.cluster is not None:
@@ -578,7 +577,8 @@ class Engine:
     def _forked(self) -> None:
         """Two engines over one store destroy it."""
         kept = () if self._kept is None else (self._kept, self.tables)
-        forks.leave(self, *kept, *self.shards.doors(), self.compaction, self.maintenance)
+        doors = (*self.shards.doors(), self.glance)
+        forks.leave(self, *kept, *doors, self.compaction, self.maintenance)
 
     def _require_open(self) -> None:
         if self._closed:

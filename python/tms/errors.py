@@ -131,6 +131,14 @@ class Invalid(TMSError):
     code, kind = "invalid", ErrorKind.INVALID
 
 
+class Undecodable(Invalid):
+    """The value of a message cannot be read by the serializer that was given; `details` carry the
+    `id` of the message and its `topic`. The message was handed out, so whoever has met this goes on
+    with the next one, or publishes it elsewhere."""
+
+    code = "undecodable"
+
+
 class IdempotencyKeyReused(Invalid):
     """A publish came with the Idempotency-Key of another one."""
 

@@ -1,12 +1,16 @@
 """Values of types: a serializer makes bytes of an object, and an object of bytes.
 
-    bus.publish("orders", ORDERS.encode(order))        ORDERS = Json(Order)
-    order = message.decode(ORDERS)
+    ORDERS = Json(Order)
+    bus.producer("orders", serializer=ORDERS).send(order)      or ORDERS.encode(order)
+    bus.consumer("orders", serializer=ORDERS)                  its messages have `decoded`
+    order = message.decode(ORDERS)                             of any message
 
 Invariants
 
 * What cannot be encoded, or does not fit when it is read, raises `Invalid`; nothing is guessed.
-* A serializer has no state that calls change: one serves all threads.
+* What a serializer has written it can read: a value of another type is refused.
+* A serializer has no state that calls change: one serves all threads. It can be pickled, so the
+  messages that it reads can.
 
 `Json` and `MessagePack` take msgspec structs, dataclasses, `TypedDict`s and types such as
 `dict[str, int]`, `Pydantic` its models, `Avro` records by their schema. Whatever has `encode` and
@@ -35,9 +39,20 @@ class Json(Generic[T]):
         self._kind = kind
         self._decoder = msgspec.json.Decoder(kind)
 
+    def __repr__(self) -> str:
+        return f"Json({_name(self._kind)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Json, (self._kind,)
+
     def encode(self, value: T) -> bytes:
         """The value as JSON. Raises `Invalid`."""
-        return _encoded(msgspec.json.encode, value, self._kind)
+        try:
+            data = msgspec.json.encode(value)
+            self._decoder.decode(data)  # neither the encoder nor a dataclass looks at types
+        except Exception as exc:
+            raise _unwritable(value, self._kind, exc) from exc
+        return data
 
     def decode(self, data: bytes) -> T:
         """The object in this JSON. Raises `Invalid`."""
@@ -51,9 +66,20 @@ class MessagePack(Generic[T]):
         self._kind = kind
         self._decoder = msgspec.msgpack.Decoder(kind)
 
+    def __repr__(self) -> str:
+        return f"MessagePack({_name(self._kind)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MessagePack, (self._kind,)
+
     def encode(self, value: T) -> bytes:
         """The value as MessagePack. Raises `Invalid`."""
-        return _encoded(msgspec.msgpack.encode, value, self._kind)
+        try:
+            data = msgspec.msgpack.encode(value)
+            self._decoder.decode(data)  # neither the encoder nor a dataclass looks at types
+        except Exception as exc:
+            raise _unwritable(value, self._kind, exc) from exc
+        return data
 
     def decode(self, data: bytes) -> T:
         """The object in this MessagePack. Raises `Invalid`."""
@@ -63,7 +89,7 @@ class MessagePack(Generic[T]):
 class PydanticModel(Protocol):
     """What is used of `pydantic.BaseModel`, which is not imported here."""
 
-    def model_dump_json(self) -> str: ...
+    def model_dump_json(self, *, by_alias: bool, round_trip: bool) -> str: ...
 
     @classmethod
     def model_validate_json(cls, json_data: bytes) -> Self: ...
@@ -78,9 +104,20 @@ class Pydantic(Generic[Model]):
     def __init__(self, model: type[Model]) -> None:
         self._model = model
 
+    def __repr__(self) -> str:
+        return f"Pydantic({_name(self._model)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Pydantic, (self._model,)
+
     def encode(self, value: Model) -> bytes:
         """The model as JSON. Raises `Invalid`."""
-        return _encoded(lambda one: one.model_dump_json().encode(), value, self._model)
+        try:
+            if not isinstance(value, self._model):
+                raise TypeError("it is none")
+            return value.model_dump_json(by_alias=True, round_trip=True).encode()
+        except Exception as exc:
+            raise _unwritable(value, self._model, exc) from exc
 
     def decode(self, data: bytes) -> Model:
         """The model in this JSON, validated. Raises `Invalid`."""
@@ -97,6 +134,7 @@ class Avro:
     ) -> None:
         with needed("tms.serializers.Avro", "avro"):
             import fastavro
+        self._given = schema, writer
         try:
             self._schema = fastavro.parse_schema(dict(schema))
             self._writer = fastavro.parse_schema(dict(writer or schema))
@@ -105,15 +143,20 @@ class Avro:
         self._write = fastavro.schemaless_writer
         self._read = fastavro.schemaless_reader
 
+    def __repr__(self) -> str:
+        return f"Avro({self._given[0].get('name')})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Avro, self._given
+
     def encode(self, value: Mapping[str, object]) -> bytes:
         """The record as Avro. Raises `Invalid`."""
-
-        def write(value: Mapping[str, object]) -> bytes:
-            out = io.BytesIO()
+        out = io.BytesIO()
+        try:
             self._write(out, self._schema, dict(value))
-            return out.getvalue()
-
-        return _encoded(write, value, "Avro record")
+        except Exception as exc:
+            raise _unwritable(value, "Avro record", exc) from exc
+        return out.getvalue()
 
     def decode(self, data: bytes) -> Mapping[str, object]:
         """The record in these bytes. Raises `Invalid`."""
@@ -129,14 +172,10 @@ class Avro:
         return _decoded(read, data, "Avro record")
 
 
-def _encoded(encode: Callable[[T], bytes], value: T, kind: object) -> bytes:
-    try:
-        return encode(value)
-    except Exception as exc:
-        raise Invalid(
-            f"A {type(value).__name__} cannot be written as {_name(kind)}: {exc!s:.400}",
-            field="value",
-        ) from exc
+def _unwritable(value: object, kind: object, why: Exception) -> Invalid:
+    return Invalid(
+        f"A {type(value).__name__} cannot be written as {_name(kind)}: {why!s:.400}", field="value"
+    )
 
 
 def _decoded(decode: Callable[[bytes], T], data: bytes, kind: object) -> T:

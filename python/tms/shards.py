@@ -176,7 +176,7 @@ class ShardStates:
         """Let the next start be short."""
         self.groups.shorten_journals(CLOSING_POSITIONS, self._commits.durable)
 
-    def doors(self) -> tuple[object, ...]:
+    def doors(self) -> tuple[Queues, LogGroups, DelayedMessages]:
         """Ways in, besides the engine's."""
         return self.queues, self.groups, self.delayed
 

@@ -37,7 +37,7 @@ def _drain(worker: Worker, bus: tms.Bus) -> None:
     while time.monotonic() < deadline and lag:
         try:
             _member(worker, bus, QUIET_S, stop_at_end=True)
-            lag = bus.group(topic, group=group).summary().lag
+            lag = bus.group(topic, group=group).summary().lag or 0  # none is damaged
         except Conflict:
             continue
     worker.ledger.note("lag", group=group, topic=topic, lag=lag)

@@ -21,7 +21,7 @@ from tms.api.operations import OPERATIONS
 from tms.model.access import VERBS, Access
 
 GRANTED = [verb for verb in VERBS if verb is not Access.ALL]
-OPEN_PATHS = {"/", "/livez", "/readyz", "/openapi.json"}  # docs/security.md says so
+OPEN_PATHS = {"/", "/livez", "/readyz", "/openapi.json", "/startupz"}  # docs/security.md says so
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,8 @@ def test_each_operation_takes_a_grant_of_its_verb_on_what_it_concerns(
     assert people.ask(operation, people.token(f"other-{name}", *others)).status == 403
     listed = f"{operation.lists.value}:" if operation.lists is not None else "no list"
     others = ["topic:other", "namespace:other", "queue:orders/x"]
+    if operation.on is Resource.NAMESPACE and operation.lists is not None:
+        others.remove("topic:other")  # in which some may be: the list is empty then
     elsewhere = [f"all {one}" for one in others if not one.startswith(listed)]
     assert people.ask(operation, people.token(f"elsewhere-{name}", *elsewhere)).status == 403
     granted = people.token(f"granted-{name}", f"{operation.access} {resource_of(operation)}")

@@ -12,7 +12,7 @@ from tms.api.operations import OPERATIONS
 from tms.client import topics as client_topics
 from tms.client.client import Bus
 from tms.errors import Forbidden
-from tms.server import operations
+from tms.server import listing
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.memory import MemoryStore
 
@@ -58,6 +58,9 @@ def test_every_list_says_so_where_it_is_declared() -> None:
         "topics.list_topics": Resource.TOPIC,
         "queues.list_queues": Resource.QUEUE,
         "groups.list_groups": Resource.GROUP,
+        "glance.topics": Resource.TOPIC,
+        "glance.groups": Resource.GROUP,
+        "glance.queues": Resource.QUEUE,
     }
 
 
@@ -93,7 +96,7 @@ def test_what_everybody_may_see_counts(people: People) -> None:
 def test_pages_are_filled_with_what_one_may_see(
     people: People, monkeypatch: pytest.MonkeyPatch, limit: int, looked_at: int
 ) -> None:
-    monkeypatch.setattr(operations, "TOPICS_DEFAULT", looked_at)
+    monkeypatch.setattr(listing, "TOPICS_DEFAULT", looked_at)
     token = people.token(f"pages-{limit}-{looked_at}", "observe topic:shop-*")
     found: list[str] = []
     after = ""
@@ -145,6 +148,44 @@ def test_lists_of_a_topic_have_what_one_may_see(people: People, kind: str, prefi
     assert names("elsewhere", f"all {resource}:orders2/*", f"all {resource}:order/*") == 403
     other = "group" if resource == "queue" else "queue"
     assert names("other", f"all {other}:orders/*") == 403
+
+
+@pytest.mark.parametrize(("kind", "prefix"), [("queues", ""), ("groups", "log-")])
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_lists_of_a_namespace_have_what_one_may_see(
+    people: People, kind: str, prefix: str, limit: int
+) -> None:
+    resource = kind.removesuffix("s")
+
+    def names(principal: str, *grants: str) -> list[str] | int:
+        found: list[str] = []
+        token, after = people.token(f"all-{principal}-{kind}-{limit}", *grants), ""
+        while True:
+            path = f"/v2/namespaces/default/{kind}?limit={limit}{after}"
+            answer = get(people, token, path)
+            if answer.status != 200:
+                assert b"vault" not in answer.body
+                return int(answer.status)
+            found += [f"{one['topic']}/{one['group']}" for one in answer.json[kind]]
+            if answer.json["next"] is None:
+                return found
+            after = f"&after={answer.json['next']}"
+
+    every = [f"orders/{prefix}{name}" for name in ("desk", "vault-1", "vault-2")]
+    assert names("space", "observe namespace:default") == every
+    assert names("topic", "observe topic:orders") == every
+    assert names("worker", f"consume {resource}:orders/{prefix}desk") == every[:1]
+    assert names("two", f"all {resource}:orders/{prefix}vault-*") == every[1:]
+    assert names("begin", f"observe {resource}:ord*") == every
+    assert names("none") == 403
+    assert names("elsewhere", f"all {resource}:orders2/*") == []
+
+
+def test_sizes_are_shown_of_topics_that_one_may_see(people: People) -> None:
+    token = people.token("sizer", "observe topic:shop-0*")
+    answer = get(people, token, "/v2/namespaces/default/sizes?limit=7")
+    assert [one["topic"] for one in answer.json["topics"]] == SHOP[:7]
+    assert answer.json["next"] == SHOP[6]
 
 
 def test_a_topic_that_is_not_there_looks_like_one_that_one_may_not_see(people: People) -> None:

@@ -1,5 +1,6 @@
 """Quotas: what passes in any time is bounded, and nobody waits for longer than he has to."""
 
+import os
 import time
 
 import pytest
@@ -122,3 +123,31 @@ def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
             ):
                 for _ in range(3):
                     bus.access.whoami()
+
+
+def test_who_follows_is_slowed_down_to_its_quota() -> None:
+    with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
+        access = served.service.engine.access
+        url = "http://{}:{}".format(*served.address)
+        tokens = {}
+        for name in ("ann", "bob"):
+            access.add_grant(name, "all", "namespace:default")
+            tokens[name] = access.create_token(name).token
+        with (
+            tms.connect(url, token=tokens["bob"]) as bus,
+            tms.connect(url, token=tokens["ann"]) as ann,
+        ):
+            bus.create_topic("t", durability="written")
+            consumer = iter(ann.consumer("t", wait_s=30, bytes_max=5_000))
+            bus.publish("t", b"first")
+            assert next(consumer).value == b"first"
+            access.set_quota("ann", bytes_out_s=20_000)
+            began_s, count = time.monotonic(), 8
+            for number in range(count):
+                bus.publish("t", b"%d" % number + os.urandom(10_000))
+            for number in range(count):
+                assert next(consumer).value[:1] == b"%d" % number
+            took_s = time.monotonic() - began_s
+            assert served.service.metrics.followers == 1
+            consumer.close()
+    assert took_s > 1.5  # 80 KB, of which a second's worth passes at once

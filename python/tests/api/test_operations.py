@@ -30,6 +30,7 @@ from tms.errors import Invalid
 from tms.model.access import VERBS
 from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
+from tms.model.lag import LagPlace
 from tms.model.message import Staged
 from tms.model.position import Position
 from tms.model.queue import QueueSettings, Token
@@ -127,11 +128,22 @@ VALUES |= {
 }
 _tokens_of_access = st.from_regex("[0-9a-f]{12}", fullmatch=True)
 _backups = st.from_regex("[0-9a-f]{32}", fullmatch=True)
+_places = st.builds("{}/{}".format, _names, VALUES["group"])
 OF_ONE = {
     "backups.files": {"id": _backups, "after": st.integers(0, 1 << 40)},
     "backups.end": {"id": _backups},
     "access.revoke_token": {"id": _tokens_of_access},
     "cluster.drain": {"id": VALUES["to"]},
+    "glance.groups": {"after": st.none() | _places},
+    "glance.queues": {"after": st.none() | _places},
+    "peers.groups_of": {"after": st.none() | _places},
+    "peers.queues_of": {"after": st.none() | _places},
+    "peers.lags": {
+        "places": st.lists(
+            st.builds(LagPlace, _topics, st.integers(0, 9), VALUES["at"]), max_size=3
+        )
+    },
+    "peers.sizes": {"names": st.lists(_topics, max_size=3)},
     "peers.erase_own": {
         "id": st.none() | st.builds(MessageId, *[st.integers(0, 9)] * 4),
         "first": st.booleans(),

@@ -152,10 +152,13 @@ SEEN: dict[str, set[int]] = defaultdict(set)
 
 
 def tame(case: schemathesis.Case) -> None:
-    """What a document cannot say: an Idempotency-Key is another one each time, and goes with JSON
-    only; what is expected is so of one partition, to which all messages of a request go."""
+    """What a document cannot say: what is followed has no end; an Idempotency-Key is another one
+    each time, and goes with JSON only; what is expected is so of one partition, to which all
+    messages of a request go."""
     query, body = case.query or {}, case.body
-    if "expect" in query and isinstance(body, dict) and len(body.get("messages") or ()) > 1:
+    query.pop("follow", None)
+    many = body.get("messages") if isinstance(body, dict) else body
+    if "expect" in query and isinstance(many, list) and len(many) > 1:
         del case.query["expect"]
     if case.meta is not None and case.meta.is_negative_at(ParameterLocation.HEADER):
         return

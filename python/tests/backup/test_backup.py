@@ -1,6 +1,7 @@
 """Backups of what is in use: publishers, transactions, groups, queues and delayed messages go on,
 and what comes back elsewhere is as it was at one moment."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tms
+import tms.aio
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.http_kit import Served, serving
 from tms.backup.images import IDLE_S, IMAGES_MAX, Images
@@ -17,9 +19,12 @@ from tms.backup.keeping import back_up
 from tms.backup.restoring import restore
 from tms.client.client import Bus
 from tms.client.http.transport import HttpTransport
-from tms.errors import Closed, Conflict, Forbidden, Invalid, NotFound, Overloaded
+from tms.cluster.workers.store import WorkerStore
+from tms.errors import Closed, ConfigError, Conflict, Forbidden, Invalid, NotFound, Overloaded
 from tms.fsck.verify import Verifier
 from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.base import Store
+from tms.store.hbase.store import HBaseStore
 from tms.store.leveldb import LevelDBStore
 
 # ruff: noqa: F811
@@ -28,8 +33,9 @@ from tms.store.leveldb import LevelDBStore
 class Work:
     """What goes on in a log, and what of it was acknowledged: by name, how many."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, tables: bool = True) -> None:
         self.bus = bus
+        self._tables = tables  # which a service does not have
         self.done: dict[str, int] = {}
         self.errors: list[BaseException] = []
         self._ended = threading.Event()
@@ -54,7 +60,8 @@ class Work:
         with self.bus.transaction() as tx:
             for topic in ("left", "right"):
                 tx.send(topic, b"%d" % number)
-            self.bus.table("sums").within(tx).put(b"last", b"%d" % number)
+            if self._tables:
+                self.bus.table("sums").within(tx).put(b"last", b"%d" % number)
 
     def _read(self, number: int) -> None:
         message = next(self._messages, None)
@@ -99,6 +106,10 @@ class Work:
                 thread.join()
         assert not self.errors
 
+    def end(self) -> None:
+        """Begin nothing more; what fails from now on is no error."""
+        self._ended.set()
+
     def reach(self, least: int) -> None:
         """Wait until so much was done of everything."""
         while min(self.done.get(name, 0) for name in self._loops) < least:
@@ -110,7 +121,7 @@ def values(bus: Bus, topic: str) -> list[int]:
     return [int(one.value or b"") for one in bus.consumer(topic, stop_at_end=True)]
 
 
-def check(bus: Bus, acknowledged: dict[str, int]) -> None:
+def check(bus: Bus, acknowledged: dict[str, int], tables: bool = True) -> None:
     """What was acknowledged is there, in its order, and what belongs together is together."""
     first, second = values(bus, "first"), values(bus, "second")
     assert first == list(range(len(first)))
@@ -119,8 +130,9 @@ def check(bus: Bus, acknowledged: dict[str, int]) -> None:
     left = values(bus, "left")
     assert left == values(bus, "right") == list(range(len(left)))
     assert acknowledged["together"] <= len(left)
-    last = bus.table("sums").get(b"last")
-    assert last == (b"%d" % (len(left) - 1) if left else None)
+    if tables:
+        last = bus.table("sums").get(b"last")
+        assert last == (b"%d" % (len(left) - 1) if left else None)
     with bus.consumer("first", group="readers", partitions=[0], stop_at_end=True) as consumer:
         rest = [int(one.value or b"") for one in consumer]
     assert acknowledged["read"] <= len(first) - len(rest)
@@ -192,6 +204,8 @@ def test_a_directory_in_use_is_not_backed_up_but_its_service_is(
         assert not (tmp_path / "copy").exists()
     assert run("backup", "--to", "copy").code == 0
     assert run("restore", "--from", "copy", "--dry-run").code == 0
+    assert run("restore", "--from", "copy", "--dry-run", TMS_DATA="").code == 0
+    assert run("restore", "--from", "copy", TMS_DATA="").code == 2
     refused = run("restore", "--from", "copy")
     assert (refused.code, "not empty" in refused.err) == (4, True)
     assert run("restore", "--from", "nowhere", "--data", "new").code == 3
@@ -248,12 +262,61 @@ def test_who_may_not_manage_the_service_gets_no_backup() -> None:
         access = served.service.engine.access
         for verb in ("operate", "observe", "consume"):
             access.add_grant("ann", verb, "*")
-        token = access.create_token("ann").token
-        transport = HttpTransport(url_of(served), token=token)
-        for ask in (transport.backups.begin, lambda: transport.backups.read("0" * 32, 0)):
+        access.add_grant("bob", "manage", "service")
+        ann, bob = (
+            HttpTransport(url_of(served), token=access.create_token(name).token)
+            for name in ("ann", "bob")
+        )
+        for ask in (ann.backups.begin, lambda: ann.backups.read("0" * 32, 0)):
             with pytest.raises(Forbidden):
                 ask()
-        access.add_grant("ann", "manage", "service")
         with pytest.raises(Conflict, match="memory"):
-            transport.backups.begin()
-        transport.close()
+            bob.backups.begin()
+        ann.close()
+        bob.close()
+
+
+def test_a_program_backs_up_what_it_has_open(tmp_path: Path) -> None:
+    with tms.open(tmp_path / "data") as bus:
+        bus.create_topic("t")
+        bus.publish_many("t", [b"%d" % number for number in range(1_000)])
+        first = bus.backup(tmp_path / "copy")
+        assert first.copied_files == first.files
+        assert first.copied_bytes == first.bytes > 1_000
+        bus.publish("t", b"1000")
+        again = bus.backup(str(tmp_path / "copy"))
+        assert (again.id != first.id, again.copied_files < again.files) == (True, True)
+        with pytest.raises(ConfigError, match="not a directory of backups"):
+            bus.backup(tmp_path)
+        for wrong in ("", None, 3):
+            with pytest.raises(Invalid, match="directory"):
+                bus.backup(wrong)  # type: ignore[arg-type]
+        images: Images = bus._transport.backups  # type: ignore[assignment]
+        assert images._images == {}
+    with pytest.raises(Closed):
+        bus.backup(tmp_path / "other")
+    assert restore(tmp_path / "copy", tmp_path / "new").id == again.id
+    with tms.open(tmp_path / "new") as bus:
+        assert values(bus, "t") == list(range(1_001))
+
+
+def test_a_program_backs_up_its_service_also_with_asyncio(tmp_path: Path) -> None:
+    async def back_up_there(url: str) -> tms.BackupInfo:
+        async with tms.aio.connect(url) as bus:
+            return await bus.backup(tmp_path / "copy")
+
+    with serving(LevelDBStore(tmp_path / "data", create=True)) as served:
+        with tms.connect(url_of(served)) as bus:
+            bus.create_topic("t")
+            bus.publish("t", b"0")
+        made = asyncio.run(back_up_there(url_of(served)))
+    assert restore(tmp_path / "copy", tmp_path / "new").id == made.id
+
+
+@pytest.mark.parametrize("kind", [HBaseStore, WorkerStore])
+def test_where_a_store_is_not_backed_up_so_it_says_how(kind: type[Store]) -> None:
+    store = kind.__new__(kind)  # what it refuses follows from its kind alone
+    with pytest.raises(Conflict) as refused:
+        store.image()
+    following = str(refused.value.details["next"])
+    assert "under Backup" in following or "tms backup --data" in following

@@ -1,5 +1,6 @@
 """A directory of backups: whatever happens while one is made, a whole one is there."""
 
+import contextlib
 import errno
 import io
 import os
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tms.backup import keeping
+from tms.backup import keeping, restoring
 from tms.backup.keeping import back_up, read_manifest, stream
-from tms.backup.manifest import MANIFEST, encode
+from tms.backup.manifest import MANIFEST, KeptFile, encode
 from tms.backup.restoring import restore, verify
 from tms.errors import (
     AlreadyRunning,
@@ -22,6 +23,7 @@ from tms.errors import (
     DataCorrupt,
     NotFound,
     StorageFull,
+    StorageUnavailable,
     TMSError,
     Unavailable,
 )
@@ -213,7 +215,10 @@ def test_a_restore_that_was_killed_is_no_data_directory_and_is_done_again(
     assert step > 15
 
 
-@pytest.mark.parametrize("step", range(8))
+SYNCS = 11  # of a backup of NEW
+
+
+@pytest.mark.parametrize("step", range(SYNCS))
 def test_a_full_disk_leaves_the_backup_from_before_and_no_half(
     step: int, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,8 +235,21 @@ def test_a_full_disk_leaves_the_backup_from_before_and_no_half(
         patched.setattr(os, "fsync", full)
         with pytest.raises(StorageFull, match="still whole"):
             back_up(Source(NEW), backup, "1.0")
-    if read_manifest(backup).parent == "":
+    if step < SYNCS - 1:
         assert files_in(backup) == before
+    else:  # the new manifest is there, and may not survive power loss: then the old one is
+        assert restored(backup, tmp_path / "data") == NEW
+        (backup / MANIFEST).write_bytes(before[MANIFEST])
+    assert restored(backup, tmp_path / "old") == OLD
+    back_up(Source(NEW), backup, "1.0")
+    assert restored(backup, tmp_path / "new") == NEW
+
+
+def test_a_backup_takes_so_many_syncs(backup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (seen.append(fd), fsync(fd)))
+    back_up(Source(NEW), backup, "1.0")
+    assert len(seen) == SYNCS
 
 
 def test_a_full_disk_leaves_no_half_restored(
@@ -246,6 +264,51 @@ def test_a_full_disk_leaves_no_half_restored(
             restore(backup, tmp_path / "data")
     assert not (tmp_path / "data").exists()
     assert restored(backup, tmp_path / "data") == OLD
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_restore_that_fails_at_any_step_leaves_nothing(
+    made: bool, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, fsync = tmp_path / "data", os.fsync
+    if made:
+        data.mkdir()
+    step = 0
+    while not (data / "FORMAT").exists():
+        left = step
+
+        def full(fd: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            fsync(fd)
+
+        with monkeypatch.context() as patched, contextlib.suppress(StorageFull):
+            patched.setattr(os, "fsync", full)
+            restore(backup, data)
+        assert files_in(data) in ({}, OLD)
+        assert data.exists() is made or (data / "FORMAT").exists()
+        step += 1
+    assert step > 8
+
+
+def test_two_restores_to_one_directory_at_a_time_are_refused(
+    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, copy, refusals = tmp_path / "data", restoring._copy, []
+
+    def meanwhile(backup: Path, file: KeptFile, target: Path | None) -> None:
+        with pytest.raises(AlreadyRunning, match="Another restore"):
+            restore(backup, data)
+        refusals.append(file)
+        copy(backup, file, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restoring, "_copy", meanwhile)
+        restore(backup, data)
+    assert len(refusals) == 4
+    assert files_in(data) == OLD
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -326,6 +389,43 @@ def test_a_manifest_that_names_other_places_is_refused(
     (backup / MANIFEST).write_bytes(encode(wrong))
     with pytest.raises(DataCorrupt, match="names files"):
         restore(backup, tmp_path / "data")
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "maps/a/../../x", "manifest.json"])
+@pytest.mark.parametrize("version", ["1", "../1"])
+def test_a_service_that_names_other_places_gets_nothing_written(
+    path: str, version: str, tmp_path: Path
+) -> None:
+    class Foreign(Source):
+        def files(self, id: str, after: int = 0, limit: int = 2) -> list[ImageFile]:
+            return [ImageFile(path, 1, version)]
+
+    with pytest.raises(DataCorrupt, match="no data directory has"):
+        back_up(Foreign({path: b"x"}), tmp_path / "new", "1.0")
+    with pytest.raises(DataCorrupt, match="no data directory has"):
+        stream(Foreign({path: b"x"}), io.BytesIO(), "1.0")
+    assert set(files_in(tmp_path)) == {"new/LOCK"}
+
+
+def test_a_service_that_names_fewer_files_than_it_has_gives_no_backup(tmp_path: Path) -> None:
+    class Fewer(Source):
+        def files(self, id: str, after: int = 0, limit: int = 2) -> list[ImageFile]:
+            return super().files(id, after)[:1] if after < 2 else []
+
+    with pytest.raises(StorageUnavailable, match="Of 4 files the image named 2"):
+        back_up(Fewer(OLD), tmp_path / "new", "1.0")
+
+
+def test_what_only_looks_like_an_interrupted_restore_is_left_alone(
+    backup: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("RESTORING", "letter.txt"):
+        (data / name).write_text("mine")
+    with pytest.raises(Conflict, match=r"letter\.txt"):
+        restore(backup, data)
+    assert set(files_in(data)) == {"RESTORING", "letter.txt"}
 
 
 def test_a_directory_that_has_something_else_is_left_alone(backup: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import tms
 from tests.cli.test_cli import Run, data, greetings, run  # noqa: F401
+from tms.client import transaction
 from tms.client.client import Bus
 
 # ruff: noqa: F811
@@ -199,3 +200,15 @@ def test_a_failed_export_leaves_the_file_as_it_was(
     assert run("export", "missing", "--to", str(file)).code == 3
     assert file.read_text() == "before"
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_file_that_one_transaction_does_not_take_is_refused_before_anything_is_published(
+    run: Run, data: Path, varied: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("export", "varied", "--to", str(tmp_path / "varied.ndjson"))
+    monkeypatch.setattr(transaction, "TRANSACTION_BYTES", 2_000)
+    ended = run("import", "copies", str(tmp_path / "varied.ndjson"))
+    assert ended.code == 1
+    assert "split the file" in ended.err
+    with tms.open(data) as bus:
+        assert content(bus, "copies") == []

@@ -37,6 +37,7 @@ PAIRS = [
 INTERNAL = {
     Bus: {
         "access",
+        "dead_letter_topic",
         "delivery",
         "member",
         "outage",

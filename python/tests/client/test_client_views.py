@@ -197,6 +197,24 @@ def test_a_function_that_fails_ends_the_view_and_its_use_says_so(bus: Bus) -> No
         soon(failed)
 
 
+def test_whatever_ends_a_view_its_use_says_so(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bus.view("settings") as view:
+
+        def broken(left_s: float) -> None:
+            raise KeyError("ours")
+
+        monkeypatch.setattr(view, "_next", broken)
+        put(bus, a="1")  # wakes it
+
+        def failed() -> bool:
+            try:
+                return len(view) > 99
+            except ViewFailed as error:
+                return isinstance(error.__cause__, KeyError)
+
+        soon(failed)
+
+
 def test_a_topic_that_is_deleted_is_told(bus: Bus) -> None:
     view = bus.view("settings")
     bus.delete_topic("settings")

@@ -1,12 +1,13 @@
 """Values of types: what is written is read again, and what does not fit says so."""
 
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import tms
 from tms.errors import Invalid
@@ -86,18 +87,40 @@ def test_what_is_cut_or_has_more_names_its_message(
     bus: tms.Bus, serializer: Serializer[Any], value: object
 ) -> None:
     data = serializer.encode(value)
-    for wrong in (data[:-1], data + b"!", b"", b"\xff\xff\xff"):
+    for wrong in (data[:-1], data + b"!", b"", b"\xff\xff\xff", b"[" * 100_000):
         bus.publish(TOPIC, wrong)
     for message in bus.consumer(TOPIC, stop_at_end=True):
         with pytest.raises(Invalid, match=str(message.id)) as raised:
             message.decode(serializer)
-        assert raised.value.details == {"field": "value"}
+        assert raised.value.details == {"field": "value", "id": str(message.id), "topic": TOPIC}
+        assert f"{message.id} of {TOPIC} cannot be read by {serializer!r}" in raised.value.message
 
 
 @pytest.mark.parametrize("serializer", [one for one, _ in CASES], ids=NAMES)
 def test_what_cannot_be_written_is_refused(serializer: Serializer[Any]) -> None:
     with pytest.raises(Invalid, match="cannot be written as"):
         serializer.encode({"total": object()})
+
+
+@pytest.mark.parametrize("serializer", [one for one, _ in CASES if one is not CASES[3][0]])
+@pytest.mark.parametrize(
+    "wrong", [{"total": 1}, {"customer": 1, "total": 1}, b"x", None, Struct("ann", "12")], ids=repr
+)
+def test_nothing_is_written_that_cannot_be_read(serializer: Serializer[Any], wrong: object) -> None:
+    with pytest.raises(Invalid, match="cannot be written as"):
+        serializer.encode(wrong)
+
+
+def test_a_model_of_another_kind_is_refused_and_aliases_are_read_again() -> None:
+    class Aliased(BaseModel):
+        customer_name: str = Field(alias="customerName")
+
+    aliased = Pydantic(Aliased)
+    with pytest.raises(Invalid, match="A Validated cannot be written as Aliased"):
+        aliased.encode(Validated(customer="ann", total=12))  # type: ignore[arg-type]
+    data = aliased.encode(Aliased(customerName="ann"))
+    assert data == b'{"customerName":"ann"}'
+    assert aliased.decode(data).customer_name == "ann"
 
 
 def test_a_tombstone_is_not_decoded(bus: tms.Bus) -> None:
@@ -110,7 +133,10 @@ def test_a_tombstone_is_not_decoded(bus: tms.Bus) -> None:
 def test_messages_of_queues_and_delayed_ones_are_decoded_alike(bus: tms.Bus) -> None:
     orders = Json(Struct)
     bus.publish(TOPIC, orders.encode(Struct("ann", 12)))
-    [delivered] = bus.queue(TOPIC, group="g", lease_s=60).receive()
+    queue = bus.queue(TOPIC, group="g", lease_s=60)
+    [delivered] = queue.receive()
+    [seen] = queue.peek()
+    assert seen.decode(orders) == delivered.decode(orders)
     bus.publish_later(TOPIC, orders.encode(Struct("bob", 7)), delay="1h")
     [waiting] = bus.delayed_messages(TOPIC)
     assert (delivered.decode(orders).total, waiting.decode(orders).total) == (12, 7)
@@ -119,6 +145,15 @@ def test_messages_of_queues_and_delayed_ones_are_decoded_alike(bus: tms.Bus) -> 
 def test_avro_reads_what_an_older_schema_has_written() -> None:
     data = Avro(SCHEMA).encode(PLAIN)
     assert Avro(NEWER, writer=SCHEMA).decode(data) == {"total": 12, "currency": "EUR"}
+
+
+@pytest.mark.parametrize(("serializer", "value"), CASES, ids=NAMES)
+def test_a_serializer_can_be_sent_to_another_process(
+    serializer: Serializer[Any], value: object
+) -> None:
+    there: Serializer[Any] = pickle.loads(pickle.dumps(serializer))
+    assert repr(there) == repr(serializer)
+    assert there.decode(serializer.encode(value)) == value
 
 
 def test_a_schema_that_is_none_is_refused() -> None:

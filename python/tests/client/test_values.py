@@ -64,7 +64,7 @@ def test_a_value_is_read_as_an_object_of_a_type(bus: tms.Bus, kind: Any, read: o
     assert published(bus, b'{"total": 1}').json(kind) == read
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"one", b"\xff", b'"\xff"', b"1 2"])
+@pytest.mark.parametrize("value", [b"", b"{", b"one", b"\xff", b'"\xff"', b"1 2", b"[" * 100_000])
 def test_what_is_not_json_says_which_message_it_is(bus: tms.Bus, value: bytes) -> None:
     message = published(bus, value)
     with pytest.raises(BadJson, match=str(message.id)):

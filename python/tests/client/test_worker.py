@@ -179,7 +179,9 @@ def test_who_stops_finishes_what_is_begun_and_gives_back_the_rest(
     assert info.backlog + info.ready == len(BEFORE) - len(seen) == 10
 
 
-def test_a_handler_that_does_not_finish_is_not_waited_for(kind: Kind, service: Restarted) -> None:
+def test_a_handler_that_does_not_finish_is_not_waited_for(
+    kind: Kind, service: Restarted, caplog: pytest.LogCaptureFixture
+) -> None:
     service.publish([b"stuck"])
     begun, done = threading.Event(), threading.Event()
 
@@ -190,6 +192,7 @@ def test_a_handler_that_does_not_finish_is_not_waited_for(kind: Kind, service: R
     working = in_thread(lambda: kind.work(handle, drain_s=0))
     assert begun.wait(WAIT_S)
     kind.stop()
+    until(lambda: "worker_not_drained" in caplog.text)
     if kind.asynchronous:  # the loop ends when its threads have
         done.set()
     working.result(WAIT_S)

@@ -469,6 +469,25 @@ class GroupContract:
 
     # How a group stands
 
+    def test_groups_of_all_topics_are_listed_by_topic_and_name(self, bus: Bus) -> None:
+        assert list(bus.list_groups()) == []
+        publish(bus, 0, 8)
+        for topic in ("other", "far:in"):
+            bus.create_topic(topic, durability="written")
+        for topic, group in (("in", "ü b"), ("in", "g"), ("other", "g"), ("far:in", "g")):
+            bus.set_positions(topic, {0: "offset:0"}, group=group)
+        bus.set_positions("in", {1: "latest"}, group="g")
+        listed = [(one.topic, one.group, one.members, one.lag) for one in bus.list_groups()]
+        assert listed == [("in", "g", 0, 6), ("in", "ü b", 0, 8), ("other", "g", 0, 0)]
+        assert [(one.topic, one.lag_ms) for one in bus.list_groups("far")] == [("far:in", 0)]
+        sizes = {one.topic: (one.partitions, one.messages) for one in bus.topic_sizes()}
+        assert sizes["in"] == (4, 8) and sizes["other"] == (1, 0)
+        (load,) = bus.instances()
+        assert load.answers and load.ready and load.messages_in >= 8
+        for call in (bus.list_groups, bus.list_queues, bus.topic_sizes):
+            with pytest.raises(Invalid):
+                list(call("no namespace"))
+
     def test_a_group_shows_members_owners_positions_and_lag(self, bus: Bus) -> None:
         assert bus.groups("in") == []
         with pytest.raises(GroupNotFound):

@@ -113,6 +113,19 @@ class QueueContract:
             with pytest.raises(QueueNotFound):
                 call()
 
+    def test_queues_of_all_topics_are_listed_with_what_waits(self, bus: Bus) -> None:
+        assert list(bus.list_queues()) == []
+        prepared(bus)
+        bus.create_topic("a", durability="written")
+        bus.queue("a", group="a b:ü")
+        bus.publish_many("a", [b"1", b"2", b"3"])
+        assert len(list(bus.queue("a", group="a b:ü").receive(2))) == 2
+        listed = list(bus.list_queues())
+        assert [(one.topic, one.group) for one in listed] == [("a", "a b:ü"), ("jobs", "workers")]
+        assert [(one.waiting, one.leased, one.dead) for one in listed] == [(1, 2, 0), (0, 0, 0)]
+        assert listed[0].oldest_ms is not None and 0 <= listed[0].oldest_ms < 60_000
+        assert listed[1].oldest_ms == 0
+
     def test_what_is_not_there_or_not_allowed_is_an_error(self, bus: Bus) -> None:
         with pytest.raises(TopicNotFound):
             bus.queue("nowhere", group="workers")

@@ -206,12 +206,18 @@ def test_a_group_shows_who_has_what_how_long_each_may_be_silent_and_where_it_sta
     assert caught.value.details == {"group": "h", "topic": "a"}
 
 
-def test_metrics_show_groups_as_long_as_their_partitions_fit(world: World) -> None:
+def test_metrics_look_at_groups_as_long_as_their_partitions_fit(world: World) -> None:
     for group in ("g", "h", "i"):
         world.poll("a", group=group)
-    assert [one.group for one in world.engine.groups.all(11)] == ["g", "h"]
-    assert [one.group for one in world.engine.groups.all(12)] == ["g", "h", "i"]
-    assert [[one.member for one in info.members] for info in world.engine.groups.all(4)] == [["a"]]
+    here = world.engine.groups.lags_here
+    assert [([one.group for one in here(n)[0]], here(n)[1]) for n in (3, 11, 12)] == [
+        ([], 3),
+        (["g", "h"], 1),
+        (["g", "h", "i"], 0),
+    ]
+    assert [one.members for one in here(12)[0]] == [1, 1, 1]
+    world.clock.pass_ms(10_001)
+    assert [one.members for one in here(12)[0]] == [0, 0, 0]
 
 
 # Restarts and failures
@@ -385,10 +391,9 @@ def test_the_lag_counts_what_is_before_a_group_and_how_old_it_is(world: World) -
     world.engine.append(A, [NewBlock(0, encode([b"x"]))])
     world.clock.pass_ms(700)
     assert lags()[0] == (1, 700)
-    assert [one.summary().lag for one in world.engine.groups.all(4)] == [1]
-    assert world.engine.groups.all(3) == []
+    assert [one.summary().lag for one in world.engine.groups.lags_here(4)[0]] == [1]
     world.engine.delete_topic(A)
-    assert world.engine.groups.all(100) == []
+    assert world.engine.groups.lags_here(100) == ([], 0)
 
 
 def test_what_was_rolled_back_is_no_lag(world: World) -> None:

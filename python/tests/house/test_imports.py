@@ -57,10 +57,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compaction": _VALUES | _TOLD | {"options", "store/base", "topics", "log"},
     "tables": _VALUES | {"store/base", "transactions"},
     "shards": _VALUES | {"log", "topics", "transactions", "groups", "queues", "delayed"},
+    "glance": _VALUES | {"topics", "groups", "queues"},
     "engine": _VALUES
     | _TOLD
     | {"forks", "options", "store/base", "log", "topics", "access", "cluster", "shards", "backup"}
-    | {"transactions", "compaction", "tables"},
+    | {"transactions", "compaction", "tables", "glance"},
     "server": _VALUES
     | _TOLD
     | {"access", "tls", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
@@ -103,6 +104,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/main.py": {"compat", "client"},  # listens for them; asks other instances
     "server/config.py": {"compat"},  # has their settings
     "server/workers.py": {"store"},  # is one of several processes
+    "client/backups.py": {"backup", "compaction"},  # makes them, and their throttle
     "cli/serve.py": {"server"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
     "cli/backup.py": {"store", "compaction"},  # opens a directory without an engine; its throttle

@@ -27,8 +27,8 @@ def test_an_unknown_option_of_open_names_the_nearest_and_all(
     assert caught.value.details["field"] == "cache_byte"
     assert caught.value.message == (
         "tms.open has no option 'cache_byte'. Did you mean cache_bytes? It takes block_bytes, "
-        "cache_bytes, cleaner_interval_s, compaction, create, in_flight_bytes, log, owner, "
-        "take_over, threads, timeout_s, topics, transaction_lifetime_ms."
+        "cache_bytes, cleaner_interval_s, compaction, create, in_flight_bytes, log, outage_s, "
+        "owner, take_over, threads, timeout_s, topics, transaction_lifetime_ms."
     )
     assert not (tmp_path / "data").exists()
 
@@ -51,13 +51,13 @@ def test_an_unknown_option_of_connect_names_the_nearest_and_all(connect: Open) -
         connect("http://localhost:7070", timeout=5)
     assert caught.value.message == (
         f"{connect.__module__}.connect has no option 'timeout'. Did you mean timeout_s? It takes "
-        "ca, cert, timeout_s, token, url."
+        "ca, cert, outage_s, timeout_s, token, url."
     )
 
 
 def test_what_is_like_no_option_gets_the_list_alone() -> None:
     with pytest.raises(
-        Invalid, match=r"no option 'zzz'\. It takes ca, cert, timeout_s, token, url\.$"
+        Invalid, match=r"no option 'zzz'\. It takes ca, cert, outage_s, timeout_s, token, url\.$"
     ):
         tms.connect("http://localhost:7070", zzz=5)  # type: ignore[call-arg]
 

@@ -113,7 +113,7 @@ def test_a_publish_that_could_not_be_answered_stores_nothing(served: Served) -> 
 def test_a_small_answer_is_compressed_only_where_it_must_be(served: Served) -> None:
     with served.connect() as client:
         small = client.request("GET", routes.LIVEZ, Accept_Encoding="gzip")
-        assert "content-encoding" not in small.headers and small.json["ready"]
+        assert "content-encoding" not in small.headers and small.json["alive"]
         assert small.headers["vary"] == "accept-encoding"
         must = client.request("GET", routes.LIVEZ, Accept_Encoding="gzip, identity;q=0")
         assert must.headers["content-encoding"] == "gzip" and plain(must) == small.body

@@ -194,7 +194,8 @@ def test_draining_answers_what_was_received_and_shows_in_readyz(tmp_path: Path) 
             assert answer.status == routes.NOT_READY
             assert "draining" in answer.json["reasons"][0]
             assert late.is_closed()
-        for method, path in (("POST", f"{TOPIC}/messages"), ("GET", TOPIC)):
+        refused = ("POST", f"{TOPIC}/messages"), ("GET", TOPIC), ("POST", "/v2/backups")
+        for method, path in (*refused, ("GET", f"/v2/backups/{'0' * 32}/files")):
             with Client(address) as late:
                 answer = late.request(method, path, BLOCK, media=routes.BLOCKS)
                 assert answer.problem == "unavailable"

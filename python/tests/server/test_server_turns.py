@@ -7,16 +7,18 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from tests.http_kit import Answer, Served, request, serving
 from tms import block
-from tms.api import bodies, routes
+from tms.api import bodies, cloud_events, routes
 from tms.block import Compression, checking_bytes
 from tms.engine import Engine
 from tms.model.message import NOTHING, NewBlock
 from tms.model.preconditions import expected_text
+from tms.server import new_messages, operations
 from tms.server.fetch import FILTERING_MAX
 from tms.server.service import QUICK_BLOCKS_MAX, QUICK_BYTES_MAX, are_quick
 from tms.topics import publishing
@@ -138,29 +140,41 @@ def test_a_small_publish_is_checked_by_the_event_loop_itself(
     assert crowding.threads == {LOOP}
 
 
+MESSAGES = {"messages": [{"value": "x" * 40_000}]}
+EVENT = {"specversion": "1.0", "id": "1", "source": "/a", "type": "t", "data": "x" * 40_000}
+
+
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "media", "body", "module"),
     [
-        (f"{TOPIC}/messages", {"messages": [{"value": "x" * 40_000}]}),
-        (f"{TOPIC}/delayed?delay_s=3600", {"messages": [{"value": "x" * 40_000}]}),
-        (f"{TOPIC}/queues/q/ack", {"tokens": [f"0.{n:x}.1.1" for n in range(4_000)]}),
+        ("messages", routes.JSON, MESSAGES, new_messages),
+        ("messages", routes.CLOUD_EVENT, EVENT, cloud_events),
+        ("messages", routes.CLOUD_EVENTS, [EVENT], cloud_events),
+        ("delayed?delay_s=3600", routes.JSON, MESSAGES, new_messages),
+        ("delayed?delay_s=3600", routes.CLOUD_EVENTS, [EVENT], cloud_events),
+        (
+            "queues/q/ack",
+            routes.JSON,
+            {"tokens": [f"0.{n:x}.1.1" for n in range(4_000)]},
+            operations,
+        ),
     ],
-    ids=["publish", "delayed", "ack"],
+    ids=["publish", "event", "events", "delayed", "delayed events", "ack"],
 )
 def test_large_json_is_read_one_request_at_a_time(
-    path: str, body: object, served: Served, monkeypatch: pytest.MonkeyPatch
+    path: str,
+    media: str,
+    body: object,
+    module: Any,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with served.connect() as client:
         assert client.request("PUT", f"{TOPIC}/queues/q", b"{}").status == 201
-    room = {
-        "messages": "publish",
-        "delayed": "delayed",
-        "queues": "operations",
-    }[path.removeprefix(TOPIC + "/").partition("/")[0].partition("?")[0]]
     crowding = Crowding()
-    module = __import__(f"tms.server.{room}", fromlist=["decode_strict"])
     monkeypatch.setattr(module, "decode_strict", crowding.around(module.decode_strict))
-    answers = at_once(served, request("POST", path, json.dumps(body).encode()))
+    sent = request("POST", f"{TOPIC}/{path}", json.dumps(body).encode(), media=media)
+    answers = at_once(served, sent)
     assert {answer.status for answer in answers} == {200}
     assert crowding.most == 1 and LOOP not in crowding.threads
 

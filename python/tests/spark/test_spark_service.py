@@ -2,12 +2,18 @@
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+import tms
+from tests.client.test_surviving import BEFORE, Restarted, away
 from tests.clocks import ManualClock
+from tests.gate_kit import WAIT_S, in_thread
+from tests.log_kit import until
 from tests.proxy import Fault, Proxy
 from tests.spark_topics_kit import Topics, consumed, in_order, world
 from tms.api.operations import OPERATIONS
@@ -15,13 +21,14 @@ from tms.block import encode, place, read_header
 from tms.client.http.channel import HttpChannel
 from tms.client.http.exchange import Calls
 from tms.client.transport import FetchRequest
-from tms.errors import OffsetOutOfRange, TopicNotFound, Unavailable
+from tms.errors import Closed, Invalid, OffsetOutOfRange, TopicNotFound, Unavailable
 from tms.model.message import StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.spark.rows import WantedColumns, batches
 from tms.spark.source.from_service import FETCH_BYTES, FIRST_FETCH_BYTES, ServiceReader
 from tms.spark.source.losses import LossRule
+from tms.spark.source.options import read_options
 from tms.spark.source.reading import SplitBlocks
 from tms.spark.source.topics import Split
 
@@ -277,3 +284,63 @@ def test_an_end_that_is_not_there_is_a_loss(caplog: pytest.LogCaptureFixture) ->
         _read(Kept(0, 20), 0, 40)
     assert _read(Kept(0, 20), 0, 40, fails=False) == [0, 5, 10, 15]
     assert "start=20 stop=40 offsets=20" in caplog.records[-1].getMessage()
+
+
+# --- outages --------------------------------------------------------------------------------------
+
+
+def test_a_stream_waits_for_a_service_that_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Restarted(tmp_path / "data") as service:
+        with tms.connect(service.url) as bus:
+            bus.create_topic("t")
+        service.publish(BEFORE)
+        reader = ServiceReader(service.url, timeout_s=0.3, outage_s=inf)
+        (split,) = reader.splits("t", {0: (0, 20)}, 1)
+        service.stop()
+        ends = in_thread(lambda: reader.offsets("t", Position.latest()))
+        read = in_thread(lambda: rows(pickle.loads(pickle.dumps(reader)), [split]))
+        until(lambda: away(caplog) and not ends.done() and not read.done())
+        service.start()
+        assert ends.result(WAIT_S) == {0: 20}
+        assert [row["value"] for row in read.result(WAIT_S)] == BEFORE
+        service.stop()
+        bounded = ServiceReader(service.url, timeout_s=0.2, outage_s=0.5)
+        with pytest.raises(Unavailable, match="Nothing listens"):
+            bounded.generation("t")
+        stopped = in_thread(lambda: reader.generation("t"))
+        until(lambda: away(caplog))
+        reader.close()  # the query is stopped
+        with pytest.raises((Unavailable, Closed)):
+            stopped.result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "outage_s"),
+    [
+        ({}, True, inf),
+        ({}, False, 30.0),
+        ({"tms.outage": "10 min"}, True, 600.0),
+        ({"tms.outage": "forever"}, False, inf),
+        ({"tms.outage": "0"}, True, 0.0),
+    ],
+)
+def test_an_option_says_how_long_a_service_may_be_away(
+    given: dict[str, str], streaming: bool, outage_s: float
+) -> None:
+    options = {"subscribe": "t", "tms.url": "http://localhost:7070", **given}
+    assert read_options(options, streaming).place.outage_s == outage_s
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tms.url": "http://localhost:7070", "tms.outage": "a while"},
+        {"source": "hbase", "tms.store": "hbase://localhost:9090", "tms.outage": "1h"},
+    ],
+)
+def test_an_outage_that_makes_no_sense_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(Invalid) as refused:
+        read_options({"subscribe": "t", **options}, True)
+    assert refused.value.details["field"] == "tms.outage"

@@ -66,6 +66,13 @@ def test_time_stands_still_until_it_is_moved(
     assert times == [began, began + timedelta(seconds=90)]
 
 
+def test_no_millisecond_is_lost(tms_clock: MovableClock) -> None:
+    began_ms = tms_clock.now_ms()
+    for passed_ms in range(1, 2_000):
+        tms_clock.advance(passed_ms / 1_000)
+    assert tms_clock.now_ms() - began_ms == sum(range(1, 2_000))
+
+
 def test_retention_ends_as_the_clock_is_moved(
     tms_clock: MovableClock, tms_topic: TopicUnderTest
 ) -> None:

@@ -394,8 +394,21 @@ class RootBody(msgspec.Struct):
     links: dict[str, str]
 
 
+class LivenessBody(msgspec.Struct):
+    """GET /livez."""
+
+    alive: bool
+
+
+class StartedBody(msgspec.Struct):
+    """GET /startupz. `reasons` say what the service waits for."""
+
+    started: bool
+    reasons: list[str]
+
+
 class ReadinessBody(msgspec.Struct):
-    """GET /readyz and /livez. `reasons` say why the service is not ready; `warnings` name faults of
+    """GET /readyz. `reasons` say why the service is not ready; `warnings` name faults of
     a service that is ready."""
 
     ready: bool

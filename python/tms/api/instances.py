@@ -18,15 +18,16 @@ from tms.api.operation import (
     post,
     put,
 )
-from tms.api.parameters import LARGE_BYTES, PARTITION, Shown, number_in
+from tms.api.parameters import LARGE_BYTES, PARTITION, Namespace, Shown, number_in
 from tms.errors import Conflict
 from tms.model.access import Access
 from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
 from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
+from tms.model.lag import InstanceLoad, Lag, LagPlace, TopicSize
 from tms.model.message import Appended, NewBlock, Readable, Staged
 from tms.model.position import LATEST, Position
-from tms.model.queue import QueueInfo
+from tms.model.queue import QueueInfo, QueueSummary
 from tms.model.snapshot import Fate, Isolation
 from tms.model.spelling import spelled
 from tms.model.topic import PARTITIONS_MAX, Durability, PartitionInfo, TopicName
@@ -75,6 +76,16 @@ def _fates(body: FatesBody) -> dict[int, Fate]:
 
 
 FATES: Codec[Mapping[int, Fate]] = Codec(FatesBody, _fates, _fates_body)
+
+
+PLACES: Codec[list[LagPlace]] = Codec(
+    list[tuple[str, int, str]],
+    lambda sent: [LagPlace(TopicName.parse(t), p, Position.parse(at)) for t, p, at in sent],
+    lambda places: [(str(t), p, str(at)) for t, p, at in places],
+)
+NAMES: Codec[list[TopicName]] = Codec(
+    list[str], lambda sent: [*map(TopicName.parse, sent)], lambda names: [*map(str, names)]
+)
 
 
 class ClusterApi(Protocol):
@@ -339,6 +350,39 @@ class PeersApi(Protocol):
         self, topic: TopicName, shards: list[int]
     ) -> Annotated[list[GroupSummary], named("GroupsOf", "Groups.", "groups", list[GroupSummary])]:
         """The groups of a topic in some shards."""
+        raise DeclaredOnly
+
+    @post("cluster/queues", Resource.INSTANCE, Access.OPERATE)
+    def queues_of(
+        self, namespace: Namespace, shards: list[int], after: str | None, limit: int
+    ) -> Annotated[list[QueueSummary], named("QueuesIn", "Queues.", "queues", list[QueueSummary])]:
+        """A page of the queues of a namespace in some shards."""
+        raise DeclaredOnly
+
+    @post("cluster/groups", Resource.INSTANCE, Access.OPERATE)
+    def groups_of(
+        self, namespace: Namespace, shards: list[int], after: str | None, limit: int
+    ) -> Annotated[list[GroupSummary], named("GroupsIn", "Groups.", "groups", list[GroupSummary])]:
+        """A page of the groups of a namespace in some shards."""
+        raise DeclaredOnly
+
+    @post("cluster/lags", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
+    def lags(
+        self, places: Annotated[list[LagPlace], PLACES]
+    ) -> Annotated[list[Lag | None], named("Lags", "Lags.", "lags", list[Lag | None])]:
+        """How far somebody is behind who stands at places in partitions of this instance."""
+        raise DeclaredOnly
+
+    @post("cluster/sizes", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
+    def sizes(
+        self, names: Annotated[list[TopicName], NAMES]
+    ) -> Annotated[list[TopicSize], named("Sizes", "Sizes.", "sizes", list[TopicSize])]:
+        """What the partitions of topics hold that this instance owns."""
+        raise DeclaredOnly
+
+    @get("cluster/load", Resource.INSTANCE, Access.OBSERVE)
+    def load(self) -> InstanceLoad:
+        """What this instance did since it was started, and does."""
         raise DeclaredOnly
 
     @get("cluster/own-events", Resource.INSTANCE, Access.OBSERVE)

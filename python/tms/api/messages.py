@@ -1,6 +1,7 @@
 """Messages outside of blocks: JSON in, JSON and Arrow out.
 
-    pack        the messages of a JSON publish → one block for each partition
+    as_new      a message of a JSON publish → its bytes
+    pack        messages that are published → one block for each partition
     placed      what the engine said of those blocks → the place of each message
     unpacked    the blocks of a fetch → the messages that were asked for
     as_json, as_arrow     those messages as a body
@@ -38,6 +39,15 @@ _LARGE_BYTES = 64 << 10
 _ESCAPED = bytes(set(range(32)) - set(b"\b\t\n\f\r"))  # six characters each in JSON
 
 
+class NewMessage(NamedTuple):
+    """A message that is published, and its partition if it names one."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Mapping[str, bytes] | None
+    partition: float | None
+
+
 class PackedRequest(NamedTuple):
     """Blocks to append, and for each message of the request its block and its place therein."""
 
@@ -53,19 +63,17 @@ class _Batch(NamedTuple):
 
 
 def pack(
-    messages: Sequence[MessageIn],
+    messages: Sequence[MessageIn | NewMessage],
     partitions: int,
     spread: int,
     message_bytes_max: int,
     producer_id: int = 0,
 ) -> PackedRequest:
-    """The blocks of a JSON publish; messages with neither key nor partition go to `spread`. With a
+    """The blocks of a publish; messages with neither key nor partition go to `spread`. With a
     producer id each is its first block.
 
     Raises `Invalid`, `TooLarge`, `BadEncoding` or `PartitionNotFound`.
     """
-    if not messages:
-        raise Invalid("`messages` is empty; publish at least one message.")
     if len(messages) > block.MESSAGES_MAX:
         raise TooLarge(
             f"One request carries at most {block.MESSAGES_MAX} messages, not {len(messages)}."
@@ -74,17 +82,18 @@ def pack(
     places: list[tuple[int, int]] = []
     for index, message in enumerate(messages):
         try:
-            value, key, headers = _unpacked(message, message_bytes_max)
-            partition = _partition(message, key, partitions, spread)
+            new = as_new(message) if isinstance(message, MessageIn) else message
+            _check(new, message_bytes_max)
+            partition = _partition(new, partitions, spread)
         except TMSError as error:
             error.details["index"] = index
             raise
         batch = batches.setdefault(partition, _Batch([], [], [], []))
         places.append((partition, len(batch.values)))
         batch.indexes.append(index)
-        batch.values.append(value)
-        batch.keys.append(key)
-        batch.headers.append(headers)
+        batch.values.append(new.value)
+        batch.keys.append(new.key)
+        batch.headers.append(new.headers)
     order = {partition: number for number, partition in enumerate(batches)}
     blocks = [NewBlock(at, _encode(batch, producer_id)) for at, batch in batches.items()]
     return PackedRequest(blocks, [(order[partition], at) for partition, at in places])
@@ -99,15 +108,10 @@ def _encode(batch: _Batch, producer_id: int) -> bytearray:
         raise
 
 
-def _unpacked(
-    message: MessageIn, message_bytes_max: int
-) -> tuple[bytes | None, bytes | None, dict[str, bytes] | None]:
+def as_new(message: MessageIn) -> NewMessage:
+    """A message of a JSON publish. Raises `Invalid`, `BadEncoding`."""
     if (message.value is UNSET) == (message.json is UNSET):
         raise Invalid("A message has either `value` (a string or null) or `json` (any JSON value).")
-    if message.headers and len(message.headers) > block.HEADERS_MAX:
-        raise Invalid(
-            f"A message has at most {block.HEADERS_MAX} headers, this one {len(message.headers)}."
-        )
     raw = base64 if message.encoding == "base64" else str.encode
     if isinstance(message.json, msgspec.Raw):
         value: bytes | None = bytes(message.json)
@@ -117,6 +121,16 @@ def _unpacked(
     headers = (
         {name: raw(cell) for name, cell in message.headers.items()} if message.headers else None
     )
+    return NewMessage(value, key, headers, message.partition)
+
+
+def _check(message: NewMessage, message_bytes_max: int) -> None:
+    """Raises `Invalid`, `TooLarge`."""
+    value, key, headers, _ = message
+    if headers and len(headers) > block.HEADERS_MAX:
+        raise Invalid(
+            f"A message has at most {block.HEADERS_MAX} headers, this one {len(headers)}."
+        )
     size = len(value or b"") + len(key or b"")
     for name, cell in headers.items() if headers else ():
         if len(cell) > block.HEADER_VALUE_BYTES_MAX:
@@ -129,7 +143,6 @@ def _unpacked(
         raise TooLarge(
             f"A message of this topic has at most {message_bytes_max} bytes, this one has {size}."
         )
-    return value, key, headers
 
 
 def base64(text: str) -> bytes:
@@ -141,9 +154,9 @@ def base64(text: str) -> bytes:
         ) from exc
 
 
-def _partition(message: MessageIn, key: bytes | None, partitions: int, spread: int) -> int:
+def _partition(message: NewMessage, partitions: int, spread: int) -> int:
     if message.partition is None:
-        return spread if key is None else partition_for_key(key, partitions)
+        return spread if message.key is None else partition_for_key(message.key, partitions)
     partition = int(message.partition)
     if partition != message.partition:
         raise Invalid(f"A partition is a whole number, got {message.partition}.", field="partition")

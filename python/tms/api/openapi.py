@@ -60,7 +60,7 @@ _TEMPLATE = "#/components/schemas/{name}"
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "JSON with the same key and body is stored once.",
+    "description": "JSON or CloudEvents with the same key and body are stored once.",
     "schema": {
         "type": "string",
         "pattern": f"^[!-~]([ -~]{{0,{KEY_CHARS_MAX - 2}}}[!-~])?$",

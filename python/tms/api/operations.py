@@ -12,6 +12,8 @@ from msgspec import Meta
 from tms.api import bodies, commits, delayed, erasing, routes
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
+from tms.api.cloud_events import CloudEvent, CloudEvents
+from tms.api.glance import GlanceApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.operation import (
     Caller,
@@ -75,6 +77,13 @@ from tms.model.transaction import (
     PositionChange,
     TransactionInfo,
 )
+
+_NEW_MESSAGES = {
+    routes.JSON: bodies.PublishBody,
+    routes.BLOCKS: bytes,
+    routes.CLOUD_EVENT: CloudEvent,
+    routes.CLOUD_EVENTS: CloudEvents,
+}
 
 # --- topics and messages --------------------------------------------------------------------------
 
@@ -191,7 +200,7 @@ class TopicsApi(Protocol):
         form=Form(
             query=PublishQuery,
             query_shape=PUBLISH_SHAPE,
-            body={routes.JSON: bodies.PublishBody, routes.BLOCKS: bytes},
+            body=_NEW_MESSAGES,
             answer={routes.JSON: (bodies.PublishedBody, bodies.AppendedBody)},
             idempotency_key=True,
         ),
@@ -203,8 +212,8 @@ class TopicsApi(Protocol):
         durability: Durability | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Appended]:
-        """Store messages: all of them, or none. JSON is answered with places, blocks with
-        ranges."""
+        """Store messages: all of them, or none. JSON and CloudEvents are answered with places,
+        blocks with ranges."""
         raise DeclaredOnly
 
     @get(
@@ -219,6 +228,9 @@ class TopicsApi(Protocol):
                 routes.JSON: bodies.FetchedBody,
                 routes.BLOCKS: bytes,
                 routes.ARROW_STREAM: bytes,
+                routes.CLOUD_EVENTS: CloudEvents,
+                routes.NDJSON: bytes,
+                routes.EVENTS: bytes,
             },
             answer_headers={
                 routes.NEXT_HEADER: "`start` of the next fetch.",
@@ -412,7 +424,7 @@ class DelayedApi(Protocol):
         form=Form(
             query=DelayQuery,
             query_shape=DELAY_SHAPE,
-            body={routes.JSON: bodies.PublishBody, routes.BLOCKS: bytes},
+            body=_NEW_MESSAGES,
             answer={routes.JSON: (delayed.DelayedBody, delayed.DeferredBody)},
             idempotency_key=True,
         ),
@@ -447,6 +459,7 @@ APIS: dict[str, type] = {
     "groups": GroupsApi,
     "transactions": TransactionsApi,
     "delayed": DelayedApi,
+    "glance": GlanceApi,
     "service": ServiceApi,
     "access": AccessApi,
     "backups": BackupsApi,

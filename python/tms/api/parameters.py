@@ -188,6 +188,13 @@ class FetchQuery(Struct):
         ]
         | None
     ) = None
+    follow: Annotated[
+        bool,
+        Meta(
+            description="Whether the answer goes on with what is appended, as it is appended; "
+            "`wait_s` is then how often it says that nothing came."
+        ),
+    ] = False
 
 
 class StageQuery(Struct):

@@ -19,13 +19,18 @@ from tms.errors import ErrorKind, TMSError, TooLarge, from_code
 ROOT = "/v2"
 PREFIX = f"{ROOT}/namespaces"
 NEW_TRANSACTION = "new"  # in place of an id: the transaction begins with its commit
-LIVEZ, READYZ, METRICS, OPENAPI = "/livez", "/readyz", "/metrics", "/openapi.json"
+LIVEZ, STARTUPZ, READYZ = "/livez", "/startupz", "/readyz"
+METRICS, OPENAPI = "/metrics", "/openapi.json"
 
 JSON = "application/json"
 BLOCKS = "application/vnd.tms.blocks"
 COMMIT = "application/vnd.tms.commit"
+CLOUD_EVENT = "application/cloudevents+json"
+CLOUD_EVENTS = "application/cloudevents-batch+json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 BYTES = "application/octet-stream"
+NDJSON = "application/x-ndjson"
+EVENTS = "text/event-stream"
 PROBLEM = "application/problem+json"
 TEXT = "text/plain"
 

@@ -19,10 +19,21 @@ class ServiceApi(Protocol):
         routes.LIVEZ,
         Resource.SERVICE,
         Access.OPEN,
-        form=Form(answer={routes.JSON: bodies.ReadinessBody}),
+        form=Form(answer={routes.JSON: bodies.LivenessBody}),
     )
     def live(self) -> None:
-        """200 while the process serves."""
+        """200 while the process answers, whatever the store does."""
+        raise DeclaredOnly
+
+    @get(
+        routes.STARTUPZ,
+        Resource.SERVICE,
+        Access.OPEN,
+        statuses=(routes.OK, routes.NOT_READY),
+        form=Form(answer={routes.JSON: bodies.StartedBody}),
+    )
+    def started(self) -> None:
+        """Whether the store was opened; once it was, for as long as the process lives."""
         raise DeclaredOnly
 
     @get(

@@ -12,7 +12,8 @@ Invariants
   the backup from before stays whole until the new manifest has its name, and the new one is whole
   from then on.
 * What the manifest names with the same path and version is not copied again.
-* What no manifest names goes at the end of a backup, also of one that fails.
+* What no manifest names goes at the end of a backup, also of one that fails. When it is not known
+  which manifest would survive power loss, the files of both stay until the next backup.
 * Nothing is changed in a directory that has something else, or a manifest that cannot be read.
 """
 
@@ -38,6 +39,7 @@ from tms.backup.manifest import (
     encode,
     manifest_of,
     place_of,
+    require_place,
 )
 from tms.errors import AlreadyRunning, ConfigError, NotFound, StorageFull, StorageUnavailable
 from tms.model.backup import CHUNK_BYTES_MAX, FILES_MAX, BackupBegun, ImageFile
@@ -76,7 +78,14 @@ class _Image(NamedTuple):
         """All files with their numbers."""
         number = 0
         while number < self.begun.files:
-            for file in self.source.files(self.begun.id, number, FILES_MAX):
+            files = self.source.files(self.begun.id, number, FILES_MAX)
+            if not files:
+                raise StorageUnavailable(
+                    f"Of {self.begun.files:,} files the image named {number:,}. Begin the backup "
+                    "anew."
+                )
+            for file in files:
+                require_place(file)
                 yield number, file
                 number += 1
 
@@ -134,7 +143,7 @@ def stream(
     source: ImageSource, out: BinaryIO, release: str, pause: Callable[[], None] = lambda: None
 ) -> KeptBackup:
     """Write a backup as a tar archive, the manifest last: unpacked, it is a directory as `back_up`
-    makes it."""
+    makes it. Raises what the source raises, and the OSError of `out`."""
     with _image(source, pause) as image, tarfile.open(fileobj=out, mode="w|") as archive:
         kept: list[KeptFile] = []
         for number, file in image.files():
@@ -156,15 +165,16 @@ class _Reader:
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
-        self._left = b""
+        self._chunk = io.BytesIO()
         self.digest = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
         """The next bytes."""
-        while len(self._left) < size and (chunk := next(self._chunks, b"")):
+        taken = self._chunk.read(size)
+        while len(taken) < size and (chunk := next(self._chunks, b"")):
             self.digest.update(chunk)
-            self._left += chunk
-        taken, self._left = self._left[:size], self._left[size:]
+            self._chunk = io.BytesIO(chunk)
+            taken += self._chunk.read(size - len(taken))
         return taken
 
 
@@ -176,6 +186,7 @@ class _BackupDirectory:
         self.manifest: Manifest | None = None
         self._lock_fd = -1
         self._copied = 0
+        self._certain = True  # which manifest is on the disk
 
     def __enter__(self) -> "_BackupDirectory":
         path = self._path
@@ -187,13 +198,18 @@ class _BackupDirectory:
                     f"{path} is not a directory of backups: it has {min(others)}, and no "
                     f"{MANIFEST}. Choose an empty or new directory."
                 )
-        self._lock()
+        self._lock_fd = lock(
+            path / _LOCK,
+            f"Another backup is being made in {path}. Wait for its end, or name another directory.",
+        )
         try:
             if (path / MANIFEST).exists():
                 self.manifest = read_manifest(path)
             shutil.rmtree(path / _INCOMING, ignore_errors=True)
             for made in (_INCOMING, FILES):
                 (path / made).mkdir(exist_ok=True)
+            sync(path)
+            sync(path.parent)
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -201,8 +217,9 @@ class _BackupDirectory:
 
     def __exit__(self, *raised: object) -> None:
         try:
-            with contextlib.suppress(OSError):
-                self._sweep()
+            if self._certain:
+                with contextlib.suppress(OSError):
+                    self._sweep()
         finally:
             os.close(self._lock_fd)
 
@@ -238,22 +255,11 @@ class _BackupDirectory:
             opened.write(encode(manifest))
             opened.flush()
             os.fsync(opened.fileno())
+        self._certain = False
         new.rename(self._path / MANIFEST)
         sync(self._path)
+        self._certain = True
         self.manifest = manifest
-
-    def _lock(self) -> None:
-        fd = os.open(self._path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            os.close(fd)
-            raise AlreadyRunning(
-                f"Another backup is being made in {self._path}. Wait for its end, or choose "
-                "another directory.",
-                next="wait for the end of the other backup",
-            ) from exc
-        self._lock_fd = fd
 
     def _sweep(self) -> None:
         """Remove what the manifest does not name."""
@@ -289,6 +295,18 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def lock(file: Path, busy: str) -> int:
+    """A descriptor that holds this file with flock until it is closed. Raises `AlreadyRunning`,
+    with this message."""
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(fd)
+        raise AlreadyRunning(busy, next="wait for its end, and do it again") from exc
+    return fd
 
 
 @contextlib.contextmanager

@@ -22,8 +22,10 @@ from tms.model.backup import ImageFile
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 FILES = "files"
+MAPS = "maps"
 LAST = "FORMAT"  # makes a data directory whole
-_PATH = re.compile(rf"{LAST}|maps/[a-z0-9_-][a-z0-9_.+-]*/[A-Za-z0-9_-]+(\.[a-z]+)?", re.ASCII)
+_PATH = re.compile(rf"{LAST}|{MAPS}/[a-z0-9_-][a-z0-9_.+-]*/[A-Za-z0-9_-]+(\.[a-z]+)?", re.ASCII)
+_VERSION = re.compile("[A-Za-z0-9]{1,64}", re.ASCII)
 _SUM = re.compile(rb',\n"sha256": "([0-9a-f]{64})"\}\n')
 _SUM_BYTES = 80
 
@@ -100,10 +102,24 @@ def decode(raw: bytes, where: str) -> Manifest:
     except msgspec.DecodeError as exc:
         raise _damaged(where, str(exc)) from exc
     files = manifest.files
-    good = all(_PATH.fullmatch(file.path) and file.version.isalnum() for file in files)
+    good = all(_is_place(file.path, file.version) for file in files)
     if not good or not files or files[-1].path != LAST:
         raise _damaged(where, "it names files that no data directory has")
     return manifest
+
+
+def require_place(file: ImageFile) -> None:
+    """A service names only files that a data directory has. Raises `DataCorrupt`."""
+    if not _is_place(file.path, file.version):
+        raise DataCorrupt(
+            f"The image names {file.path[:200]!r}, version {file.version[:40]!r}, which no data "
+            "directory has.",
+            next="look at what answers there: it is no service of TMS, or one that is damaged",
+        )
+
+
+def _is_place(path: str, version: str) -> bool:
+    return _PATH.fullmatch(path) is not None and _VERSION.fullmatch(version) is not None
 
 
 def by_place(files: Iterable[KeptFile]) -> dict[str, KeptFile]:

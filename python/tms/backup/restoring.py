@@ -7,21 +7,24 @@ Invariants
 * A backup is restored whole or not at all: without its last file, FORMAT, a directory opens as
   nothing.
 * Only a directory that is new or empty is written to, or one that an interrupted restore has left:
-  that has RESTORING, and no FORMAT.
+  that has RESTORING, no FORMAT, and nothing that a restore does not make.
+* One restore at a time writes to a directory: it holds RESTORING with flock.
 """
 
 import contextlib
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
-from tms.backup.keeping import read_manifest, refused, sync
-from tms.backup.manifest import LAST, KeptFile, Manifest
+from tms.backup.keeping import lock, read_manifest, refused, sync
+from tms.backup.manifest import LAST, MAPS, KeptFile, Manifest
 from tms.errors import Conflict, DataCorrupt
 from tms.model.backup import CHUNK_BYTES_MAX
 
 _RESTORING = "RESTORING"
+_MADE = {_RESTORING, MAPS, f"{LAST}.new"}
 _NAMED = 5  # missing files, in an error
 _NOTHING = "Nothing was restored."
 
@@ -43,19 +46,39 @@ def restore(backup: Path, data: Path) -> Manifest:
     made = not data.exists()
     try:
         data.mkdir(parents=True, exist_ok=True)
+        with _alone(data):
+            _restore(backup, manifest, data, made)
+    except OSError as exc:
+        raise refused(exc, data, _NOTHING) from exc
+    return manifest
+
+
+@contextlib.contextmanager
+def _alone(data: Path) -> Iterator[None]:
+    """No other restore writes there meanwhile. Raises `AlreadyRunning`."""
+    fd = lock(
+        data / _RESTORING,
+        f"Another restore writes to {data}. Wait for its end, or name another directory.",
+    )
+    try:
+        _require_empty(data)  # another one may have ended meanwhile
+        yield
+    finally:
+        os.close(fd)
+
+
+def _restore(backup: Path, manifest: Manifest, data: Path, made: bool) -> None:
+    try:
         _clear(data)
-        (data / _RESTORING).touch()
         _fill(backup, manifest, data)
-    except BaseException as exc:
+    except BaseException:
         with contextlib.suppress(OSError):
             _clear(data)
+            (data / _RESTORING).unlink()
             if made:
                 data.rmdir()
-        if isinstance(exc, OSError):
-            raise refused(exc, data, _NOTHING) from exc
         raise
     (data / _RESTORING).unlink()
-    return manifest
 
 
 def _fill(backup: Path, manifest: Manifest, data: Path) -> None:
@@ -111,19 +134,19 @@ def _copy(backup: Path, file: KeptFile, target: Path | None) -> None:
 
 
 def _require_empty(data: Path) -> None:
-    there = os.listdir(data) if data.is_dir() else []
+    there = set(os.listdir(data)) if data.is_dir() else set()
     if data.exists() and not data.is_dir():
         raise Conflict(f"{data} is a file; a backup is restored to a new or empty directory.")
-    if there and (_RESTORING not in there or LAST in there):
+    others = there - _MADE if _RESTORING in there else there
+    if others:
         raise Conflict(
-            f"{data} is not empty: it has {min(there)}. {_NOTHING}",
+            f"{data} is not empty: it has {min(others)}. {_NOTHING}",
             next="choose a new or empty directory with --data",
         )
 
 
 def _clear(data: Path) -> None:
-    for entry in [*data.iterdir()]:
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+    """Remove what a restore has made, but for RESTORING."""
+    shutil.rmtree(data / MAPS, ignore_errors=True)
+    (data / f"{LAST}.new").unlink(missing_ok=True)
+    (data / LAST).unlink(missing_ok=True)

@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import repeat
-from typing import NamedTuple, TypeVar, overload
+from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 from tms.block import Columns, unpacked
 from tms.model.ids import MessageId, utc
 from tms.model.json_value import JsonValue, as_json
 from tms.model.queue import Token
-from tms.model.serializer import Decoder, decoded
+from tms.model.serializer import Decoder, Plain, V, decoded
 
 T = TypeVar("T")
+_PLAIN = Plain()
 
 
-class Delivered(NamedTuple):
+class Delivered(NamedTuple, Generic[V]):
     """A message that a queue handed out, `deliveries` times by now. `token` names this delivery;
     `value` is None for a tombstone, `key` for a message without one."""
 
@@ -51,9 +52,15 @@ class Delivered(NamedTuple):
         return as_json(self.id, self.value, kind)
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer, see `tms.serializers`. Raises `Invalid`
-        for a value that does not fit, and for a tombstone."""
-        return decoded(self.id, self.value, decoder)
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        `Undecodable` for a value that does not fit, and for a tombstone."""
+        return decoded(self.value, decoder, self.id, self.topic)
+
+    @property
+    def decoded(self) -> V:
+        """The object in the value, read by the serializer of the queue that the message comes
+        from; without a serializer the value itself. Raises like `decode`."""
+        return cast(V, self.decode(_PLAIN))
 
     @property
     def timestamp_ms(self) -> int:
@@ -111,9 +118,10 @@ class Received:
         """Tokens of all messages, one for each slice."""
         return [str(part.token(self.epoch)) for part in self.slices]
 
-    def messages(self, topic: str) -> list[Delivered]:
-        """The messages one by one. Raises `DataCorrupt`."""
-        messages: list[Delivered] = []
+    def messages(self, topic: str, kind: type[Delivered[V]] = Delivered) -> list[Delivered[V]]:
+        """The messages one by one, of this class. Raises `DataCorrupt`."""
+        make: Callable[[Iterable[object]], Delivered[V]] = partial(tuple.__new__, kind)
+        messages: list[Delivered[V]] = []
         parts = unpacked(part.columns for part in self.slices)
         for part, columns in zip(self.slices, parts, strict=True):
             count = columns.count
@@ -130,10 +138,9 @@ class Received:
                 repeat(part.deliveries),
                 [f"{head}{offset:x}{tail}" for offset in offsets],
             )
-            messages += map(_AS_DELIVERED, cells)
+            messages += map(make, cells)
         return messages
 
 
-# Three times as fast as calling the classes, which name each field.
+# Three times as fast as calling the class, which names each field; so it is done above.
 _AS_ID: Callable[[Iterable[object]], MessageId] = partial(tuple.__new__, MessageId)
-_AS_DELIVERED: Callable[[Iterable[object]], Delivered] = partial(tuple.__new__, Delivered)

@@ -8,8 +8,8 @@ import click
 
 from tms.cli.session import Session, Shared, dry_run_option
 from tms.cli.topics import time_text
+from tms.client.backups import SHARE
 
-SHARE = 1 / 3  # of the time, where a service has others to serve
 _STANDARD_OUTPUT = Path("-")
 
 
@@ -88,15 +88,20 @@ def restore(session: Session, backup: Path, dry_run: bool) -> None:
     """Make a data directory of a backup. Needs --data, a new or empty directory.
 
     Every checksum is compared; of a backup that is damaged or not whole nothing is restored. With
-    --dry-run the backup is only read.
+    --dry-run the backup is only read, and no directory is needed.
     """
     from tms.backup import restoring
 
-    _, data = session.target()
-    if data is None:
-        raise click.UsageError("restore makes a data directory: name a new one with --data.")
-    manifest = restoring.verify(backup) if dry_run else restoring.restore(backup, data)
-    did = "the backup is whole: it is" if dry_run else f"restored to {data}: the backup"
+    data: Path | None = None
+    if dry_run:
+        manifest = restoring.verify(backup)
+        did = "the backup is whole: it is"
+    else:
+        _, data = session.target()
+        if data is None:
+            raise click.UsageError("restore makes a data directory: name a new one with --data.")
+        manifest = restoring.restore(backup, data)
+        did = f"restored to {data}: the backup"
     session.say(
         f"{did} of {time_text(manifest.moment_ms)}, {len(manifest.files):,} files, "
         f"{manifest.bytes:,} bytes"
@@ -107,6 +112,6 @@ def restore(session: Session, backup: Path, dry_run: bool) -> None:
             "moment_ms": manifest.moment_ms,
             "files": len(manifest.files),
             "bytes": manifest.bytes,
-            "data": None if dry_run else str(data),
+            "data": None if data is None else str(data),
         }
     )

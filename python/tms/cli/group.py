@@ -4,23 +4,30 @@ Resetting a group asks for its name first, shows with `--dry-run` what it would 
 `--yes`. A group whose members are at work is not reset, because they would go on where they are.
 """
 
+from itertools import islice
+
 import click
 import msgspec
 
 from tms.cli.output import Row
+from tms.cli.queue_messages import print_dead_letters
 from tms.cli.session import (
     POSITION,
+    TOPIC,
     CommandGroup,
     Session,
     Shared,
     dry_run_option,
     group_argument,
+    namespace_option,
+    seconds_of,
     topic_argument,
     yes_option,
 )
 from tms.errors import Conflict, GroupNotFound
 from tms.model.group import GroupInfo
 from tms.model.position import Position
+from tms.model.topic import TopicName
 
 
 @click.group("group", cls=CommandGroup)
@@ -29,20 +36,24 @@ def command() -> None:
 
 
 @command.command("list", cls=Shared)
-@topic_argument
+@click.argument("topic", type=TOPIC, required=False)
+@namespace_option
 @click.pass_obj
-def list_(session: Session, topic: str) -> None:
-    """The groups of TOPIC, how many members they have, and how far they are behind."""
+def list_(session: Session, topic: str | None, namespace: str) -> None:
+    """The groups of TOPIC, or of all topics of a namespace: how many members they have, and how far
+    they are behind."""
     with session.bus() as bus:
-        groups = bus.groups(topic)
+        groups = list(bus.list_groups(namespace)) if topic is None else bus.groups(topic)
     if not groups:
-        session.say(f"No group has members or positions in {topic}.")
+        where = f"the namespace {namespace}" if topic is None else topic
+        session.say(f"No group has members or positions in {where}.")
     rows: list[Row] = [
         {
             "group": group.group,
+            "topic": group.topic,
             "members": group.members,
             "lag": group.lag,
-            "lag_seconds": group.lag_ms / 1_000,
+            "lag_seconds": seconds_of(group.lag_ms),
         }
         for group in groups
     ]
@@ -63,7 +74,7 @@ def show(session: Session, topic: str, group: str) -> None:
             "member": part.owner,
             "position": part.position,
             "lag": part.lag,
-            "lag_seconds": part.lag_ms / 1_000,
+            "lag_seconds": seconds_of(part.lag_ms),
         }
         for part in info.partitions
     ]
@@ -71,6 +82,29 @@ def show(session: Session, topic: str, group: str) -> None:
     if idle:
         session.say(f"Members without a partition: {', '.join(idle)}")
     session.show(msgspec.to_builtins(info), rows)
+
+
+@command.command("dead", cls=Shared)
+@topic_argument
+@group_argument
+@click.option("--dead-letter", type=TOPIC, help="Their topic. [TOPIC-GROUP-dead]")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option("-f", "--format", "template", help=r"For example '%c %v\n'; see docs/cli.md.")
+@click.pass_obj
+def dead(
+    session: Session,
+    topic: str,
+    group: str,
+    dead_letter: str | None,
+    limit: int | None,
+    template: str | None,
+) -> None:
+    """Print the dead letters of GROUP: messages that a handler has failed with too often. Their
+    headers say what happened."""
+    with session.bus() as bus:
+        place = bus.dead_letter_topic(TopicName.parse(topic), group, dead_letter)
+        letters = bus.dead_letters(topic, group=group, dead_letter=dead_letter)
+        print_dead_letters(session, islice(letters, limit), template, place)
 
 
 @command.command("reset", cls=Shared)

@@ -24,8 +24,9 @@ import click
 from tms.cli.message_files import CHUNK_BYTES, FORMS, FileMessage, form_of, read
 from tms.cli.output import Format, Row
 from tms.cli.session import Session, Shared, topic_argument
+from tms.client import transaction
 from tms.client.batching import message_bytes
-from tms.errors import Invalid, TMSError
+from tms.errors import Invalid, TMSError, TooLarge
 
 if TYPE_CHECKING:
     import tms
@@ -110,14 +111,23 @@ def _check(sources: list[_Source], settings: "TopicSettings", by_key: bool) -> l
     """Read all files. Raises `Invalid`, which names the lines that are broken."""
     checked, broken, told = [], 0, list[str]()
     for source in sources:
-        count, digest = 0, _digest(source.file)
+        count, size, digest = 0, 0, _digest(source.file)
         for number, message in _messages(source):
             count += 1
-            wrong = _what_is_wrong(message, settings, by_key)
-            if wrong is not None:
-                broken += 1
-                if len(told) < _TOLD:
-                    told.append(f"{source.name}, line {number}: {wrong}")
+            found = _checked_bytes(message, settings, by_key)
+            if isinstance(found, int):
+                size += found
+                continue
+            broken += 1
+            if len(told) < _TOLD:
+                told.append(f"{source.name}, line {number}: {found}")
+        if size > transaction.TRANSACTION_BYTES:
+            raise TooLarge(
+                f"Nothing was imported: {source.name} has {size:,} bytes of messages, and a file "
+                "is imported in one transaction, of "
+                f"{transaction.TRANSACTION_BYTES:,} bytes at most.",
+                next="split the file by lines, and import the parts in their order",
+            )
         checked.append(_Checked(source, f"import.{digest}", count))
     if broken:
         more = f"\n… and {broken - len(told):,} more" if broken > len(told) else ""
@@ -148,17 +158,20 @@ def _digest(file: BinaryIO) -> str:
     return digest.hexdigest()[:32]
 
 
-def _what_is_wrong(
+def _checked_bytes(
     message: FileMessage | Invalid, settings: "TopicSettings", by_key: bool
-) -> str | None:
+) -> int | str:
+    """How large a message is; a text that says what is wrong with it."""
     if isinstance(message, Invalid):
         return message.message
     try:
-        message_bytes(message.value, message.key, message.headers, settings.message_bytes_max)
+        size = message_bytes(
+            message.value, message.key, message.headers, settings.message_bytes_max
+        )
     except TMSError as error:
         return error.message
     if by_key or message.partition is None or 0 <= message.partition < settings.partitions:
-        return None
+        return size
     return (
         f"the topic has partitions 0 to {settings.partitions - 1}, not {message.partition}; "
         "with --by-key the key decides"

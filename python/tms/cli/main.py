@@ -70,6 +70,7 @@ _COMMANDS = {
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
     "queue": ("tms.cli.queues", "Make queues, work on them, see their dead letters."),
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
+    "top": ("tms.cli.top", "Show what goes in and out, lag, queues and instances, live."),
     "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move what they own."),
     "ctx": ("tms.cli.ctx", "Save services under names, and select the one to talk to."),
     "token": ("tms.cli.access:token", "Create, list and revoke the tokens of programs."),

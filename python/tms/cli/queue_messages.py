@@ -5,9 +5,9 @@ Tokens that came too late end a command with 4, as a conflict does; it was done 
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,9 @@ from tms.model.queue import (
     TokenResult,
 )
 from tms.model.topic import TopicName
+
+if TYPE_CHECKING:
+    from tms.client.queue import DeadLetter
 
 TOO_LATE = 4
 _DELIVERED_FIELDS: Fields = {
@@ -166,18 +169,25 @@ def _done(
 def dead(session: Session, topic: str, group: str, limit: int | None, template: str | None) -> None:
     """Print the dead letters of a queue that were not moved back, with their headers, which say
     what happened."""
-    render = renderer(session.format, template, "%h\t%v\n", _dead_facts, _DEAD_FIELDS)
-    name, printed = TopicName.parse(topic), 0
+    name = TopicName.parse(topic)
     with session.bus() as bus:
         info = bus.queue_port.describe(name, group)
         if info.dying:
             session.say(f"{info.dying:,} messages are on their way to {info.dead_letter}")
-        for letter in islice(bus.dead_letters(topic, group=group), limit):
-            write_bytes(render(letter.message))
-            printed += 1
-    session.say(
-        f"{printed:,} dead letters" if printed else f"No dead letters in {info.dead_letter}"
-    )
+        letters = islice(bus.dead_letters(topic, group=group), limit)
+        print_dead_letters(session, letters, template, info.dead_letter)
+
+
+def print_dead_letters(
+    session: Session, letters: "Iterable[DeadLetter]", template: str | None, topic: TopicName
+) -> None:
+    """Print dead letters, and how many they are; `topic` is where they are."""
+    render = renderer(session.format, template, "%h\t%v\n", _dead_facts, _DEAD_FIELDS)
+    printed = 0
+    for letter in letters:
+        write_bytes(render(letter.message))
+        printed += 1
+    session.say(f"{printed:,} dead letters" if printed else f"No dead letters in {topic}")
 
 
 def _dead_facts(letter: Message) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from tms.cli.session import (
     dry_run_option,
     given,
     group_argument,
+    namespace_option,
+    seconds_of,
     topic_argument,
     yes_option,
 )
@@ -95,15 +97,37 @@ def update(session: Session, /, topic: str, group: str, **settings: Any) -> None
 
 
 @command.command("list", cls=Shared)
-@topic_argument
+@click.argument("topic", type=TOPIC, required=False)
+@namespace_option
 @click.pass_obj
-def list_(session: Session, topic: str) -> None:
-    """The queues of TOPIC."""
+def list_(session: Session, topic: str | None, namespace: str) -> None:
+    """The queues of TOPIC; or of all topics of a namespace, in few numbers."""
+    if topic is None:
+        _list_all(session, namespace)
+        return
     with session.bus() as bus:
         queues = bus.queue_port.list_queues(TopicName.parse(topic))
     if not queues and session.format is Format.TABLE:
         session.say(f"No queues on {topic}; `tms queue create {topic} GROUP` makes one.")
     session.show([_document(info) for info in queues], [_row(info) for info in queues])
+
+
+def _list_all(session: Session, namespace: str) -> None:
+    with session.bus() as bus:
+        rows: list[Row] = [
+            {
+                "group": queue.group,
+                "topic": queue.topic,
+                "waiting": queue.waiting,
+                "leased": queue.leased,
+                "dead": queue.dead,
+                "oldest_seconds": seconds_of(queue.oldest_ms),
+            }
+            for queue in bus.list_queues(namespace)
+        ]
+    if not rows and session.format is Format.TABLE:
+        session.say(f"No queues in the namespace {namespace}; `tms queue create` makes one.")
+    session.show(rows, rows)
 
 
 @command.command("show", cls=Shared)

@@ -239,6 +239,11 @@ def changes_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
+def seconds_of(ms: int | None) -> float | None:
+    """Milliseconds as seconds."""
+    return None if ms is None else ms / 1_000
+
+
 def session_of(ctx: click.Context) -> Session:
     """The session of this run."""
     return ctx.ensure_object(Session)
@@ -436,5 +441,6 @@ SIZE, LIMIT = SizeType(), SizeType(limit=True)
 
 topic_argument = click.argument("topic", type=TOPIC)
 group_argument = click.argument("group", type=GROUP)
+namespace_option = click.option("-n", "--namespace", default="default", help="[default]")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")

@@ -6,6 +6,7 @@ and take `--yes`.
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
@@ -24,10 +25,12 @@ from tms.cli.session import (
     changes_of,
     dry_run_option,
     given,
+    namespace_option,
     topic_argument,
     yes_option,
 )
 from tms.model.ids import MessageId
+from tms.model.lag import TopicSize
 from tms.model.position import Position
 from tms.model.topic import PARTITIONS_MAX, Cleanup, Durability, TopicInfo
 
@@ -111,15 +114,24 @@ def describe(session: Session, topic: str) -> None:
 
 
 @command.command("list", cls=Shared)
-@click.option("-n", "--namespace", default="default", help="[default]")
+@namespace_option
 @click.pass_obj
 def list_(session: Session, namespace: str) -> None:
-    """List the topics of a namespace."""
+    """List the topics of a namespace, with what they hold."""
     with session.bus() as bus:
         infos = list(bus.list_topics(namespace))
+        sizes = {size.topic: size for size in bus.topic_sizes(namespace)} if infos else {}
     if not infos and session.format is Format.TABLE:
         session.say(f"No topics in the namespace {namespace}; `tms topic create NAME` makes one.")
-    session.show([_document(info) for info in infos], [_row(info) for info in infos])
+    held = [_held(sizes.get(str(info.name))) for info in infos]
+    documents = [_document(info) | dict(more) for info, more in zip(infos, held, strict=True)]
+    rows = [_row(info, more) for info, more in zip(infos, held, strict=True)]
+    session.show(documents, rows)
+
+
+def _held(size: TopicSize | None) -> Row:
+    messages, stored = (None, None) if size is None else (size.messages, size.stored_bytes)
+    return {"messages": messages, "stored_bytes": stored}
 
 
 @command.command("truncate", cls=Shared)
@@ -225,11 +237,12 @@ def _document(info: TopicInfo) -> dict[str, Any]:
     return made
 
 
-def _row(info: TopicInfo) -> Row:
+def _row(info: TopicInfo, held: Row = MappingProxyType({})) -> Row:
     settings = info.settings
     return {
         "name": str(info.name),
         "partitions": settings.partitions,
+        **held,
         "retention": duration_text(settings.retention_ms)
         + (" (default)" if settings.retention_is_default else ""),
         "retention_bytes": settings.retention_bytes,

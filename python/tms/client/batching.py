@@ -12,7 +12,7 @@ Invariants
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import NamedTuple, cast
+from typing import Generic, NamedTuple, cast
 
 from msgspec import structs
 
@@ -29,6 +29,7 @@ from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
+from tms.model.serializer import Serializer, V, encoded
 from tms.model.topic import TopicName
 
 MESSAGE_OVERHEAD_BYTES = 8
@@ -68,8 +69,9 @@ class KnownTopic(NamedTuple):
     until_s: float
 
 
-class Batcher:
-    """The messages of one topic that wait to be packed. Not thread-safe."""
+class Batcher(Generic[V]):
+    """The messages of one topic that wait to be packed, their values written by a serializer if
+    there is one. Not thread-safe."""
 
     def __init__(
         self,
@@ -79,8 +81,9 @@ class Batcher:
         batch_bytes: int,
         compression: Compression,
         sticky: int,
-        stamp: Stamp | None = None,
+        serializer: Serializer[V] | None = None,
     ) -> None:
+        self._serializer = serializer
         self.partitions = known.partitions
         self._name = known.name
         self._numbering = numbering
@@ -90,7 +93,7 @@ class Batcher:
         self._bytes = 0
         self.fillings: dict[int, _Filling] = {}  # what waits, by partition
         self._sticky = sticky
-        self._stamp = stamp
+        self.stamp: Stamp | None = None
 
     def drop(self) -> None:
         """Nothing waits any more."""
@@ -102,11 +105,14 @@ class Batcher:
         return sum(len(filling.values) for filling in self.fillings.values())
 
     def add(
-        self, value: bytes | None, key: bytes | None, headers: Headers | None, partition: int | None
+        self, value: V | None, key: bytes | None, headers: Headers | None, partition: int | None
     ) -> bool:
         """Take one message; True when it is time to pack. Raises `Invalid`, `TooLarge`,
         `PartitionNotFound`."""
-        size = message_bytes(value, key, headers, self.message_bytes_max)
+        data: bytes | None = value  # type: ignore[assignment]  # without a serializer it is
+        if self._serializer is not None and value is not None:
+            data = encoded(value, self._serializer)
+        size = message_bytes(data, key, headers, self.message_bytes_max)
         if partition is None:
             partition = self._sticky if key is None else partition_for_key(key, self.partitions)
         filling = self.fillings.get(partition)
@@ -116,7 +122,7 @@ class Batcher:
             filling.keys = [None] * len(filling.values)
         if headers and filling.headers is None:
             filling.headers = [None] * len(filling.values)
-        filling.values.append(value)
+        filling.values.append(data)
         if filling.keys is not None:
             filling.keys.append(key)
         if filling.headers is not None:
@@ -125,7 +131,7 @@ class Batcher:
 
     def add_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[V | None],
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Headers | None] | None,
         partition: int | None,
@@ -141,7 +147,8 @@ class Batcher:
                 raise Invalid(
                     f"There are {len(values)} values but {len(column)} {name}.", field=name
                 )
-        if keys is None and headers is None and set(map(type, values)) <= {bytes}:
+        plain = self._serializer is None and keys is None and headers is None
+        if plain and set(map(type, values)) <= {bytes}:
             yield from self._add_values(values, partition)  # type: ignore[arg-type]
             return
         for index, value in enumerate(values):
@@ -199,7 +206,7 @@ class Batcher:
 
     def requests(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[V | None],
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Headers | None] | None,
         partition: int | None,
@@ -228,9 +235,9 @@ class Batcher:
         for partition, filling in fillings.items():
             producer_id, sequence = self._numbering.take((self._name, partition))
             headers: _Rows | None = filling.headers
-            if self._stamp is not None:
+            if self.stamp is not None:
                 columns = filling.values, filling.keys, headers
-                headers, used = self._stamp(columns, self.message_bytes_max, stamps_bytes)
+                headers, used = self.stamp(columns, self.message_bytes_max, stamps_bytes)
                 stamps_bytes -= used
             block = encode(
                 filling.values,
@@ -327,7 +334,7 @@ def value_sizes(values: Sequence[bytes | None], limit: int) -> list[int]:
 def _not_bytes(what: str, cell: object) -> Invalid:
     return Invalid(
         f"A message's {what} is bytes or None, got {type(cell).__name__}. Encode it first, e.g. "
-        "json.dumps(…).encode().",
+        "json.dumps(…).encode(), or give the producer a serializer.",
         field=what,
     )
 

@@ -45,6 +45,7 @@ class BusCalls:
         self._clock = clock
         self._timeout_s = timeout_s
         self._outage_s = outage_s
+        self._closed = False
         self._open: WeakSet[Closing] = WeakSet()  # producers, consumers and views to close
         self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 

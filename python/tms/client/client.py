@@ -12,11 +12,12 @@ Invariants
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
+from tms.client.backups import BackupCalls
 from tms.client.batching import REQUEST_BYTES, Expect, Headers, KnownTopic
 from tms.client.coalescing import Coalescing
 from tms.client.committed import CommittedPositions
@@ -24,9 +25,23 @@ from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings,
 from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
 from tms.client.delayed import DelayedCalls
 from tms.client.delivery import Numbering, Unacknowledged, deliver
+from tms.client.glance import GlanceCalls
 from tms.client.group_calls import GroupCalls
 from tms.client.group_consumer import MemberConsumer
-from tms.client.group_options import DeliveryMode, Told, member_options
+from tms.client.group_letters import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    DELIVERIES,
+    GroupLetters,
+    LetterOptions,
+)
+from tms.client.group_options import (
+    DeliveryMode,
+    MemberOptions,
+    Told,
+    check_letters,
+    member_options,
+)
 from tms.client.known import Lone, PublishMemory, as_compression, ids_in_order
 from tms.client.producer import Producer
 from tms.client.queue import QueueCalls
@@ -34,7 +49,7 @@ from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
 from tms.client.table import Table
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
-from tms.client.transport import LocalTransport, RemoteTransport, open_channel
+from tms.client.transport import Channel, LocalTransport, RemoteTransport, open_channel
 from tms.client.view import ViewCalls
 from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound, TMSError
@@ -45,15 +60,16 @@ from tms.model.message import Appended, NewBlock
 from tms.model.position import Position, PositionKind
 from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
+from tms.model.serializer import Decoder, Serializer, V
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, parse_durability
 
 
-class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
+class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCalls, GlanceCalls):
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
-    _producer_type: type[Producer] = Producer
+    _producer_type: type[Producer[Any]] = Producer
     _transaction_type: type[Transaction] = Transaction
 
     def __init__(
@@ -69,7 +85,6 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         memory = PublishMemory(clock, getattr(transport, "stamp", None))
         super().__init__(transport, memory, clock, timeout_s, outage_s)
         self._place = place
-        self._closed = False
         self._coalescing = Coalescing(
             self._publishing, transport, self._send, timeout_s, self._clock
         )
@@ -171,20 +186,25 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         durability: str | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         timeout_s: Duration | None = None,
-    ) -> Producer:
+        serializer: Serializer[V] | None = None,
+    ) -> Producer[V]:
         """A producer that batches by itself; see `Producer.send`.
 
         While a request is under way the next block fills; `linger_ms` makes every message wait that
         long for others. A block is sent when its messages have `batch_bytes`; up to
-        `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. Raises
-        `TopicNotFound`, `Invalid`.
+        `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. With a
+        `serializer` it takes objects, see `tms.serializers`. Raises `TopicNotFound`, `Invalid`.
         """
         pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         known = self.refresh_topic(topic)
         numbering = Numbering()
         batcher = self._publishing.batcher(
-            known, numbering, batch_bytes=batch_bytes, compression=packing
+            known,
+            numbering,
+            batch_bytes=batch_bytes,
+            compression=packing,
+            serializer=serializer,
         )
         delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
         producer = self._producer_type(
@@ -217,35 +237,55 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls):
         session_s: Duration = SESSION_S,
         on_assigned: Told | None = None,
         on_revoked: Told | None = None,
-    ) -> Consumer:
+        dead_letter: str | None = None,
+        deliveries_max: int = DELIVERIES,
+        backoff_first_s: Duration = BACKOFF_FIRST_S,
+        backoff_max_s: Duration = BACKOFF_MAX_S,
+        serializer: Decoder[V] | None = None,
+    ) -> Consumer[V]:
         """A consumer of all partitions, or of those named; with `where` of the messages that match,
         see `Filter`. With a group it is a member, see docs/groups.md: the members share the
         partitions, each beginning where the group stands; with `partitions` too (some, or `"all"`)
         it reads them whoever else does. `delivery` says when the group's position moves: `explicit`
         (by `ack`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
+        `dead_letter` and what follows are about `Consumer.handle`.
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, any position's text, or a mapping of partitions to these. With `stop_at_end`
-        it ends where each partition ended when it was first read. Raises `TopicNotFound`,
-        `PartitionNotFound`, `Invalid`.
+        it ends where each partition ended when it was first read. A `serializer` gives messages
+        `decoded`, see `tms.serializers`. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        retries = LetterOptions.of(dead_letter, deliveries_max, backoff_first_s, backoff_max_s)
+        check_letters(retries.dead_letter, options)
         committed = CommittedPositions(name, group, self._transport.groups)
         known = committed if options is None else None
         positions = self.starts(topic, start, partitions, known)
-        cursor = Cursor(str(name), positions if options is None else {}, stop_at_end, wanted)
+        begun = positions if options is None else {}
+        cursor = Cursor(str(name), begun, stop_at_end, wanted, serializer)
         limit_s = timeout(timeout_s, self._timeout_s)
         outage = self.outage(consumer_name(name, group))
         settings = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
         place = (name, open_channel(self._transport), cursor, self._clock, settings, committed)
+        return self._consumer(place, options, retries, positions)
+
+    def _consumer(
+        self,
+        place: tuple[TopicName, Channel, Cursor, Clock, ConsumerSettings, CommittedPositions],
+        options: MemberOptions | None,
+        retries: LetterOptions,
+        starts: Mapping[int, Position],
+    ) -> Consumer[V]:
         if options is None:
-            consumer = Consumer(*place)
+            consumer: Consumer[V] = Consumer(*place)
         else:
+            name, _, cursor, _, _, committed = place
+            letters = GroupLetters(name, committed.group, retries, self)
             member = self.member(name, options)
-            member.begin(cursor, committed, positions)
-            consumer = MemberConsumer(*place, member=member)
+            member.begin(cursor, committed, starts)
+            consumer = MemberConsumer(*place, member=member, letters=letters)
         self._open.add(consumer)
         return consumer
 

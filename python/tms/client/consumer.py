@@ -7,7 +7,7 @@ answers of `bytes_max` are in memory, and the buffer of a third.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.client.committed import CommittedPositions
@@ -15,10 +15,11 @@ from tms.client.cursor import Batch, Cursor
 from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.clock import Clock
-from tms.errors import TimedOut, TMSError
+from tms.errors import Invalid, TimedOut, TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
+from tms.model.serializer import V
 from tms.model.snapshot import View, as_view
 from tms.model.topic import TopicName
 from tms.retrying import Outage, retrying
@@ -59,7 +60,7 @@ class ConsumerSettings(NamedTuple):
         return cls(waiting_s, bytes_max, timeout_s, as_view(isolation), outage)
 
 
-class Consumer:
+class Consumer(Generic[V]):
     """Reads one topic; made by `Bus.consumer`. Iterate over it for messages, or over `batches()`.
 
     A new iteration goes on where the last one was left. Iterating and `ack` go on by themselves
@@ -87,7 +88,7 @@ class Consumer:
     def __repr__(self) -> str:
         return consumer_text(type(self).__name__, self.committed, self._cursor, self._closed)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[V]]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
         cursor = self._cursor
         for batch in self._fetched():
@@ -96,7 +97,7 @@ class Consumer:
                 yield message
             cursor.hand_out(batch)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch[V]]:
         """Batches: messages that were published together, for millions per second."""
         for batch in self._fetched():
             self._cursor.hand_out(batch)
@@ -127,6 +128,14 @@ class Consumer:
         self._survive(self.committed.move(moved.changes))
         moved.done()
 
+    def handle(self, handler: Callable[[Message[V]], object]) -> None:
+        """Call the handler with each message, in order, until the consumer is closed, or up to the
+        end with `stop_at_end`; see docs/groups.md. When it raises, it gets the message again,
+        `deliveries_max` times in all; then the message is a dead letter, or, without `dead_letter`,
+        the error is raised. With `explicit` each message is acked once it is handled. Raises
+        `Invalid` for a consumer that is no member of a group; what iterating raises."""
+        raise no_member()
+
     def close(self) -> None:
         """End the iteration, also one that waits in another thread. A second call does nothing."""
         self._closed = True
@@ -139,7 +148,7 @@ class Consumer:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _fetched(self) -> Iterator[Batch]:
+    def _fetched(self) -> Iterator[Batch[V]]:
         ahead: PendingAnswer[Fetched] | None = None
         self._cursor.rewind()
         try:
@@ -175,6 +184,7 @@ class Consumer:
                 wait_s,
                 settings.isolation,
                 self._cursor.where,
+                goes_on=True,
             )
         )
 
@@ -198,6 +208,14 @@ class Consumer:
         """What the call, which has a time-out of its own, gives once the service is there."""
         settings = self._settings
         return retrying(lambda _: call(), self._clock, settings.timeout_s, outage=settings.outage)
+
+
+def no_member() -> Invalid:
+    """The error of `handle` where nobody counts."""
+    return Invalid(
+        "Only a member of a group hands messages to a function: make the consumer with a group, "
+        "and without partitions."
+    )
 
 
 def consumer_name(name: TopicName, group: str) -> str:

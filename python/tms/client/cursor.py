@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat, starmap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from tms.api.messages import arrow_batch
 from tms.block import BlockHeader, Columns, Flags, decode, index_of, read_header
@@ -26,6 +26,7 @@ from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Fetched, Message, PartitionPosition, StoredBlock
 from tms.model.position import Position, PositionKind
+from tms.model.serializer import Decoder, V, reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,14 +112,13 @@ def asks(
     return [all_of_them[at : at + each] for at in range(0, len(all_of_them), each)]
 
 
-# Three times as fast as calling the classes, which name each field.
+# Three times as fast as calling the class, which names each field; so is it in `Batch.messages`.
 _AS_ID: Callable[[Iterable[object]], MessageId] = partial(tuple.__new__, MessageId)
-_AS_MESSAGE: Callable[[Iterable[object]], Message] = partial(tuple.__new__, Message)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MS = timedelta(milliseconds=1)
 
 
-class Batch:
+class Batch(Generic[V]):
     """Messages of one partition that were published together, unpacked column by column when asked
     for.
 
@@ -132,6 +132,7 @@ class Batch:
         "_columns",
         "_count",
         "_index",
+        "_kind",
         "_skip",
         "base_offset",
         "end_offset",
@@ -140,13 +141,19 @@ class Batch:
     )
 
     def __init__(
-        self, topic: str, block: StoredBlock, skip: int = 0, header: BlockHeader | None = None
+        self,
+        topic: str,
+        block: StoredBlock,
+        skip: int = 0,
+        header: BlockHeader | None = None,
+        kind: type[Message[V]] = Message,
     ) -> None:
         header = header or read_header(block.block)
         count, base_offset = header.count, header.base_offset
         self.topic = topic
         self.end_offset = base_offset + count  # whatever is left of it
         self._block = block
+        self._kind = kind
         self._columns: Columns | None = None
         self._index: Sequence[int] | None = None  # of a sparse block, behind what is skipped
         first = skip
@@ -220,8 +227,9 @@ class Batch:
         """The columns of `to_arrow` for Polars."""
         return as_polars(as_table([self]))
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Message[V]]:
         """The messages one by one."""
+        make: Callable[[Iterable[object]], Message[V]] = partial(tuple.__new__, self._kind)
         cells = zip(
             repeat(self.topic),
             repeat(self.partition),
@@ -231,7 +239,7 @@ class Batch:
             self.values(),
             self.headers(),
         )
-        return list(map(_AS_MESSAGE, cells))
+        return list(map(make, cells))
 
     def _from(self, first: int) -> Sequence[int]:
         """The first message's number, and those of the others."""
@@ -249,7 +257,7 @@ class Page(NamedTuple):
     """The answer to `Bus.fetch`: go on at `next`; `ends` are the offsets after the last message,
     `reached` those before which everything was looked at, per partition."""
 
-    batches: list[Batch]
+    batches: list[Batch[Any]]
     next: dict[int, Position]
     ends: dict[int, int]
     reached: dict[int, int]
@@ -278,12 +286,17 @@ def page(topic: str, asked: Mapping[int, Position], answers: Iterable[Fetched]) 
     return whole
 
 
-def page_of(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page:
+def page_of(
+    topic: str,
+    asked: Mapping[int, Position],
+    fetched: Fetched,
+    kind: type[Message[Any]] = Message,
+) -> Page:
     """What a fetch from these positions brought, without the messages before them."""
     batches = []
     for block in fetched.blocks:
         header = read_header(block.block)
-        batch = Batch(topic, block, skipped(block, header, asked[block.partition]), header)
+        batch = Batch(topic, block, skipped(block, header, asked[block.partition]), header, kind)
         if batch._count:
             batches.append(batch)
     following = dict(fetched.next)
@@ -295,7 +308,8 @@ def page_of(topic: str, asked: Mapping[int, Position], fetched: Fetched) -> Page
 
 class Cursor:
     """Where a consumer stands in each partition. Pure state, shared by the synchronous and the
-    asyncio consumer. `where`: only messages that match are fetched."""
+    asyncio consumer. `where`: only messages that match are fetched; `serializer` reads their
+    values."""
 
     def __init__(
         self,
@@ -303,7 +317,9 @@ class Cursor:
         positions: Mapping[int, Position],
         stop_at_end: bool,
         where: Filter | None = None,
+        serializer: Decoder[object] | None = None,
     ) -> None:
+        self._kind: type[Message[Any]] = reading(Message, serializer)
         self.finished = not positions
         self.stop_at_end = stop_at_end
         self.where = where
@@ -312,7 +328,7 @@ class Cursor:
         self._handed = dict(positions)  # behind what the caller has
         self._passed: dict[int, Position] = {}  # behind what the last answer was made of
         self._stops: dict[int, int] = {}  # end offsets at each partition's first answer
-        self.message: Message | None = None  # the last one that the caller was handed, if by itself
+        self.message: Message[Any] | None = None  # the last one handed out by itself
         self._round = 0
 
     def ask(self, wait_s: float) -> tuple[list[PartitionPosition], float]:
@@ -324,9 +340,9 @@ class Cursor:
         self._round += 1
         return turns[self._round % len(turns)], wait_s / len(turns)
 
-    def accept(self, fetched: Fetched) -> list[Batch]:
+    def accept(self, fetched: Fetched) -> list[Batch[Any]]:
         """Go on behind an answer; its batches in order."""
-        found = page_of(self._topic, self._fetched, fetched)
+        found = page_of(self._topic, self._fetched, fetched, self._kind)
         self._fetched.update(
             (partition, there)
             for partition, there in found.next.items()
@@ -335,7 +351,7 @@ class Cursor:
         self._passed = dict(found.next)
         return self._until_the_end(found) if self.stop_at_end else found.batches
 
-    def _until_the_end(self, found: Page) -> list[Batch]:
+    def _until_the_end(self, found: Page) -> list[Batch[Any]]:
         """The batches that began before the end of their partition, as it was at first; of one that
         was looked at up to there nothing more is fetched, nor of one that ends earlier by now,
         because the first answer came from before an open transaction."""
@@ -354,7 +370,7 @@ class Cursor:
         self.finished = not self._fetched
         return wanted
 
-    def hand_out(self, batch: Batch) -> None:
+    def hand_out(self, batch: Batch[Any]) -> None:
         """The caller gets this batch as a whole."""
         self.message = None
         self._handed[batch.partition] = Position.after(batch.last_id)

@@ -6,27 +6,32 @@ part comes to those who are left.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tms.client.consumer import Consumer
 from tms.client.cursor import Batch
+from tms.client.group_letters import GroupLetters
+from tms.client.group_options import DeliveryMode, check_handler
 from tms.client.member import LOOK_S, Member
 from tms.client.transport import PendingAnswer
-from tms.errors import Closed, TMSError
+from tms.errors import Closed, Conflict, TMSError
 from tms.model.message import Fetched, Message
+from tms.model.serializer import V
 
 
-class MemberConsumer(Consumer):
+class MemberConsumer(Consumer[V]):
     """Made by `Bus.consumer` with a group; see there, and docs/groups.md."""
 
-    def __init__(self, *place: Any, member: Member) -> None:
+    def __init__(self, *place: Any, member: Member, letters: GroupLetters) -> None:
         super().__init__(*place)
         self._wait_s = min(self._wait_s, LOOK_S)
         self._member = member
+        self._letters = letters
+        self._void: set[int] = set()  # partitions of which a handler's message came to nothing
         self._ahead: PendingAnswer[Fetched] | None = None
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[V]]:
         """See `Consumer`."""
         cursor, member = self._cursor, self._member
         for batch in self._fetched():
@@ -36,12 +41,12 @@ class MemberConsumer(Consumer):
                     return
                 yield message
                 member.out = None
-                if member.due and batch.partition in self._tend():
+                if self._is_void(batch.partition):
                     break
             else:
                 cursor.hand_out(batch)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[Batch[V]]:
         """See `Consumer`."""
         member = self._member
         for batch in self._fetched():
@@ -53,6 +58,27 @@ class MemberConsumer(Consumer):
             member.out = None
             if member.due:
                 self._tend()
+
+    def handle(self, handler: Callable[[Message[V]], object]) -> None:
+        """See `Consumer.handle`."""
+        check_handler(handler)
+        letters = self._letters
+        for message in self:
+            while True:
+                try:
+                    handler(message)
+                except Exception as error:
+                    pause_s = letters.failed(message, error)
+                    if pause_s is None:
+                        self._move(message, error)
+                        break
+                    if not self._pause(message, pause_s):
+                        break
+                else:
+                    letters.handled(message)
+                    if self._member.options.delivery is DeliveryMode.EXPLICIT:
+                        self.ack()
+                    break
 
     def close(self) -> None:
         """Commit what was handled, if the consumer does that by itself, leave the group, and end
@@ -74,7 +100,44 @@ class MemberConsumer(Consumer):
         if not getattr(self, "_closed", True):
             self._member.abandon()
 
-    def _fetched(self) -> Iterator[Batch]:
+    def _is_void(self, partition: int) -> bool:
+        """Whether the rest of a batch of this partition is not to be handed out."""
+        void, self._void = self._void, set()
+        return partition in void or (self._member.due and partition in self._tend())
+
+    def _pause(self, message: Message[V], pause_s: float) -> bool:
+        """Wait, as a member that is there; whether the handler gets the message again then."""
+        member, ended = self._member, self._settings.outage.ended
+        until_s = self._clock.monotonic_s() + pause_s
+        while not self._closed:
+            if member.due and message.partition in self._tend():
+                break
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return True
+            ended.wait(min(left_s, member.pause_s))
+        self._put_back(message)
+        return False
+
+    def _move(self, message: Message[V], error: Exception) -> None:
+        """The message is a dead letter, unless somebody else has the partition, or has moved the
+        group: then it is theirs."""
+        try:
+            self._survive(self._letters.mover(message, error, self))
+        except TMSError as failure:
+            if not self._closed:
+                if not isinstance(failure, Conflict) or not self._member.moves_by_itself:
+                    raise
+                self._member.look_now()
+                self._tend()
+            self._put_back(message)
+
+    def _put_back(self, message: Message[V]) -> None:
+        self._member.put_back(message)
+        self._drop_touched()
+        self._void.add(message.partition)
+
+    def _fetched(self) -> Iterator[Batch[V]]:
         member, cursor, done = self._member, self._cursor, False
         member.rewind()
         try:

@@ -68,3 +68,28 @@ def member_options(
             field="delivery",
         )
     return None
+
+
+def check_letters(dead_letter: str | None, options: MemberOptions | None) -> None:
+    """Raise `Invalid` for dead letters of a consumer that has none."""
+    if dead_letter is None:
+        return
+    if options is None:
+        raise Invalid(
+            "dead_letter is for members of a group: name a group, and no partitions.",
+            field="dead_letter",
+        )
+    if options.delivery is DeliveryMode.AT_MOST_ONCE:
+        raise Invalid(
+            "With at-most-once the group is behind a message before it is handled, so there are no "
+            "dead letters: choose another delivery, or leave dead_letter out.",
+            field="dead_letter",
+        )
+
+
+def check_handler(handler: object) -> None:
+    """Raise `Invalid` for what cannot be called."""
+    if not callable(handler):
+        raise Invalid(
+            f"A handler is a function of a message, got {handler!r:.80}.", field="handler"
+        )

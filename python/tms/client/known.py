@@ -29,6 +29,7 @@ from tms.clock import Clock
 from tms.errors import Invalid
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
+from tms.model.serializer import Serializer, V
 from tms.model.topic import Durability, TopicInfo, parse_durability
 
 REFRESH_S = 60.0
@@ -122,17 +123,20 @@ class PublishMemory:
         batch_bytes: int,
         compression: Compression,
         partition: int | None = None,
-    ) -> Batcher:
+        serializer: Serializer[V] | None = None,
+    ) -> Batcher[V]:
         """A batcher for this topic; messages without key go to `partition`, or to whose turn it
         is."""
-        return Batcher(
+        batcher = Batcher(
             known,
             numbering,
             batch_bytes=batch_bytes,
             compression=compression,
             sticky=self.turn(known) if partition is None else partition,
-            stamp=self._stamp,
+            serializer=serializer,
         )
+        batcher.stamp = self._stamp
+        return batcher
 
 
 class PlacedIds(Protocol[Id]):

@@ -15,6 +15,7 @@ Invariants
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from tms import forks
 from tms.block.received import Delivered
@@ -88,7 +89,7 @@ class Leases:
 
     # -- what is kept ------------------------------------------------------------------------------
 
-    def keep(self, messages: Iterable[Delivered]) -> list[HeldMessage]:
+    def keep(self, messages: Iterable[Delivered[Any]]) -> list[HeldMessage]:
         """Extend the leases of these, which have just been received, each until `release`."""
         now_s = self._clock.monotonic_s()
         tokens = [Token.parse(message.token) for message in messages]

@@ -23,6 +23,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from tms import forks
 from tms.client.committed import CommittedPositions
@@ -81,8 +82,8 @@ class Member:
         self._told = GroupStanding(0, {}, frozenset(), 0)
         self._joined = False
         self._touched: set[int] = set()  # what is in hand of these is void
-        self.out: Message | Batch | None = None  # handed out, and the next was not asked for
-        self.waiting: deque[Batch] = deque()  # fetched, not handed out
+        self.out: Message[Any] | Batch[Any] | None = None  # handed out, the next not asked for
+        self.waiting: deque[Batch[Any]] = deque()  # fetched, not handed out
 
     def _forked(self) -> None:
         self._join_anew()
@@ -227,7 +228,7 @@ class Member:
         self._holding[partition] = epoch
 
     def _lose(self, partition: int) -> None:
-        if not self._moves_by_itself:
+        if not self.moves_by_itself:
             at = {partition: self.cursor.positions()[partition]}
             self._committed.owed.update((partition, one) for one in self._committed.changes(at))
         self.cursor.take(partition)
@@ -247,7 +248,7 @@ class Member:
         ready = [
             partition
             for partition, since_s in self._releasing.items()
-            if self._moves_by_itself
+            if self.moves_by_itself
             or now_s - since_s >= self.options.session_s / 3
             or not self._committed.changes({partition: handed[partition]})
         ]
@@ -266,7 +267,8 @@ class Member:
             )
 
     @property
-    def _moves_by_itself(self) -> bool:
+    def moves_by_itself(self) -> bool:
+        """Whether the group moves without a word of the caller."""
         modes = (DeliveryMode.AT_MOST_ONCE, DeliveryMode.AT_LEAST_ONCE)
         return self.options.delivery in modes
 
@@ -291,6 +293,24 @@ class Member:
         elif out is not None:
             positions[out.partition] = Position.at(out.id)
         return positions
+
+    def put_back(self, message: Message[Any]) -> None:
+        """The message that was handed out last is not handled: it comes again, and everything
+        behind it, unless its partition was lost, or the group was moved."""
+        partition = message.partition
+        with self._lock:
+            here = self.cursor.positions().get(partition)
+            if partition not in self._holding or here != Position.after(message.id):
+                return
+            self.cursor.give(partition, Position.at(message.id))
+            if partition in self._releasing:
+                self.cursor.pause(partition)
+            self._touched.add(partition)
+            self._forget()
+
+    def look_now(self) -> None:
+        """Let the next `tend` commit and look, whatever the time is."""
+        self._look_at_s = self._commit_at_s = 0.0
 
     def commit(self) -> None:
         """With at-least-once: move the group behind what was handled."""

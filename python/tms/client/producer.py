@@ -13,7 +13,7 @@ What is promised stands in `tms.client.sending`.
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Self
+from typing import Generic, NoReturn, Self
 
 from tms import forks
 from tms.client.batching import Batcher, Headers
@@ -24,20 +24,21 @@ from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport,
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError
 from tms.model.message import Appended
+from tms.model.serializer import V
 from tms.retrying import attempt_s, is_retriable
 
 CALM_S = 0.000_2  # after a push, a message may be followed by others that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
 
 
-class Producer:
+class Producer(Generic[V]):
     """Publishes to one topic; made by `Bus.producer`. Thread-safe. Use it as a context manager, or
     close it."""
 
     def __init__(
         self,
         transport: LocalTransport | RemoteTransport,
-        batcher: Batcher,
+        batcher: Batcher[V],
         delivery: Delivery,
         clock: Clock,
         count_partitions: Callable[[], int],
@@ -71,7 +72,7 @@ class Producer:
 
     def send(
         self,
-        value: bytes | None,
+        value: V | None,
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
@@ -79,7 +80,8 @@ class Producer:
         """Publish one message; it is acknowledged when a later `flush` or `close` returns.
 
         A key decides the partition, unless `partition` does; with neither, messages are spread in
-        blocks. `None` as value is a tombstone. Returns at once, or waits while `in_flight_max`
+        blocks. `None` as value is a tombstone. The producer's serializer writes the value; without
+        one it is bytes. Returns at once, or waits while `in_flight_max`
         requests are under way. Raises `Invalid`, `TooLarge` or `PartitionNotFound` for this
         message, any other error for messages before it.
         """
@@ -95,7 +97,7 @@ class Producer:
 
     def send_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[V | None],
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,

@@ -16,7 +16,7 @@ Invariants
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar, Unpack, overload
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from tms.api.queue_operations import QueuesApi
 from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
@@ -26,7 +26,14 @@ from tms.client.calls import BusCalls
 from tms.client.leases import HeldMessage, Leases, Pace
 from tms.client.worker import DRAIN_S, Handler, Worker, WorkerOptions
 from tms.clock import Clock
-from tms.errors import Fenced, Invalid, QueueNotFound, TMSError, TopicNotFound
+from tms.errors import (
+    Fenced,
+    GroupNotFound,
+    Invalid,
+    QueueNotFound,
+    TMSError,
+    TopicNotFound,
+)
 from tms.model.message import Message
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
@@ -44,19 +51,21 @@ from tms.model.queue import (
     Settlement,
     Token,
     TokenResult,
+    dead_letter_topic,
     dead_origin,
     error_text,
     in_seconds,
     join_tokens,
     redrive_group,
 )
+from tms.model.serializer import Decoder, V, reading
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 from tms.retrying import Outage, retrying
 
 T = TypeVar("T")
-Messages = Delivered | Received | str | Iterable[Delivered | str]
-Ahead = deque[tuple[Delivered, HeldMessage]]  # messages that are leased, and not handled yet
+Messages = Delivered[V] | Received | str | Iterable[Delivered[V] | str]
+Ahead = deque[tuple[Delivered[V], HeldMessage]]  # messages that are leased, and not handled yet
 WAIT_S = 20.0  # of an iteration, before it asks again
 
 
@@ -72,10 +81,10 @@ class QueuePatience(NamedTuple):
         return retrying(lambda _: call(), self.clock, self.timeout_s, outage=self.outage)
 
 
-class Queue:
+class Queue(Generic[V]):
     """Made by `Bus.queue`. Thread-safe."""
 
-    _worker_type: type[Worker] = Worker
+    _worker_type: type[Worker[Any]] = Worker
 
     def __init__(
         self,
@@ -84,7 +93,9 @@ class Queue:
         group: str,
         settings: QueueSettings,
         patience: QueuePatience,
+        serializer: Decoder[V] | None = None,
     ) -> None:
+        self.kind: type[Delivered[V]] = reading(Delivered, serializer)
         self._port = port
         self.group = group
         self.name = name
@@ -104,10 +115,11 @@ class Queue:
 
     def receive(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
-    ) -> list[Delivered]:
+    ) -> list[Delivered[V]]:
         """Up to `limit` messages, leased to the caller; waits up to `wait_s` for the first one.
         Those that were delivered before come first. Raises `QueueNotFound`, `Invalid`."""
-        return self.receive_slices(limit, wait_s, bytes_max).messages(self.topic)
+        received = self.receive_slices(limit, wait_s, bytes_max)
+        return received.messages(self.topic, self.kind)
 
     def receive_slices(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
@@ -122,7 +134,7 @@ class Queue:
         whole("limit", limit, 1, PEEK_MAX)
         return self._port().peek(self.name, self.group, limit)
 
-    def __iter__(self) -> Iterator[Delivered]:
+    def __iter__(self) -> Iterator[Delivered[V]]:
         """Messages without end; each is to be acknowledged before the next one. Its lease lasts for
         as long as that takes, and no more are leased ahead than are handled in a second. Raises
         `Fenced` when the lease of a message was lost and its handler has not settled it. When the
@@ -139,7 +151,7 @@ class Queue:
                             self.nack(rest, delay_s=0)
 
     @contextmanager
-    def settling(self, message: Delivered) -> Iterator[Delivered]:
+    def settling(self, message: Delivered[V]) -> Iterator[Delivered[V]]:
         """Ack a message when the block ends; nack it, with the queue's back-off and the error as
         the cause, when it raises; neither if the block has done so, or handed it to a transaction.
         Its lease lasts while the block runs. An ack waits for a service that is away. Raises
@@ -160,21 +172,21 @@ class Queue:
 
     @overload
     def worker(
-        self, handler: Handler, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
-    ) -> Worker: ...
+        self, handler: Handler[V], *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> Worker[V]: ...
 
     @overload
     def worker(
         self, handler: None = None, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
-    ) -> Callable[[Handler], Worker]: ...
+    ) -> Callable[[Handler[V]], Worker[V]]: ...
 
     def worker(
         self,
-        handler: Handler | None = None,
+        handler: Handler[V] | None = None,
         *,
         concurrency: int = 1,
         drain_s: Duration = DRAIN_S,
-    ) -> Worker | Callable[[Handler], Worker]:
+    ) -> Worker[V] | Callable[[Handler[V]], Worker[V]]:
         """A worker that hands messages to a function, up to `concurrency` at once, each in a
         thread; as a decorator without the function. `drain_s` is what its handlers have to finish
         once it is to stop. Raises `Invalid`."""
@@ -184,7 +196,7 @@ class Queue:
 
     # -- what became of them -----------------------------------------------------------------------
 
-    def ack(self, messages: Messages) -> TokenResult:
+    def ack(self, messages: Messages[V]) -> TokenResult:
         """Messages are done with; by messages, tokens, or what `receive_slices` gave. Those that
         came too late are named in the result: others have them now."""
         tokens = tokens_of(messages)
@@ -192,7 +204,7 @@ class Queue:
             return self._port().ack(self.name, self.group, tokens)
 
     def nack(
-        self, messages: Messages, delay_s: Duration | None = None, cause: str = ""
+        self, messages: Messages[V], delay_s: Duration | None = None, cause: str = ""
     ) -> TokenResult:
         """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
         a message whose last delivery that was goes to the dead letters, with this cause."""
@@ -202,7 +214,7 @@ class Queue:
         with self.leases.settling(tokens):
             return self._port().nack(self.name, self.group, tokens, delay_s, cause)
 
-    def extend(self, messages: Messages, lease_s: Duration | None = None) -> TokenResult:
+    def extend(self, messages: Messages[V], lease_s: Duration | None = None) -> TokenResult:
         """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
         `settling` do so by themselves."""
         tokens = tokens_of(messages)
@@ -210,13 +222,13 @@ class Queue:
             lease_s = seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
         return self._port().extend(self.name, self.group, tokens, lease_s)
 
-    def reject(self, messages: Messages, cause: str = "") -> TokenResult:
+    def reject(self, messages: Messages[V], cause: str = "") -> TokenResult:
         """Messages go to the dead letters, with this cause."""
         tokens = tokens_of(messages)
         with self.leases.settling(tokens):
             return self._port().reject(self.name, self.group, tokens, cause)
 
-    def settlement(self, messages: Messages) -> Settlement:
+    def settlement(self, messages: Messages[V]) -> Settlement:
         """What a transaction carries to ack messages with its commit."""
         tokens = tokens_of(messages)
         self.leases.hand_over(tokens)
@@ -263,13 +275,16 @@ class DeadLetter(NamedTuple):
 class QueueCalls(BusCalls):
     """The part of a bus that makes and lists queues. Thread-safe."""
 
-    _queue_type: type[Queue] = Queue
+    _queue_type: type[Queue[Any]] = Queue
 
-    def dead_letters(self, topic: str, *, group: str) -> Iterator[DeadLetter]:
-        """The dead letters of a queue that were not moved back, the oldest of each partition first,
-        up to the end. Raises `TopicNotFound`, `QueueNotFound`."""
+    def dead_letters(
+        self, topic: str, *, group: str, dead_letter: str | None = None
+    ) -> Iterator[DeadLetter]:
+        """The dead letters of a queue that were not moved back, or of a group, the oldest of each
+        partition first, up to the end. `dead_letter` is their topic, if it is another one than
+        the queue's, or TOPIC-GROUP-dead for a group. Raises `TopicNotFound`, `QueueNotFound`."""
         name = TopicName.parse(topic)
-        letters = self._transport.queues.describe(name, check_group(group)).dead_letter
+        letters = self.dead_letter_topic(name, check_group(group), dead_letter)
         try:
             partitions = len(self._transport.describe_topic(letters).partition_infos)
         except TopicNotFound:  # it is made for the first one
@@ -284,10 +299,31 @@ class QueueCalls(BusCalls):
                     yield DeadLetter(message, *origin)
             positions, ended = page.next, page.ended
 
-    def queue(self, topic: str, *, group: str, **settings: Unpack[QueueOptions]) -> Queue:
+    def dead_letter_topic(self, name: TopicName, group: str, chosen: str | None) -> TopicName:
+        """Where the dead letters of a queue or a group are."""
+        if chosen is not None:
+            return dead_letter_topic(group, name, chosen)
+        try:
+            return self._transport.queues.describe(name, group).dead_letter
+        except QueueNotFound as error:
+            try:
+                self._transport.groups.describe(name, group)
+            except GroupNotFound:
+                raise error from None
+            return dead_letter_topic(group, name)
+
+    def queue(
+        self,
+        topic: str,
+        *,
+        group: str,
+        serializer: Decoder[V] | None = None,
+        **settings: Unpack[QueueOptions],
+    ) -> Queue[V]:
         """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of
         it. Without settings it is taken as it is; with some, one that exists has to have the same,
-        the others at their defaults. Raises `TopicNotFound`, `Conflict`, `Invalid`."""
+        the others at their defaults. With a `serializer` messages have the object as `decoded`, see
+        `tms.serializers`. Raises `TopicNotFound`, `Conflict`, `Invalid`."""
         name, port = TopicName.parse(topic), self._transport.queues
         check_group(group)
         info: QueueInfo | None = None
@@ -299,7 +335,7 @@ class QueueCalls(BusCalls):
         outage = self.outage(f"queue {group} of {name}")
         patience = QueuePatience(self._clock, self._timeout_s, outage)
         return self._queue_type(
-            lambda: self._transport.queues, name, group, info.settings, patience
+            lambda: self._transport.queues, name, group, info.settings, patience, serializer
         )
 
     def queues(self, topic: str) -> list[QueueInfo]:
@@ -315,7 +351,7 @@ def check_receive(limit: int, wait_s: Duration, bytes_max: int) -> float:
 
 
 @contextmanager
-def leased(queue: Queue, messages: Sequence[Delivered]) -> Iterator[Ahead]:
+def leased(queue: Queue[V], messages: Sequence[Delivered[V]]) -> Iterator[Ahead[V]]:
     """Messages with what is known of their leases, which last while the block runs."""
     ahead = deque(zip(messages, queue.leases.keep(messages), strict=True))
     try:
@@ -325,7 +361,7 @@ def leased(queue: Queue, messages: Sequence[Delivered]) -> Iterator[Ahead]:
             queue.leases.release(kept)
 
 
-def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None, None]:
+def handled(queue: Queue[V], ahead: Ahead[V], pace: Pace) -> Generator[Delivered[V], None, None]:
     """Messages one by one, each until the next is asked for. Raises `Fenced`."""
     while ahead:
         message, kept = ahead.popleft()
@@ -341,12 +377,12 @@ def handled(queue: Queue, ahead: Ahead, pace: Pace) -> Generator[Delivered, None
         pace.took(queue.patience.clock.monotonic_s() - began_s)
 
 
-def unhandled(ahead: Ahead) -> list[Delivered]:
+def unhandled(ahead: Ahead[V]) -> list[Delivered[V]]:
     """The messages to be given back."""
     return [message for message, kept in ahead if not kept.lost]
 
 
-def lease_lost(queue: Queue, message: Delivered) -> Fenced:
+def lease_lost(queue: Queue[V], message: Delivered[V]) -> Fenced:
     """The error for a handler whose message is with another worker by now."""
     return Fenced(
         f"The lease of the message at offset {message.offset} of partition {message.partition} of "
@@ -358,7 +394,7 @@ def lease_lost(queue: Queue, message: Delivered) -> Fenced:
     )
 
 
-def tokens_of(messages: Messages) -> list[str]:
+def tokens_of(messages: Messages[V]) -> list[str]:
     """The tokens of messages, one for each run of neighbours. Raises `Invalid`."""
     if isinstance(messages, Received):
         return messages.tokens()

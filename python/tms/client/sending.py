@@ -17,7 +17,7 @@ Invariants
 
 from collections import deque
 from math import inf
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tms.block import read_header
 from tms.client.batching import REQUEST_BYTES, Batcher
@@ -67,7 +67,7 @@ class Flight(NamedTuple, Generic[Pending]):
 class Sending(Generic[Pending]):
     """The state of a producer. Not thread-safe."""
 
-    def __init__(self, delivery: Delivery, pace: SendPace, batcher: Batcher | None) -> None:
+    def __init__(self, delivery: Delivery, pace: SendPace, batcher: Batcher[Any] | None) -> None:
         self.delivery = delivery
         self.pace = pace
         self.batcher = batcher  # None until the topic is looked up

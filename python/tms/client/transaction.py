@@ -44,6 +44,7 @@ from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.preconditions import as_expected
 from tms.model.queue import Settlement
+from tms.model.serializer import V
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock, TopicStaged
 from tms.retrying import attempt_s, retrying
@@ -179,9 +180,9 @@ class Transaction:
     def ack(self, source: "_Consumer") -> None: ...
 
     @overload
-    def ack(self, source: Queue, messages: Messages) -> None: ...
+    def ack(self, source: Queue[V], messages: Messages[V]) -> None: ...
 
-    def ack(self, source: "_Consumer | Queue", messages: Messages | None = None) -> None:
+    def ack(self, source: "_Consumer | Queue[V]", messages: Messages[V] | None = None) -> None:
         """With the commit: of a consumer, the position of its group moves behind what it has handed
         out by then; of a queue, these messages are done with. The commit fails with `Conflict`
         when another consumer has moved the position meanwhile, with `Fenced` when a message was

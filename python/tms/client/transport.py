@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from tms.api.access import AccessApi
+from tms.api.backups import BackupsApi
+from tms.api.glance import GlanceApi
 from tms.api.operations import (
     DelayedApi,
     GroupsApi,
@@ -58,14 +60,21 @@ class Transport(TopicsApi, Protocol):
     def delayed(self) -> DelayedApi: ...
 
     @property
+    def glance(self) -> GlanceApi: ...
+
+    @property
     def access(self) -> AccessApi: ...
+
+    @property
+    def backups(self) -> BackupsApi: ...
 
     def close(self) -> None: ...
 
 
 class FetchRequest(NamedTuple):
     """What is fetched: from these positions, about so many bytes, after waiting so long at most for
-    the first message."""
+    the first message. `goes_on`: the next fetch begins where this one ends, and an answer without
+    messages may come sooner."""
 
     name: TopicName
     positions: Sequence[PartitionPosition]
@@ -73,6 +82,7 @@ class FetchRequest(NamedTuple):
     wait_s: float
     isolation: View = Isolation.COMMITTED
     where: Filter | None = None
+    goes_on: bool = False
 
     def after(self, fetched: Fetched, wait_s: float) -> "FetchRequest":
         """The same from where an answer without messages has ended."""
@@ -186,7 +196,7 @@ class _LocalFetch:
         while True:
             if self._channel.closed:
                 raise Closed("The consumer was closed while it waited.")
-            name, positions, bytes_max, left_s, isolation, where = request
+            name, positions, bytes_max, left_s, isolation, where, _ = request
             slice_s = min(left_s, _LOCAL_WAIT_S)
             fetched = self._transport.fetch(name, positions, bytes_max, slice_s, isolation, where)
             left_s -= slice_s

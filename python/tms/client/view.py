@@ -33,6 +33,7 @@ from tms.model.keys import partition_for_key
 from tms.model.message import NOTHING, Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.model.quantity import Duration, timeout
+from tms.model.serializer import Decoder
 from tms.model.topic import TopicName
 from tms.retrying import Outage, retrying
 
@@ -53,6 +54,7 @@ class ViewFold(NamedTuple, Generic[V]):
 
     apply: Apply[V] | None
     on_change: Callable[[bytes, V | None], None] | None
+    serializer: Decoder[V] | None = None
 
 
 class ViewPatience(NamedTuple):
@@ -84,7 +86,7 @@ class View(Mapping[bytes, V]):
         self._clock = clock
         self._timeout_s, self._outage = patience
         self._on_change = fold.on_change
-        self._state: ViewState[V] = ViewState(fold.apply)
+        self._state: ViewState[V] = ViewState(fold.apply, fold.serializer)
         self._generation = 0
         self._lock = threading.RLock()
         self._error: TMSError | None = None
@@ -291,8 +293,7 @@ class View(Mapping[bytes, V]):
                     if self._on_change is not None:
                         self._on_change(key, value)
             except Exception as error:  # of `apply` or `on_change`; half a batch may be applied
-                self._error = ViewFailed(f"The view of {self._name} cannot go on: {error!r}")
-                self._error.__cause__ = error
+                self._fail(error)
                 raise
 
     def _run(self) -> None:
@@ -304,9 +305,15 @@ class View(Mapping[bytes, V]):
                 self._take(turn, fetched)
         except TMSError as error:
             if not self._closed.is_set():
-                self._error = error
-        except Exception:  # is known already, see `_take`
-            return
+                self._error = self._error or error  # `_take` may have said more
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """It cannot go on."""
+        if self._error is None:
+            self._error = ViewFailed(f"The view of {self._name} cannot go on: {error!r}")
+            self._error.__cause__ = error
 
     def _next(self, left_s: float) -> tuple[list[PartitionPosition], Fetched]:
         """What to ask next, and its answer."""
@@ -316,7 +323,9 @@ class View(Mapping[bytes, V]):
         turns = self._asks()
         turn = turns[next(self._rounds) % len(turns)]
         wait_s = WAIT_S / len(turns)
-        pending = channel.begin_fetch(FetchRequest(self._name, turn, FETCH_BYTES, wait_s))
+        pending = channel.begin_fetch(
+            FetchRequest(self._name, turn, FETCH_BYTES, wait_s, goes_on=True)
+        )
         try:
             return turn, pending.result(wait_s + left_s)
         except Closed:
@@ -346,6 +355,18 @@ class ViewCalls(BusCalls):
         self,
         topic: str,
         *,
+        serializer: Decoder[V],
+        at: Start | None = None,
+        snapshot: ViewSnapshot[V] | None = None,
+        on_change: Callable[[bytes, V | None], None] | None = None,
+        timeout_s: Duration | None = None,
+    ) -> View[V]: ...
+
+    @overload
+    def view(
+        self,
+        topic: str,
+        *,
         apply: Apply[V],
         at: Start | None = None,
         snapshot: ViewSnapshot[V] | None = None,
@@ -358,6 +379,7 @@ class ViewCalls(BusCalls):
         topic: str,
         *,
         apply: Apply[V] | None = None,
+        serializer: Decoder[V] | None = None,
         at: Start | None = None,
         snapshot: ViewSnapshot[V] | None = None,
         on_change: Callable[[bytes, V | None], None] | None = None,
@@ -366,15 +388,22 @@ class ViewCalls(BusCalls):
         """The newest value of each key as a mapping, read to the end and kept current.
 
         A tombstone removes its key; messages without a key are left out. With `apply` a value is
-        what `apply(before, message)` makes of each message, None for nothing: state from events.
+        what `apply(before, message)` makes of each message, None for nothing: state from events;
+        with a `serializer` the object in the newest value. One of them, or none.
         With `at`, an id, time or position, it is a view of everything before that, which stays so.
         `snapshot` is where it begins instead of at the topic's first message. `on_change(key,
         value)` is called in the thread that reads. Raises `TopicNotFound`, `Invalid`, `Conflict`,
-        `OffsetOutOfRange`, and what `apply` raises.
+        `OffsetOutOfRange`, `Undecodable`, and what `apply` raises.
         """
         for name, function in (("apply", apply), ("on_change", on_change)):
             if function is not None and not callable(function):
                 raise Invalid(f"{name} is a function, got {function!r:.80}.", field=name)
+        if apply is not None and serializer is not None:
+            raise Invalid(
+                "A view has either apply or serializer: let apply decode its message, with "
+                "message.decode(serializer).",
+                field="serializer",
+            )
         parsed = TopicName.parse(topic)
         limit_s = timeout(timeout_s, self._timeout_s)
         made: View[V] = View(
@@ -383,7 +412,7 @@ class ViewCalls(BusCalls):
             lambda: self._publishing.known(topic) or self.refresh_topic(topic),
             self._clock,
             ViewPatience(limit_s, self.outage(f"view of {parsed}")),
-            ViewFold(apply, on_change),
+            ViewFold(apply, on_change, serializer),
         )
         made.load(at, snapshot)
         if at is None:

@@ -12,6 +12,7 @@ from tms.client.cursor import Batch, Page
 from tms.model.ids import MessageId
 from tms.model.message import NOTHING, Message
 from tms.model.position import PositionKind
+from tms.model.serializer import Decoder, decoded
 
 V = TypeVar("V")
 Apply = Callable[[V | None, Message], V | None]
@@ -36,7 +37,7 @@ class ViewSnapshot(NamedTuple, Generic[V]):
 class ViewState(Generic[V]):
     """What was applied so far. Not thread-safe."""
 
-    def __init__(self, apply: Apply[V] | None) -> None:
+    def __init__(self, apply: Apply[V] | None, serializer: Decoder[V] | None = None) -> None:
         self.entries: dict[bytes, ViewEntry[V]] = {}
         self.read: dict[int, MessageId] = {}  # by partition, the last id that was looked at
         self.offsets: dict[int, int] = {}  # by partition, the offset after what was applied
@@ -44,6 +45,7 @@ class ViewState(Generic[V]):
         self.stops: dict[int, int] = {}  # by partition, the offset to stop before
         self.ended: set[int] = set()  # partitions that have come so far
         self._apply = apply
+        self._serializer = serializer
 
     def take(self, found: Page) -> Iterator[tuple[bytes, V | None]]:
         """Apply what is new of a page; the keys that changed."""
@@ -78,11 +80,15 @@ class ViewState(Generic[V]):
         self.offsets[partition] = max(self.offsets[partition], offset)
 
     def _newest(self, batch: Batch) -> Iterator[tuple[int, bytes | None, V | None, MessageId]]:
-        values = cast(list[V | None], batch.values())
         for offset, key, value, id in zip(
-            batch.offsets(), batch.keys(), values, batch.ids(), strict=True
+            batch.offsets(), batch.keys(), batch.values(), batch.ids(), strict=True
         ):
-            yield offset, key if key is not None and self._newer(key, id) else None, value, id
+            if key is None or not self._newer(key, id):
+                yield offset, None, None, id
+            elif value is None or self._serializer is None:
+                yield offset, key, cast(V | None, value), id
+            else:
+                yield offset, key, decoded(value, self._serializer, id, batch.topic), id
 
     def _folded(
         self, batch: Batch, apply: Apply[V]

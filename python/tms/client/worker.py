@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self
 
 from tms.block.received import Delivered
 from tms.client.leases import HeldMessage, Pace
@@ -27,6 +27,7 @@ from tms.errors import Conflict, Invalid, TMSError
 from tms.events import EventLog
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import TokenResult, error_text
+from tms.model.serializer import V
 from tms.retrying import is_retriable
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ WAIT_S = 1.0  # of a receive: a worker stops within it
 LOOK_S = 0.2  # between two looks for a signal
 NOTHING_DONE = TokenResult(0, ())
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-Handler = Callable[[Delivered], object]
+Handler = Callable[[Delivered[V]], object]
 _log = EventLog(__name__)
 
 
@@ -60,7 +61,7 @@ class WorkerOptions(NamedTuple):
         return cls(concurrency, seconds("drain_s", drain_s))
 
 
-class Worker:
+class Worker(Generic[V]):
     """Made by `Queue.worker`: `run` it, or use it as a context manager, which works as long as its
     block takes. Calling it calls its handler. It works once.
 
@@ -68,7 +69,7 @@ class Worker:
     raises. `stop` may be called from any thread, and by a handler.
     """
 
-    def __init__(self, queue: "Queue", handler: Handler, options: WorkerOptions) -> None:
+    def __init__(self, queue: "Queue[V]", handler: Handler[V], options: WorkerOptions) -> None:
         self._queue = queue
         self._handler = handler
         self._options = options
@@ -79,12 +80,12 @@ class Worker:
         self._pace = Pace(queue.settings.lease_s, queue.settings.deliveries_max)
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()  # guards what follows
-        self._waiting: deque[tuple[Delivered, HeldMessage]] = deque()
+        self._waiting: deque[tuple[Delivered[V], HeldMessage]] = deque()
         self._busy = 0
         self._draining = False
         self._error: BaseException | None = None
 
-    def __call__(self, message: Delivered) -> object:
+    def __call__(self, message: Delivered[V]) -> object:
         """What the handler says."""
         return self._handler(message)
 
@@ -190,7 +191,7 @@ class Worker:
         for thread in threads:
             thread.join(max(0.0, until_s - clock.monotonic_s()))
         if late := sum(thread.is_alive() for thread in threads):
-            _log.warning("worker_not_drained", worker=self._name, handlers=late)
+            tell_not_drained(self._name, late)
 
     # -- handling ----------------------------------------------------------------------------------
 
@@ -217,7 +218,7 @@ class Worker:
                     self._pace.took(clock.monotonic_s() - began_s)
                     self._changed.notify_all()
 
-    def _handle(self, message: Delivered, held: HeldMessage) -> None:
+    def _handle(self, message: Delivered[V], held: HeldMessage) -> None:
         queue, survive = self._queue, self._patience.survive
         result = NOTHING_DONE
         try:
@@ -246,22 +247,27 @@ def once(worker: object) -> Conflict:
     return Conflict(f"{worker!r} was started already. Make another one with queue.worker(…).")
 
 
-def tell_failed(worker: str, message: Delivered, error: BaseException) -> None:
+def tell_failed(worker: str, message: Delivered[V], error: BaseException) -> None:
     """Log that a handler has raised."""
     _log.exception("handler_failed", worker=worker, **_place(message), error=error_text(error))
 
 
-def tell_unsettled(worker: str, message: Delivered, error: TMSError) -> None:
+def tell_unsettled(worker: str, message: Delivered[V], error: TMSError) -> None:
     """Log that the service was not told what became of a message, which comes again."""
     _log.warning("message_not_settled", worker=worker, **_place(message), error=error.message)
 
 
-def tell_lost(worker: str, message: Delivered) -> None:
+def tell_lost(worker: str, message: Delivered[V]) -> None:
     """Log that somebody else got a message while it was handled."""
     _log.warning("lease_lost", worker=worker, **_place(message))
 
 
-def _place(message: Delivered) -> dict[str, int]:
+def tell_not_drained(worker: str, handlers: int) -> None:
+    """Log that handlers have not finished in the time to drain."""
+    _log.warning("worker_not_drained", worker=worker, handlers=handlers)
+
+
+def _place(message: Delivered[V]) -> dict[str, int]:
     return {
         "partition": message.partition,
         "offset": message.offset,

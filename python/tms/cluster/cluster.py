@@ -34,8 +34,9 @@ from tms.events import EventLog
 from tms.model import keys
 from tms.model.cluster import ClusterEvent
 from tms.model.group import GroupSummary
+from tms.model.lag import InstanceLoad
 from tms.model.message import Appended
-from tms.model.queue import QueueInfo
+from tms.model.queue import QueueInfo, QueueSummary
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import Commit, CommitResult
 from tms.store.base import Map
@@ -89,6 +90,22 @@ class ClusterPeer(Peer, Coordinating, Protocol):
 
     def list_groups_of(self, topic: TopicName, shards: list[int]) -> list[GroupSummary]:
         """The groups of a topic in shards that it keeps."""
+        ...
+
+    def queues_of(
+        self, namespace: str, shards: list[int], after: str | None, limit: int
+    ) -> list[QueueSummary]:
+        """A page of the queues of a namespace in shards that it keeps."""
+        ...
+
+    def groups_of(
+        self, namespace: str, shards: list[int], after: str | None, limit: int
+    ) -> list[GroupSummary]:
+        """A page of the groups of a namespace in shards that it keeps."""
+        ...
+
+    def load(self) -> InstanceLoad:
+        """What it did since it was started, and does."""
         ...
 
     def give_up(self) -> None:

@@ -5,7 +5,7 @@ Invariants
 * What concerns a group is answered from its shard; one that this process does not keep is refused.
 """
 
-import contextlib
+import heapq
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,12 +14,12 @@ from types import MappingProxyType
 from tms.errors import GroupNotFound, StorageUnavailable, TMSError, TopicNotFound
 from tms.events import EventLog
 from tms.groups.group_positions import GroupPositions
-from tms.groups.lag import Lags
 from tms.groups.members import Members
 from tms.groups.membership import GroupKey, Membership, Poll
 from tms.model.group import (
     SESSION_S,
     GroupInfo,
+    GroupLag,
     GroupPartition,
     GroupStanding,
     GroupSummary,
@@ -27,7 +27,8 @@ from tms.model.group import (
     check_member,
     check_session,
 )
-from tms.model.position import Position
+from tms.model.lag import PAGE, LagPlace
+from tms.model.position import EARLIEST, Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey, check_group
 from tms.topics.sharding import GROUPS, POSITIONS
@@ -70,8 +71,7 @@ class LogGroups:
         self._topics = topics
         self._registry = topics.registry
         self._kept: dict[int, GroupShard] = {}
-        self._lags = Lags(topics.fetcher, topics.clock)
-        self._lock = threading.Lock()  # guards the lags
+        self._lags = topics.lags
 
     # -- shards ------------------------------------------------------------------------------------
 
@@ -138,29 +138,73 @@ class LogGroups:
     ) -> list[GroupSummary]:
         """The groups of a topic, by name, in some shards or in all. Raises `TopicNotFound`,
         `NotOwner` for a shard that is not kept here."""
-        partitions = self._registry.find(topic).partitions
-        numbers = range(self._topics.shards.count) if shards is None else shards
+        self._registry.find(topic)
+        keys = [key for key in self._keys(shards) if key.topic == topic]
+        return [lag.summary() for lag in self.lags(sorted(keys))]
+
+    def page(
+        self,
+        namespace: str,
+        after: tuple[str, str] | None = None,
+        limit: int = PAGE,
+        shards: Iterable[int] | None = None,
+    ) -> list[GroupSummary]:
+        """Up to `limit` groups of the topics of a namespace, by topic and name, after the one of a
+        topic and a name, in some shards or in all. Raises `NotOwner`."""
+        begin = after or ("", "")
+        places = {
+            (key.topic.topic, key.group): key
+            for key in self._keys(shards)
+            if key.topic.namespace == namespace
+        }
+        exist = {topic for topic in {key.topic for key in places.values()} if self._exists(topic)}
+        behind = (at for at, key in places.items() if at > begin and key.topic in exist)
+        keys = [places[at] for at in heapq.nsmallest(limit, behind)]
+        return [lag.summary() for lag in self.lags(keys)]
+
+    def lags(self, keys: Iterable[GroupKey]) -> list[GroupLag]:
+        """How many members groups have, and how far they are behind in each partition, in this
+        order. Those whose topic is gone are left out."""
+        found: list[tuple[GroupKey, int, list[LagPlace]]] = []
+        present = {number: shard.members.present() for number, shard in self._kept.items()}
+        for key in keys:
+            try:
+                partitions = self._registry.find(key.topic).partitions
+            except TopicNotFound:  # its positions are still here
+                continue
+            number = self._topics.shards.of_group(key.group)
+            at = self.at(number).positions.of(*key)
+            places = [LagPlace(key.topic, p, at.get(p, EARLIEST)) for p in range(partitions)]
+            found.append((key, present.get(number, {}).get(key, 0), places))
+        lags = self._lags.of(place for _, _, places in found for place in places)
         return [
-            self._info(key, *self._of(key.group).members.look(key), partitions).summary()
-            for key in self._keys([self.at(number) for number in numbers])
-            if key.topic == topic
+            GroupLag(key.group, str(key.topic), members, tuple(lags[place] for place in places))
+            for key, members, places in found
         ]
 
-    def all(self, partitions_max: int) -> list[GroupInfo]:
-        """How groups stand, for metrics: those that have together at most so many partitions, and
-        whose lag can be told."""
-        groups: list[GroupInfo] = []
+    def lags_here(self, partitions_max: int) -> tuple[list[GroupLag], int]:
+        """The groups that are kept here and have together at most so many partitions, with their
+        lag, and how many there are besides; for metrics. Where nothing can be told: none."""
+        keys = sorted(self._keys(self._kept))
+        looked: list[GroupKey] = []
+        for key in keys:
+            record = self._registry.known.get(key.topic)
+            partitions_max -= 1 if record is None else record.partitions
+            if partitions_max < 0:
+                break
+            looked.append(key)
         try:
-            for key in self._keys(self._kept.values()):
-                with contextlib.suppress(TopicNotFound):  # deleted, its positions are still here
-                    partitions = self._registry.find(key.topic).partitions
-                    if partitions <= partitions_max:
-                        look = self._of(key.group).members.look(key)
-                        groups.append(self._info(key, *look, partitions))
-                        partitions_max -= partitions
+            return self.lags(looked), len(keys) - len(looked)
         except TMSError as error:
             _log.warning("lag_unknown", why=str(error))
-        return groups
+            return [], len(keys)
+
+    def _exists(self, topic: TopicName) -> bool:
+        try:
+            self._registry.find(topic)
+        except TopicNotFound:
+            return False
+        return True
 
     # -- positions ---------------------------------------------------------------------------------
 
@@ -218,12 +262,14 @@ class LogGroups:
             shard.members.tidy()
             shard.positions.learn()
 
-    def _keys(self, shards: Iterable[GroupShard]) -> list[GroupKey]:
+    def _keys(self, shards: Iterable[int] | None) -> set[GroupKey]:
+        """The groups of some shards, or of all."""
+        numbers = range(self._topics.shards.count) if shards is None else shards
         keys: set[GroupKey] = set()
-        for shard in shards:
+        for shard in [self.at(number) for number in numbers]:
             keys.update(GroupKey(*place) for place in shard.positions.groups())
             keys.update(shard.members.groups())
-        return sorted(keys)
+        return keys
 
     def _info(
         self,
@@ -243,14 +289,14 @@ class LogGroups:
             for member, session_s in membership.sessions.items()
             if left_s[member] > 0
         ]
-        partitions_ = []
-        for partition in range(partitions):
-            owner, at = membership.owners.get(partition), positions.get(partition)
-            with self._lock:
-                lag = self._lags.of(PositionKey(*key, partition), at)
+        places = [LagPlace(key.topic, p, positions.get(p, EARLIEST)) for p in range(partitions)]
+        lags, partitions_ = self._lags.of(places), []
+        for place in places:
+            number, lag = place.partition, lags[place] or (None, None)
+            owner, at = membership.owners.get(number), positions.get(number)
             name, epoch = (None, 0) if owner is None else (owner.member, owner.epoch)
             text = None if at is None else str(at)
-            partitions_.append(GroupPartition(partition, name, epoch, text, lag.messages, lag.ms))
+            partitions_.append(GroupPartition(number, name, epoch, text, *lag))
         return GroupInfo(
             key.group, str(key.topic), membership.generation, tuple(members), tuple(partitions_)
         )

@@ -250,6 +250,16 @@ class Members:
         with self._lock:
             return list(self.load())
 
+    def present(self) -> dict[GroupKey, int]:
+        """How many members each group has that are not silent for too long."""
+        with self._lock:
+            self.load()
+            now_s = self._clock.monotonic_s()
+            return {
+                key: sum(session.until_s > now_s for session in sessions.values())
+                for key, sessions in self._sessions.items()
+            }
+
     def look(self, key: GroupKey) -> tuple[Membership, Mapping[str, float]]:
         """How a group stands, not to be changed, and for how many seconds each member may still be
         silent."""

@@ -18,6 +18,18 @@ class ImageFile(NamedTuple):
     version: str
 
 
+class BackupInfo(NamedTuple):
+    """A backup that was made: of which moment, in ms since 1970, how much it has, and how much of
+    that was copied for it."""
+
+    id: str
+    moment_ms: int
+    files: int
+    bytes: int
+    copied_files: int
+    copied_bytes: int
+
+
 class BackupBegun(msgspec.Struct, frozen=True):
     """An image that waits to be read: when it was so, in ms since 1970, and how much it is."""
 

@@ -136,9 +136,9 @@ class DelayedMessage(NamedTuple):
         return as_json(self.id, self.value, kind)
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer, see `tms.serializers`. Raises `Invalid`
-        for a value that does not fit, and for a tombstone."""
-        return decoded(self.id, self.value, decoder)
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        `Undecodable` for a value that does not fit, and for a tombstone."""
+        return decoded(self.value, decoder, self.id)
 
     @property
     def due(self) -> datetime:

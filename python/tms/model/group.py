@@ -3,7 +3,9 @@ client share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from tms.model.lag import Lag
 from tms.model.quantity import Duration, seconds
 from tms.model.transaction import check_name
 
@@ -45,15 +47,16 @@ class MemberInfo:
 class GroupPartition:
     """How a group stands in one partition. Without a position it has everything before it.
 
-    `lag` counts messages; `lag_ms` is for how long the first of them has been there.
+    `lag` counts messages; `lag_ms` is for how long the first of them has been there. Both are None
+    where that cannot be told, because the partition is damaged.
     """
 
     partition: int
     owner: str | None
     epoch: int
     position: str | None
-    lag: int
-    lag_ms: int
+    lag: int | None
+    lag_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +71,41 @@ class GroupInfo:
 
     def summary(self) -> "GroupSummary":
         """The same in few numbers."""
-        return GroupSummary(
-            self.group,
-            self.topic,
-            len(self.members),
-            sum(partition.lag for partition in self.partitions),
-            max((partition.lag_ms for partition in self.partitions), default=0),
-        )
+        lags = [
+            None if part.lag is None or part.lag_ms is None else Lag(part.lag, part.lag_ms)
+            for part in self.partitions
+        ]
+        return GroupLag(self.group, self.topic, len(self.members), tuple(lags)).summary()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
     """How many members a group has, how many messages before it in all partitions, and for how long
-    the oldest of them has been there."""
+    the oldest of them has been there. The last two are None where a partition is damaged."""
 
     group: str
     topic: str
     members: int
-    lag: int
-    lag_ms: int
+    lag: int | None
+    lag_ms: int | None
+
+
+class GroupLag(NamedTuple):
+    """How many members a group has, and how far it is behind in each partition; None where that
+    cannot be told."""
+
+    group: str
+    topic: str
+    members: int
+    lags: tuple[Lag | None, ...]
+
+    def summary(self) -> GroupSummary:
+        """The same of all partitions together."""
+        known = [lag for lag in self.lags if lag is not None]
+        if len(known) < len(self.lags):
+            return GroupSummary(self.group, self.topic, self.members, None, None)
+        messages, ms = sum(lag.messages for lag in known), max((lag.ms for lag in known), default=0)
+        return GroupSummary(self.group, self.topic, self.members, messages, ms)
 
 
 def check_member(member: str) -> str:

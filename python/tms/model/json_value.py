@@ -27,7 +27,7 @@ def as_json(id: object, value: bytes | None, kind: type[T] | None) -> T | JsonVa
         raise Invalid(
             f"The value of the message {id} is no {_name(kind)}: {exc}.", field="value"
         ) from exc
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise BadJson(
             f"The value of the message {id} is not JSON: {exc}. It is {value[:40]!r}; read it "
             "as `value` if it is something else."

@@ -3,14 +3,14 @@ share."""
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple, TypeVar, overload
+from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 
 from tms.model.ids import MessageId, utc
 from tms.model.json_value import JsonValue, as_json
 from tms.model.position import Position
-from tms.model.serializer import Decoder, decoded
+from tms.model.serializer import Decoder, Plain, V, decoded
 
 T = TypeVar("T")
 
@@ -18,9 +18,10 @@ Buffer = bytes | bytearray | memoryview
 MESSAGES_MAX = 65_536  # of a block
 
 NOTHING = MessageId(0, 0)
+_PLAIN = Plain()
 
 
-class Message(NamedTuple):
+class Message(NamedTuple, Generic[V]):
     """A message as a consumer gets it. `value` is None for a tombstone, `key` for a message without
     one."""
 
@@ -43,9 +44,15 @@ class Message(NamedTuple):
         return as_json(self.id, self.value, kind)
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer, see `tms.serializers`. Raises `Invalid`
-        for a value that does not fit, and for a tombstone."""
-        return decoded(self.id, self.value, decoder)
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        `Undecodable` for a value that does not fit, and for a tombstone."""
+        return decoded(self.value, decoder, self.id, self.topic)
+
+    @property
+    def decoded(self) -> V:
+        """The object in the value, read by the serializer of the consumer that the message comes
+        from; without a serializer the value itself. Raises like `decode`."""
+        return cast(V, self.decode(_PLAIN))
 
     @property
     def timestamp_ms(self) -> int:

@@ -107,4 +107,4 @@ class Position(Struct, frozen=True):
         return str(self.kind)
 
 
-LATEST = Position.latest()
+EARLIEST, LATEST = Position.earliest(), Position.latest()

@@ -18,16 +18,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Annotated, NamedTuple, TypedDict
+from typing import Annotated, NamedTuple, TypedDict, TypeVar
 
 from tms.errors import Conflict, Invalid
 from tms.model.ids import MessageId
+from tms.model.lag import Lag
 from tms.model.message import MESSAGES_MAX
 from tms.model.position import POSITION, Position
 from tms.model.quantity import Duration, seconds, whole
+from tms.model.serializer import Decoder, decoded
 from tms.model.spelling import one_of, spelled, within
 from tms.model.topic import TOPIC_NAME, Durability, TopicName, parse_durability
 
+T = TypeVar("T")
 DEAD_PREFIX = "tms-dead-"  # of the headers of dead letters
 DEAD_ORIGIN, DEAD_GROUP = DEAD_PREFIX + "origin", DEAD_PREFIX + "group"
 DEAD_CAUSE, DEAD_DELIVERIES = DEAD_PREFIX + "cause", DEAD_PREFIX + "deliveries"
@@ -230,6 +233,29 @@ class QueueInfo:
         """The topic of its dead letters."""
         return dead_letter_topic(self.group, self.topic, self.settings.dead_letter)
 
+    def summary(self, oldest: Iterable[Lag | None]) -> "QueueSummary":
+        """The same in few numbers; `oldest` are the first messages of its partitions that are not
+        settled."""
+        waiting = self.backlog + self.ready + self.delayed + self.blocked
+        known = [lag.ms for lag in oldest if lag is not None]
+        age_ms = max(known, default=0 if not waiting + self.leased + self.dying else None)
+        dead = self.dead + self.dying
+        return QueueSummary(self.group, str(self.topic), waiting, self.leased, dead, age_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """How many messages of a queue wait, with those that wait for a time or for their key; how many
+    are with workers; how many are dead letters, or on their way there; and for how long the oldest
+    message has been there that is not settled, None where that cannot be told."""
+
+    group: str
+    topic: str
+    waiting: int
+    leased: int
+    dead: int
+    oldest_ms: int | None
+
 
 def join_tokens(tokens: Iterable[Token]) -> Iterator[Token]:
     """The same with neighbours as one; in the order given."""
@@ -312,6 +338,11 @@ class QueuedMessage(NamedTuple):
     headers: Mapping[str, bytes]
     deliveries: int
     state: QueuedState
+
+    def decode(self, decoder: Decoder[T]) -> T:
+        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        `Undecodable` for a value that does not fit, and for a tombstone."""
+        return decoded(self.value, decoder, self.id, self.topic)
 
     @property
     def timestamp_ms(self) -> int:

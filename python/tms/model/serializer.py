@@ -1,11 +1,30 @@
-"""What makes bytes of objects, and objects of bytes; `tms.serializers` has some."""
+"""What makes bytes of objects, and objects of bytes; `tms.serializers` has some.
 
-from typing import Protocol, TypeVar
+    consumer, queue ──▶ messages of a class that knows the serializer ──▶ `message.decoded`
 
-from tms.errors import Invalid
+Invariants
+
+* A value is decoded when it is asked for, never before: who is handed a message that cannot be
+  decoded has it all the same, and its place.
+* Whatever a serializer raises, callers meet `Undecodable` or `Invalid`, with the reason in it.
+"""
+
+from typing import TYPE_CHECKING, Generic, Protocol, cast
+
+from tms.errors import Invalid, TMSError, Undecodable
+
+if TYPE_CHECKING:  # of which type checkers bring their own: a TypeVar with a default
+    from typing_extensions import TypeVar
+
+    V = TypeVar("V", default=bytes)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+M = TypeVar("M", bound=tuple[object, ...])
 
 
 class Decoder(Protocol[T_co]):
@@ -28,15 +47,84 @@ class Serializer(Protocol[T]):
         ...
 
 
-def decoded(id: object, value: bytes | None, decoder: Decoder[T]) -> T:
-    """The object in the value of the message with this id. Raises `Invalid`."""
-    if value is None:
+class Plain:
+    """Reads a value as it is."""
+
+    def decode(self, data: bytes) -> bytes:
+        """The same bytes."""
+        return data
+
+
+def encoded(value: object, serializer: Serializer[T]) -> bytes:
+    """The value of a message that is published. Raises `Invalid`."""
+    try:
+        data = serializer.encode(cast(T, value))
+    except TMSError:
+        raise
+    except Exception as exc:
         raise Invalid(
-            f"The message {id} is a tombstone: it has no value to decode. Look whether its value "
-            "is None first.",
+            f"A {type(value).__name__} cannot be written by {serializer!r:.80}: {exc!r:.400}",
             field="value",
+        ) from exc
+    if type(data) is not bytes:
+        raise Invalid(
+            f"A serializer makes bytes, {serializer!r:.80} has made {type(data).__name__} of a "
+            f"{type(value).__name__}.",
+            field="value",
+        )
+    return data
+
+
+def decoded(value: bytes | None, decoder: Decoder[T], id: object, topic: str = "") -> T:
+    """The object in the value of the message with this id. Raises `Undecodable`."""
+    message = f"{id} of {topic}" if topic else f"{id}"
+    place = {"id": str(id), "topic": topic} if topic else {"id": str(id)}
+    if value is None:
+        raise Undecodable(
+            f"The message {message} is a tombstone: it has no value to decode. Look whether its "
+            "value is None first.",
+            field="value",
+            **place,
         )
     try:
         return decoder.decode(value)
-    except Invalid as exc:
-        raise Invalid(f"The message {id}: {exc.message}", **exc.details) from exc
+    except Exception as exc:
+        reason = exc.message if isinstance(exc, TMSError) else f"{exc!r:.400}"
+        raise Undecodable(
+            f"The message {message} cannot be read by {decoder!r:.80}: {reason}",
+            field="value",
+            **place,
+        ) from exc
+
+
+def reading(kind: type[M], serializer: Decoder[object] | None) -> type[M]:
+    """The class of messages like `kind` whose `decoded` is what this serializer reads; `kind`
+    itself without one. A class and not a cell: messages stay tuples of the same length."""
+    return kind if serializer is None else _MessageClass(kind, serializer).made
+
+
+class _MessageClass(Generic[M]):
+    """Makes the class, here and where its messages are pickled to: one for all that go together."""
+
+    def __init__(self, kind: type[M], serializer: Decoder[object]) -> None:
+        self._origin = kind, serializer
+
+        def read(message: M) -> object:
+            return message.decode(serializer)  # type: ignore[attr-defined]
+
+        def reduce(message: M) -> tuple[object, ...]:
+            return self, tuple(message)
+
+        members = {
+            "__slots__": (),
+            "__doc__": kind.__doc__,
+            "__reduce__": reduce,
+            "decoded": property(read, doc=getattr(kind, "decoded").__doc__),  # noqa: B009
+        }
+        self.made = cast(type[M], type(kind.__name__, (kind,), members))
+
+    def __call__(self, *cells: object) -> M:
+        return tuple.__new__(self.made, cells)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _MessageClass, self._origin

@@ -5,12 +5,23 @@ Invariants
 * What concerns a queue is answered from its shard; one that this process does not keep is refused.
 """
 
+import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 
 from tms.block.received import Received
-from tms.errors import Conflict, DataCorrupt, Invalid
+from tms.errors import (
+    Conflict,
+    DataCorrupt,
+    Invalid,
+    QueueNotFound,
+    TMSError,
+    TopicNotFound,
+)
+from tms.events import EventLog
+from tms.model.lag import PAGE, LagPlace
 from tms.model.position import Position
 from tms.model.queue import (
     DELAY_S_MAX,
@@ -23,6 +34,7 @@ from tms.model.queue import (
     QueuedMessage,
     QueueInfo,
     QueueSettings,
+    QueueSummary,
     TokenResult,
     check_cause,
     check_seconds,
@@ -43,6 +55,7 @@ from tms.transactions.participants import OwnCommits, OwnPositions
 LOOK_S = 5.0  # how long one waits before looking again, whatever happens
 WAIT_S_MAX = 3_600.0
 REDRIVE_MAX = 1_000_000
+_log = EventLog(__name__)
 
 
 class Queues:
@@ -134,14 +147,71 @@ class Queues:
         `QueueNotFound`."""
         self._of(topic, group).delete(topic, group)
 
-    def _info(self, queue: OpenQueue) -> QueueInfo:
-        self._of(queue.topic, queue.group).settling.learn(queue)
+    def page(
+        self,
+        namespace: str,
+        after: tuple[str, str] | None = None,
+        limit: int = PAGE,
+        shards: Iterable[int] | None = None,
+    ) -> list[QueueSummary]:
+        """Up to `limit` queues of the topics of a namespace, by topic and group, after the one of a
+        topic and a group, in some shards or in all. Raises `NotOwner`."""
+        numbers = range(self._topics.shards.count) if shards is None else shards
+        begin = after or ("", "")
+        queues = [queue for number in numbers for queue in self.at(number).all()]
+        places = {
+            (queue.topic.topic, queue.group): queue.topic
+            for queue in queues
+            if queue.topic.namespace == namespace
+        }
+        exist = {topic for topic in {*places.values()} if self._exists(topic)}
+        behind = (at for at, topic in places.items() if at > begin and topic in exist)
+        return self._summaries((places[at], at[1]) for at in heapq.nsmallest(limit, behind))
+
+    def oldest(self, limit: int) -> list[QueueSummary]:
+        """The queues that are kept here and were made first, up to `limit`; for metrics. Where
+        nothing can be told: none."""
+        queues = heapq.nsmallest(limit, self.opened(), key=_age)
         try:
-            ends = self._log.offsets(queue.topic, Position.latest())
-        except DataCorrupt:
-            partitions = self._registry.find(queue.topic).partitions
-            ends = readable_ends(self._log, queue.topic, partitions)
+            return self._summaries((queue.topic, queue.group) for queue in queues)
+        except TMSError as error:
+            _log.warning("queues_unknown", why=str(error))
+            return []
+
+    def _summaries(self, places: Iterable[tuple[TopicName, str]]) -> list[QueueSummary]:
+        infos: list[QueueInfo] = []
+        ends: dict[TopicName, Mapping[int, int]] = {}
+        for topic, group in places:
+            with suppress(QueueNotFound, TopicNotFound):  # deleted meanwhile
+                queue = self._find(group, topic)[0]
+                if topic not in ends:
+                    ends[topic] = self._ends(topic)
+                infos.append(self._info(queue, ends[topic]))
+        first = [_first_unsettled(info) for info in infos]
+        lags = self._topics.lags.of(place for some in first for place in some)
+        return [
+            info.summary([lags[place] for place in some])
+            for info, some in zip(infos, first, strict=True)
+        ]
+
+    def _exists(self, topic: TopicName) -> bool:
+        try:
+            self._registry.find(topic)
+        except TopicNotFound:
+            return False
+        return True
+
+    def _info(self, queue: OpenQueue, ends: Mapping[int, int] | None = None) -> QueueInfo:
+        self._of(queue.topic, queue.group).settling.learn(queue)
+        ends = self._ends(queue.topic) if ends is None else ends
         return queue.info(ends, self._dead.count(queue))
+
+    def _ends(self, topic: TopicName) -> Mapping[int, int]:
+        """Where the partitions of a topic end."""
+        try:
+            return self._log.offsets(topic, Position.latest())
+        except DataCorrupt:
+            return readable_ends(self._log, topic, self._registry.find(topic).partitions)
 
     def stats(self) -> list[QueueInfo]:
         """The queues that are open, without what only the log knows; for metrics."""
@@ -305,3 +375,15 @@ class Queues:
 
     def _known_queues(self) -> list[OpenQueue]:
         return [queue for shard in self._kept.values() for queue in shard.all()]
+
+
+def _age(queue: OpenQueue) -> tuple[int, TopicName, str]:
+    return queue.state.declared.created_ms, queue.topic, queue.group
+
+
+def _first_unsettled(info: QueueInfo) -> list[LagPlace]:
+    return [
+        LagPlace(info.topic, part.partition, Position.offset(part.cursor))
+        for part in info.partitions
+        if part.cursor < part.end
+    ]

@@ -20,7 +20,6 @@ from tms.errors import (
     NotFound,
     NotOwner,
     TMSError,
-    Unauthenticated,
     Unavailable,
     without_frames,
 )
@@ -36,6 +35,7 @@ from tms.server.http.compression import coding_of
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.request import path_text
 from tms.server.instances import kept_elsewhere
+from tms.server.problems import allow, refuse
 from tms.server.publish import Publishing
 from tms.server.receive import Receiving
 from tms.server.router import Route, RouteTable
@@ -52,8 +52,6 @@ _OURS = frozenset(
         ErrorKind.CLOSED,
     )
 )
-_WORTH_RETRYING = frozenset((ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, ErrorKind.STORAGE_FULL))
-_PROBLEM_HEAD = f"content-type: {routes.PROBLEM}\r\n".encode()
 ACCEPT_ENCODING, ORIGIN = b"accept-encoding", b"origin"
 REQUESTED_METHOD = b"access-control-request-method"
 _METHODS = {"GET": ("GET", "HEAD")}
@@ -98,11 +96,13 @@ class App:
             route = methods.get(exchange.method)
             if route is not None:
                 name, on = route.operation.name, route.operation.on
+                own = route.operation.api == "service"
                 if service.guard is not None:
                     await self._admit(service.guard, route, exchange, varying)
                 if ACCEPT_ENCODING in exchange.headers:
                     exchange.coding = coding_of(exchange.headers[ACCEPT_ENCODING])
-                if on is Resource.SERVICE or (service.ownership is None and not service.draining):
+                here = on is Resource.SERVICE or service.ownership is None
+                if own or (here and not service.draining):
                     await route.answer(exchange, varying)
                 else:
                     await self._answer_or_forward(route, exchange, varying)
@@ -210,7 +210,7 @@ class App:
         """Answer OPTIONS. Raises `MethodNotAllowed` for other methods that a path does not have."""
         allowed, cors = [*sorted(methods), "OPTIONS"], self._service.cors
         if exchange.method == "OPTIONS":
-            head = _allow(allowed)
+            head = allow(allowed)
             if cors is not None:
                 origin, method = map(exchange.headers.get, (ORIGIN, REQUESTED_METHOD))
                 head += cors.preflight(origin, method, _for_pages(methods))
@@ -249,20 +249,7 @@ def _refuse(exchange: Exchange, error: TMSError, operation: str) -> None:
     if operation == CDAP:
         answers.refuse(exchange, error)
         return
-    status, body = routes.problem(error, exchange.request_id)
-    head = _PROBLEM_HEAD
-    if error.kind in _WORTH_RETRYING:
-        after_s = error.details.get("retry_after_s", routes.RETRY_AFTER_S)
-        head += b"retry-after: %d\r\n" % after_s
-    if isinstance(error, Unauthenticated):
-        head += b"www-authenticate: Bearer\r\n"
-    if isinstance(error, MethodNotAllowed):
-        head += _allow(error.details["allowed"])
-    exchange.respond(status, head, body)
-
-
-def _allow(methods: list[str]) -> bytes:
-    return f"allow: {', '.join(methods)}\r\n".encode()
+    refuse(exchange, error)
 
 
 def _facts(exchange: Exchange, operation: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@
 
 import asyncio
 import ssl
-from contextlib import suppress
 
 from tms.errors import ConfigError
 from tms.events import EventLog
@@ -26,24 +25,16 @@ class Certificates:
         self._files = files
         self._stamp = files.stamp()  # before they are read: what changes meanwhile is seen
         self._context = files.context()
-        self._asked = asyncio.Event()
 
     def newest(self) -> ssl.SSLContext:
         """The context for a connection that begins now."""
         return self._context
 
-    def ask_to_look(self) -> None:
-        """Read the files at once. From the event loop's thread."""
-        self._asked.set()
-
     async def watch(self) -> None:
         """Look for changes until it is cancelled."""
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), LOOK_S)
-            asked = self._asked.is_set()
-            self._asked.clear()
-            await asyncio.to_thread(self.look, asked)
+            await asyncio.sleep(LOOK_S)
+            await asyncio.to_thread(self.look)
 
     def look(self, asked: bool = False) -> None:
         """Take the files in if they have changed, or somebody has `asked` for it."""

@@ -16,7 +16,7 @@ from tms.model.topic import Durability
 from tms.model.transaction import Commit, CommitResult
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import content_type, header, parameters
-from tms.server.operations import JSON_HEAD
+from tms.server.problems import JSON_HEAD
 from tms.server.service import Service, are_quick
 
 _COMMITS_ONLY = (routes.COMMIT,)

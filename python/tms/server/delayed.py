@@ -1,33 +1,22 @@
-"""POST …/delayed?delay_s=…|deliver_at_ms=…: messages in JSON, or blocks, that are due later."""
+"""POST …/delayed?delay_s=…|deliver_at_ms=…: messages or blocks that are due later."""
 
 from collections.abc import Sequence
 from itertools import count
 
-import msgspec
-
 from tms.api import bodies, delayed, messages, routes
-from tms.api.bodies import PublishBody
 from tms.api.delayed import DeferredBody
 from tms.api.parameters import DelayQuery
-from tms.api.strict import decode_strict
 from tms.errors import IdempotencyKeyReused, PartitionNotFound
 from tms.model.delayed import Deferred, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import (
-    Body,
-    content_type,
-    header,
-    query_of,
-    writable_topic,
-)
+from tms.server.http.request import Body, query_of, writable_topic
 from tms.server.idempotency import idempotency_key, producer_id
-from tms.server.operations import JSON_HEAD, UNPACKED_FACTOR
+from tms.server.new_messages import Read, brought
+from tms.server.operations import UNPACKED_FACTOR
+from tms.server.problems import JSON_HEAD
 from tms.server.service import Service, are_quick
-
-_READABLE = (routes.JSON, routes.BLOCKS)
-_PUBLISH = msgspec.json.Decoder(PublishBody)
 
 
 class DelayedPublishing:
@@ -41,17 +30,19 @@ class DelayedPublishing:
         """Raises what was wrong; nothing is stored then."""
         name = writable_topic(*varying)
         due, durability = _due(exchange)
-        media = content_type(header(exchange, b"content-type"), _READABLE)
+        read, _ = brought(exchange.headers)
         key = idempotency_key(exchange) if b"idempotency-key" in exchange.headers else ""
         service = self._service
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
-            if media == routes.BLOCKS:
+            if read is None:
                 blocks = bodies.unframe_new(body.data)
                 deferred = await self._store(name, blocks, due, durability, key)
                 answer = bodies.encode(DeferredBody(deferred))
             else:
-                packed, deferred = await self._pack_and_store(name, body, due, durability, key)
+                packed, deferred = await self._pack_and_store(
+                    name, body, read, (due, durability, key)
+                )
                 answer = delayed.placed(packed, deferred)
         await service.respond(exchange, routes.OK, JSON_HEAD, answer)
 
@@ -73,27 +64,28 @@ class DelayedPublishing:
         return deferred
 
     async def _pack_and_store(
-        self, name: TopicName, body: Body, due: Due, durability: Durability | None, key: str
+        self, name: TopicName, body: Body, read: Read, how: tuple[Due, Durability | None, str]
     ) -> tuple[messages.PackedRequest, list[Deferred]]:
-        """Store JSON. Under a key it may be there already, for as many partitions as the topic had
-        then."""
-        service = self._service
+        """Store messages. Under a key they may be there already, for as many partitions as the
+        topic had then."""
+        service, key = self._service, how[-1]
         settings = service.engine.settings(name)
         turn = producer_id(key) if key else next(self._turns)
         counts = service.engine.growth(name)[1] if key else (settings.partitions,)
         await body.reserve(UNPACKED_FACTOR * len(body.data))
 
         def pack(partitions: int) -> messages.PackedRequest:
-            new_messages = decode_strict(body.data, _PUBLISH).messages
             return messages.pack(
-                new_messages, partitions, turn % partitions, settings.message_bytes_max
+                read(body.data), partitions, turn % partitions, settings.message_bytes_max
             )
 
         refused: IdempotencyKeyReused | None = None
         for partitions in counts:
             try:
                 packed = await service.in_turn(service.checking, pack, partitions)
-                return packed, await self._store(name, packed.blocks, due, durability, key)
+                if not packed.blocks:
+                    return packed, []
+                return packed, await self._store(name, packed.blocks, *how)
             except IdempotencyKeyReused as error:
                 refused = refused or error
             except PartitionNotFound:

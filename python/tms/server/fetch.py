@@ -1,4 +1,5 @@
-"""GET …/messages: blocks as they are stored, or messages in JSON or as an Arrow stream.
+"""GET …/messages: blocks as they are stored, or messages: in JSON, as an Arrow stream, as
+CloudEvents.
 
 * What is in the cache is answered by the event loop itself, everything else by a few threads.
 * A long poll costs a watch and no thread; it ends when something may be there, at its time-out,
@@ -10,41 +11,23 @@
 """
 
 import asyncio
-from base64 import urlsafe_b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from tms.api import bodies, messages, routes
-from tms.api.parameters import FETCH_MESSAGES_DEFAULT, FetchQuery
-from tms.errors import BadEncoding, Invalid
-from tms.model.filter import Filter, as_filter
 from tms.model.message import Buffer, Fetched, PartitionPosition
 from tms.model.position import Position
-from tms.model.snapshot import Isolation, View, as_view
-from tms.model.topic import TopicName
-from tms.server.forwarding import HOP, owner_head
+from tms.server.fetch_request import RequestedFetch, read_request
+from tms.server.following import Follower
+from tms.server.forwarding import owner_head
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
-from tms.server.http.request import answer_media, query_of, topic_name
+from tms.server.http.request import topic_name
 from tms.server.operations import UNPACKED_FACTOR
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
-_MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM)
 GRANT_BYTES_MIN = 64 << 10
 FILTERING_MAX = 2  # fetches with a filter that look at the same time, each up to a second
 _INLINE_BYTES = 32 << 10  # blocks up to this size are unpacked by the event loop itself
-
-
-class _FetchRequest(NamedTuple):
-    name: TopicName
-    media: str
-    positions: list[PartitionPosition]
-    bytes_max: int
-    wait_s: float
-    limit: int
-    isolation: View
-    where: Filter | None
-    for_peer: bool
 
 
 class Fetching:
@@ -56,16 +39,19 @@ class Fetching:
 
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong."""
-        request = self._read(exchange, topic_name(*varying))
+        request = read_request(exchange, topic_name(*varying), self._service)
         topics = self._service.engine.topics
         if request.for_peer:
             topics.require_own(request.name, request.positions)
         elif topics.partitions.are_of_several:
             topics.require_some_own(request.name, request.positions)
+        if request.follow:
+            await Follower(self._service, self, exchange).follow(request)
+            return
         budget = self._service.fetching
         held = 0
         try:
-            fetched = await self._fetch(request)
+            fetched = await self.fetch(request)
             if not fetched.blocks and fetched.ended and request.wait_s > 0:
                 request, fetched = await self._wait(exchange, request, fetched)
             held = bodies.framed_bytes(fetched.blocks)
@@ -76,7 +62,7 @@ class Fetching:
                     owners = owner_head(topics.elsewhere(request.name, dict(request.positions)))
                 await self._send_blocks(exchange, fetched, held, owners)
             else:
-                unpacked, body = await self._unpacked(request, fetched, held)
+                unpacked, body = await self.unpacked(request, fetched, held, request.body)
                 budget.bytes += len(body)
                 held += len(body)
                 head = _head(request.media, unpacked.next, unpacked.reached, fetched.ends)
@@ -84,31 +70,8 @@ class Fetching:
         finally:
             budget.release(held)
 
-    def _read(self, exchange: Exchange, name: TopicName) -> _FetchRequest:
-        limits = self._service.limits
-        query = query_of(exchange.query, FetchQuery)
-        media = answer_media(exchange, _MADE)
-        if media == routes.BLOCKS and query.limit is not None:
-            raise Invalid(
-                "`limit` counts messages; blocks are limited by `bytes_max`.", field="limit"
-            )
-        positions = bodies.parse_positions(query.start)
-        if isinstance(positions, Position):
-            partitions = self._service.engine.settings(name).partitions
-            positions = [PartitionPosition(p, positions) for p in range(partitions)]
-        return _FetchRequest(
-            name,
-            media,
-            positions,
-            min(query.bytes_max, limits.fetch_bytes_max),
-            min(query.wait_s, limits.fetch_wait_ms_max / 1_000),
-            query.limit or FETCH_MESSAGES_DEFAULT,
-            _view(query),
-            as_filter(query.where),
-            HOP in exchange.headers,
-        )
-
-    async def _fetch(self, request: _FetchRequest) -> Fetched:
+    async def fetch(self, request: RequestedFetch) -> Fetched:
+        """What is there now. Raises `Overloaded`, and what `Engine.fetch` raises."""
         engine, budget = self._service.engine, self._service.fetching
         free = budget.bytes_max - budget.bytes
         grant = min(request.bytes_max, max(free // 2, GRANT_BYTES_MIN))
@@ -132,8 +95,8 @@ class Fetching:
             budget.release(grant)
 
     async def _wait(
-        self, exchange: Exchange, request: _FetchRequest, fetched: Fetched
-    ) -> tuple[_FetchRequest, Fetched]:
+        self, exchange: Exchange, request: RequestedFetch, fetched: Fetched
+    ) -> tuple[RequestedFetch, Fetched]:
         """The first blocks, or none at the end of the wait."""
         service, loop = self._service, asyncio.get_running_loop()
         deadline = loop.time() + request.wait_s
@@ -153,7 +116,7 @@ class Fetching:
                     cancel()
                 if exchange.disconnected:
                     raise Disconnected
-                fetched = await self._fetch(request)
+                fetched = await self.fetch(request)
                 if exchange.hurried or loop.time() >= deadline:
                     break
         finally:
@@ -167,36 +130,40 @@ class Fetching:
         self._service.metrics.bytes_out += length
         await exchange.stream(routes.OK, head, length, bodies.frames(fetched.blocks))
 
-    async def _unpacked(
-        self, request: _FetchRequest, fetched: Fetched, held: int
+    async def unpacked(
+        self,
+        request: RequestedFetch,
+        fetched: Fetched,
+        held: int,
+        body: Callable[[messages.Unpacked, Mapping[int, int]], Buffer],
     ) -> tuple[messages.Unpacked, Buffer]:
+        """The messages that were fetched, and what `body` makes of them and the ends of their
+        partitions; `held` is how much of blocks is counted."""
         positions, service = dict(request.positions), self._service
 
         def find() -> messages.Unpacked:
             return messages.unpacked(fetched, positions, request.limit, request.bytes_max)
 
-        def body(unpacked: messages.Unpacked) -> Buffer:
-            if request.media == routes.ARROW_STREAM:
-                return memoryview(messages.as_arrow(unpacked.runs))
-            return messages.as_json(unpacked, fetched.ends)
+        def made(unpacked: messages.Unpacked) -> Buffer:
+            return body(unpacked, fetched.ends)
 
         def both() -> tuple[messages.Unpacked, Buffer | None]:
             unpacked = find()
             large = unpacked.unpacked_bytes >= UNPACKED_BYTES_MIN
-            return unpacked, None if large else body(unpacked)
+            return unpacked, None if large else made(unpacked)
 
         size = request.bytes_max
         if held <= _INLINE_BYTES:
             unpacked = find()
             if sum(run.columns.unpacked_bytes for run in unpacked.runs) <= _INLINE_BYTES:
-                return unpacked, body(unpacked)
+                return unpacked, made(unpacked)
             size = sum(run.columns.cell_bytes for run in unpacked.runs)
         budget, weight = service.fetching, UNPACKED_FACTOR * size
         await budget.claim(weight, held)
         try:
             unpacked, encoded = await service.in_thread(both)
             if encoded is None:
-                encoded = await service.unpack(unpacked.unpacked_bytes, body, unpacked)
+                encoded = await service.unpack(unpacked.unpacked_bytes, made, unpacked)
             return unpacked, encoded
         finally:
             budget.release(weight)
@@ -208,17 +175,6 @@ class Fetching:
         view, size = memoryview(body), bodies.CHUNK_BYTES
         chunks: Sequence[Buffer] = [view[at : at + size] for at in range(0, len(view), size)]
         await exchange.stream(routes.OK, head, len(view), chunks)
-
-
-def _view(query: FetchQuery) -> View:
-    if (query.snapshot is None) is (query.isolation is Isolation.SNAPSHOT):
-        raise Invalid("The isolation `snapshot` and a snapshot go together.", field="snapshot")
-    if query.snapshot is None:
-        return query.isolation
-    try:
-        return as_view(urlsafe_b64decode(query.snapshot.encode("ascii")))
-    except ValueError as exc:
-        raise BadEncoding("The snapshot is not base64 in its form for URLs.") from exc
 
 
 _NO_SNIFFING = "x-content-type-options: nosniff\r\n"  # a payload is never a page

@@ -121,7 +121,17 @@ class Guard:
         self._expiring.pop(exchange, None)
         meter = self._meters.get(exchange.principal) if self._meters else None
         if meter is not None:
-            meter.end(exchange.received, exchange.sent)
+            meter.end(exchange.received, exchange.sent - exchange.charged)
+
+    def charge(self, exchange: Exchange) -> float:
+        """Count what was sent so far of an answer that goes on; how long it is to wait before it
+        does, for its principal's quota."""
+        meter = self._meter(exchange)
+        if meter is None:
+            return 0.0
+        meter.end(0, exchange.sent - exchange.charged)
+        exchange.charged = exchange.sent
+        return meter.wait_s(self._clock.monotonic_s())
 
     async def _admit(self, exchange: Exchange, operation: Operation, resource: str) -> None:
         if operation.on is Resource.INSTANCE:
@@ -226,22 +236,28 @@ class Guard:
     # -- how much ----------------------------------------------------------------------------------
 
     def _measure(self, exchange: Exchange) -> None:
-        """Raise `Overloaded` for who has asked for as much as its quota lets it. What an instance
-        forwards it has measured itself."""
-        if PEER in exchange.headers or (quota := self._records.quota(exchange.principal)) is None:
+        """Raise `Overloaded` for who has asked for as much as its quota lets it."""
+        meter = self._meter(exchange)
+        if meter is None:
             return
-        now_s = self._clock.monotonic_s()
-        meter = self._meters.get(exchange.principal)
-        if meter is None or meter.quota != quota:
-            meter = self._meters[exchange.principal] = Meter(quota, now_s)
-        wait_s = meter.wait_s(now_s)
+        wait_s = meter.wait_s(self._clock.monotonic_s())
         if wait_s > 0:
             exchange.principal = ""  # which this does not count for
             raise Overloaded(
-                f"The quota of {quota.principal} is used up. Try again in {wait_s:.3g} s.",
+                f"The quota of {meter.quota.principal} is used up. Try again in {wait_s:.3g} s.",
                 retry_after_s=max(1, math.ceil(wait_s)),
             )
         meter.begin()
+
+    def _meter(self, exchange: Exchange) -> Meter | None:
+        """What is left of the quota of who asks; None without one. What an instance forwards it
+        has measured itself."""
+        if PEER in exchange.headers or (quota := self._records.quota(exchange.principal)) is None:
+            return None
+        meter = self._meters.get(exchange.principal)
+        if meter is None or meter.quota != quota:
+            meter = self._meters[exchange.principal] = Meter(quota, self._clock.monotonic_s())
+        return meter
 
     # -- what --------------------------------------------------------------------------------------
 
@@ -268,9 +284,9 @@ class Guard:
         """Raise `Forbidden` unless who asks may see a list of what is in a resource, or some of
         what may be in it: `exchange.sees` says what, then."""
         principal, within = exchange.principal, _within(resource, lists)
-        if self._may(principal, Access.OBSERVE, resource) or not self._records.grants(
-            principal
-        ).reach_into(within):
+        grants = self._records.grants(principal)
+        reaches = any(grants.reach_into(_within(resource, one)) for one in (lists, Resource.TOPIC))
+        if self._may(principal, Access.OBSERVE, resource) or not reaches:
             self.require(exchange, Access.OBSERVE, resource)
             return
 
@@ -397,8 +413,10 @@ def resource_of(operation: Operation, varying: Sequence[bytes]) -> str:
 
 def _within(resource: str, lists: Resource) -> str:
     """How the resources begin that a list of what is in this one has."""
-    rest = resource.partition(":")[2]
-    return f"{lists.value}:{rest}:" if lists is Resource.TOPIC else f"{lists.value}:{rest}/"
+    kind, _, rest = resource.partition(":")
+    return (
+        f"{lists.value}:{rest}:" if kind == Resource.NAMESPACE.value else f"{lists.value}:{rest}/"
+    )
 
 
 def topic_resource(name: TopicName) -> str:

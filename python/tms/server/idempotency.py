@@ -1,4 +1,4 @@
-"""The header Idempotency-Key of a JSON publish: the same request is stored once.
+"""The header Idempotency-Key of a publish of JSON or CloudEvents: the same request is stored once.
 
 It needs no memory of its own for that: the key becomes a producer id under which each partition's
 block is the first, so the log itself recognises a repetition, also after a restart, and answers
@@ -54,10 +54,13 @@ class RecentKeys:
     def __init__(self) -> None:
         self._sent: OrderedDict[tuple[int, str], tuple[bytes, Counts]] = OrderedDict()
 
-    def remember(self, uid: int, key: str, body: Buffer, counts: Counts) -> Counts:
+    def remember(self, uid: int, key: str, sent: Sequence[Buffer], counts: Counts) -> Counts:
         """The numbers of partitions that the topic had when the key came first. Raises
-        `IdempotencyKeyReused` when it came with another body."""
-        digest = blake2b(body, digest_size=16).digest()
+        `IdempotencyKeyReused` when something else was sent with it."""
+        hashed = blake2b(digest_size=16)
+        for part in sent:
+            hashed.update(part)
+        digest = hashed.digest()
         known, counts = self._sent.setdefault((uid, key), (digest, counts))
         if known != digest:
             raise reused(key)

@@ -1,5 +1,6 @@
 """What other instances of a cluster ask of this one, and what operators ask of the cluster."""
 
+from dataclasses import replace
 from typing import Any
 
 from tms.api.operations import TRANSACTIONS, Kept
@@ -8,7 +9,8 @@ from tms.engine import Engine
 from tms.errors import Conflict, Invalid, NotFound, NotOwner, TMSError
 from tms.model.cluster import ClusterEvent, ClusterView, InstanceInfo, TopicOwners
 from tms.model.group import GroupSummary
-from tms.model.queue import QueueInfo
+from tms.model.lag import InstanceLoad
+from tms.model.queue import QueueInfo, QueueSummary
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.server.service import Service
@@ -23,6 +25,7 @@ class Peers:
         self.erase_own = engine.compaction.erase_own
         self.verify_share = engine.shards.verify_share
         self.prepare_share = engine.shards.prepare_share
+        self.lags, self.sizes = engine.topics.lags.here, engine.topics.own.sizes
 
     def answer_tephra(self, message: bytes) -> bytes:
         """Answer a message of Tephra's protocol."""
@@ -50,6 +53,22 @@ class Peers:
     def list_groups_of(self, topic: TopicName, shards: list[int]) -> list[GroupSummary]:
         """The groups of a topic in some shards. Raises `NotOwner`."""
         return self._engine.groups.list_groups(topic, shards)
+
+    def queues_of(
+        self, namespace: str, shards: list[int], after: str | None, limit: int
+    ) -> list[QueueSummary]:
+        """A page of the queues of a namespace in some shards. Raises `NotOwner`."""
+        return self._engine.glance.queues(namespace, after, limit, shards)
+
+    def groups_of(
+        self, namespace: str, shards: list[int], after: str | None, limit: int
+    ) -> list[GroupSummary]:
+        """A page of the groups of a namespace in some shards. Raises `NotOwner`."""
+        return self._engine.glance.groups(namespace, after, limit, shards)
+
+    def load(self) -> InstanceLoad:
+        """What this instance did since it was started, and does."""
+        return own_load(self._service)
 
     def events(self) -> list[ClusterEvent]:
         """What this instance noticed and did."""
@@ -149,6 +168,20 @@ def kept_elsewhere(engine: Engine, kept: Kept) -> TMSError | None:
         return None if engine.coordinates else engine.cluster.not_coordinator()
     number = engine.topics.shards.of(kind, topic, group)
     return None if number in engine.shards.kept else engine.cluster.not_keeper(number)
+
+
+def own_load(service: Service) -> InstanceLoad:
+    """What a service did since it was started, and does."""
+    [load], cluster = service.engine.glance.instances(), service.engine.cluster
+    if cluster is not None:
+        addresses = {one.id: one.address for one in cluster.view.instances}
+        load = replace(load, instance=cluster.id, address=addresses.get(cluster.id, ""))
+    return replace(
+        load,
+        ready=not service.reasons(),
+        bytes_out=service.metrics.bytes_out,
+        connections=len(service.watchdog.connections),
+    )
 
 
 def works_of(service: Service) -> dict[str, Any]:

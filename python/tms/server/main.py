@@ -10,6 +10,7 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import socket
@@ -34,12 +35,13 @@ from tms.engine import Engine, EngineConfig, own
 from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
 from tms.extras import needed
-from tms.server import logs, memory
+from tms.server import logs, memory, starting
 from tms.server.app import App
 from tms.server.certificates import Certificates
 from tms.server.config import HBaseSection, Settings
 from tms.server.http.listening import BACKLOG, HttpServer
 from tms.server.service import AccessLimits, NetworkOptions, Service
+from tms.server.systemd import SystemdNotifier
 from tms.store.base import Map, Store
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
@@ -53,13 +55,14 @@ _log = EventLog("tms.server")
 _MAPS_OPEN_MAX = 256
 _DESCRIPTORS_OF_A_MAP = 12
 _STORE_RETRY_S = 2.0
+PROBES_MAX = 100  # connections that are answered before the store is open
 
 
 def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
     logs.configure(settings.server.log_level, settings.server.log_format)
     _check_certificates(settings)
-    if settings.tls.cert:
+    if settings.tls.cert or SystemdNotifier(os.environ).listens:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the files are looked at
     with contextlib.ExitStack() as listeners:
         listener = listeners.enter_context(listen(settings.server.host, settings.server.port))
@@ -90,8 +93,9 @@ def run_service(
     descriptors = raise_descriptor_limit()
     clock, cdap = SystemClock(), settings.cdap.limits()
     config = replace(settings.engine.config(), transaction_lifetime_ms=cdap.tx_max_lifetime_ms)
-    store, owner = open_(clock, config, descriptors // 2)
-    engine = _engine(store, clock, config, owner)
+    with _answering_probes(settings, listeners, clock):
+        store, owner = open_(clock, config, descriptors // 2)
+        engine = _engine(store, clock, config, owner)
     try:
         if settings.server.confirm_clock:
             engine.confirm_clock()
@@ -115,6 +119,19 @@ def run_service(
             runner.run(_serve(service, settings, listeners, tephra))
     finally:
         engine.close()
+
+
+def _answering_probes(
+    settings: Settings, listeners: Sequence[socket.socket], clock: Clock
+) -> contextlib.AbstractContextManager[None]:
+    """Whoever asks whether the service is alive or started is told so while it opens its store; of
+    several workers by those that have."""
+    if settings.server.workers > 1:
+        return contextlib.nullcontext()
+    own = settings.tls.own()
+    certificates = (lambda: None) if own is None else partial(Certificates, own)
+    limits = settings.limits.connections(PROBES_MAX)
+    return starting.answering(listeners, limits, clock, certificates)
 
 
 def _network(settings: Settings) -> NetworkOptions:
@@ -148,16 +165,21 @@ async def _serve(
 ) -> None:
     own = settings.tls.own()
     certificates = None if own is None else Certificates(own)
-    server = Server(service, settings.server.drain_s, tephra, certificates)
+    systemd = SystemdNotifier(os.environ)
+    server = Server(service, settings.server.drain_s, tephra, certificates, systemd)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.ask_to_stop)
-    beside = [asyncio.create_task(memory.trim_regularly(service))]
+    beside = [
+        asyncio.create_task(memory.trim_regularly(service)),
+        asyncio.create_task(systemd.keep_alive()),
+    ]
     if service.issuer is not None:
         beside.append(asyncio.create_task(service.issuer.keep_fresh()))
     if certificates is not None:
-        loop.add_signal_handler(signal.SIGHUP, certificates.ask_to_look)
         beside.append(asyncio.create_task(certificates.watch()))
+    if certificates is not None or systemd.listens:
+        loop.add_signal_handler(signal.SIGHUP, server.ask_to_reload)
     try:
         await server.serve(*listeners)
     finally:
@@ -175,17 +197,35 @@ class Server:
         drain_s: float,
         tephra: "TephraServer | None" = None,
         certificates: Certificates | None = None,
+        systemd: SystemdNotifier | None = None,
     ) -> None:
         self._service = service
         self._scheme = "http" if certificates is None else "https"
         self._drain_s = drain_s
+        self._systemd = systemd or SystemdNotifier({})
+        self._reload: asyncio.Task[None] | None = None
+        self._url = ""
         self._tephra = tephra
+        self._certificates = certificates
         self._http = HttpServer(App(service), service.watchdog, drain_s, certificates)
         self._ending: asyncio.Task[None] | None = None
 
     def ask_to_stop(self) -> None:
         """SIGTERM or SIGINT; a second time: do not wait. From any thread."""
         self._http.ask_to_stop()
+
+    def ask_to_reload(self) -> None:
+        """SIGHUP: read the certificates anew, if there are any. From the event loop's thread."""
+        busy = self._reload is not None and not self._reload.done()
+        if self._url and not self._service.draining and not busy:
+            self._reload = asyncio.get_running_loop().create_task(self._reload_certificates())
+
+    async def _reload_certificates(self) -> None:
+        self._systemd.reloading()
+        if self._certificates is not None:
+            await asyncio.to_thread(self._certificates.look, asked=True)
+        if not self._service.draining:
+            self._systemd.ready(self._url)
 
     async def serve(self, *listeners: socket.socket) -> None:
         """Serve until asked to stop, then answer received requests, up to the drain time."""
@@ -195,7 +235,9 @@ class Server:
             if self._tephra is not None:
                 await self._tephra.start()
                 also["tephra_port"] = self._tephra.port
-            _log.info("ready", url=_url(self._scheme, listeners[0]), **also)
+            self._url = _url(self._scheme, listeners[0])
+            _log.info("ready", url=self._url, **also)
+            self._systemd.ready(self._url)
 
         try:
             await self._http.serve(listeners, ready, self._drain)
@@ -209,6 +251,7 @@ class Server:
             cluster.drain()
         self._service.draining = True
         _log.info("draining", requests=self._http.requests)
+        self._systemd.stopping()
         if self._tephra is not None:
             self._ending = asyncio.create_task(self._tephra.stop(self._drain_s))
 
@@ -239,6 +282,7 @@ def _open_in_time(
             if settings.data is not None:
                 raise
             _log.warning("store_unavailable", error=error.message, next_try_s=_STORE_RETRY_S)
+            SystemdNotifier(os.environ).status(f"Waiting for the store: {error.message}")
             threading.Event().wait(_STORE_RETRY_S)
 
 

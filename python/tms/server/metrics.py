@@ -1,9 +1,10 @@
 """What the service counts, in the text format of Prometheus.
 
 * Counting costs the hot path a few additions: the numbers are plain and become metrics when asked.
-* The number of series is bounded: labels are operations and statuses, never clients; of queues the
-  `QUEUES_SHOWN` that are oldest have series of their own, all others one together; of groups those
-  of at most `GROUP_PARTITIONS_MAX` partitions.
+* The number of series is bounded: labels are operations and statuses, never clients. Of groups the
+  `GROUPS_SHOWN`, and of their partitions the `POSITIONS_SHOWN`, that are furthest behind have
+  series of their own, of queues the `QUEUES_SHOWN` that are oldest; all others have one together.
+  `tms_without_own_series` says how many those are.
 """
 
 from bisect import bisect_left
@@ -23,15 +24,19 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from tms.engine import EngineStats
-from tms.model.group import GroupInfo
-from tms.model.queue import QueueInfo
+from tms.model.group import GroupLag
+from tms.model.lag import Lag
+from tms.model.queue import QueueInfo, QueueSummary
 from tms.server.http.request import Budget
 from tms.server.http.watchdog import Watchdog
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 QUEUES_SHOWN = 100
-_OTHERS = ("(others)", "(others)")
-GROUP_PARTITIONS_MAX = 1_000
+GROUPS_SHOWN = 100
+POSITIONS_SHOWN = 200
+POSITIONS_LOOKED_MAX = 20_000  # partitions of groups that a scrape looks at
+_OTHER = "(others)"
+_OTHERS = (_OTHER, _OTHER)
 _GAUGES = {
     "cluster_instances": "Instances that this one sees, itself included; 0 for one that is alone.",
     "cluster_opening_ms": "How long this instance took to open transactions and shards, in ms.",
@@ -107,8 +112,11 @@ class Metrics(Collector):
         self.bytes_in = 0
         self.bytes_out = 0
         self.long_polls = 0
+        self.followers = 0
         self.forwarded = 0
-        self.groups: Sequence[GroupInfo] = ()  # as of the last scrape
+        self.groups: Sequence[GroupLag] = ()  # this and the next two as of the last scrape
+        self.groups_unseen = 0  # that it did not look at
+        self.waiting: Sequence[QueueSummary] = ()
         self._stats = stats
         self._lateness = lateness
         self._ready = ready
@@ -142,8 +150,19 @@ class Metrics(Collector):
             )
         yield from self._of_http()
         yield from self._of_engine()
-        yield from of_queues(self._queues())
-        yield from self._of_groups()
+        queues = self._queues()
+        yield from of_queues(queues)
+        yield from of_waiting(self.waiting)
+        groups, without = of_groups(self.groups)
+        yield from groups
+        without["queues"] = max(0, len(queues) - QUEUES_SHOWN)
+        without["groups"] += self.groups_unseen
+        left_out = GaugeMetricFamily(
+            "tms_without_own_series", "How many share the series of (others).", labels=("kind",)
+        )
+        for kind, count in without.items():
+            left_out.add_metric((kind,), count)
+        yield left_out
 
     def _of_http(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
@@ -208,24 +227,65 @@ class Metrics(Collector):
             elif name in _GAUGES:
                 yield GaugeMetricFamily(f"tms_{name}", _GAUGES[name], value)
 
-    def _of_groups(self) -> Iterator[Metric]:
-        members = GaugeMetricFamily(
-            "tms_group_members", "Members of a group.", labels=("group", "topic")
-        )
-        labels = ("group", "topic", "partition")
-        lag = GaugeMetricFamily(
-            "tms_group_lag_messages", "Messages that a group has before it.", labels=labels
-        )
-        age = GaugeMetricFamily(
-            "tms_group_lag_seconds", "For how long the first of them has been there.", labels=labels
-        )
-        for group in self.groups:
-            members.add_metric((group.group, group.topic), len(group.members))
-            for partition in group.partitions:
-                place = (group.group, group.topic, str(partition.partition))
-                lag.add_metric(place, partition.lag)
-                age.add_metric(place, partition.lag_ms / 1_000)
-        yield from (members, lag, age)
+
+def of_groups(groups: Sequence[GroupLag]) -> tuple[list[Metric], Counter[str]]:
+    """Members and lags of groups, and how many have no series of their own, by kind."""
+    members = GaugeMetricFamily(
+        "tms_group_members", "Members of a group.", labels=("group", "topic")
+    )
+    furthest = sorted(groups, key=_behind)
+    for group in furthest[:GROUPS_SHOWN]:
+        members.add_metric((group.group, group.topic), group.members)
+    rest = furthest[GROUPS_SHOWN:]
+    if rest:
+        members.add_metric(_OTHERS, sum(group.members for group in rest))
+    positions = sorted(
+        (-lag.messages, group.topic, group.group, number, lag)
+        for group in groups
+        for number, lag in enumerate(group.lags)
+        if lag is not None
+    )
+    shown, others = positions[:POSITIONS_SHOWN], positions[POSITIONS_SHOWN:]
+    places = [((group, topic, str(number)), lag) for _, topic, group, number, lag in shown]
+    if others:
+        lags = [one[-1] for one in others]
+        together = Lag(sum(lag.messages for lag in lags), max(lag.ms for lag in lags))
+        places.append(((*_OTHERS, _OTHER), together))
+    labels = ("group", "topic", "partition")
+    behind = GaugeMetricFamily(
+        "tms_group_lag_messages", "Messages that a group has before it.", labels=labels
+    )
+    age = GaugeMetricFamily(
+        "tms_group_lag_seconds", "For how long the first of them has been there.", labels=labels
+    )
+    for place, lag in places:
+        behind.add_metric(place, lag.messages)
+        age.add_metric(place, lag.ms / 1_000)
+    without = Counter({"groups": len(rest), "group_partitions": len(others)})
+    return [members, behind, age], without
+
+
+def _behind(group: GroupLag) -> tuple[int, str, str]:
+    messages = sum(lag.messages for lag in group.lags if lag is not None)
+    return -messages, group.topic, group.group
+
+
+def of_waiting(queues: Sequence[QueueSummary]) -> Iterator[Metric]:
+    """What waits in queues, and for how long."""
+    names = ("group", "topic")
+    waiting = GaugeMetricFamily(
+        "tms_queue_waiting", "Messages that are not settled and not with workers.", labels=names
+    )
+    oldest = GaugeMetricFamily(
+        "tms_queue_oldest_seconds",
+        "For how long the oldest message has been there that is not settled.",
+        labels=names,
+    )
+    for queue in queues:
+        waiting.add_metric((queue.group, queue.topic), queue.waiting)
+        if queue.oldest_ms is not None:
+            oldest.add_metric((queue.group, queue.topic), queue.oldest_ms / 1_000)
+    yield from (waiting, oldest)
 
 
 def of_queues(infos: Sequence[QueueInfo]) -> Iterator[Metric]:

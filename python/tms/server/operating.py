@@ -1,28 +1,56 @@
-"""What operators ask of the service itself: liveness, readiness, metrics, the OpenAPI document, and
-`/`."""
+"""What operators ask of the service itself: whether it is alive, started and ready, metrics, the
+OpenAPI document, and `/`."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
 import tms
 from tms.api import bodies, openapi, routes
-from tms.api.bodies import ReadinessBody, RootBody
+from tms.api.bodies import LivenessBody, ReadinessBody, RootBody, StartedBody
 from tms.api.operations import OPERATIONS
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import header
-from tms.server.metrics import GROUP_PARTITIONS_MAX
-from tms.server.operations import JSON_HEAD
+from tms.server.metrics import POSITIONS_LOOKED_MAX, QUEUES_SHOWN
+from tms.server.problems import JSON_HEAD
 from tms.server.router import Route
 from tms.server.service import Service
 
+LOOK_S = 3.0
 _LINKS = {
     "topics": f"{routes.PREFIX}/default/topics",
     "openapi": routes.OPENAPI,
     "metrics": routes.METRICS,
     "live": routes.LIVEZ,
+    "started": routes.STARTUPZ,
     "ready": routes.READYZ,
 }
+
+
+class _Looks:
+    """What metrics tell of groups and queues, which may take the store: one look at a time, for
+    which nobody waits longer than `LOOK_S`. Then what the last one saw is told again, so that a
+    store that is away does not keep everything else from being told."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._look: asyncio.Task[None] | None = None
+
+    async def refresh(self) -> None:
+        """Look, or wait for the look that is under way."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self._see())
+        done, _ = await asyncio.wait([self._look], timeout=LOOK_S)
+        for look in done:
+            look.result()
+
+    async def _see(self) -> None:
+        service = self._service
+        engine, metrics = service.engine, service.metrics
+        find, oldest = engine.groups.lags_here, engine.queues.oldest
+        metrics.groups, metrics.groups_unseen = await service.in_thread(find, POSITIONS_LOOKED_MAX)
+        metrics.waiting = await service.in_thread(oldest, QUEUES_SHOWN)
 
 
 def routes_of(service: Service) -> list[Route]:
@@ -33,9 +61,10 @@ def routes_of(service: Service) -> list[Route]:
         await service.respond(exchange, routes.OK, JSON_HEAD, body)
 
     async def live(exchange: Exchange, _: Sequence[bytes]) -> None:
-        await service.respond(
-            exchange, routes.OK, JSON_HEAD, bodies.encode(ReadinessBody(True, []))
-        )
+        await service.respond(exchange, routes.OK, JSON_HEAD, bodies.encode(LivenessBody(True)))
+
+    async def started(exchange: Exchange, _: Sequence[bytes]) -> None:
+        await service.respond(exchange, routes.OK, JSON_HEAD, bodies.encode(StartedBody(True, [])))
 
     async def ready(exchange: Exchange, _: Sequence[bytes]) -> None:
         reasons = service.reasons()
@@ -45,10 +74,10 @@ def routes_of(service: Service) -> list[Route]:
         status = routes.NOT_READY if reasons else routes.OK
         await service.respond(exchange, status, JSON_HEAD, bodies.encode(body))
 
+    looks = _Looks(service)
+
     async def metrics(exchange: Exchange, _: Sequence[bytes]) -> None:
-        engine = service.engine
-        find = engine.groups.all
-        service.metrics.groups = await service.in_thread(find, GROUP_PARTITIONS_MAX)
+        await looks.refresh()
         body, media = service.metrics.exposition(header(exchange, b"accept"))
         await service.respond(exchange, routes.OK, f"content-type: {media}\r\n".encode(), body)
 
@@ -57,5 +86,6 @@ def routes_of(service: Service) -> list[Route]:
         body = msgspec.json.format(bodies.encode(page), indent=1)
         await service.respond(exchange, routes.OK, JSON_HEAD, body)
 
-    answers = {"root": root, "live": live, "ready": ready, "metrics": metrics, "openapi": document}
+    answers = {"root": root, "live": live, "started": started, "ready": ready}
+    answers |= {"metrics": metrics, "openapi": document}
     return [Route(OPERATIONS[f"service.{name}"], answer) for name, answer in answers.items()]

@@ -17,18 +17,15 @@ from tms.api.commits import PositionsBody
 from tms.api.erasing import EraseBody, ErasedBody
 from tms.api.operation import Operation, Resource, operations_of
 from tms.api.operations import APIS, OPERATIONS
-from tms.api.parameters import TOPICS_DEFAULT
 from tms.api.strict import decode_strict
-from tms.cluster.cluster import ClusterPeer
 from tms.engine import Engine
 from tms.errors import QueueNotFound, TopicNotFound
 from tms.model.access import Access
 from tms.model.delayed import DelayedId
-from tms.model.group import GroupSummary
-from tms.model.queue import QueueInfo, QueueSettings
-from tms.model.topic import TopicInfo, TopicName, TopicSettings
+from tms.model.queue import QueueSettings
+from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
-from tms.server import instances
+from tms.server import instances, listing
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import (
     accepted,
@@ -37,15 +34,14 @@ from tms.server.http.request import (
     parameters,
     path_text,
 )
+from tms.server.problems import JSON_HEAD
 from tms.server.router import Route
 from tms.server.service import Service
 
 JSON_ONLY = (routes.JSON,)
-JSON_HEAD = f"content-type: {routes.JSON}\r\n".encode()
 INLINE_BYTES = 32 << 10  # a body up to this size is read by the event loop itself
 UNPACKED_FACTOR = 4  # JSON as Python objects takes up to this many times its size
 _Work = Callable[..., Any]
-_Sees = Callable[[str], bool]  # of a name in a list
 
 
 class OperationEndpoint:
@@ -69,7 +65,7 @@ class OperationEndpoint:
         if operation.caller is not None:
             arguments[operation.caller] = exchange.principal
         if operation.lists is not None:
-            arguments["sees"] = exchange.sees or _everything
+            arguments["sees"] = exchange.sees or listing.everything
         if operation.method != "GET":
             _require_writable(operation, arguments)
         if self._decoder is None:
@@ -150,21 +146,18 @@ def _works_of(service: Service) -> dict[str, _Work]:
         if api != "service" and not operation.by_hand
     }
     around = _Around(engine, service.limits.publish_timeout_s)
-    return works | {
-        "topics.list_topics": around.list_topics,
-        "topics.create_topic": around.create_topic,
-        "topics.erase": around.erase,
-        "queues.list_queues": around.list_queues,
-        "groups.list_groups": around.list_groups,
-        "queues.declare": around.declare_queue,
-        "groups.move": around.move,
-        "groups.forget_positions": around.forget_positions,
-        "delayed.cancel": around.cancel,
-    }
-
-
-def _everything(_: str) -> bool:
-    return True
+    return (
+        works
+        | listing.works_of(service)
+        | {
+            "topics.create_topic": around.create_topic,
+            "topics.erase": around.erase,
+            "queues.declare": around.declare_queue,
+            "groups.move": around.move,
+            "groups.forget_positions": around.forget_positions,
+            "delayed.cancel": around.cancel,
+        }
+    )
 
 
 def _call_of(port: Callable[[], object], function: str) -> _Work:
@@ -178,22 +171,6 @@ class _Around:
         self._engine = engine
         self._timeout_s = timeout_s
 
-    def list_topics(
-        self, namespace: str, sees: _Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
-    ) -> Any:
-        """A page of those that are seen, and where the next one begins."""
-        begin = None if after is None else TopicName.of(namespace, after).topic
-        size = limit if sees is _everything else max(limit, TOPICS_DEFAULT)
-        topics: list[TopicInfo] = []
-        while True:
-            page = self._engine.list_topics(namespace, begin, size)
-            topics += [info for info in page if sees(info.topic)]
-            if len(page) < size or len(topics) >= limit:
-                break
-            begin = page[-1].topic
-        del topics[limit:]
-        return bodies.TopicsBody(topics, topics[-1].topic if len(topics) == limit else None)
-
     def create_topic(self, name: TopicName, settings: TopicSettings) -> _Made:
         """A topic, and whether it is new."""
         try:
@@ -201,28 +178,6 @@ class _Around:
         except TopicNotFound:
             return _Made(self._engine.create_topic(name, settings), True)
         return _Made(self._engine.create_topic(name, settings), False)
-
-    def list_queues(self, topic: TopicName, sees: _Sees) -> list[QueueInfo]:
-        """The queues of a topic, also those that others keep."""
-        found = self._engine.queues.list_queues(topic, self._engine.shards.kept)
-        for peer, shards in self._elsewhere().items():
-            found += peer.list_queues_of(topic, shards)
-        return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
-
-    def list_groups(self, topic: TopicName, sees: _Sees) -> list[GroupSummary]:
-        """The groups of a topic, also those that others keep."""
-        found = self._engine.groups.list_groups(topic, self._engine.shards.kept)
-        for peer, shards in self._elsewhere().items():
-            found += peer.list_groups_of(topic, shards)
-        return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
-
-    def _elsewhere(self) -> dict[ClusterPeer, list[int]]:
-        """The shards that others keep, by who does. Raises `Unavailable`."""
-        engine, peers = self._engine, dict[ClusterPeer, list[int]]()
-        for number in range(engine.topics.shards.count):
-            if engine.cluster is not None and number not in engine.shards.kept:
-                peers.setdefault(engine.cluster.keeper(number), []).append(number)
-        return peers
 
     def declare_queue(self, topic: TopicName, group: str, settings: QueueSettings) -> _Made:
         """A queue, and whether it is new."""

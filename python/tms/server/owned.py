@@ -14,7 +14,7 @@ from tms.model.preconditions import parse_expected
 from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import content_type, header, parameters, query_of, topic_name
-from tms.server.operations import JSON_HEAD
+from tms.server.problems import JSON_HEAD
 from tms.server.router import Answer, Route
 from tms.server.service import Service
 

@@ -1,4 +1,4 @@
-"""POST …/messages: blocks as a producer packed them, or messages in JSON.
+"""POST …/messages: blocks as a producer packed them, or messages in JSON and as CloudEvents.
 
 * Memory for the body is reserved before it is read; blocks are views of the body, and the engine
   fills in their headers where they stand.
@@ -15,9 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from tms.api import bodies, messages, routes
-from tms.api.bodies import AppendedBody, PublishBody
+from tms.api.bodies import AppendedBody
 from tms.api.parameters import PublishQuery
-from tms.api.strict import decode_strict
 from tms.errors import Invalid, SequenceReused, TMSError
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
@@ -25,7 +24,7 @@ from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
 from tms.model.topic import Durability, TopicName
 from tms.server.forwarding import owner_head
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import Body, content_type, query_of, writable_topic
+from tms.server.http.request import Body, query_of, writable_topic
 from tms.server.idempotency import (
     Counts,
     RecentKeys,
@@ -34,10 +33,10 @@ from tms.server.idempotency import (
     producer_id,
     reused,
 )
-from tms.server.operations import INLINE_BYTES, JSON_HEAD, UNPACKED_FACTOR
+from tms.server.new_messages import Brought, Read, brought, brought_as, is_plain
+from tms.server.operations import INLINE_BYTES, UNPACKED_FACTOR
+from tms.server.problems import JSON_HEAD
 from tms.server.service import Service, are_quick
-
-_READABLE = (routes.JSON, routes.BLOCKS)
 
 
 class Publishing:
@@ -45,7 +44,6 @@ class Publishing:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._decoder = msgspec.json.Decoder(PublishBody)
         self._turns = count()
         self._recent_keys = RecentKeys()
 
@@ -55,13 +53,14 @@ class Publishing:
         name = writable_topic(*varying)
         options = _options(exchange.query)
         headers = exchange.headers
-        media = content_type(headers.get(b"content-type", b"").decode("latin-1"), _READABLE)
+        plain = is_plain(headers)  # looked at here: `brought` would be one more call for each
+        sent = brought_as(headers.get(b"content-type", b"")) if plain else brought(headers)
         head = JSON_HEAD
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
             if b"idempotency-key" in headers:
-                answer = await self._once(exchange, name, body, options, media)
-            elif media == routes.BLOCKS:
+                answer = await self._once(exchange, name, body, options, sent)
+            elif sent.read is None:
                 blocks = bodies.unframe_new(body.data)
                 answer = bodies.encode(AppendedBody(await self._append(name, blocks, options)))
                 topics = service.engine.topics
@@ -69,7 +68,7 @@ class Publishing:
                     partitions = dict.fromkeys(new.partition for new in blocks)
                     head += owner_head(topics.elsewhere(name, partitions))
             else:
-                answer = await self._json(name, body, options)
+                answer = await self._messages(name, body, sent.read, options)
         if exchange.coding is None:
             exchange.respond(routes.OK, head, answer)
         else:
@@ -81,20 +80,20 @@ class Publishing:
         name: TopicName,
         body: Body,
         options: "_PublishParameters",
-        media: str,
+        sent: Brought,
     ) -> bytes:
-        """Publish JSON under an Idempotency-Key."""
+        """Publish messages under an Idempotency-Key."""
         key = idempotency_key(exchange)
-        if media == routes.BLOCKS:
+        if sent.read is None:
             raise Invalid(
-                "An Idempotency-Key goes with JSON; a block carries a producer id and sequence "
-                "instead.",
+                "An Idempotency-Key goes with JSON and CloudEvents; a block carries a producer id "
+                "and sequence instead.",
                 header="Idempotency-Key",
             )
         uid, counts = self._service.engine.growth(name)
-        counts = self._recent_keys.remember(uid, key, body.data, counts)
+        counts = self._recent_keys.remember(uid, key, (sent.beside, body.data), counts)
         try:
-            return await self._json(name, body, options, producer_id(key), counts)
+            return await self._messages(name, body, sent.read, options, (producer_id(key), counts))
         except SequenceReused as exc:
             raise reused(key) from exc
         except TMSError as error:
@@ -120,23 +119,23 @@ class Publishing:
             pending = submit(name, blocks, durability)
         return pending.result(0) if pending.done() else await service.outcome(pending)
 
-    async def _json(
+    async def _messages(
         self,
         name: TopicName,
         body: Body,
+        read: Read,
         options: "_PublishParameters",
-        producer: int = 0,
-        counts: Counts | None = None,
+        keyed: tuple[int, Counts] | None = None,
     ) -> bytes:
-        """Publish JSON; under the producer id of a key, where that went before: `counts` are the
-        numbers of partitions that the topic had."""
+        """Publish messages; under the producer id of a key, where that went before: with it come
+        the numbers of partitions that the topic had."""
         service = self._service
         settings = service.engine.settings(name)
-        counts = counts or (settings.partitions,)
+        producer, counts = keyed or (0, (settings.partitions,))
         turn = producer or next(self._turns)
 
         def pack() -> messages.PackedRequest:
-            new = decode_strict(body.data, self._decoder).messages
+            new = read(body.data)
 
             def pack_for(partitions: int) -> messages.PackedRequest:
                 spread = turn % partitions
@@ -150,7 +149,8 @@ class Publishing:
         else:
             await body.reserve(UNPACKED_FACTOR * len(body.data))
             packed = await service.in_turn(service.checking, pack)
-        return messages.placed(packed, await self._append(name, packed.blocks, options))
+        appended = await self._append(name, packed.blocks, options) if packed.blocks else []
+        return messages.placed(packed, appended)
 
 
 class _PublishParameters(NamedTuple):

@@ -6,6 +6,7 @@ The directory is opened by the supervisor; the workers get everything else that 
 descriptors that they inherit.
 """
 
+import os
 import signal
 import socket
 import subprocess
@@ -40,6 +41,7 @@ from tms.server.main import (
     url_of,
     welcome,
 )
+from tms.server.systemd import SystemdNotifier, without_systemd
 from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
 from tms.topics.sweep import open_metadata, sweep
@@ -84,6 +86,7 @@ def supervise(settings: Settings, listener: socket.socket, foreign: socket.socke
                 [sys.executable, "-m", "tms.server.workers"],
                 stdin=subprocess.PIPE,
                 pass_fds=[*shared, changes],
+                env=without_systemd(os.environ),
                 start_new_session=True,  # a signal from the terminal is for the supervisor
             )
             assert process.stdin is not None, "it was asked for"
@@ -93,14 +96,57 @@ def supervise(settings: Settings, listener: socket.socket, foreign: socket.socke
             return process
 
         silent_s = settings.server.session_s
-        supervisor = Supervisor(records, clock, settings.server.workers, start, silent_s)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: supervisor.ask_to_stop())
-        if settings.tls.cert:
-            signal.signal(signal.SIGHUP, lambda *_: supervisor.pass_on(signal.SIGHUP))
+        told = _ToldSystemd(SystemdNotifier(os.environ), url_of(listener, settings), clock)
+        supervisor = Supervisor(
+            records, clock, settings.server.workers, start, silent_s, told.looked
+        )
+        _handle_signals(supervisor, told, has_certificates=bool(settings.tls.cert))
         supervisor.run()
     finally:
         store.close()
+
+
+class _ToldSystemd:
+    """What systemd is told of a supervisor, whose loop looks after the workers."""
+
+    def __init__(self, systemd: SystemdNotifier, url: str, clock: Clock) -> None:
+        self.systemd = systemd
+        self._url = url
+        self._clock = clock
+        self._is_ready = False
+        self._next_s = 0.0
+
+    def looked(self, works: bool) -> None:
+        """At every look of the supervisor."""
+        now_s = self._clock.monotonic_s()
+        if works and not self._is_ready:
+            self._is_ready = True
+            self.systemd.ready(self._url)
+        if self.systemd.watchdog_s and now_s >= self._next_s:
+            self._next_s = now_s + self.systemd.watchdog_s / 2
+            self.systemd.alive()
+
+    def reloaded(self) -> None:
+        """The workers have been told to read the certificates anew."""
+        if self._is_ready:
+            self.systemd.reloading()
+            self.systemd.ready(self._url)
+
+
+def _handle_signals(supervisor: Supervisor, told: _ToldSystemd, *, has_certificates: bool) -> None:
+    def stop() -> None:
+        told.systemd.stopping()
+        supervisor.ask_to_stop()
+
+    def reload() -> None:
+        if has_certificates:
+            supervisor.pass_on(signal.SIGHUP)
+        told.reloaded()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+    if has_certificates or told.systemd.listens:
+        signal.signal(signal.SIGHUP, lambda *_: reload())
 
 
 def work(order: WorkerOrder) -> None:

@@ -10,6 +10,7 @@ with one.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from math import inf
 from typing import Any, NamedTuple
 
 from tms.errors import Invalid, TMSError
@@ -18,6 +19,7 @@ from tms.model.topic import TopicName
 from tms.tls import ClientTls
 
 STREAMS, BATCHES = "streams", "batch queries"
+FOREVER = "forever"
 TOKEN_CHARS_MAX = 8_192
 _SHOWN_CHARS = 120
 
@@ -113,6 +115,16 @@ def whole(least: int, most: int, meant: str) -> Callable[[str, str], int]:
 def duration_ms(option: str, text: str) -> int:
     """A duration in ms, from `30s`, `15 min`, `1h`; a number alone is in ms."""
     return int(milliseconds(option, text.lower().replace(" ", "").replace("min", "m")))
+
+
+def outage_s(option: str, text: str) -> float:
+    """How long a service may be away, in s, from `30s`, `1h`, or infinite: `forever`."""
+    if text.strip().lower() == FOREVER:
+        return inf
+    try:
+        return duration_ms(option, text) / 1_000
+    except Invalid as exc:
+        raise refuse(option, text, f"a duration such as `10m`, or `{FOREVER}`") from exc
 
 
 def token(option: str, text: str) -> str:

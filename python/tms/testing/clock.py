@@ -42,7 +42,7 @@ class MovableClock:
     def advance(self, duration: Duration) -> None:
         """Let time pass: seconds, a `timedelta` or text such as `"2h"`. What is due by then has
         happened when this returns. Raises `Invalid`."""
-        passed_ms = int(seconds("duration", duration) * 1_000)
+        passed_ms = round(seconds("duration", duration) * 1_000)
         with self._lock:
             self._wall_ms += passed_ms
             self._ahead_s += passed_ms / 1_000

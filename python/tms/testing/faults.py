@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from tms.block import read_header
-from tms.errors import Invalid, TimedOut, TMSError, Unavailable
+from tms.errors import Invalid, TimedOut, TMSError, Unavailable, again
 from tms.model.message import NewBlock
 from tms.testing.clock import ClientClock
 
@@ -94,7 +94,7 @@ class Faults:
             if hasattr(answer, "result"):  # an append that is under way
                 answer.result(SKIPPED_S)
         self._skip()
-        raise type(planned.error)(planned.error.message, **planned.error.details)
+        raise again(planned.error)
 
     def _plan(self, operation: str, faults: list[_Planned]) -> None:
         if operation not in OPERATIONS:

@@ -32,7 +32,11 @@ class ServiceUnderTest:
             target=self._run, args=(started,), name="tms-service", daemon=True
         )
         self._thread.start()
-        self._server = started.result(START_S)
+        try:
+            self._server = started.result(START_S)
+        except BaseException:
+            self._listener.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tms.block import BlockHeader, Flags
-from tms.errors import TransactionEnded
+from tms.errors import DataCorrupt, NotFound, TopicNotFound, TransactionEnded
 from tms.log.groups import Stamp
 from tms.log.partition_log import PartitionLog
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
 from tms.model.ids import MessageId
+from tms.model.lag import TopicSize
 from tms.model.message import Appended, NewBlock, Readable, Staged
 from tms.model.position import Position
 from tms.model.snapshot import Fate, Isolation, Snapshot
@@ -144,6 +145,31 @@ class OwnPartitions:
         floor = self._topics.retention.floor(topic.retention_ms)
         return [_info(self._log(name, number), floor) for number in partitions]
 
+    def sizes(self, names: Sequence[TopicName]) -> list[TopicSize]:
+        """What the partitions of each topic hold that this process owns, without reading messages
+        where nothing was cut off by a retention or a truncation within a segment; one that is gone
+        holds nothing."""
+        return [self._size(name) for name in names]
+
+    def _size(self, name: TopicName) -> TopicSize:
+        try:
+            topic = self._topics.registry.find(name)
+        except TopicNotFound:
+            return TopicSize(str(name), 0)
+        floor, partitions = (
+            self._topics.retention.floor(topic.retention_ms),
+            self._topics.partitions,
+        )
+        owned = [
+            number for number in range(topic.partitions) if partitions.owns(name, topic, number)
+        ]
+        try:
+            sizes = [_size(self._log(name, number), floor) for number in owned]
+        except (NotFound, DataCorrupt):
+            return TopicSize(str(name), len(owned))
+        sums = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
+        return TopicSize(str(name), len(owned), *sums)
+
     def offsets(
         self,
         name: TopicName,
@@ -177,3 +203,15 @@ def _info(log: PartitionLog, floor: BlockKey) -> PartitionInfo:
         first_id=None if first_id is None else str(first_id),
         last_id=None if first_id is None else str(MessageId(*state.last)),
     )
+
+
+def _size(log: PartitionLog, floor: BlockKey) -> tuple[int, int, int]:
+    """Messages that can be read, messages ever published, and bytes."""
+    log.reader.load()
+    state, record = log.state, log.state.chain.record
+    if not record.segments:
+        return 0, state.end_offset, 0
+    first = record.segments[0]
+    is_whole = record.floor == FIRST_KEY and floor <= (first.created_ms, 0) and not record.gaps
+    start = first.base_offset if is_whole else log.reader.start(floor)
+    return state.end_offset - start, state.end_offset, state.chain.stored_bytes()

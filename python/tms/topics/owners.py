@@ -12,6 +12,7 @@ from typing import Protocol
 from tms.log.records import BlockKey
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
+from tms.model.lag import Lag, LagPlace, TopicSize
 from tms.model.message import (
     Appended,
     Fetched,
@@ -146,6 +147,14 @@ class Peer(Protocol):
         isolation: Isolation | Snapshot,
     ) -> Callable[[], None]:
         """See `Fetcher.watch`."""
+        ...
+
+    def lags(self, places: list[LagPlace]) -> list[Lag | None]:
+        """See `Lags.here`."""
+        ...
+
+    def sizes(self, names: list[TopicName]) -> list[TopicSize]:
+        """See `OwnPartitions.sizes`."""
         ...
 
     def erase_own(

@@ -19,8 +19,9 @@ from tms.model.topic import SYSTEM_NAMESPACE, TopicName
 from tms.store.base import Store
 from tms.topics.fetching import Decisions, Fetcher
 from tms.topics.internal_topic import InternalTopic
+from tms.topics.lag import Lags
 from tms.topics.own_partitions import OwnPartitions
-from tms.topics.owners import Owners, PartitionsPort
+from tms.topics.owners import Owners, PartitionsPort, Peer
 from tms.topics.partitions import Partitions, TopicLimits
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
@@ -56,6 +57,7 @@ class Topics:
         self.retention = RetentionClock(clock, None if seen is None else int(seen))
         self.publisher = Publisher(self.registry, self.partitions, limits.block_bytes, owners)
         self.fetcher = Fetcher(self.registry, self.partitions, self.retention, clock, owners)
+        self.lags = Lags(self.fetcher, clock, self.owner_of)
         self.own = OwnPartitions(self)
         self.shards = Shards(count_shards(self.metadata))
 
@@ -97,9 +99,14 @@ class Topics:
                     journals.append((topics[log.uid], log.partition))
         return journals
 
+    def owner_of(self, name: TopicName, partition: int) -> Peer | None:
+        """The other instance that owns a partition; None: this process does. Raises
+        `TopicNotFound`, `PartitionNotFound`, `Unavailable`."""
+        return self.partitions.peer_of(name, self.registry.find(name), partition)
+
     def port(self, name: TopicName, partition: int) -> PartitionsPort:
         """The owner of a partition. Raises `TopicNotFound`, `PartitionNotFound`."""
-        peer = self.partitions.peer_of(name, self.registry.find(name), partition)
+        peer = self.owner_of(name, partition)
         return self.own if peer is None else peer.partitions
 
     def require_own(self, name: TopicName, positions: Iterable[PartitionPosition]) -> None:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from tms.api.parameters import TIMEOUT_S
@@ -30,7 +30,14 @@ from tms.client.committed import CommittedPositions
 from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings, consumer_name
 from tms.client.cursor import Cursor, Page, Start, asks, check_flag, page, start_positions
 from tms.client.delivery import Numbering, Unacknowledged, deliver_async
-from tms.client.group_options import DeliveryMode, member_options
+from tms.client.group_letters import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    DELIVERIES,
+    GroupLetters,
+    LetterOptions,
+)
+from tms.client.group_options import DeliveryMode, check_letters, member_options
 from tms.client.known import Lone, as_compression, ids_in_order
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
 from tms.client.transport import FetchRequest
@@ -44,6 +51,7 @@ from tms.model.position import Position
 from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.queue import QueueOptions
+from tms.model.serializer import Decoder, Serializer, V
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName
 from tms.retrying import retrying_async
@@ -57,8 +65,8 @@ class AsyncBus:
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
-    _producer_type: type[AsyncProducer] = AsyncProducer
-    _queue_type: type[AsyncQueue] = AsyncQueue
+    _producer_type: type[AsyncProducer[Any]] = AsyncProducer
+    _queue_type: type[AsyncQueue[Any]] = AsyncQueue
 
     def __init__(
         self,
@@ -76,7 +84,7 @@ class AsyncBus:
         self._clock = clock
         self._coalescing = AsyncCoalescing(self._publishing, self._send, timeout_s)
         self._channels = ChannelPool(open_channel, CHANNELS_MAX)
-        self._open: WeakSet[AsyncProducer | AsyncConsumer | AsyncQueue] = WeakSet()
+        self._open: WeakSet[AsyncProducer[Any] | AsyncConsumer[Any] | AsyncQueue[Any]] = WeakSet()
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._sync)[1:]}"
@@ -161,18 +169,20 @@ class AsyncBus:
         durability: str | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         timeout_s: Duration | None = None,
-    ) -> AsyncProducer:
+        serializer: Serializer[V] | None = None,
+    ) -> AsyncProducer[V]:
         """See `Bus.producer`."""
         pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
         packing = as_compression(compression)
         name, numbering = TopicName.parse(topic), Numbering()
 
-        async def batcher() -> Batcher:
+        async def batcher() -> Batcher[V]:
             return self._publishing.batcher(
                 await self._refresh_topic(topic),
                 numbering,
                 batch_bytes=batch_bytes,
                 compression=packing,
+                serializer=serializer,
             )
 
         producer = self._producer_type(
@@ -204,29 +214,37 @@ class AsyncBus:
         session_s: Duration = SESSION_S,
         on_assigned: AsyncTold | None = None,
         on_revoked: AsyncTold | None = None,
-    ) -> AsyncConsumer:
+        dead_letter: str | None = None,
+        deliveries_max: int = DELIVERIES,
+        backoff_first_s: Duration = BACKOFF_FIRST_S,
+        backoff_max_s: Duration = BACKOFF_MAX_S,
+        serializer: Decoder[V] | None = None,
+    ) -> AsyncConsumer[V]:
         """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
-        iterating. The callbacks may be coroutine functions."""
+        iterating. The callbacks may be coroutine functions, and so may the handler of `handle`."""
         name, wanted = TopicName.parse(topic), as_filter(where)
         check_flag("stop_at_end", stop_at_end)
         options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
+        retries = LetterOptions.of(dead_letter, deliveries_max, backoff_first_s, backoff_max_s)
+        check_letters(retries.dead_letter, options)
         committed = CommittedPositions(name, group, self._sync._transport.groups)
 
         async def cursor() -> Cursor:
             known = committed if options is None else None
             starts = self._sync.starts
             positions = await asyncio.to_thread(starts, topic, start, partitions, known)
-            return Cursor(str(name), positions, stop_at_end, wanted)
+            return Cursor(str(name), positions, stop_at_end, wanted, serializer)
 
         limit_s = timeout(timeout_s, self._timeout_s)
         outage = self._sync.outage(consumer_name(name, group))
         fetching = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
         place = (name, self._open_channel(), cursor, self._clock, fetching, committed)
         if options is None:
-            consumer = AsyncConsumer(*place)
+            consumer: AsyncConsumer[V] = AsyncConsumer(*place)
         else:
             member = partial(self._sync.member, name, options)
-            consumer = AsyncMemberConsumer(*place, make_member=member)
+            letters = GroupLetters(name, group, retries, self._sync)
+            consumer = AsyncMemberConsumer(*place, make_member=member, letters=letters)
         self._open.add(consumer)
         return consumer
 
@@ -241,10 +259,17 @@ class AsyncBus:
         return AsyncTable(self._sync.table(name))
 
     async def queue(
-        self, topic: str, *, group: str, **settings: Unpack[QueueOptions]
-    ) -> AsyncQueue:
+        self,
+        topic: str,
+        *,
+        group: str,
+        serializer: Decoder[V] | None = None,
+        **settings: Unpack[QueueOptions],
+    ) -> AsyncQueue[V]:
         """See `Bus.queue`."""
-        queue = await asyncio.to_thread(self._sync.queue, topic, group=group, **settings)
+        queue = await asyncio.to_thread(
+            lambda: self._sync.queue(topic, group=group, serializer=serializer, **settings)
+        )
         async_queue = self._queue_type(queue, self._open_channel, self._clock, self._timeout_s)
         self._open.add(async_queue)
         return async_queue
@@ -285,6 +310,12 @@ class AsyncBus:
     delete_topic = in_thread(Bus.delete_topic)
     offsets = in_thread(Bus.offsets)
     inspect = in_thread(Bus.inspect)
+
+    backup = in_thread(Bus.backup)
+    topic_sizes = iterated_in_thread(Bus.topic_sizes)
+    list_groups = iterated_in_thread(Bus.list_groups)
+    list_queues = iterated_in_thread(Bus.list_queues)
+    instances = in_thread(Bus.instances)
 
     groups = in_thread(Bus.groups)
     group = in_thread(Bus.group)

@@ -95,7 +95,7 @@ class AsyncLocalChannel:
 
     async def fetch(self, request: FetchRequest, timeout_s: float) -> Fetched:
         until_s = asyncio.get_running_loop().time() + request.wait_s
-        name, positions, bytes_max, _, isolation, where = request
+        name, positions, bytes_max, _, isolation, where, _ = request
         held: Mapping[int, int] = {}
         while True:
             self._check_open()

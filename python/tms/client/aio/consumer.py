@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.client.committed import CommittedPositions
-from tms.client.consumer import ConsumerSettings, consumer_text
+from tms.client.consumer import ConsumerSettings, consumer_text, no_member
 from tms.client.cursor import Batch, Cursor
 from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import FetchRequest
@@ -15,6 +15,7 @@ from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.message import Fetched, Message
 from tms.model.position import Position
+from tms.model.serializer import V
 from tms.model.topic import TopicName
 from tms.retrying import retrying_async
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[V]):
     """Reads one topic; made by `AsyncBus.consumer`. `async for` over it, or over `batches()`.
 
     The topic is looked up, and `latest` is meant, on entering or when the first iteration begins. A
@@ -63,7 +64,7 @@ class AsyncConsumer:
     def __repr__(self) -> str:
         return consumer_text(type(self).__name__, self.committed, self._cursor_made, self._closed)
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[Message[V]]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
         async for batch in self._fetched():
             cursor = self._cursor
@@ -72,7 +73,7 @@ class AsyncConsumer:
                 yield message
             cursor.hand_out(batch)
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self) -> AsyncIterator[Batch[V]]:
         """Batches: messages that were published together, for millions per second."""
         async for batch in self._fetched():
             self._cursor.hand_out(batch)
@@ -105,6 +106,10 @@ class AsyncConsumer:
         await self._survive(self.committed.move(acknowledgement.changes))
         acknowledgement.done()
 
+    async def handle(self, handler: Callable[[Message[V]], object]) -> None:
+        """See `Consumer.handle`; the handler may be a coroutine function."""
+        raise no_member()
+
     async def close(self) -> None:
         """End the iteration, also one that waits in another task. A second call does nothing."""
         self._closed = True
@@ -132,7 +137,7 @@ class AsyncConsumer:
             if self._cursor_made.stop_at_end:
                 self._wait_s = 0
 
-    async def _fetched(self) -> AsyncIterator[Batch]:
+    async def _fetched(self) -> AsyncIterator[Batch[V]]:
         self._abandon(self._ahead)
         await self._begin()
         self._cursor.rewind()
@@ -196,6 +201,7 @@ class AsyncConsumer:
             wait_s,
             settings.isolation,
             self._cursor.where,
+            goes_on=True,
         )
         return await self._channel.fetch(request, left_s)
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.cursor import Batch
-from tms.client.group_options import MemberOptions, Told
+from tms.client.group_letters import GroupLetters
+from tms.client.group_options import DeliveryMode, MemberOptions, Told, check_handler
 from tms.client.member import LOOK_S, Member
-from tms.errors import TMSError
+from tms.errors import Conflict, TMSError
 from tms.model.message import Message
+from tms.model.serializer import V
 
 AsyncTold = Callable[[Sequence[int]], object]
 
@@ -38,13 +40,16 @@ def on_this_loop(options: MemberOptions) -> MemberOptions:
     )
 
 
-class AsyncMemberConsumer(AsyncConsumer):
+class AsyncMemberConsumer(AsyncConsumer[V]):
     """Made by `AsyncBus.consumer` with a group; see `Bus.consumer` and docs/groups.md."""
 
-    def __init__(self, *place: Any, make_member: Callable[[], Member]) -> None:
+    def __init__(
+        self, *place: Any, make_member: Callable[[], Member], letters: GroupLetters
+    ) -> None:
         super().__init__(*place)
         self._wait_s = min(self._wait_s, LOOK_S)
         self._make_member = make_member
+        self._letters = letters
 
     def _begin_anew(self) -> None:
         """In a process that was forked it is another member."""
@@ -53,8 +58,9 @@ class AsyncMemberConsumer(AsyncConsumer):
         self.committed.forget()
         self._member_made: Member | None = None
         self._ended = asyncio.Event()
+        self._void: set[int] = set()  # partitions of which a handler's message came to nothing
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[Message[V]]:
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             cursor, member = self._cursor, self._member
@@ -64,12 +70,12 @@ class AsyncMemberConsumer(AsyncConsumer):
                     return
                 yield message
                 member.out = None
-                if member.due and batch.partition in await self._tend():
+                if await self._is_void(batch.partition):
                     break
             else:
                 cursor.hand_out(batch)
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self) -> AsyncIterator[Batch[V]]:
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             member = self._member
@@ -88,6 +94,29 @@ class AsyncMemberConsumer(AsyncConsumer):
         if self._member_made is not None:
             self._member_made.require_ack()
         await super().ack()
+
+    async def handle(self, handler: Callable[[Message[V]], object]) -> None:
+        """See `Consumer.handle`; the handler may be a coroutine function."""
+        check_handler(handler)
+        letters = self._letters
+        async for message in self:
+            while True:
+                try:
+                    handling = handler(message)
+                    if inspect.isawaitable(handling):
+                        await handling
+                except Exception as error:
+                    pause_s = letters.failed(message, error)
+                    if pause_s is None:
+                        await self._move(message, error)
+                        break
+                    if not await self._pause(message, pause_s):
+                        break
+                else:
+                    letters.handled(message)
+                    if self._member.options.delivery is DeliveryMode.EXPLICIT:
+                        await self.ack()
+                    break
 
     async def close(self) -> None:
         """Commit what was handled, if the consumer does that by itself, leave the group, and end
@@ -122,7 +151,43 @@ class AsyncMemberConsumer(AsyncConsumer):
             member.begin(self._cursor, self.committed, starts)
             self._member_made = member
 
-    async def _fetched(self) -> AsyncIterator[Batch]:
+    async def _is_void(self, partition: int) -> bool:
+        """Whether the rest of a batch of this partition is not to be handed out."""
+        void, self._void = self._void, set()
+        return partition in void or (self._member.due and partition in await self._tend())
+
+    async def _pause(self, message: Message[V], pause_s: float) -> bool:
+        """Wait, as a member that is there; whether the handler gets the message again then."""
+        member = self._member
+        until_s = self._clock.monotonic_s() + pause_s
+        while not self._closed:
+            if member.due and message.partition in await self._tend():
+                break
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return True
+            await self._sleep(min(left_s, member.pause_s))
+        await self._put_back(message)
+        return False
+
+    async def _move(self, message: Message[V], error: Exception) -> None:
+        """See `MemberConsumer`."""
+        try:
+            await self._survive(self._letters.mover(message, error, self))
+        except TMSError as failure:
+            if not self._closed:
+                if not isinstance(failure, Conflict) or not self._member.moves_by_itself:
+                    raise
+                self._member.look_now()
+                await self._tend()
+            await self._put_back(message)
+
+    async def _put_back(self, message: Message[V]) -> None:
+        await asyncio.to_thread(self._member.put_back, message)
+        self._drop_touched()
+        self._void.add(message.partition)
+
+    async def _fetched(self) -> AsyncIterator[Batch[V]]:
         self._abandon(self._ahead)
         await self._begin()
         member, cursor, done = self._member, self._cursor, False

@@ -7,7 +7,7 @@ what the driver thread is for the synchronous producer.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Self
+from typing import Generic, Self
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
@@ -18,10 +18,11 @@ from tms.client.sending import Flight, Sending, SendPace
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError
 from tms.model.message import Appended, NewBlock
+from tms.model.serializer import V
 from tms.retrying import attempt_s
 
 
-class AsyncProducer:
+class AsyncProducer(Generic[V]):
     """Publishes to one topic; made by `AsyncBus.producer`. Use it with `async with`, or close it.
 
     The topic is looked up on entering, or with the first message.
@@ -30,7 +31,7 @@ class AsyncProducer:
     def __init__(
         self,
         channel: AsyncChannel,
-        make_batcher: Callable[[], Awaitable[Batcher]],
+        make_batcher: Callable[[], Awaitable[Batcher[V]]],
         delivery: Delivery,
         clock: Clock,
         pace: SendPace,
@@ -56,7 +57,7 @@ class AsyncProducer:
 
     async def send(
         self,
-        value: bytes | None,
+        value: V | None,
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
@@ -75,7 +76,7 @@ class AsyncProducer:
 
     async def send_many(
         self,
-        values: Sequence[bytes | None],
+        values: Sequence[V | None],
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
@@ -132,11 +133,11 @@ class AsyncProducer:
             error.add_note(f"The producer could not be closed cleanly: {second}")
 
     @property
-    def _batcher(self) -> Batcher:
+    def _batcher(self) -> Batcher[V]:
         assert self._sending.batcher is not None, "every way in begins with _begin"
         return self._sending.batcher
 
-    async def _begin(self) -> Batcher:
+    async def _begin(self) -> Batcher[V]:
         """Look the topic up. Raises `TopicNotFound`."""
         batcher = self._sending.batcher = await self._make_batcher()
         self._refresh_at_s = self._clock.monotonic_s() + REFRESH_S

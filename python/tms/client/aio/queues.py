@@ -11,7 +11,7 @@ Invariants
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncChannel
@@ -34,19 +34,24 @@ from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.quantity import Duration
 from tms.model.queue import RECEIVE_BYTES, error_text
+from tms.model.serializer import V
 from tms.retrying import retrying_async
 
 T = TypeVar("T")
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 
 
-class AsyncQueue:
+class AsyncQueue(Generic[V]):
     """Made by `AsyncBus.queue`; see `Queue`. For one event loop, and any number of its tasks."""
 
-    _worker_type: type[AsyncWorker] = AsyncWorker
+    _worker_type: type[AsyncWorker[Any]] = AsyncWorker
 
     def __init__(
-        self, queue: Queue, open_channel: Callable[[], AsyncChannel], clock: Clock, timeout_s: float
+        self,
+        queue: Queue[V],
+        open_channel: Callable[[], AsyncChannel],
+        clock: Clock,
+        timeout_s: float,
     ) -> None:
         self._sync = queue
         self._clock = clock
@@ -54,7 +59,7 @@ class AsyncQueue:
         self._channels = ChannelPool(open_channel, RECEIVES_MAX)
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> Queue[V]:
         """The synchronous queue."""
         return self._sync
 
@@ -70,10 +75,10 @@ class AsyncQueue:
 
     async def receive(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
-    ) -> list[Delivered]:
+    ) -> list[Delivered[V]]:
         """See `Queue.receive`."""
         found = await self.receive_slices(limit, wait_s, bytes_max)
-        return found.messages(self._sync.topic)
+        return found.messages(self._sync.topic, self._sync.kind)
 
     async def receive_slices(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
@@ -100,7 +105,7 @@ class AsyncQueue:
         except TMSError as error:
             raise explained(error) from error
 
-    async def __aiter__(self) -> AsyncIterator[Delivered]:
+    async def __aiter__(self) -> AsyncIterator[Delivered[V]]:
         """See `Queue.__iter__`."""
         queue = self._sync
         pace = Pace(queue.settings.lease_s, queue.settings.deliveries_max)
@@ -118,7 +123,7 @@ class AsyncQueue:
                             await self.nack(rest, delay_s=0)
 
     @asynccontextmanager
-    async def settling(self, message: Delivered) -> AsyncIterator[Delivered]:
+    async def settling(self, message: Delivered[V]) -> AsyncIterator[Delivered[V]]:
         """See `Queue.settling`."""
         (kept,) = self._sync.leases.keep((message,))
         try:
@@ -135,21 +140,21 @@ class AsyncQueue:
 
     @overload
     def worker(
-        self, handler: AsyncHandler, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
-    ) -> AsyncWorker: ...
+        self, handler: AsyncHandler[V], *, concurrency: int = 1, drain_s: Duration = DRAIN_S
+    ) -> AsyncWorker[V]: ...
 
     @overload
     def worker(
         self, handler: None = None, *, concurrency: int = 1, drain_s: Duration = DRAIN_S
-    ) -> Callable[[AsyncHandler], AsyncWorker]: ...
+    ) -> Callable[[AsyncHandler[V]], AsyncWorker[V]]: ...
 
     def worker(
         self,
-        handler: AsyncHandler | None = None,
+        handler: AsyncHandler[V] | None = None,
         *,
         concurrency: int = 1,
         drain_s: Duration = DRAIN_S,
-    ) -> AsyncWorker | Callable[[AsyncHandler], AsyncWorker]:
+    ) -> AsyncWorker[V] | Callable[[AsyncHandler[V]], AsyncWorker[V]]:
         """See `Queue.worker`; the handler is a coroutine function, and each message has a task."""
         if handler is None:
             return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)

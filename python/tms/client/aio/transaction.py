@@ -12,6 +12,7 @@ from tms.client.participants import Participant
 from tms.client.queue import Messages
 from tms.client.transaction import Transaction
 from tms.errors import Invalid
+from tms.model.serializer import V
 
 T = TypeVar("T")
 
@@ -49,12 +50,14 @@ class AsyncTransaction:
         return await asyncio.to_thread(work, self._sync)
 
     @overload
-    def ack(self, source: AsyncConsumer) -> None: ...
+    def ack(self, source: AsyncConsumer[V]) -> None: ...
 
     @overload
-    def ack(self, source: AsyncQueue, messages: Messages) -> None: ...
+    def ack(self, source: AsyncQueue[V], messages: Messages[V]) -> None: ...
 
-    def ack(self, source: AsyncConsumer | AsyncQueue, messages: Messages | None = None) -> None:
+    def ack(
+        self, source: AsyncConsumer[V] | AsyncQueue[V], messages: Messages[V] | None = None
+    ) -> None:
         """See `Transaction.ack`."""
         if isinstance(source, AsyncQueue):
             ack: Callable[..., None] = self._sync.ack  # which says when there are no messages

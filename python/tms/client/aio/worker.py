@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tms.block.received import Delivered
 from tms.client.leases import HeldMessage
@@ -25,23 +25,27 @@ from tms.client.worker import (
     once,
     tell_failed,
     tell_lost,
+    tell_not_drained,
     tell_unsettled,
 )
 from tms.errors import TMSError
 from tms.model.queue import TokenResult, error_text
+from tms.model.serializer import V
 from tms.retrying import is_retriable, retrying_async
 
 if TYPE_CHECKING:
     from tms.client.aio.queues import AsyncQueue
 
 T = TypeVar("T")
-AsyncHandler = Callable[[Delivered], Awaitable[object]]
+AsyncHandler = Callable[[Delivered[V]], Awaitable[object]]
 
 
-class AsyncWorker:
+class AsyncWorker(Generic[V]):
     """Made by `AsyncQueue.worker`; see `Worker`. The handler is a coroutine function."""
 
-    def __init__(self, queue: "AsyncQueue", handler: AsyncHandler, options: WorkerOptions) -> None:
+    def __init__(
+        self, queue: "AsyncQueue[V]", handler: AsyncHandler[V], options: WorkerOptions
+    ) -> None:
         self._queue = queue
         self._handler = handler
         self._options = options
@@ -54,7 +58,7 @@ class AsyncWorker:
         self._task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
 
-    def __call__(self, message: Delivered) -> Awaitable[object]:
+    def __call__(self, message: Delivered[V]) -> Awaitable[object]:
         """What the handler says."""
         return self._handler(message)
 
@@ -184,7 +188,8 @@ class AsyncWorker:
             for task in late:
                 task.cancel()
             if late:
-                await asyncio.wait(late)
+                tell_not_drained(self._name, len(late))
+                await asyncio.wait(late, timeout=self._timeout_s)
 
     async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
         return await retrying_async(
@@ -193,7 +198,7 @@ class AsyncWorker:
 
     # -- handling ----------------------------------------------------------------------------------
 
-    async def _handle(self, message: Delivered, held: HeldMessage) -> None:
+    async def _handle(self, message: Delivered[V], held: HeldMessage) -> None:
         try:
             result = await self._settled(message, held)
             if result.fenced:
@@ -204,7 +209,7 @@ class AsyncWorker:
             else:
                 self._fail(error)
 
-    async def _settled(self, message: Delivered, held: HeldMessage) -> TokenResult:
+    async def _settled(self, message: Delivered[V], held: HeldMessage) -> TokenResult:
         """What the service says of its settlement."""
         queue = self._queue
         try:

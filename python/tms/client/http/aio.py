@@ -21,7 +21,7 @@ from typing import TypeVar, cast
 from tms import forks
 from tms.block.received import Received
 from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
-from tms.client.http.answers import BODIES_KEPT, AnswerReader
+from tms.client.http.answers import BODIES_KEPT, AnswerReader, FollowingEnded
 from tms.client.http.connection import (
     CONNECT_S_MAX,
     connect_error,
@@ -30,6 +30,7 @@ from tms.client.http.connection import (
 )
 from tms.client.http.dividing import Dividing
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
+from tms.client.http.following import FollowedTail
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.model.message import Appended, Buffer, Fetched, NewBlock
@@ -47,6 +48,7 @@ class AsyncHttpChannel:
         self._calls = calls
         self._closed = False
         self._dividing = Dividing()
+        self._tail = FollowedTail()
         self._lines: dict[ServiceAddress, _AsyncLine] = {}
         self._begin()
         forks.in_child(self._begin)
@@ -86,11 +88,56 @@ class AsyncHttpChannel:
         while True:  # the service may wait for less than it is asked to
             left_s = max(0.0, min(WAIT_S_MAX, until_s - loop.time()))
             fetched = await self._fetch(request._replace(wait_s=left_s), left_s + timeout_s)
-            if fetched.blocks or not fetched.ended or loop.time() >= until_s:
+            came = fetched.blocks or not fetched.ended or self._tail.part is not None
+            if came or loop.time() >= until_s:
                 return fetched
             request = request.after(fetched, left_s)
 
     async def _fetch(self, request: FetchRequest, timeout_s: float) -> Fetched:
+        if self._tail.is_at(request):
+            try:
+                part = await self._followed(request, timeout_s)
+            except TimedOut:
+                raise
+            except TMSError as error:
+                if self._closed:
+                    raise
+                self._tail.refused(error)
+            else:
+                if part is not None:
+                    return self._tail.seen(request, part[0], part[1])
+        return self._tail.seen(request, await self._fetch_once(request, timeout_s))
+
+    async def _followed(
+        self, request: FetchRequest, timeout_s: float
+    ) -> tuple[Fetched, "_AsyncLine"] | None:
+        """The next part of what is followed from there on, and the connection that it came over;
+        None where that cannot be begun now."""
+        call = self._calls.fetch(request, follow=True)
+        target = self._addresses.of(call.places)
+        line = self._lines.get(target)
+        if line is None or not line.usable or line.busy:
+            return None
+        if not line.follows:
+            answered = line.follow(call.chunks)
+        elif line is self._tail.part:
+            answered = line.next_part()
+        else:
+            line.fail(Unavailable("The connection was given up.", outcome="unknown"))
+            return None
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await answered
+        except TimeoutError as exc:
+            self.reset()
+            self._addresses.avoid(target)
+            raise _late(target, timeout_s) from exc
+        except asyncio.CancelledError:  # nobody takes the part
+            line.fail(FollowingEnded("The connection was given up.", outcome="unknown"))
+            raise
+        return call.read(answer), line
+
+    async def _fetch_once(self, request: FetchRequest, timeout_s: float) -> Fetched:
         call, addresses = self._calls.fetch(request), self._addresses
         owners = addresses.by_owner(call.places) if addresses.informed else {}
         parts = self._dividing.parts(request, owners)
@@ -157,11 +204,7 @@ class AsyncHttpChannel:
         except TimeoutError as exc:
             self.reset()
             self._addresses.avoid(address)
-            raise TimedOut(
-                f"{address.url} has not answered within {timeout_s:.3g} s; is it overloaded, "
-                "stopped, or no TMS service?",
-                outcome="unknown",
-            ) from exc
+            raise _late(address, timeout_s) from exc
         finally:
             for _, _, answered in under_way:  # an error came first
                 if not answered.cancel() and not answered.cancelled():
@@ -172,6 +215,8 @@ class AsyncHttpChannel:
         if self._closed:
             raise Closed("The bus, producer or consumer was closed.")
         line = self._lines.get(target)
+        if line is not None and line.follows:
+            line.fail(FollowingEnded("Something else is asked for.", outcome="unknown"))
         if line is not None and line.usable:
             return line
         wait_s, avoid = min(timeout_s, CONNECT_S_MAX), self._addresses.avoid
@@ -190,8 +235,17 @@ class AsyncHttpChannel:
         return line
 
 
+def _late(address: ServiceAddress, timeout_s: float) -> TimedOut:
+    return TimedOut(
+        f"{address.url} has not answered within {timeout_s:.3g} s; is it overloaded, stopped, or "
+        "no TMS service?",
+        outcome="unknown",
+    )
+
+
 class _AsyncLine(asyncio.BufferedProtocol):
-    """One connection, and what waits for its answers."""
+    """One connection, and what waits for its answers; of a topic that is followed also the parts
+    that wait for somebody."""
 
     def __init__(self, target: ServiceAddress, failed: Callable[[ServiceAddress], None]) -> None:
         self._target = target
@@ -202,7 +256,32 @@ class _AsyncLine(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._writable = asyncio.Event()
         self._writable.set()
+        self._parts: deque[Response] = deque()
         self.usable = True
+        self.follows = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is under way."""
+        return bool(self._waiting)
+
+    def follow(self, chunks: Sequence[Buffer]) -> asyncio.Future[Response]:
+        """Send a request whose answer goes on; the first part of it will come."""
+        self._reader = AnswerReader(self._target.url, follows=True)
+        self.follows = True
+        return self.send(chunks)
+
+    def next_part(self) -> asyncio.Future[Response]:
+        """The next part of the answer that goes on."""
+        assert self._transport is not None, "it follows"
+        taken: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        if self._parts:
+            taken.set_result(self._parts.popleft())
+            if not self._parts:
+                self._transport.resume_reading()
+        else:
+            self._waiting.append(taken)
+        return taken
 
     def send(self, chunks: Sequence[Buffer]) -> asyncio.Future[Response]:
         """Send a request; its answer will come."""
@@ -218,7 +297,8 @@ class _AsyncLine(asyncio.BufferedProtocol):
 
     def fail(self, error: TMSError) -> None:
         """Everything under way fails; nothing more can be sent."""
-        if self.usable and isinstance(error, Unavailable):
+        ended = isinstance(error, FollowingEnded)
+        if self.usable and isinstance(error, Unavailable) and not ended:
             self._failed(self._target)
         self.usable = False
         self._writable.set()
@@ -278,5 +358,8 @@ class _AsyncLine(asyncio.BufferedProtocol):
             answered = self._waiting.popleft()
             if not answered.done():
                 answered.set_result(answer)
+        elif self.follows and self._transport is not None:
+            self._parts.append(answer)
+            self._transport.pause_reading()
         if not self._waiting and not answer.keeps_open:
             self.fail(ended_error(self._target, False))

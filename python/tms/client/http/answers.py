@@ -4,6 +4,7 @@
   which the parser takes apart. The rest of a large body of known length is received where it stays,
   past the parser, which ends there: the next answer has a new one.
 * Answers come out in order; several may share one read.
+* Of a topic that is followed each part comes out as an answer, as if it were that to a fetch.
 * What is not HTTP is recognised by its first bytes, and the error names what it probably is.
 """
 
@@ -12,14 +13,18 @@ from collections import deque
 import httptools
 
 from tms.api import routes
+from tms.api.following import FollowedParts
 from tms.client.http.exchange import Response
-from tms.errors import ConfigError, Malformed, TMSError
+from tms.errors import ConfigError, Malformed, TMSError, Unavailable
 
 HEAD_BYTES_MAX = 64 << 10
 BODY_BYTES_MAX = 1 << 30
 BODIES_KEPT = 3  # by a channel: one being received, one handed out, one that was just done with
 _CONTENT_LENGTH, _TRANSFER_ENCODING = b"content-length", b"transfer-encoding"
 _CONNECTION = b"connection"
+_STAND = tuple(
+    name.lower().encode() for name in (routes.NEXT_HEADER, routes.END_HEADER, routes.REACHED_HEADER)
+)
 _INFORMATIONAL = range(100, 200)
 _SPEAKERS = (
     (b"\x15\x03", "it speaks TLS; write https:// instead of http://"),
@@ -32,6 +37,10 @@ _SPEAKERS = (
 )
 
 
+class FollowingEnded(Unavailable):
+    """A topic is not followed any more: a fetch tells why."""
+
+
 class AnswerReader:
     """Turns what one connection receives into answers.
 
@@ -39,11 +48,11 @@ class AnswerReader:
     `BufferedProtocol` has the same two methods.
     """
 
-    def __init__(self, peer: str, bodies_kept: int = 0) -> None:
+    def __init__(self, peer: str, bodies_kept: int = 0, follows: bool = False) -> None:
         self._peer = peer
         self._kept: deque[bytearray] = deque(maxlen=bodies_kept)
         self._small = bytearray(HEAD_BYTES_MAX)
-        self._parsed = _Parsed(peer)
+        self._parsed = _Parsed(peer, FollowedParts() if follows else None)
         self._body: bytearray | None = None  # of exactly the length of a large body
         self._received = 0  # of it
 
@@ -106,8 +115,9 @@ class AnswerReader:
 class _Parsed:
     """What httptools has called back with: answers that are complete, and the one under way."""
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, parts: FollowedParts | None = None) -> None:
         self._peer = peer
+        self._parts = parts
         self._parser = httptools.HttpResponseParser(self)
         self._answers: list[Response] = []
         self._quiet_bytes = 0  # fed since anything was complete or of a body: a head, a trailer
@@ -159,6 +169,11 @@ class _Parsed:
 
     def on_body(self, part: bytes) -> None:
         self._quiet_bytes = 0
+        if self._parts is not None and self.status == routes.OK:
+            for body, lines in self._parts.feed(part):
+                headers = dict(zip(_STAND, lines, strict=True))
+                self._answers.append(Response(self.status, headers, body))
+            return
         if not self.body:
             self.body = part
             return
@@ -170,6 +185,8 @@ class _Parsed:
 
     def on_message_complete(self) -> None:
         self._quiet_bytes = 0
+        if self._parts is not None and self.status == routes.OK:
+            raise FollowingEnded(f"{self._peer} has nothing more for who follows.")
         self.begun = False
         if self.status not in _INFORMATIONAL:
             self._answers.append(Response(self.status, self.headers, self.body, self.keeps_open))

@@ -17,10 +17,11 @@ from typing import Any, Generic, TypeVar
 from tms import forks
 from tms.api.parameters import TIMEOUT_S
 from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
-from tms.client.http.answers import BODIES_KEPT
+from tms.client.http.answers import BODIES_KEPT, FollowingEnded
 from tms.client.http.connection import HttpConnection
 from tms.client.http.dividing import Dividing, PendingFetch
 from tms.client.http.exchange import Call, Calls, Response
+from tms.client.http.following import FollowedTail
 from tms.client.transport import FetchRequest, PendingAnswer
 from tms.clock import Clock
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
@@ -98,15 +99,50 @@ class _PendingParts:
         return [placed[number] for number in range(len(placed))]
 
 
+class _PendingAtTail:
+    """A fetch on its way, or the next part of what is followed; see `PendingAnswer`."""
+
+    def __init__(
+        self, channel: "HttpChannel", request: FetchRequest, part: HttpPending[Fetched] | None
+    ) -> None:
+        self._channel = channel
+        self._request = request
+        self._pending: PendingAnswer[Fetched] = part or channel.fetch(request)
+        self._part = part
+
+    def done(self) -> bool:
+        return self._pending.done()
+
+    def result(self, timeout_s: float | None = None) -> Fetched:
+        tail = self._channel.tail
+        try:
+            fetched = self._pending.result(timeout_s)
+        except TMSError as error:
+            if self._part is None or isinstance(error, TimedOut | Closed):
+                raise
+            tail.refused(error)
+            self._pending, self._part = self._channel.fetch(self._request), None
+            fetched = self._pending.result(timeout_s)
+        return tail.seen(self._request, fetched, self._part)
+
+
 class _ChannelConnection:
     """A channel's present connection to an instance, and what waits for its answers."""
 
-    __slots__ = ("connection", "failed", "waiting")
+    __slots__ = ("connection", "failed", "newest", "waiting")
 
     def __init__(self, connection: HttpConnection) -> None:
         self.connection = connection
         self.waiting: deque[HttpPending[Any]] = deque()
         self.failed = False
+        self.newest: HttpPending[Fetched] | None = None  # of parts, where a topic is followed
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether another request may be sent."""
+        if self.failed or self.newest is not None:
+            return False
+        return bool(self.waiting) or self.connection.usable
 
 
 class HttpChannel:
@@ -122,6 +158,7 @@ class HttpChannel:
         self._send_s_max = attempt_s(timeout_s)
         self._lines: dict[ServiceAddress, _ChannelConnection] = {}
         self._dividing = Dividing()
+        self.tail = FollowedTail()
         self._reading = threading.Lock()
         self._closed = False
         forks.in_child(self._forked)
@@ -141,6 +178,11 @@ class HttpChannel:
         return _PendingParts(parts, self._clock)
 
     def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
+        part = self._follow(request) if self.tail.is_at(request) else None
+        return _PendingAtTail(self, request, part)
+
+    def fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
+        """Begin a fetch for itself."""
         call, addresses = self._calls.fetch(request), self.addresses
         if not addresses.informed:
             return self._begin(call, addresses.now)
@@ -150,6 +192,23 @@ class HttpChannel:
         else:
             begun = [self._begin(self._calls.fetch(part), owner) for owner, part in parts]
         return PendingFetch(self._dividing, begun, self._clock)
+
+    def _follow(self, request: FetchRequest) -> HttpPending[Fetched] | None:
+        """The next part of what is followed from there on; None where that cannot be begun now."""
+        call = self._calls.fetch(request, follow=True)
+        line = self._lines.get(self.addresses.of(call.places))
+        if line is None or line.failed or line.waiting:
+            return None
+        if line.newest is None:
+            part = self._begin(call, line.connection.target)
+            part.line.connection.follow()
+        elif line.newest is self.tail.part:
+            part = HttpPending(self, line, call)
+            line.waiting.append(part)
+        else:
+            return None
+        part.line.newest = part
+        return part
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))
@@ -195,9 +254,9 @@ class HttpChannel:
         if self._closed:
             raise Closed(_CLOSED)
         line = self._lines.get(address)
-        if line is None or line.failed or (not line.waiting and not line.connection.usable):
+        if line is None or not line.takes_requests:
             if line is not None and not line.failed:
-                line.connection.close()
+                self._leave(line)
             line = self._lines[address] = _ChannelConnection(self._connect(address))
         pending = HttpPending(self, line, call)
         line.waiting.append(pending)
@@ -205,6 +264,17 @@ class HttpChannel:
         if self._closed:  # by another thread, which may have come before there was a line
             self._drop(Closed(_CLOSED))
         return pending
+
+    def _leave(self, line: _ChannelConnection) -> None:
+        """Close a connection for another one; what nobody took of it nobody gets."""
+        line.connection.shut_down()
+        with self._reading:
+            if not line.failed:
+                line.failed = True
+                line.connection.close()
+                for pending in line.waiting:
+                    pending.fail(TimedOut("The request was given up.", outcome="unknown"))
+                line.waiting.clear()
 
     def _connect(self, address: ServiceAddress) -> HttpConnection:
         context = self.addresses.context(address)
@@ -224,7 +294,7 @@ class HttpChannel:
     def _fail(self, line: _ChannelConnection, error: TMSError) -> None:
         """Everything under way on the line fails. The caller reads: it holds `_reading`."""
         line.failed = True
-        if isinstance(error, Unavailable | TimedOut):
+        if isinstance(error, Unavailable | TimedOut) and not isinstance(error, FollowingEnded):
             self.addresses.avoid(line.connection.target)
         line.connection.close()
         while line.waiting:

@@ -104,6 +104,10 @@ class HttpConnection:
         """Whether the next call may use it: nothing under way, and the service has not ended it."""
         return self.failure is None and self._reader.idle and not self._readable.poll(0)
 
+    def follow(self) -> None:
+        """The next answer, and the last of this connection, goes on; see `FollowedParts`."""
+        self._reader = AnswerReader(self.target.url, follows=True)
+
     def send(self, chunks: Sequence[Buffer], deadline_s: float) -> None:
         """Send a request. A failure shows when its answer is received: the service may have
         answered already."""

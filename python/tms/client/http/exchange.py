@@ -131,7 +131,8 @@ class Calls:
         head = common(name, durability, expect) + b"%d\r\n\r\n" % sum(map(len, chunks))
         return Call([head, *chunks], self._appended, name, blocks)
 
-    def fetch(self, request: FetchRequest) -> Call[Fetched]:
+    def fetch(self, request: FetchRequest, follow: bool = False) -> Call[Fetched]:
+        """A fetch; `follow`: what is appended behind it comes, too."""
         view, where = request.isolation, request.where
         query = {
             "name": request.name,
@@ -140,6 +141,7 @@ class Calls:
             "wait_s": max(0.0, round(request.wait_s, 3)),
             "isolation": None if view is Isolation.COMMITTED else view,
             "where": None if where is None else where.text,
+            "follow": "true" if follow else None,
         }
         if isinstance(view, Snapshot):
             snapshot = urlsafe_b64encode(encode_snapshot(view)).decode()

@@ -30,6 +30,7 @@ from tms import forks
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
 from tms.api.erasing import erase_body
+from tms.api.glance import GlanceApi
 from tms.api.instances import ClusterApi
 from tms.api.operation import Operation, Repeat
 from tms.api.operations import (
@@ -195,6 +196,11 @@ class HttpTransport(TopicsApi):
     def groups(self) -> GroupsApi:
         """The service's log groups."""
         return HttpGroups(self)
+
+    @property
+    def glance(self) -> GlanceApi:
+        """What the service has, in few numbers."""
+        return HttpGlance(self)
 
     @property
     def access(self) -> AccessApi:
@@ -370,6 +376,11 @@ class HttpGroups(_Port, GroupsApi):
 @has_operations("cluster")
 class HttpCluster(_Port, ClusterApi):
     """The instances of a service."""
+
+
+@has_operations("glance")
+class HttpGlance(_Port, GlanceApi):
+    """What a service has, in few numbers."""
 
 
 @has_operations("access")

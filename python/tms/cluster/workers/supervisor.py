@@ -61,8 +61,11 @@ class Supervisor:
         count: int,
         start: Callable[[int, str, int], "subprocess.Popen[bytes]"],
         silent_s: float,
+        looked: Callable[[bool], None] = lambda works: None,
     ) -> None:
+        """`looked` is called at every look, with whether any worker has come to work."""
         self._clock = clock
+        self._looked = looked
         self._start = start
         self._silent_s = silent_s
         self._changes = ChangeCount()
@@ -102,6 +105,7 @@ class Supervisor:
                     self._signal(signal.SIGTERM if told < KILLED_AT else signal.SIGKILL)
                 for worker in self._workers:
                     self._look_after(worker)
+                self._looked(self._worked)
                 threading.Event().wait(LOOK_S)
         finally:
             self._signal(signal.SIGKILL)

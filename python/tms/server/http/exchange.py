@@ -5,6 +5,7 @@
     respond      a small answer in one write
     stream       a long answer chunk by chunk; waits whenever the consumer does not read
     stream_chunks  the same for one whose length is not known before, in chunks of HTTP
+    begin_chunks, send, end_chunks  the same step by step
 
 Invariants
 
@@ -63,6 +64,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     coding: Coding | None = None  # that the client wants of an answer
     also: bytes = b""  # header lines of whatever the answer is
     sent: int = 0  # bytes of the answer's body, where it is not left out
+    charged: int = 0  # of these, to a quota
     status: int = 0  # of the answer; 0 while there is none
     chunked: bool = True
     response_started: bool = False
@@ -235,22 +237,48 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         an error."""
         if self.disconnected:
             return
-        connection = self.connection
+        self.begin_chunks(status, head)
+        async for chunk in chunks:
+            await self.send((chunk,))
+            if self.connection.transport.is_closing():
+                return
+        self.end_chunks()
+
+    def begin_chunks(self, status: int, head: bytes) -> None:
+        """Begin such an answer."""
         self.chunked = self.version != "1.0"
         self.keep_alive &= self.chunked
         framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
-        connection.write(self._start(status, head, framing))
-        async for chunk in chunks:
-            self.sent += len(chunk)
-            connection.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self.chunked else chunk)
+        self.connection.write(self._start(status, head, framing))
+
+    async def send(self, pieces: Iterable[Buffer]) -> None:
+        """Go on with it: a chunk of HTTP for each piece, one that is empty for none; waits until
+        there is room for more."""
+        connection = self.connection
+        for piece in pieces:
+            size = len(piece)
+            if not size:
+                continue
+            self.sent += size
+            if not self.chunked:
+                connection.write(piece)
+            elif size <= JOIN_BYTES_MAX:
+                connection.write(b"".join((b"%x\r\n" % size, piece, b"\r\n")))
+            else:
+                connection.write(b"%x\r\n" % size)
+                connection.write(piece)
+                connection.write(b"\r\n")
             if connection.writable is not None:
                 await connection.writable.wait()
             if connection.transport.is_closing():
                 return
+
+    def end_chunks(self) -> None:
+        """End it."""
         if self.chunked:
-            connection.write(b"0\r\n\r\n")
+            self.connection.write(b"0\r\n\r\n")
         self.response_complete = True
-        connection.on_response_complete()
+        self.connection.on_response_complete()
 
     def _start(self, status: int, head: bytes, framing: bytes) -> bytes:
         self.response_started, self.status = True, status

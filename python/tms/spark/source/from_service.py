@@ -9,11 +9,15 @@ Invariants
   follows from how large the messages have been, so that a short split does not fetch a long one.
 * What is read belongs to the generation of the topic that the split was planned in: generations
   only grow, so it is enough that it is still the same when the last answer has come.
+* A service that is away is waited for: `outage_s`, of a stream without end unless it is told.
 """
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from math import inf
+from typing import Any, TypeVar
 
 from tms.api.parameters import TIMEOUT_S
 from tms.block import read_header
@@ -23,12 +27,13 @@ from tms.errors import TimedOut, TMSError
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
-from tms.retrying import retrying
+from tms.retrying import Outage, retrying
 from tms.spark.source.losses import created_anew, ends_early
 from tms.spark.source.splitting import even_splits
 from tms.spark.source.topics import Split
 from tms.tls import ClientTls
 
+T = TypeVar("T")
 FETCH_BYTES = 8 << 20
 FIRST_FETCH_BYTES = 1 << 20
 _TOPICS_PER_PAGE = 1_000
@@ -45,21 +50,26 @@ class ServiceReader:
         *,
         timeout_s: float = TIMEOUT_S,
         tls: ClientTls | None = None,
+        outage_s: float = TIMEOUT_S,
     ) -> None:
         self._url = url
         self._tls = tls
         self._token = token or ""
         self._timeout_s = timeout_s
+        self._outage_s = outage_s
         self._connected: HttpTransport | None = None
+        self._outage: Outage | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_connected": None}
+        return self.__dict__ | {"_connected": None, "_outage": None}
 
     def names(self, namespace: str) -> Iterator[TopicName]:
         """The topics of a namespace."""
         after = None
         while True:
-            page = self._transport.list_topics(namespace, after, _TOPICS_PER_PAGE)
+            page = self._survive(
+                partial(self._transport.list_topics, namespace, after, _TOPICS_PER_PAGE)
+            )
             yield from (topic.name for topic in page)
             if len(page) < _TOPICS_PER_PAGE:
                 return
@@ -67,11 +77,13 @@ class ServiceReader:
 
     def generation(self, topic: str) -> int:
         """The topic's generation."""
-        return self._transport.describe_topic(TopicName.parse(topic)).generation
+        name = TopicName.parse(topic)
+        return self._survive(lambda: self._transport.describe_topic(name)).generation
 
     def offsets(self, topic: str, at: Position) -> Mapping[int, int]:
         """By partition, the offset of the first message at or after a position."""
-        return self._transport.offsets(TopicName.parse(topic), at)
+        name = TopicName.parse(topic)
+        return self._survive(lambda: self._transport.offsets(name, at))
 
     def splits(
         self, topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
@@ -82,7 +94,8 @@ class ServiceReader:
 
     def read(self, split: Split) -> Iterator[StoredBlock]:
         """The committed blocks that overlap the split, in order."""
-        fetching = _Fetching(self._transport, split, self._timeout_s)
+        outage = self._begin_outage()
+        fetching = _Fetching(self._transport, split, self._timeout_s, outage)
         try:
             for blocks in fetching.answers():
                 if fetching.finished:
@@ -93,9 +106,23 @@ class ServiceReader:
 
     def close(self) -> None:
         """Release the connections."""
+        if self._outage is not None:
+            self._outage.ended.set()
+            self._outage = None
         if self._connected is not None:
             self._connected.close()
             self._connected = None
+
+    def _begin_outage(self) -> Outage:
+        if self._outage is None:
+            limit_s = None if self._outage_s == inf else self._outage_s
+            self._outage = Outage(f"reader of {self._url}", limit_s, threading.Event())
+        return self._outage
+
+    def _survive(self, call: Callable[[], T]) -> T:
+        """What the call, which has a time-out of its own, gives once the service is there."""
+        clock, outage = self._transport.clock, self._begin_outage()
+        return retrying(lambda _: call(), clock, self._timeout_s, outage=outage)
 
     @property
     def _transport(self) -> HttpTransport:
@@ -113,11 +140,14 @@ class ServiceReader:
 class _Fetching:
     """The fetches of one split, one after another on a connection of their own."""
 
-    def __init__(self, transport: HttpTransport, split: Split, timeout_s: float) -> None:
+    def __init__(
+        self, transport: HttpTransport, split: Split, timeout_s: float, outage: Outage
+    ) -> None:
         self._name = TopicName.parse(split.topic)
         self._split = split
         self._clock = transport.clock
         self._timeout_s = timeout_s
+        self._outage = outage
         self._channel: Channel = transport.open_channel()
         self._position = Position.offset(split.start)
         self._at = split.start  # the offset before which everything was looked at
@@ -185,4 +215,4 @@ class _Fetching:
                 self._channel.reset()
                 raise
 
-        return retrying(attempt, self._clock, self._timeout_s)
+        return retrying(attempt, self._clock, self._timeout_s, outage=self._outage)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Annotated, Any
 
 import msgspec
@@ -32,6 +33,7 @@ from tms.spark.options import (
     choice,
     duration_ms,
     flag,
+    outage_s,
     refuse,
     service_url,
     tls_of,
@@ -46,6 +48,7 @@ from tms.tls import ClientTls
 LATEST, EARLIEST = -1, -2  # in place of an offset, as in Kafka
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 COUNT_MAX = 2**63 - 1
+BATCH_OUTAGE_S = 30.0  # a batch query fails then, a stream waits
 
 _Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
 _ASSIGNED = Annotated[
@@ -97,6 +100,7 @@ class TopicPlace:
     token: str = field(default="", repr=False)
     store: str = ""
     tls: ClientTls = field(default_factory=ClientTls)
+    outage_s: float = BATCH_OUTAGE_S  # for which the service may be away
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ def read_options(options: Mapping[str, str], streaming: bool | None = None) -> R
     if streaming is False:
         _refuse_empty(starting, BoundKind.LATEST, LATEST)
     return ReadOptions(
-        _place(values),
+        _place(values, streaming),
         subscription,
         starting,
         ending,
@@ -150,7 +154,7 @@ def read_options(options: Mapping[str, str], streaming: bool | None = None) -> R
     )
 
 
-def _place(values: Mapping[str, Any]) -> TopicPlace:
+def _place(values: Mapping[str, Any], streaming: bool | None) -> TopicPlace:
     source = values["source"]
     needed, other = ("tms.url", "tms.store") if source == "service" else ("tms.store", "tms.url")
     if values[other] is not None:
@@ -169,8 +173,13 @@ def _place(values: Mapping[str, Any]) -> TopicPlace:
         if source == "hbase" and values[option.name]:
             name = option.name
             raise Invalid(f"The option {name} goes with source=service.", field=name)
+    if source == "hbase" and values["tms.outage"] is not None:
+        raise Invalid("The option tms.outage goes with source=service.", field="tms.outage")
     url, store = values["tms.url"] or "", values["tms.store"] or ""
-    return TopicPlace(url, token_of(values), store, tls_of(values))
+    away_s = values["tms.outage"]
+    if away_s is None:
+        away_s = inf if streaming else BATCH_OUTAGE_S
+    return TopicPlace(url, token_of(values), store, tls_of(values), away_s)
 
 
 def _store(option: str, text: str) -> str:
@@ -317,6 +326,7 @@ _OPTIONS = OptionTable(
         *TOKEN_OPTIONS,
         *TLS_OPTIONS,
         Option("tms.store", _store),
+        Option("tms.outage", outage_s),
     ],
     {
         "topic": "It is an option of writing; to read, name the topic with `subscribe`.",

@@ -165,7 +165,7 @@ def open_topics(place: TopicPlace) -> TopicReader:
         return HBaseReader(place.store, place.tls)
     from tms.spark.source.from_service import ServiceReader
 
-    return ServiceReader(place.url, place.token, tls=place.tls)
+    return ServiceReader(place.url, place.token, tls=place.tls, outage_s=place.outage_s)
 
 
 def check_schema(schema: "StructType", options: ReadOptions) -> None:

@@ -15,10 +15,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tms.errors import StorageUnavailable
 from tms.store.leveldb.databases import WRITE_BUFFER_BYTES, refusing, translate
-from tms.store.leveldb.directory import DataDirectory, sync_path, sync_tree
+from tms.store.leveldb.directory import (
+    FORMAT_VERSION,
+    DataDirectory,
+    JoinedDirectory,
+    sync_path,
+    sync_tree,
+)
 from tms.store.leveldb.drivers import LEVELDB, ROCKSDB, Driver, driver_of, has
 from tms.store.leveldb.files import check, copy, write_empty
 from tms.store.leveldb.rows import collect, put
@@ -50,6 +57,34 @@ def upgrade(path: str | os.PathLike[str]) -> Iterator[str]:
             directory.finish_upgrade()
     finally:
         directory.close()
+
+
+class UpgradeCheck(NamedTuple):
+    """What a data directory is to this release, and what an upgrade would do: build so many maps
+    anew, with at most so many bytes; 0 where there is nothing to do."""
+
+    store: str
+    format: int
+    maps: int
+    anew: int
+    anew_bytes: int
+    free_bytes: int
+
+
+def look(path: str | os.PathLike[str]) -> UpgradeCheck:
+    """Whether this release reads the directory, which may be in use; changes nothing. Raises
+    `NotFound`, `DataCorrupt`, and `ConfigError` for one that it does not read."""
+    directory = JoinedDirectory(path)
+    driver_of(directory.store, directory.path)
+    names = directory.names("")
+    anew = [] if directory.store == ROCKSDB else names
+    size = 0
+    for name in anew:
+        for file in directory.map_path(name).glob("*"):
+            with contextlib.suppress(FileNotFoundError):  # in use: merged, or dropped
+                size += file.stat().st_size if file.name != VALUES else 0
+    free = shutil.disk_usage(directory.path).free
+    return UpgradeCheck(directory.store, FORMAT_VERSION, len(names), len(anew), size, free)
 
 
 def _copy(old: Path, new: Path, opened: Path, source: Driver, target: Driver) -> None:

@@ -161,15 +161,19 @@ class ValueFile:
             return
         if os.fstat(self._fd).st_nlink > 1:
             new = self._path.with_suffix(".new")
-            shutil.copyfile(self._path, new)
-            os.truncate(new, self.end)
-            fd = _open(new)
             try:
-                os.fsync(fd)
-                new.rename(self._path)
-                os.dup2(fd, self._fd, inheritable=False)
-            finally:
-                os.close(fd)
+                shutil.copyfile(self._path, new)
+                os.truncate(new, self.end)
+                fd = _open(new)
+                try:
+                    os.fsync(fd)
+                    new.rename(self._path)
+                    os.dup2(fd, self._fd, inheritable=False)
+                finally:
+                    os.close(fd)
+            except BaseException:
+                new.unlink(missing_ok=True)  # the disk may be full
+                raise
         else:
             os.ftruncate(self._fd, self.end)
         self._tail = False

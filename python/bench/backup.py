@@ -1,0 +1,188 @@
+"""What `tms backup` of a service takes beside a copy of the same bytes, and what it leaves to a
+publisher; what the next one copies.
+
+    filled ──▶ copied · backed up alone      published alone · published while it is backed up
+    more published ──▶ the next backup in the same directory
+
+All rates are of one run, in turns. The publisher pauses after each batch: one that never does takes
+both cores of a small machine, and then nothing that is done beside it is free.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.report import Goal, Report, Sample, Samples, measured, ratio
+from bench.targets import TOPIC, Service, Setup, values
+from tms.client.client import Bus
+
+MESSAGE_BYTES = 1_000
+BATCH = 100
+PAUSE_S = 0.0005
+SEGMENT_BYTES = 32 << 20
+QUICK_BYTES, SMALL_BYTES, LARGE_BYTES = 64 << 20, 512 << 20, 4 << 30
+MORE = 1 / 8  # of that is new when the next backup begins
+ALONE_S = 2.0
+COPY, ALONE, LOADED = "copy", "backup alone", "backup while published to"
+BEFORE, DURING = "before and after", "during a backup"
+_CHUNK = 4 << 20
+
+
+class _Backup(NamedTuple):
+    """What `tms backup --json` printed, and how long it took."""
+
+    wall_s: float
+    bytes: int
+    copied_bytes: int
+
+
+def run(setup: Setup, report: Report) -> None:
+    """Of half a GiB."""
+    _run(setup, report, QUICK_BYTES if setup.quick else SMALL_BYTES)
+
+
+def four_gib(setup: Setup, report: Report) -> None:
+    """Of 4 GiB; needs 15 GB of disk for each run, which is given back."""
+    _run(setup, report, LARGE_BYTES)
+
+
+def _run(setup: Setup, report: Report, size: int) -> None:
+    report.title(f"Backup of a service with {size >> 20:,} MiB in messages of {MESSAGE_BYTES} B")
+    rates: Samples = {COPY: [], ALONE: [], LOADED: []}
+    published: Samples = {BEFORE: [], DURING: []}
+    for _ in range(setup.runs):
+        with (
+            setup.directory() as place,
+            Service.start(place, "--segment-bytes", str(SEGMENT_BYTES)) as service,
+        ):
+            service.bus.create_topic(TOPIC, retention="forever", durability="written")
+            _fill(service.bus, size)
+            rates[COPY].append(_copied(place / "data" / "maps", place / "copy"))
+            rates[ALONE].append(_sample(_backed_up(service, place / "alone")))
+            _increment(report, service, place / "alone", size)
+            shutil.rmtree(place / "alone")
+            with _publishing(service.bus) as counter:
+                first = _rate(counter)
+                during, loaded = _during(counter, service, place / "loaded")
+                last = _rate(counter)
+            rates[LOADED].append(loaded)
+            published[DURING].append(during)
+            messages, wall_s = first.messages + last.messages, first.wall_s + last.wall_s
+            published[BEFORE].append(Sample(wall_s, 0.0, messages, first.more))
+    for name in (ALONE, LOADED):
+        share = ratio(rates, name, COPY)
+        goal = Goal(at_least=0.5)
+        report.line("backup", f"{name} ÷ copy, bytes/s", share, "×", goal, rates)
+    kept = ratio(published, DURING, BEFORE)
+    report.line("backup", "published during ÷ alone", kept, "×", Goal(at_least=0.8), published)
+
+
+def _increment(report: Report, service: Service, place: Path, size: int) -> None:
+    """The next backup, after a part more was published."""
+    more = int(size * MORE)
+    _fill(service.bus, more)
+    copied = _backed_up(service, place).copied_bytes
+    # and the file of the segment that was open before, which is copied whole
+    share = copied / (more + SEGMENT_BYTES)
+    report.line("backup", "copied next ÷ (new + a segment)", share, "×", Goal(at_most=1.1))
+
+
+def _fill(bus: Bus, size: int) -> None:
+    pool = cycle(values(MESSAGE_BYTES))
+    for _ in range(size // (MESSAGE_BYTES * 1_000)):
+        bus.publish_many(TOPIC, [next(pool) for _ in range(1_000)])
+
+
+def _copied(source: Path, target: Path) -> Sample:
+    """What the disk takes: every file read, written and synced, one after the other."""
+
+    def copy() -> int:
+        count = 0
+        for file in sorted(path for path in source.rglob("*") if path.is_file()):
+            to = target / file.relative_to(source)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("rb") as opened, to.open("wb") as written:
+                while chunk := opened.read(_CHUNK):
+                    count += written.write(chunk)
+                written.flush()
+                os.fsync(written.fileno())
+        return count
+
+    sample = measured(copy)
+    shutil.rmtree(target)
+    return sample
+
+
+def _backed_up(service: Service, place: Path) -> _Backup:
+    command = [str(Path(sys.executable).with_name("tms")), "backup", "--to", str(place)]
+    begun = time.perf_counter()
+    ended = subprocess.run(
+        [*command, "--url", service.url, "--json"], check=True, capture_output=True
+    )
+    wall_s = time.perf_counter() - begun
+    said: dict[str, Any] = json.loads(ended.stdout)
+    return _Backup(wall_s, said["bytes"], said["copied_bytes"])
+
+
+def _sample(backup: _Backup) -> Sample:
+    return Sample(backup.wall_s, 0.0, backup.copied_bytes, {"others": 0.0})
+
+
+class _Counter:
+    """How many messages were acknowledged."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+
+
+@contextlib.contextmanager
+def _publishing(bus: Bus) -> Iterator[_Counter]:
+    counter, ended = _Counter(), threading.Event()
+    pool = values(MESSAGE_BYTES)[:BATCH]
+
+    def publish() -> None:
+        while not ended.is_set():
+            bus.publish_many(TOPIC, pool)
+            counter.messages += BATCH
+            ended.wait(PAUSE_S)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield counter
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _rate(counter: _Counter) -> Sample:
+    """What is published while nothing else is done."""
+
+    def wait() -> int:
+        begun = counter.messages
+        time.sleep(ALONE_S)
+        return counter.messages - begun
+
+    return measured(wait)
+
+
+def _during(counter: _Counter, service: Service, place: Path) -> tuple[Sample, Sample]:
+    """What is published during a backup, and the backup."""
+    backups: list[_Backup] = []
+
+    def back_up() -> int:
+        begun = counter.messages
+        backups.append(_backed_up(service, place))
+        return counter.messages - begun
+
+    published = measured(back_up)
+    return published, _sample(backups[0])

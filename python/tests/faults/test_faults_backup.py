@@ -1,0 +1,131 @@
+"""A service that is backed up under load, and destroyed: what was acknowledged before the backup
+began comes back elsewhere, once, in one order, transactions whole."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tms
+from tests.backup.test_backup import Work, check
+from tests.faults.history import read_all
+from tests.faults.mending import fsck
+from tests.faults.service import TMS, Service, within
+from tms.client.client import Bus
+
+pytestmark = pytest.mark.timeout(240)
+TOPICS = ("first", "second", "left", "right", "jobs")
+
+
+def tms_json(*arguments: object) -> Any:
+    ended = subprocess.run([*TMS, *map(str, arguments), "--json"], capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def facts(bus: Bus, topic: str) -> list[tuple[object, ...]]:
+    return [(m.partition, m.offset, str(m.id), m.key, m.value) for m in read_all(bus, topic)]
+
+
+def by_partition(messages: list[tuple[object, ...]]) -> dict[object, list[tuple[object, ...]]]:
+    return {n: [m for m in messages if m[0] == n] for n in {m[0] for m in messages}}
+
+
+def test_a_service_is_backed_up_under_load_destroyed_and_restored_elsewhere(
+    tmp_path: Path,
+) -> None:
+    backup, place = tmp_path / "backup", tmp_path / "first" / "data"
+    with Service(place) as service, tms.connect(service.url, timeout_s=5) as bus:
+        work = Work(bus, tables=False)
+        with work.going_on():
+            work.reach(20)
+            full = tms_json("backup", "--to", backup, "--url", service.url)
+            work.reach(40)
+            acknowledged = dict(work.done)
+            kept = tms_json("backup", "--to", backup, "--url", service.url)
+            work.reach(min(work.done.values()) + 10)  # which is lost
+            before = {topic: facts(bus, topic) for topic in TOPICS}
+            work.end()
+            service.kill()
+            shutil.rmtree(place)
+    assert kept["id"] != full["id"]
+    restored = tms_json("restore", "--from", backup, "--data", tmp_path / "second")
+    assert restored["id"] == kept["id"]
+    with Service(tmp_path / "second") as service, tms.connect(service.url) as bus:
+        for topic in TOPICS:
+            here, there = by_partition(facts(bus, topic)), by_partition(before[topic])
+            for partition, messages in here.items():
+                assert messages == there[partition][: len(messages)]
+        check(bus, acknowledged, tables=False)
+        bus.publish("first", b"-1")  # it goes on behind them
+        assert read_all(bus, "first")[-1].value == b"-1"
+        assert service.stop() == 0
+    code, said = fsck(tmp_path / "second")
+    assert code == 0, said
+
+
+def test_a_backup_whose_service_is_killed_changes_nothing_and_is_made_anew(tmp_path: Path) -> None:
+    backup, place = tmp_path / "backup", tmp_path / "data"
+    with Service(place) as service, tms.connect(service.url) as bus:
+        bus.create_topic("t", durability="written")
+        tms_json("backup", "--to", backup, "--url", service.url)
+        whole = (backup / "manifest.json").read_bytes()
+        for _ in range(20):
+            bus.publish_many("t", [bytes(100_000)] * 20)
+        command = [*TMS, "backup", "--to", str(backup), "--url", service.url, "--timeout", "3"]
+        running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        within(20, lambda: any((backup / "incoming").glob("*")) or running.poll() is not None)
+        service.kill()
+        assert running.wait(60) != 0
+    assert (backup / "manifest.json").read_bytes() == whole
+    tms_json("restore", "--from", backup, "--data", tmp_path / "restored")
+    with Service(place) as service:  # what the image left goes with the start
+        assert not list((place / "temporary").iterdir())
+        kept = tms_json("backup", "--to", backup, "--url", service.url)
+        assert kept["copied_bytes"] > 40_000_000
+
+
+def test_a_backup_that_is_killed_holds_nothing_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    with Service(tmp_path / "data") as service, tms.connect(service.url) as bus:
+        bus.create_topic("t", durability="written")
+        for _ in range(20):
+            bus.publish_many("t", [bytes(100_000)] * 20)
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            command = [*TMS, "backup", "--to", str(backup), "--url", service.url]
+            running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            within(20, lambda: any((backup / "incoming").glob("*")))
+            time.sleep(0.02)
+            running.send_signal(number)
+            assert running.wait(20) != 0
+            assert not (backup / "manifest.json").exists()
+        tms_json("backup", "--to", backup, "--url", service.url)
+        restored = tms_json("restore", "--from", backup, "--data", tmp_path / "new")
+        assert restored["bytes"] > 40_000_000
+
+
+def test_workers_refuse_a_backup_and_say_how_their_directory_is_backed_up(tmp_path: Path) -> None:
+    place, backup = tmp_path / "data", tmp_path / "backup"
+    with Service(place, "--workers", "2") as service, tms.connect(service.url) as bus:
+        bus.create_topic("t", partitions=4)
+        bus.publish_many("t", [b"%d" % number for number in range(100)])
+        for kept in (("--url", service.url), ("--data", str(place))):
+            ended = subprocess.run(
+                [*TMS, "backup", "--to", str(backup), *kept], capture_output=True, text=True
+            )
+            assert ended.returncode in (4, 75), ended.stderr
+            assert "stop the service" in ended.stderr or "in use by process" in ended.stderr
+        assert not backup.exists()
+        assert service.stop() == 0
+    tms_json("backup", "--to", backup, "--data", place)
+    tms_json("restore", "--from", backup, "--data", tmp_path / "new")
+    for flags in ((), ("--workers", "2")):
+        with Service(tmp_path / "new", *flags) as service, tms.connect(service.url) as bus:
+            within(20, service.ready)
+            assert len(read_all(bus, "t")) == 100
+            assert service.stop() == 0

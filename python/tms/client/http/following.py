@@ -1,0 +1,56 @@
+"""When a consumer follows instead of fetching: at the tail, where it would have waited.
+
+    a fetch has found the end ─▶ the next one asks to follow ─▶ part ─▶ part ─▶ … ─▶ it ends
+    anything else is asked for, or it has ended                ─▶ a fetch
+
+Invariants
+
+* A part is the answer only to a fetch that begins where the part before has ended, of the same
+  messages; else the connection is closed, and there is a fetch. So who follows reads what fetches
+  would read, whatever becomes of the connection and of the answers that nobody took.
+"""
+
+from tms.api import bodies
+from tms.api.following import BEAT_S_MIN, Stand
+from tms.client.transport import FetchRequest
+from tms.errors import TMSError
+from tms.model.message import Fetched
+
+
+class FollowedTail:
+    """Where the newest answer of a channel has ended, if that was the end for now, or a part of
+    what is followed."""
+
+    def __init__(self) -> None:
+        self.part: object = None  # the answer, of somebody who follows
+        self._request: FetchRequest | None = None
+        self._next = ""
+        self._refused = False
+
+    def seen(self, request: FetchRequest, fetched: Fetched, part: object = None) -> Fetched:
+        """An answer was taken, `part` of one that goes on."""
+        self.part = part
+        stand = Stand.of(fetched)
+        self._request = request if stand.ended or part is not None else None
+        self._next = bodies.positions_text(stand.next)
+        return fetched
+
+    def refused(self, error: TMSError) -> None:
+        """Following came to nothing; unless it may succeed later nobody tries again."""
+        self._request = None
+        self._refused |= not error.retriable
+
+    def is_at(self, request: FetchRequest) -> bool:
+        """Whether this fetch goes on there and would wait."""
+        before = self._request
+        return (
+            request.goes_on
+            and before is not None
+            and not self._refused
+            and request.wait_s >= BEAT_S_MIN
+            and request.name == before.name
+            and request.bytes_max == before.bytes_max
+            and request.isolation == before.isolation
+            and request.where == before.where
+            and bodies.positions_text(dict(request.positions)) == self._next
+        )

@@ -1,0 +1,87 @@
+"""What a fetch asks for, as it is read from its request."""
+
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+from tms.api import bodies, cloud_events, messages, routes
+from tms.api.parameters import FETCH_MESSAGES_DEFAULT, FetchQuery
+from tms.errors import BadEncoding, Invalid
+from tms.model.filter import Filter, as_filter
+from tms.model.message import Buffer, PartitionPosition
+from tms.model.position import Position
+from tms.model.snapshot import Isolation, View, as_view
+from tms.model.topic import TopicName
+from tms.server.forwarding import HOP
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import answer_media, header, query_of
+from tms.server.service import Service
+
+_MADE = (routes.JSON, routes.BLOCKS, routes.ARROW_STREAM, routes.CLOUD_EVENTS)
+_FOLLOWED = (routes.NDJSON, routes.BLOCKS, routes.ARROW_STREAM, routes.EVENTS)
+_LAST_EVENT = b"last-event-id"
+
+
+class RequestedFetch(NamedTuple):
+    """Which messages are wanted, and how they are to be answered."""
+
+    name: TopicName
+    media: str
+    positions: list[PartitionPosition]
+    bytes_max: int
+    wait_s: float
+    limit: int
+    isolation: View
+    where: Filter | None
+    for_peer: bool
+    follow: bool
+
+    def behind(self, places: Mapping[int, Position]) -> Self:
+        """The same from where another one has ended."""
+        return self._replace(positions=[PartitionPosition(p, places[p]) for p, _ in self.positions])
+
+    def body(self, unpacked: messages.Unpacked, ends: Mapping[int, int]) -> Buffer:
+        """The body of an answer with these messages, if not as blocks."""
+        if self.media == routes.ARROW_STREAM:
+            return memoryview(messages.as_arrow(unpacked.runs))
+        if self.media == routes.CLOUD_EVENTS:
+            return cloud_events.as_batch(self.name, unpacked)
+        return messages.as_json(unpacked, ends)
+
+
+def read_request(exchange: Exchange, name: TopicName, service: Service) -> RequestedFetch:
+    """What is asked for. Raises what is wrong with it."""
+    limits, query = service.limits, query_of(exchange.query, FetchQuery)
+    media = answer_media(exchange, _FOLLOWED if query.follow else _MADE)
+    if media == routes.BLOCKS and query.limit is not None:
+        raise Invalid("`limit` counts messages; blocks are limited by `bytes_max`.", field="limit")
+    start = query.start
+    if media == routes.EVENTS and _LAST_EVENT in exchange.headers:
+        start = header(exchange, _LAST_EVENT)  # a page was cut off, and goes on
+    positions = bodies.parse_positions(start)
+    if isinstance(positions, Position):
+        partitions = service.engine.settings(name).partitions
+        positions = [PartitionPosition(p, positions) for p in range(partitions)]
+    return RequestedFetch(
+        name,
+        media,
+        positions,
+        min(query.bytes_max, limits.fetch_bytes_max),
+        min(query.wait_s, limits.fetch_wait_ms_max / 1_000),
+        query.limit or FETCH_MESSAGES_DEFAULT,
+        _view(query),
+        as_filter(query.where),
+        HOP in exchange.headers,
+        query.follow,
+    )
+
+
+def _view(query: FetchQuery) -> View:
+    if (query.snapshot is None) is (query.isolation is Isolation.SNAPSHOT):
+        raise Invalid("The isolation `snapshot` and a snapshot go together.", field="snapshot")
+    if query.snapshot is None:
+        return query.isolation
+    try:
+        return as_view(urlsafe_b64decode(query.snapshot.encode("ascii")))
+    except ValueError as exc:
+        raise BadEncoding("The snapshot is not base64 in its form for URLs.") from exc

@@ -1,0 +1,169 @@
+"""Lists of what several instances keep, page by page, for those who may see all or some of it.
+
+Invariants
+
+* A page has as many as were asked for, unless there are no more; who may not see all of them is
+  shown those that it may.
+* What another instance keeps is asked of it. One that does not answer is an error, and not a list
+  that is shorter; only numbers may be missing.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tms.api import bodies
+from tms.api.glance import GroupsBody, QueuesBody, SizesBody
+from tms.api.parameters import TOPICS_DEFAULT
+from tms.cluster.cluster import ClusterPeer
+from tms.errors import TMSError
+from tms.model.group import GroupSummary
+from tms.model.lag import InstanceLoad
+from tms.model.queue import QueueInfo, QueueSummary
+from tms.model.topic import TopicName
+from tms.server.instances import own_load
+from tms.server.service import Service
+
+T = TypeVar("T")
+Sees = Callable[[str], bool]  # of a name in a list
+_Read = Callable[[str | None, int], list[T]]
+
+
+def everything(_: str) -> bool:
+    """Nothing is hidden."""
+    return True
+
+
+def works_of(service: Service) -> dict[str, Callable[..., Any]]:
+    """What answers, by the names of the operations."""
+    lists = Lists(service)
+    return {
+        "topics.list_topics": lists.topics,
+        "queues.list_queues": lists.queues_of_topic,
+        "groups.list_groups": lists.groups_of_topic,
+        "glance.topics": lists.sizes,
+        "glance.groups": lists.groups,
+        "glance.queues": lists.queues,
+        "glance.instances": lists.instances,
+    }
+
+
+class Lists:
+    """Lists of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._engine = service.engine
+
+    # -- of a namespace ----------------------------------------------------------------------------
+
+    def topics(
+        self, namespace: str, sees: Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
+    ) -> bodies.TopicsBody:
+        """A page of topics, and where the next one begins."""
+
+        def read(begin: str | None, size: int) -> list[Any]:
+            return self._engine.list_topics(namespace, begin, size)
+
+        begin = None if after is None else TopicName.of(namespace, after).topic
+        return bodies.TopicsBody(*_page(read, lambda info: info.topic, sees, begin, limit))
+
+    def sizes(
+        self, namespace: str, sees: Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
+    ) -> SizesBody:
+        """The same with what they hold."""
+
+        def read(begin: str | None, size: int) -> list[Any]:
+            return self._engine.glance.topics(namespace, begin, size)
+
+        def name(size: Any) -> str:
+            return TopicName.parse(size.topic).topic
+
+        return SizesBody(*_page(read, name, sees, after, limit))
+
+    def groups(
+        self, namespace: str, sees: Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
+    ) -> GroupsBody:
+        """The same of groups, also those that others keep."""
+
+        def read(begin: str | None, size: int) -> list[GroupSummary]:
+            engine = self._engine
+            found = engine.glance.groups(namespace, begin, size, engine.shards.kept)
+            for peer, shards in self._elsewhere().items():
+                found += peer.groups_of(namespace, shards, begin, size)
+            return sorted(found, key=_in_order)[:size]
+
+        return GroupsBody(*_page(read, _place, sees, after, limit))
+
+    def queues(
+        self, namespace: str, sees: Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
+    ) -> QueuesBody:
+        """The same of queues."""
+
+        def read(begin: str | None, size: int) -> list[QueueSummary]:
+            engine = self._engine
+            found = engine.glance.queues(namespace, begin, size, engine.shards.kept)
+            for peer, shards in self._elsewhere().items():
+                found += peer.queues_of(namespace, shards, begin, size)
+            return sorted(found, key=_in_order)[:size]
+
+        return QueuesBody(*_page(read, _place, sees, after, limit))
+
+    # -- of a topic --------------------------------------------------------------------------------
+
+    def queues_of_topic(self, topic: TopicName, sees: Sees) -> list[QueueInfo]:
+        """The queues of a topic, also those that others keep."""
+        found = self._engine.queues.list_queues(topic, self._engine.shards.kept)
+        for peer, shards in self._elsewhere().items():
+            found += peer.list_queues_of(topic, shards)
+        return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
+
+    def groups_of_topic(self, topic: TopicName, sees: Sees) -> list[GroupSummary]:
+        """The groups of a topic, also those that others keep."""
+        found = self._engine.groups.list_groups(topic, self._engine.shards.kept)
+        for peer, shards in self._elsewhere().items():
+            found += peer.list_groups_of(topic, shards)
+        return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
+
+    # -- of the cluster ----------------------------------------------------------------------------
+
+    def instances(self) -> list[InstanceLoad]:
+        """What each instance does; one that does not answer is there by its name."""
+        loads, cluster = [own_load(self._service)], self._engine.cluster
+        for peer in () if cluster is None else cluster.others():
+            try:
+                loads.append(peer.load())
+            except TMSError:
+                loads.append(InstanceLoad(peer.name, peer.address, answers=False))
+        return sorted(loads, key=lambda load: load.instance)
+
+    def _elsewhere(self) -> dict[ClusterPeer, list[int]]:
+        """The shards that others keep, by who does. Raises `Unavailable`."""
+        engine, peers = self._engine, dict[ClusterPeer, list[int]]()
+        for number in range(engine.topics.shards.count):
+            if engine.cluster is not None and number not in engine.shards.kept:
+                peers.setdefault(engine.cluster.keeper(number), []).append(number)
+        return peers
+
+
+def _page(
+    read: _Read[T], name: Callable[[T], str], sees: Sees, after: str | None, limit: int
+) -> tuple[list[T], str | None]:
+    """Up to `limit` of those that are seen, and the name of the last one if there may be more."""
+    size = limit if sees is everything else max(limit, TOPICS_DEFAULT)
+    found: list[T] = []
+    while True:
+        page = read(after, size)
+        found += [one for one in page if sees(name(one))]
+        if len(page) < size or len(found) >= limit:
+            break
+        after = name(page[-1])
+    del found[limit:]
+    return found, name(found[-1]) if len(found) == limit else None
+
+
+def _place(one: GroupSummary | QueueSummary) -> str:
+    return f"{TopicName.parse(one.topic).topic}/{one.group}"
+
+
+def _in_order(one: GroupSummary | QueueSummary) -> tuple[str, str]:
+    return TopicName.parse(one.topic).topic, one.group
