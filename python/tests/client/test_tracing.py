@@ -29,7 +29,7 @@ from tests.http_kit import serving
 from tms import telemetry
 from tms.block import HEADERS_MAX
 from tms.client.client import Bus
-from tms.client.traced.bus import TRANSACTION_STAMPS_BYTES_MAX
+from tms.client.traced.bus import TRANSACTION_PLACES_BYTES_MAX
 from tms.errors import TopicNotFound
 
 TRACER = "program"
@@ -344,7 +344,7 @@ def test_a_transaction_is_one_span_when_it_commits(side: Side, told: Told) -> No
 def test_a_transaction_with_more_messages_than_places_commits(side: Side) -> None:
     if isinstance(side._bus, tms.aio.AsyncBus):
         pytest.skip("the asyncio bus runs the same transaction in a thread")
-    count = TRANSACTION_STAMPS_BYTES_MAX // 66 + 10
+    count = TRANSACTION_PLACES_BYTES_MAX // 66 + 10
     with side._bus.transaction() as tx:
         for _ in range(count):
             tx.send("t", b"1")

@@ -11,6 +11,7 @@ Invariants
 * Whatever the bytes are, only errors of `tms.errors` come out.
 """
 
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HEADER_COST_BYTES = 100  # of a header, while its ends are Python's numbers
+_END = struct.Struct("<i")
 _NO_HEADERS = bytes(24)  # the three ends of one message, each padded to 8
 
 
@@ -179,9 +181,12 @@ def _is_one_header_each(block: Buffer, body: int, layout: Layout) -> bool:
         return False
     sizes: list[int] = []
     for column in (NAME, HEADER_VALUE):
-        begin, end = SMALL_ENDS[1].unpack_from(block, body + buffers[2 * column + 2])
-        sizes.append(0 if begin else end)
-    if sizes[0] < 1 or not 0 < sizes[1] <= HEADER_VALUE_BYTES_MAX:
+        at = body + buffers[2 * column + 2]
+        (size,), (end,) = _END.unpack_from(block, at + 4), _END.unpack_from(block, at + 4 * cells)
+        if size * cells != end:
+            return False
+        sizes.append(size)
+    if sizes[0] < 1 or not 0 <= sizes[1] <= HEADER_VALUE_BYTES_MAX:
         return False
     expected = even_ends(cells, *sizes)
     for column, ends in zip((HEADERS, NAME, HEADER_VALUE), expected, strict=True):

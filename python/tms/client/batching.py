@@ -31,33 +31,35 @@ from tms.model.message import NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
 from tms.model.serializer import Serializer, V, encoded
 from tms.model.topic import TopicName
+from tms.telemetry.places import Messages, Place, Room
 
 MESSAGE_OVERHEAD_BYTES = 8
 REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
-STAMPS_BYTES_MAX = 4 << 20  # what a trace may add to a request, which has room for 16 MiB
+PLACES_BYTES_MAX = 4 << 20  # what a trace may add to a request, which has room for 16 MiB
 _SLICE_MAX = 4_096
 _BYTES_ONLY = {bytes}
 
 Headers = Mapping[str, bytes]
 Expect = MessageId | str  # the last message that the caller knows, or "nothing"
-_Cells = Sequence[bytes | None]
-_Rows = Sequence[Headers | None]
-Columns = tuple[_Cells, _Cells | None, _Rows | None]  # values, keys, headers
-# Headers with what a trace adds, and how many bytes that may be: of columns, the most bytes of a
-# message, and the most bytes that are added to all of them.
-Stamp = Callable[[Columns, int, int], tuple[_Rows | None, int]]
+PlaceOf = Callable[[], Place | None]  # of the span that is active in this thread or task
 
 
 class _Filling:
     """What waits for one partition."""
 
-    __slots__ = ("bytes", "headers", "keys", "values")
+    __slots__ = ("bytes", "headers", "keys", "places", "values")
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Headers | None] | None = None
+        self.places: list[tuple[int, Place | None]] = []  # of runs of messages, in a trace
         self.bytes = 0
+
+    def begin_run(self, place: Place | None, count: int) -> None:
+        """The last messages have this place, which those before may have, too."""
+        if not self.places or self.places[-1][1] is not place:
+            self.places.append((len(self.values) - count, place))
 
 
 class KnownTopic(NamedTuple):
@@ -93,7 +95,7 @@ class Batcher(Generic[V]):
         self._bytes = 0
         self.fillings: dict[int, _Filling] = {}  # what waits, by partition
         self._sticky = sticky
-        self.stamp: Stamp | None = None
+        self.place: PlaceOf | None = None  # where the program is traced
 
     def drop(self) -> None:
         """Nothing waits any more."""
@@ -127,6 +129,8 @@ class Batcher(Generic[V]):
             filling.keys.append(key)
         if filling.headers is not None:
             filling.headers.append(dict(headers) if headers else None)
+        if self.place is not None:
+            filling.begin_run(self.place(), 1)
         return self._grew(filling, size + MESSAGE_OVERHEAD_BYTES)
 
     def add_many(
@@ -190,6 +194,8 @@ class Batcher(Generic[V]):
                 filling.keys.extend([None] * len(part))
             if filling.headers is not None:
                 filling.headers.extend([None] * len(part))
+            if self.place is not None:
+                filling.begin_run(self.place(), len(part))
             at += len(part)
             if self._grew(filling, size + MESSAGE_OVERHEAD_BYTES * len(part)):
                 yield
@@ -230,15 +236,17 @@ class Batcher(Generic[V]):
         """Everything that waits, as blocks; nothing waits any more."""
         fillings = self.fillings
         self.drop()
-        stamps_bytes = STAMPS_BYTES_MAX
+        left = PLACES_BYTES_MAX
         blocks = []
         for partition, filling in fillings.items():
             producer_id, sequence = self._numbering.take((self._name, partition))
-            headers: _Rows | None = filling.headers
-            if self.stamp is not None:
-                columns = filling.values, filling.keys, headers
-                headers, used = self.stamp(columns, self.message_bytes_max, stamps_bytes)
-                stamps_bytes -= used
+            headers: Sequence[Headers | None] | None = filling.headers
+            if self.place is not None:
+                messages = Messages(
+                    filling.values, filling.keys, headers, filling.places, filling.bytes
+                )
+                headers, added = messages.placed(self.place(), Room(self.message_bytes_max, left))
+                left -= added
             block = encode(
                 filling.values,
                 filling.keys,

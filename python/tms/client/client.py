@@ -42,7 +42,7 @@ from tms.client.group_options import (
     check_letters,
     member_options,
 )
-from tms.client.known import Lone, PublishMemory, as_compression, ids_in_order
+from tms.client.known import PublishMemory, as_compression, ids_in_order
 from tms.client.producer import Producer
 from tms.client.queue import QueueCalls
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
@@ -82,7 +82,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         place: str = "",
     ) -> None:
         clock = clock or SystemClock()
-        memory = PublishMemory(clock, getattr(transport, "stamp", None))
+        memory = PublishMemory(clock, getattr(transport, "place", None))
         super().__init__(transport, memory, clock, timeout_s, outage_s)
         self._place = place
         self._coalescing = Coalescing(
@@ -124,7 +124,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or self.refresh_topic(topic)
-        message = Lone(value, key, headers, partition)
+        message = self._publishing.lone(known, value, key, headers, partition)
         try:
             return self._coalescing.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored

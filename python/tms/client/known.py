@@ -20,7 +20,7 @@ from tms.client.batching import (
     Batcher,
     Headers,
     KnownTopic,
-    Stamp,
+    PlaceOf,
     check_partition,
     message_bytes,
 )
@@ -31,6 +31,7 @@ from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
 from tms.model.serializer import Serializer, V
 from tms.model.topic import Durability, TopicInfo, parse_durability
+from tms.telemetry.places import Messages, Room
 
 REFRESH_S = 60.0
 _TOPICS_MAX = 16_384
@@ -56,9 +57,9 @@ class Lone(Struct, frozen=True):
 class PublishMemory:
     """The memory of one bus. Thread-safe."""
 
-    def __init__(self, clock: Clock, stamp: Stamp | None = None) -> None:
+    def __init__(self, clock: Clock, place: PlaceOf | None = None) -> None:
         self._clock = clock
-        self._stamp = stamp
+        self._place = place
         self._topics: dict[str, KnownTopic] = {}
         self._turn = count()
         self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
@@ -89,6 +90,22 @@ class PublishMemory:
             return self._numberings.pop()
         except IndexError:
             return Numbering()
+
+    def lone(
+        self,
+        known: KnownTopic,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+    ) -> Lone:
+        """A message by itself, with its place where the program is traced."""
+        if self._place is not None:
+            limit, rows = known.message_bytes_max, None if headers is None else [headers]
+            message = Messages([value], [key], rows, [(0, self._place())], limit)
+            placed, _ = message.placed(None, Room(limit, limit))
+            headers = None if placed is None else placed[0]
+        return Lone(value, key, headers, partition)
 
     def turn(self, known: KnownTopic) -> int:
         """The partition whose turn it is."""
@@ -135,7 +152,7 @@ class PublishMemory:
             sticky=self.turn(known) if partition is None else partition,
             serializer=serializer,
         )
-        batcher.stamp = self._stamp
+        batcher.place = self._place
         return batcher
 
 

@@ -19,7 +19,8 @@ def make_bus(
     found = telemetry.found(None if address is None else (address.host, address.port))
     if found is None:
         return Bus(transport, timeout_s=timeout_s, outage_s=outage_s, place=place)
-    from tms.client.traced.bus import TracedBus, traced
+    from tms.client.traced.bus import TracedBus
+    from tms.client.traced.transport import traced
 
     return TracedBus(traced(transport, found), timeout_s=timeout_s, outage_s=outage_s, place=place)
 
@@ -30,6 +31,8 @@ def make_async_bus(
     """The same for asyncio, beside the synchronous bus."""
     if type(bus) is Bus:
         return AsyncBus(bus, open_channel, timeout_s=timeout_s)
-    from tms.client.traced.aio import TracedAsyncBus, traced_channels
+    from tms.client.traced.aio import TracedAsyncBus
+    from tms.client.traced.transport import telemetry_of, traced_channels
 
-    return TracedAsyncBus(bus, traced_channels(bus, open_channel), timeout_s=timeout_s)
+    channels = traced_channels(telemetry_of(bus), open_channel)
+    return TracedAsyncBus(bus, channels, timeout_s=timeout_s)

@@ -7,86 +7,79 @@ Invariants
 * A lone publish that goes with those of other threads carries the place of its own span.
 """
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
-from tms.block import Compression
 from tms.block.received import Delivered
-from tms.client.batching import STAMPS_BYTES_MAX, Expect, Headers
 from tms.client.client import Bus
-from tms.client.delayed import At
-from tms.client.http.transport import HttpTransport
 from tms.client.leases import HeldMessage
 from tms.client.producer import Producer
 from tms.client.queue import Queue
-from tms.client.traced.transport import TracedQueues, TracedService, TracedTransport
+from tms.client.traced.transport import Traced, TracedAnswer, telemetry_of
 from tms.client.transaction import WAITING_BYTES, Transaction
-from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport
 from tms.client.worker import Handler, Worker, WorkerOptions
 from tms.errors import TMSError
-from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
-from tms.model.message import Appended
-from tms.model.quantity import Duration
+from tms.model.serializer import V
 from tms.model.transaction import CommitResult
-from tms.telemetry.messaging import COMMIT, Telemetry, TracedOperation
+from tms.telemetry.messaging import COMMIT, SEND, Telemetry, TracedOperation, fail_active
+from tms.telemetry.places import Messages, Room
 
-TRANSACTION_STAMPS_BYTES_MAX = 256 << 10  # what is added to a commit, which has little more room
+TRANSACTION_PLACES_BYTES_MAX = 256 << 10  # what is added to a commit, which has little more room
 
-
-def telemetry_of(transport: object) -> Telemetry:
-    """What a traced transport tells with."""
-    assert isinstance(transport, TracedTransport), "traced objects are made for traced transports"
-    return transport.telemetry
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def traced(
-    transport: LocalTransport | HttpTransport, telemetry: Telemetry
-) -> LocalTransport | RemoteTransport:
-    """A transport that tells of what it brings and settles."""
-    made = (
-        TracedService(transport, telemetry)
-        if isinstance(transport, HttpTransport)
-        else TracedTransport(transport, telemetry)
-    )
-    return cast(LocalTransport | RemoteTransport, made)  # what is not its own is the plain one's
+def sending(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of a bus that publishes to a topic, of the same signature, within a span."""
+    parameters = list(inspect.signature(method).parameters)
+
+    def begin(bus: Any, args: tuple[Any, ...], named: dict[str, Any]) -> TracedOperation:
+        given = {**dict(zip(parameters, (bus, *args), strict=False)), **named}
+        values = given.get("values", ())
+        many = len(values) if hasattr(values, "__len__") else 0
+        telemetry = telemetry_of(getattr(bus, "_sync", bus))
+        topic = given.get("topic", "")
+        return telemetry.operation(SEND, str(topic), count=None if "value" in given else many)
+
+    def told(operation: TracedOperation, result: object) -> None:
+        if isinstance(result, MessageId):
+            operation.note(result)
+
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def traced_async(self: Any, *args: Any, **named: Any) -> Any:
+            with begin(self, args, named) as operation:
+                result = await method(self, *args, **named)
+                told(operation, result)
+                return result
+
+        return cast(Callable[P, T], traced_async)
+
+    @wraps(method)
+    def traced(self: Any, *args: Any, **named: Any) -> Any:
+        with begin(self, args, named) as operation:
+            result = method(self, *args, **named)
+            told(operation, result)
+            return result
+
+    return cast(Callable[P, T], traced)
 
 
-class TracedProducer(Producer):
+class TracedProducer(Producer[V]):
     """See `Producer`. Each request has a span, from when it leaves until it is acknowledged."""
 
-    def __init__(self, transport: LocalTransport | RemoteTransport, *parts: Any) -> None:
-        self._telemetry = telemetry_of(transport)
+    def __init__(self, transport: Any, *parts: Any) -> None:
+        self._telemetry: Telemetry = transport.telemetry
         super().__init__(transport, *parts)
 
-    def send(
-        self,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-    ) -> None:
-        """See `Producer.send`."""
-        limit = self._batcher.message_bytes_max
-        headers = self._telemetry.stamped(value, key, headers, limit)
-        super().send(value, key, headers, partition)
-
-    def send_many(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
-        partition: int | None = None,
-    ) -> None:
-        """See `Producer.send_many`."""
-        limit = self._batcher.message_bytes_max
-        headers, _ = self._telemetry.stamp((values, keys, headers), limit, STAMPS_BYTES_MAX)
-        super().send_many(values, keys, headers, partition)
-
     def _push(self) -> None:
-        operation = self._telemetry.sending(str(self._delivery.name), self._batcher.count)
-        operation.enter()
+        operation = begin_request(self._telemetry, self)
         try:
             super()._push()
         except BaseException as error:
@@ -95,94 +88,115 @@ class TracedProducer(Producer):
         finally:
             operation.leave()
         flight = self._sending.flights.pop()
-        answer = _TracedAppend(flight.pending, operation)
+        answer = TracedAnswer(flight.pending, lambda _: operation.end(), operation.end)
         self._sending.flights.append(flight._replace(pending=answer))
 
+    def _recover(self, error: TMSError, deadline_s: float) -> None:
+        for flight in self._sending.flights:
+            if isinstance(flight.pending, TracedAnswer):
+                flight.pending.failed(error)
+        super()._recover(error, deadline_s)
 
-class _TracedAppend:
-    """A request under way, whose span ends with the first that is known of its answer."""
 
-    def __init__(self, plain: PendingAnswer[list[Appended]], operation: TracedOperation) -> None:
-        self._plain = plain
-        self._operation = operation
-
-    def done(self) -> bool:
-        return self._plain.done()
-
-    def result(self, timeout_s: float | None = None) -> list[Appended]:
-        try:
-            appended = self._plain.result(timeout_s)
-        except TMSError as error:
-            self._operation.end(error)
-            raise
-        self._operation.end()
-        return appended
+def begin_request(telemetry: Telemetry, producer: Any) -> TracedOperation:
+    """The span of what a producer sends now; it is the active one until `leave`."""
+    name, count = str(producer._delivery.name), producer._batcher.count
+    return telemetry.operation(SEND, name, count=count).enter()
 
 
 class TracedTransaction(Transaction):
     """See `Transaction`. Its span lasts while it commits."""
 
-    def __init__(self, publishing: Any, refresh: Any, transport: Any, *parts: Any) -> None:
-        self._telemetry = telemetry_of(transport)
-        super().__init__(publishing, refresh, transport, *parts)
-
     def _commit(self) -> CommitResult:
         topics = {batch.name for batch in self._batches.all} | {name for name, _ in self._staged}
         topic = str(min(topics)) if len(topics) == 1 else ""
-        operation = (
-            self._telemetry.sending(topic, self._count)
+        telemetry: Telemetry = self._transport.telemetry  # type: ignore[attr-defined]
+        with (
+            telemetry.operation(SEND, topic, count=self._count)
             if topics
-            else self._telemetry.settling(COMMIT, "", "")
-        )
-        with operation:
-            self._stamp()
+            else telemetry.operation(COMMIT, "")
+        ):
+            self._place()
             return super()._commit()
 
     def _make_room(self, size: int) -> None:
         if self._bytes + size > WAITING_BYTES:  # some are staged
-            self._stamp()
+            self._place()
         super()._make_room(size)
 
-    def _stamp(self) -> None:
+    def _place(self) -> None:
         """Messages that wait get the place of the active span, as many as there is room for."""
+        place = self._transport.place()  # type: ignore[attr-defined]
         limits = {known.name: known.message_bytes_max for known in self._topics.values()}
-        left = TRANSACTION_STAMPS_BYTES_MAX
+        left = TRANSACTION_PLACES_BYTES_MAX
         for batch in self._batches.all:
-            columns = batch.values, batch.keys or None, batch.headers or None
-            rows, used = self._telemetry.stamp(columns, limits[batch.name], left)
+            if batch.number != (0, 0):  # it may be stored already, and is repeated as it is
+                continue
+            messages = Messages(
+                batch.values, batch.keys or None, batch.headers or None, [(0, place)], batch.bytes
+            )
+            rows, added = messages.placed(None, Room(limits[batch.name], left))
             batch.headers = [*(rows or ())]
-            left -= used
+            left -= added
 
 
-class TracedWorker(Worker):
+class TracedWorker(Worker[V]):
     """See `Worker`. A message has a span, in which it is handled and settled."""
 
-    def __init__(self, queue: Queue, handler: Handler, options: WorkerOptions) -> None:
+    def __init__(self, queue: Queue[V], handler: Handler[V], options: WorkerOptions) -> None:
         self._telemetry = queue_telemetry(queue)
-        super().__init__(queue, self._telemetry.watched(handler), options)
+        super().__init__(queue, watched(handler), options)
 
-    def _handle(self, message: Delivered, held: HeldMessage) -> None:
+    def _handle(self, message: Delivered[V], held: HeldMessage) -> None:
         with self._telemetry.processing(message, self._queue.group):
             super()._handle(message, held)
 
 
-class TracedQueue(Queue):
+def watched(handler: Callable[P, T]) -> Callable[P, T]:
+    """The same function, whose errors are told to the active span."""
+
+    @wraps(handler)
+    def told(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return handler(*args, **named)
+        except BaseException as error:
+            fail_active(error)
+            raise
+
+    return told
+
+
+def watched_async(handler: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """The same for a coroutine function."""
+
+    @wraps(handler)
+    async def told(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return await handler(*args, **named)
+        except BaseException as error:
+            fail_active(error)
+            raise
+
+    return told
+
+
+class TracedQueue(Queue[V]):
     """See `Queue`."""
 
     _worker_type = TracedWorker
 
     @contextmanager
-    def settling(self, message: Delivered) -> Iterator[Delivered]:
+    def settling(self, message: Delivered[V]) -> Iterator[Delivered[V]]:
         """See `Queue.settling`; within a span of the message."""
         processing = queue_telemetry(self).processing(message, self.group)
         with processing, super().settling(message):
             yield message
 
 
-def queue_telemetry(queue: Queue) -> Telemetry:
+def queue_telemetry(queue: Queue[Any]) -> Telemetry:
     """What a traced queue tells with."""
     port = queue._port()
-    assert isinstance(port, TracedQueues), "traced queues are made for traced transports"
+    assert isinstance(port, Traced), "traced queues are made for traced transports"
     return port.telemetry
 
 
@@ -191,75 +205,6 @@ class TracedBus(Bus):
 
     _producer_type, _transaction_type, _queue_type = TracedProducer, TracedTransaction, TracedQueue
 
-    @property
-    def telemetry(self) -> Telemetry:
-        """What it tells with."""
-        return telemetry_of(self._transport)
-
-    def publish(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        durability: str | None = None,
-        timeout_s: Duration | None = None,
-        expect: Expect | None = None,
-    ) -> MessageId | None:
-        """See `Bus.publish`."""
-        with self.telemetry.sending(topic) as operation:
-            limit = (self._publishing.known(topic) or self.refresh_topic(topic)).message_bytes_max
-            headers = self.telemetry.stamped(value, key, headers, limit)
-            id = super().publish(
-                topic, value, key, headers, partition, durability, timeout_s, expect
-            )
-            operation.note(id, partition)
-            return id
-
-    def publish_many(
-        self,
-        topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
-        partition: int | None = None,
-        durability: str | None = None,
-        compression: str = Compression.NONE,
-        timeout_s: Duration | None = None,
-        expect: Expect | None = None,
-    ) -> list[MessageId]:
-        """See `Bus.publish_many`."""
-        with self.telemetry.sending(topic, len(values)):
-            return super().publish_many(
-                topic, values, keys, headers, partition, durability, compression, timeout_s, expect
-            )
-
-    def publish_later_many(
-        self,
-        topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
-        partition: int | None = None,
-        *,
-        at: At | None = None,
-        delay: Duration | None = None,
-        durability: str | None = None,
-        compression: str = Compression.NONE,
-        timeout_s: Duration | None = None,
-    ) -> list[DelayedId]:
-        """See `Bus.publish_later_many`."""
-        with self.telemetry.sending(topic, len(values)):
-            return super().publish_later_many(
-                topic,
-                values,
-                keys,
-                headers,
-                partition,
-                at=at,
-                delay=delay,
-                durability=durability,
-                compression=compression,
-                timeout_s=timeout_s,
-            )
+    publish = sending(Bus.publish)
+    publish_many = sending(Bus.publish_many)
+    publish_later_many = sending(Bus.publish_later_many)
