@@ -179,7 +179,7 @@ DRIVERS: dict[str, set[str]] = {
     "yaml": {"cli/output.py"},
     "fastavro": {"serializers.py"},
     "pytest": {"testing/plugin.py"},
-    "opentelemetry": {"telemetry/messaging.py"},
+    "opentelemetry": {"telemetry/messaging.py", "server/tracing.py"},
     "pandas": {"client/frames.py", "spark/"},
     "polars": {"client/frames.py"},
 }

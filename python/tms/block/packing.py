@@ -12,11 +12,11 @@ Invariants
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import sub
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 from tms.block import arrow
 from tms.block.arrow import Compression
@@ -48,6 +48,32 @@ _PAD = [bytes(-size % 8) for size in range(8)]
 _BYTES = {bytes, bytearray}
 _LENGTH = struct.Struct("<q")
 _ENDS_OF_ONE = struct.Struct("<2i")
+
+
+class SharedHeaders(Sequence[Mapping[str, bytes]]):
+    """The same headers of so many messages, of which one is packed at once."""
+
+    __slots__ = ("_count", "row")
+
+    def __init__(self, row: Mapping[str, bytes], count: int) -> None:
+        self.row = row
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Mapping[str, bytes]]:
+        return repeat(self.row, self._count)
+
+    @overload
+    def __getitem__(self, at: int) -> Mapping[str, bytes]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "SharedHeaders": ...
+
+    def __getitem__(self, at: int | slice) -> "Mapping[str, bytes] | SharedHeaders":
+        rows = range(self._count)[at]
+        return self.row if isinstance(rows, int) else SharedHeaders(self.row, len(rows))
 
 
 def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) -> bytearray:
@@ -173,10 +199,8 @@ def _header_columns(headers: Headers | None, count: int) -> _HeaderColumns:
         return _no_headers(count)
     if len(headers) != count:
         raise Invalid(f"There are {count} values, but {len(headers)} headers.")
-    first = headers[0]
-    is_shared = first is headers[-1] and type(first) is dict and len(first) == 1
-    if is_shared and len(set(map(id, headers))) == 1:
-        return _repeated(count, cast(Mapping[str, bytes], first))
+    if type(headers) is SharedHeaders and len(headers.row) == 1:
+        return _repeated(count, headers.row)
     names: list[str] = []
     texts: list[bytes] = []
     ends = [0]

@@ -10,7 +10,7 @@ Invariants
 * Messages without key and partition go to one partition until `next_partition` is called.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Generic, NamedTuple, cast
 
@@ -31,7 +31,7 @@ from tms.model.message import NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
 from tms.model.serializer import Serializer, V, encoded
 from tms.model.topic import TopicName
-from tms.telemetry.places import Messages, Place, Room
+from tms.telemetry.places import Place, PlacedMessages, PlaceOf, PlaceRoom
 
 MESSAGE_OVERHEAD_BYTES = 8
 REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
@@ -41,7 +41,6 @@ _BYTES_ONLY = {bytes}
 
 Headers = Mapping[str, bytes]
 Expect = MessageId | str  # the last message that the caller knows, or "nothing"
-PlaceOf = Callable[[], Place | None]  # of the span that is active in this thread or task
 
 
 class _Filling:
@@ -242,10 +241,12 @@ class Batcher(Generic[V]):
             producer_id, sequence = self._numbering.take((self._name, partition))
             headers: Sequence[Headers | None] | None = filling.headers
             if self.place is not None:
-                messages = Messages(
+                messages = PlacedMessages(
                     filling.values, filling.keys, headers, filling.places, filling.bytes
                 )
-                headers, added = messages.placed(self.place(), Room(self.message_bytes_max, left))
+                headers, added = messages.placed(
+                    self.place, PlaceRoom(self.message_bytes_max, left)
+                )
                 left -= added
             block = encode(
                 filling.values,

@@ -42,7 +42,7 @@ from tms.client.group_options import (
     check_letters,
     member_options,
 )
-from tms.client.known import PublishMemory, as_compression, ids_in_order
+from tms.client.known import Lone, PublishMemory, as_compression, ids_in_order
 from tms.client.producer import Producer
 from tms.client.queue import QueueCalls
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
@@ -124,7 +124,9 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or self.refresh_topic(topic)
-        message = self._publishing.lone(known, value, key, headers, partition)
+        if self._publishing.place is not None:
+            headers = self._publishing.placed(known, value, key, headers)
+        message = Lone(value, key, headers, partition)
         try:
             return self._coalescing.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored

@@ -20,7 +20,6 @@ from tms.client.batching import (
     Batcher,
     Headers,
     KnownTopic,
-    PlaceOf,
     check_partition,
     message_bytes,
 )
@@ -31,7 +30,7 @@ from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
 from tms.model.serializer import Serializer, V
 from tms.model.topic import Durability, TopicInfo, parse_durability
-from tms.telemetry.places import Messages, Room
+from tms.telemetry.places import PlacedMessages, PlaceOf, PlaceRoom
 
 REFRESH_S = 60.0
 _TOPICS_MAX = 16_384
@@ -59,7 +58,7 @@ class PublishMemory:
 
     def __init__(self, clock: Clock, place: PlaceOf | None = None) -> None:
         self._clock = clock
-        self._place = place
+        self.place = place  # where the program is traced
         self._topics: dict[str, KnownTopic] = {}
         self._turn = count()
         self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
@@ -91,21 +90,16 @@ class PublishMemory:
         except IndexError:
             return Numbering()
 
-    def lone(
-        self,
-        known: KnownTopic,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
-    ) -> Lone:
-        """A message by itself, with its place where the program is traced."""
-        if self._place is not None:
-            limit, rows = known.message_bytes_max, None if headers is None else [headers]
-            message = Messages([value], [key], rows, [(0, self._place())], limit)
-            placed, _ = message.placed(None, Room(limit, limit))
-            headers = None if placed is None else placed[0]
-        return Lone(value, key, headers, partition)
+    def placed(
+        self, known: KnownTopic, value: bytes | None, key: bytes | None, headers: Headers | None
+    ) -> Headers | None:
+        """The headers of a message by itself with the place of the active span."""
+        if self.place is None:
+            return headers
+        limit, rows = known.message_bytes_max, None if headers is None else [headers]
+        message = PlacedMessages([value], [key], rows, [(0, self.place())], limit)
+        placed, _ = message.placed(self.place, PlaceRoom(limit, limit))
+        return None if placed is None else placed[0]
 
     def turn(self, known: KnownTopic) -> int:
         """The partition whose turn it is."""
@@ -152,7 +146,7 @@ class PublishMemory:
             sticky=self.turn(known) if partition is None else partition,
             serializer=serializer,
         )
-        batcher.place = self._place
+        batcher.place = self.place
         return batcher
 
 

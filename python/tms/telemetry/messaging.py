@@ -14,8 +14,8 @@ Invariants
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from functools import lru_cache, partial
+from typing import Any, Self
 
 from opentelemetry import context, metrics, trace
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
@@ -46,46 +46,39 @@ _clock = SystemClock()
 Attributes = dict[str, str | int]
 
 
-class Operation(NamedTuple):
-    """An operation of a client: its name, its type by the conventions, and the kind of its span."""
-
-    name: str
-    type: str
-    span: SpanKind
+SEND, RECEIVE, PROCESS = "send", "receive", "process"
+ACK, NACK, REJECT, COMMIT = "ack", "nack", "reject", "commit"  # settle
+_KINDS = {SEND: SpanKind.PRODUCER, PROCESS: SpanKind.CONSUMER}
 
 
-SEND = Operation("send", "send", SpanKind.PRODUCER)
-RECEIVE = Operation("receive", "receive", SpanKind.CLIENT)
-PROCESS = Operation("process", "process", SpanKind.CONSUMER)
-SETTLE = {name: Operation(name, "settle", SpanKind.CLIENT) for name in ("ack", "nack", "reject")}
-COMMIT = Operation("commit", "settle", SpanKind.CLIENT)
+class TracedSubject:
+    """What spans and metrics are about: an operation on a topic (empty: on several), for a group,
+    at a service. Its attributes are not to be changed."""
 
+    __slots__ = ("attributes", "key", "kind", "span")
 
-class Subject(NamedTuple):
-    """An operation on a topic, for a group, at a service: what spans and metrics are about."""
+    def __init__(
+        self, operation: str, topic: str, group: str, server: tuple[str, int] | None
+    ) -> None:
+        self.key = operation, topic, group, server
+        self.span = f"{operation} {topic}" if topic else operation
+        self.kind = _KINDS.get(operation, SpanKind.CLIENT)
+        is_settling = operation in (ACK, NACK, REJECT, COMMIT)
+        self.attributes: Attributes = {
+            "messaging.system": "tms",
+            "messaging.operation.name": operation,
+            "messaging.operation.type": "settle" if is_settling else operation,
+        }
+        if topic:
+            self.attributes["messaging.destination.name"] = topic
+        if group:
+            self.attributes["messaging.consumer.group.name"] = group
+        if server is not None:
+            self.attributes["server.address"], self.attributes["server.port"] = server
 
-    operation: Operation
-    topic: str
-    group: str
-    server: tuple[str, int] | None
-
-
-@lru_cache(SUBJECTS_CACHED_MAX)
-def _named(subject: Subject) -> tuple[str, Attributes]:
-    """The name of its spans, and the attributes of spans and metrics; not to be changed."""
-    operation, topic, group, server = subject
-    attributes: Attributes = {
-        "messaging.system": "tms",
-        "messaging.operation.name": operation.name,
-        "messaging.operation.type": operation.type,
-    }
-    if topic:
-        attributes["messaging.destination.name"] = topic
-    if group:
-        attributes["messaging.consumer.group.name"] = group
-    if server is not None:
-        attributes["server.address"], attributes["server.port"] = server
-    return f"{operation.name} {topic}" if topic else operation.name, attributes
+    def with_error(self, error: str) -> Attributes:
+        """Its attributes, and the type of an error if there is one."""
+        return {**self.attributes, "error.type": error} if error else self.attributes
 
 
 def is_used() -> bool:
@@ -105,26 +98,24 @@ class MessageCounter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[tuple[Subject, str] | None, int] = {}
+        self._series: dict[object, list[Any]] = {}  # attributes and the count of each
 
-    def add(self, count: int, subject: Subject, error: str = "") -> None:
+    def add(self, count: int, subject: TracedSubject, error: str = "") -> None:
         """So many more."""
-        key = (subject, error)
+        key: object = (subject.key, error)
         with self._lock:
-            if key not in self._counts and len(self._counts) >= SERIES_MAX:
-                self._counts[None] = self._counts.get(None, 0) + count
-                return
-            self._counts[key] = self._counts.get(key, 0) + count
+            series = self._series.get(key)
+            if series is None:
+                attributes: Mapping[str, Any] = subject.with_error(error)
+                if len(self._series) >= SERIES_MAX:
+                    key, attributes = None, {"otel.metric.overflow": True}
+                series = self._series.setdefault(key, [attributes, 0])
+            series[1] += count
 
-    def observe(self, _: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    def observe(self, _: metrics.CallbackOptions) -> list[metrics.Observation]:
         """All of them, for a reader that collects."""
         with self._lock:
-            counts = dict(self._counts)
-        for key, count in counts.items():
-            attributes: Mapping[str, Any] = {"otel.metric.overflow": True}
-            if key is not None:
-                attributes = _with_error(_named(key[0])[1], key[1])
-            yield metrics.Observation(count, attributes)
+            return [metrics.Observation(count, which) for which, count in self._series.values()]
 
 
 class Instruments:
@@ -159,25 +150,24 @@ class Telemetry:
         self.tracer = trace.get_tracer("tms", tms.__version__, schema_url=SCHEMA_URL)
         provider = metrics.get_meter_provider()
         self.instruments = _instruments(provider) if _is_real(provider) else None
-        self._server = server
+        self._subject = lru_cache(SUBJECTS_CACHED_MAX)(partial(TracedSubject, server=server))
 
     def operation(
-        self, operation: Operation, topic: str, group: str = "", count: int | None = None
+        self, operation: str, topic: str, group: str = "", count: int | None = None
     ) -> "TracedOperation":
-        """An operation that begins now; `count` of a batch, None of a lone message. An empty topic:
-        several."""
-        return TracedOperation(self, Subject(operation, topic, group, self._server), count)
+        """An operation that begins now; `count` of a batch, None of a lone message."""
+        return TracedOperation(self, self._subject(operation, topic, group), count)
 
     def processing(self, message: ReadMessage, group: str = "") -> "TracedOperation":
         """Work on one message."""
-        subject = Subject(PROCESS, message.topic, group, self._server)
+        subject = self._subject(PROCESS, message.topic, group)
         operation = TracedOperation(self, subject, None, sender_of(message.headers))
         operation.note(message.id, message.partition)
         return operation
 
     def receiving(self, topic: str, group: str = "") -> "TracedReceive":
         """A call for messages that begins now."""
-        return TracedReceive(self, Subject(RECEIVE, topic, group, self._server))
+        return TracedReceive(self, self._subject(RECEIVE, topic, group))
 
 
 class TracedOperation:
@@ -190,7 +180,7 @@ class TracedOperation:
     def __init__(
         self,
         telemetry: Telemetry,
-        subject: Subject,
+        subject: TracedSubject,
         count: int | None,
         sender: SpanContext | None = None,
     ) -> None:
@@ -200,12 +190,12 @@ class TracedOperation:
         parent = None
         if sender is not None and not trace.get_current_span().get_span_context().is_valid:
             parent = trace.set_span_in_context(trace.NonRecordingSpan(sender))
-        name, attributes = _named(subject)
+        attributes = subject.attributes
         if count is not None:
             attributes = {**attributes, _COUNT: count}
         links = () if sender is None else (Link(sender),)
         self.span = telemetry.tracer.start_span(
-            name, parent, subject.operation.span, attributes, links
+            subject.span, parent, subject.kind, attributes, links
         )
 
     def enter(self) -> Self:
@@ -241,10 +231,9 @@ class TracedOperation:
         told, subject = self._telemetry.instruments, self._subject
         if told is None:
             return
-        is_process = subject.operation is PROCESS
-        duration = told.process_duration if is_process else told.duration
-        duration.record(_clock.monotonic_s() - self._began_s, _with_error(_named(subject)[1], why))
-        if subject.operation is SEND:
+        duration = told.process_duration if subject.kind is SpanKind.CONSUMER else told.duration
+        duration.record(_clock.monotonic_s() - self._began_s, subject.with_error(why))
+        if subject.kind is SpanKind.PRODUCER:
             told.sent.add(1 if self.count is None else self.count, subject, why)
 
 
@@ -253,7 +242,7 @@ class TracedReceive:
 
     __slots__ = ("_began_s", "_subject", "_telemetry")
 
-    def __init__(self, telemetry: Telemetry, subject: Subject) -> None:
+    def __init__(self, telemetry: Telemetry, subject: TracedSubject) -> None:
         self._telemetry, self._subject = telemetry, subject
         self._began_s = _clock.monotonic_s()
 
@@ -289,12 +278,12 @@ class TracedReceive:
     def _end(
         self, count: int | None, parts: Iterable[Columns], error: BaseException | None
     ) -> None:
-        name, attributes = _named(self._subject)
+        subject, attributes = self._subject, self._subject.attributes
         took_s = _clock.monotonic_s() - self._began_s
         span = self._telemetry.tracer.start_span(
-            name,
+            subject.span,
             None,
-            SpanKind.CLIENT,
+            subject.kind,
             attributes if count is None else {**attributes, _COUNT: count},
             start_time=_clock.now_ms() * 1_000_000 - int(took_s * 1e9),
         )
@@ -305,13 +294,9 @@ class TracedReceive:
         why = "" if error is None else fail(span, error)
         span.end()
         if (told := self._telemetry.instruments) is not None:
-            told.duration.record(took_s, _with_error(attributes, why))
+            told.duration.record(took_s, subject.with_error(why))
             if count is not None:
-                told.consumed.add(count, self._subject)
-
-
-def _with_error(attributes: Attributes, error: str) -> Attributes:
-    return {**attributes, "error.type": error} if error else attributes
+                told.consumed.add(count, subject)
 
 
 def fail(span: trace.Span, error: BaseException) -> str:

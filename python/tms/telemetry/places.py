@@ -6,10 +6,10 @@ Invariants
 * No message is refused for what is added to it: one without room for it goes without.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tms.block import HEADERS_MAX
+from tms.block import HEADERS_MAX, SharedHeaders
 
 PARENT, STATE = "traceparent", "tracestate"
 
@@ -25,7 +25,10 @@ class Place(NamedTuple):
     bytes: int
 
 
-class Room(NamedTuple):
+PlaceOf = Callable[[], Place | None]  # of the span that is active in this thread or task
+
+
+class PlaceRoom(NamedTuple):
     """How large a message may be, and how much may be added to all of a request."""
 
     message_bytes_max: int
@@ -45,7 +48,7 @@ def with_place(headers: Headers | None, place: Place | None) -> Headers | None:
     return {**headers, **place.headers}
 
 
-class Messages(NamedTuple):
+class PlacedMessages(NamedTuple):
     """Messages that are packed together, and where each run of them has its place: with which
     message it begins, None without a span."""
 
@@ -55,21 +58,21 @@ class Messages(NamedTuple):
     runs: Sequence[tuple[int, Place | None]]
     bytes: int
 
-    def placed(self, now: Place | None, room: Room) -> tuple[Rows | None, int]:
-        """Their headers with their places, or `now`, and how many bytes that may add. A message
-        without room goes without, and all of them if there is no room for all. What is no message
-        stays as it is: who packs it says why it is none."""
-        count, first = len(self.values), self.runs[0][1] or now
+    def placed(self, place: PlaceOf, room: PlaceRoom) -> tuple[Rows | None, int]:
+        """Their headers with their places, or that of the span that is active now, and how many
+        bytes that may add. A message without room goes without, and all of them if there is no room
+        for all. What is no message stays as it is: who packs it says why it is none."""
+        count, first = len(self.values), self.runs[0][1] or place()
         if len(self.runs) == 1 and first is None:
             return self.rows, 0
         if len(self.runs) == 1 and first is not None and self.rows is None:
             added = first.bytes * count
             if added <= room.added_bytes_max and self.bytes + first.bytes <= room.message_bytes_max:
-                return [first.headers] * count, added
-        stops = [start for start, _ in self.runs[1:]]
+                return SharedHeaders(first.headers, count), added
+        stops, now = [start for start, _ in self.runs[1:]], place()
         places: list[Place | None] = []
-        for (start, place), stop in zip(self.runs, [*stops, count], strict=True):
-            places += [place or now] * (stop - start)
+        for (start, own), stop in zip(self.runs, [*stops, count], strict=True):
+            places += [own or now] * (stop - start)
         added = sum(place.bytes for place in places if place is not None)
         if added > room.added_bytes_max:
             return self.rows, 0

@@ -38,7 +38,7 @@ from tms.client.group_letters import (
     LetterOptions,
 )
 from tms.client.group_options import DeliveryMode, check_letters, member_options
-from tms.client.known import as_compression, ids_in_order
+from tms.client.known import Lone, as_compression, ids_in_order
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
 from tms.client.transport import FetchRequest
 from tms.clock import Clock, SystemClock
@@ -112,7 +112,9 @@ class AsyncBus:
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or await self._refresh_topic(topic)
-        message = self._publishing.lone(known, value, key, headers, partition)
+        if self._publishing.place is not None:
+            headers = self._publishing.placed(known, value, key, headers)
+        message = Lone(value, key, headers, partition)
         try:
             return await self._coalescing.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored

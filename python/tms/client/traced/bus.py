@@ -8,7 +8,7 @@ Invariants
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sized
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
@@ -22,11 +22,10 @@ from tms.client.traced.transport import Traced, TracedAnswer, telemetry_of
 from tms.client.transaction import WAITING_BYTES, Transaction
 from tms.client.worker import Handler, Worker, WorkerOptions
 from tms.errors import TMSError
-from tms.model.ids import MessageId
 from tms.model.serializer import V
 from tms.model.transaction import CommitResult
 from tms.telemetry.messaging import COMMIT, SEND, Telemetry, TracedOperation, fail_active
-from tms.telemetry.places import Messages, Room
+from tms.telemetry.places import PlacedMessages, PlaceRoom
 
 TRANSACTION_PLACES_BYTES_MAX = 256 << 10  # what is added to a commit, which has little more room
 
@@ -36,18 +35,17 @@ T = TypeVar("T")
 
 def sending(method: Callable[P, T]) -> Callable[P, T]:
     """A method of a bus that publishes to a topic, of the same signature, within a span."""
-    parameters = list(inspect.signature(method).parameters)
+    is_many = "values" in inspect.signature(method).parameters
 
     def begin(bus: Any, args: tuple[Any, ...], named: dict[str, Any]) -> TracedOperation:
-        given = {**dict(zip(parameters, (bus, *args), strict=False)), **named}
-        values = given.get("values", ())
-        many = len(values) if hasattr(values, "__len__") else 0
+        topic = args[0] if args else named.get("topic", "")
+        values = args[1] if len(args) > 1 else named.get("values")
+        count = len(values) if is_many and isinstance(values, Sized) else None
         telemetry = telemetry_of(getattr(bus, "_sync", bus))
-        topic = given.get("topic", "")
-        return telemetry.operation(SEND, str(topic), count=None if "value" in given else many)
+        return telemetry.operation(SEND, topic if type(topic) is str else "", "", count)
 
     def told(operation: TracedOperation, result: object) -> None:
-        if isinstance(result, MessageId):
+        if not is_many:
             operation.note(result)
 
     if inspect.iscoroutinefunction(method):
@@ -132,10 +130,10 @@ class TracedTransaction(Transaction):
         for batch in self._batches.all:
             if batch.number != (0, 0):  # it may be stored already, and is repeated as it is
                 continue
-            messages = Messages(
+            messages = PlacedMessages(
                 batch.values, batch.keys or None, batch.headers or None, [(0, place)], batch.bytes
             )
-            rows, added = messages.placed(None, Room(limits[batch.name], left))
+            rows, added = messages.placed(lambda: place, PlaceRoom(limits[batch.name], left))
             batch.headers = [*(rows or ())]
             left -= added
 

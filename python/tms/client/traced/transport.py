@@ -26,7 +26,7 @@ from tms.model.message import Fetched
 from tms.model.queue import Token, TokenResult
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange
-from tms.telemetry.messaging import COMMIT, SETTLE, Telemetry, place
+from tms.telemetry.messaging import ACK, COMMIT, NACK, REJECT, Telemetry, place
 
 
 def traced(
@@ -126,13 +126,13 @@ class TracedQueues(Traced):
         **named: Any,
     ) -> TokenResult:
         count = sum(Token.parse(token).count for token in tokens)
-        with self.telemetry.operation(SETTLE[name], str(topic), group, count):
+        with self.telemetry.operation(name, str(topic), group, count):
             result: TokenResult = getattr(self.plain, name)(topic, group, tokens, *args, **named)
             return result
 
-    ack = partialmethod(_settle, "ack")
-    nack = partialmethod(_settle, "nack")
-    reject = partialmethod(_settle, "reject")
+    ack = partialmethod(_settle, ACK)
+    nack = partialmethod(_settle, NACK)
+    reject = partialmethod(_settle, REJECT)
 
 
 class TracedGroups(Traced):
