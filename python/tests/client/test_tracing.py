@@ -6,8 +6,9 @@ import inspect
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,30 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import CallbackOptions
 from opentelemetry.metrics import _internal as meters
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    SimpleSpanProcessor,
+    SpanExporter,
+    SpanExportResult,
+)
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, TraceState
 
 import tms
 import tms.aio
+import tms.serializers
 from tests.http_kit import serving
 from tms import telemetry
 from tms.block import HEADERS_MAX
 from tms.client.client import Bus
 from tms.client.traced.bus import TRANSACTION_PLACES_BYTES_MAX
-from tms.errors import TopicNotFound
+from tms.errors import Invalid, TopicNotFound
+from tms.telemetry import messaging
 
 TRACER = "program"
 MINE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -428,26 +437,142 @@ def test_a_program_without_opentelemetry_does_not_load_it(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-c", program, tmp_path / "data"], check=True, timeout=60)
 
 
-def test_a_collector_that_is_away_slows_no_publish(
-    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_fetch_that_fails_is_an_error_of_its_span(side: Side, told: Told) -> None:
+    side.call("publish", "t", b"1")
+    first = side.read(1)
+    side.call("delete_topic", "t")
+    told.clear()
+    with pytest.raises(TopicNotFound):
+        side.read(1, start=first[0].id, partitions=[0])
+    spans = told.spans("receive")
+    assert spans, "nothing is told of a fetch that failed"
+    for span in spans:
+        assert span.status.status_code is StatusCode.ERROR
+        assert attributes(span)["error.type"] == "topic-not-found"
+    errors = [p for p in told.points("messaging.client.operation.duration") if p.count]
+    assert any(p.attributes.get("error.type") == "topic-not-found" for p in errors)
+
+
+def test_a_producer_sends_the_place_in_which_send_was_called(side: Side, told: Told) -> None:
+    with told.tracer.start_as_current_span("mine") as mine:
+        if isinstance(side._bus, tms.aio.AsyncBus):
+
+            async def within() -> None:
+                with trace.use_span(mine):
+                    async with side._bus.producer("t") as producer:
+                        await producer.send_many([b"1", b"2"])
+                        await producer.send(b"3", headers={"a": b"b"})
+
+            side._run(within())
+        else:
+            side.produce(("send_many", ([b"1", b"2"],)), ("send", (b"3", None, {"a": b"b"})))
+    messages = side.read(3)
+    active = mine.get_span_context()
+    expected = b"00-%032x-%016x-%02x" % (active.trace_id, active.span_id, active.trace_flags)
+    assert [message.headers["traceparent"] for message in messages] == [expected] * 3
+    assert messages[2].headers["a"] == b"b"
+
+
+def test_a_producer_with_a_serializer_has_places_too(told: Told, tmp_path: Path) -> None:
+    with tms.open(tmp_path / "data") as bus:
+        bus.create_topic("t")
+        with bus.producer("t", serializer=tms.serializers.Json(dict)) as producer:
+            producer.send({"a": 1})
+        (message,) = bus.consumer("t", stop_at_end=True)
+    (span,) = told.spans("send")
+    assert (message.value, message.headers) == (b'{"a":1}', {"traceparent": place(span)})
+
+
+def test_what_is_no_message_is_refused_as_without_a_trace(side: Side) -> None:
+    for headers in ({"a": "text"}, {7: b""}, "text"):
+        with pytest.raises(Invalid):
+            side.call("publish", "t", b"1", headers=headers)
+    with pytest.raises(Invalid) as caught:
+        side.call("publish_many", "t", [b"1", "text"])
+    assert caught.value.details["index"] == 1
+
+
+class _Raising(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        raise ConnectionError("no collector")
+
+
+class _Blocking(SpanExporter):
+    """Never returns, until the test ends."""
+
+    def __init__(self) -> None:
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.begun.set()
+        self.over.wait(60)
+        return SpanExportResult.FAILURE
+
+
+def publish_with(
+    exporter: SpanExporter, path: Path, monkeypatch: pytest.MonkeyPatch, count: int = 500
+) -> float:
+    """How long the slowest of many publishes took, many more than the processor keeps."""
+    processor = BatchSpanProcessor(
+        exporter, max_queue_size=64, max_export_batch_size=16, schedule_delay_millis=10
+    )
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    slowest_s = 0.0
+    with tms.open(path) as bus:
+        bus.create_topic("t", durability="written")
+        for _ in range(count):
+            began_s = time.monotonic()
+            bus.publish("t", b"1")
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+        assert len(list(bus.consumer("t", stop_at_end=True))) == count
+    return slowest_s
+
+
+def test_an_exporter_that_raises_fails_no_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that takes connections, and never answers: the worst kind."""
+    assert publish_with(_Raising(), tmp_path / "data", monkeypatch) < 5
+
+
+def test_an_exporter_that_never_returns_slows_no_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = _Blocking()
+    try:
+        assert publish_with(exporter, tmp_path / "data", monkeypatch) < 5
+        assert exporter.begun.is_set()
+    finally:
+        exporter.over.set()
+
+
+def test_a_collector_that_never_answers_slows_no_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
         exporter = OTLPSpanExporter(url, timeout=60)
-        processor = BatchSpanProcessor(
-            exporter, max_queue_size=64, max_export_batch_size=16, schedule_delay_millis=10
-        )
-        provider = TracerProvider()
-        provider.add_span_processor(processor)
-        monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+        assert publish_with(exporter, tmp_path / "data", monkeypatch) < 5, "its time-out is 60 s"
+        connection, _ = silent.accept()  # it did try
+        exporter.shutdown()
+        connection.close()
+
+
+def test_counts_go_on_over_several_buses(told: Told, tmp_path: Path) -> None:
+    for count in (1, 3):
         with tms.open(tmp_path / "data") as bus:
-            bus.create_topic("t")
-            slowest_s = 0.0
-            for _ in range(1_000):  # many times what the processor keeps
-                began_s = time.monotonic()
-                bus.publish("t", b"1")
-                slowest_s = max(slowest_s, time.monotonic() - began_s)
-            connection, _ = silent.accept()  # it did try
-            connection.close()
-        assert slowest_s < 5, "an export's time-out is 60 s"
+            bus.create_topic("t", partitions=1) if count == 1 else None
+            bus.publish_many("t", [b"1"] * count)
+    assert told.counted("messaging.client.sent.messages", "send") == 4
+
+
+def test_series_beyond_the_limit_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messaging, "SERIES_MAX", 2)
+    counter = messaging.MessageCounter()
+    for topic in "abcd":
+        counter.add(5, messaging.TracedSubject("send", topic, "", None))
+        counter.add(1, messaging.TracedSubject("send", topic, "", None))
+    observed = [(o.attributes, o.value) for o in counter.observe(CallbackOptions())]
+    assert [value for _, value in observed] == [6, 6, 12]
+    assert observed[-1][0] == {"otel.metric.overflow": True}
