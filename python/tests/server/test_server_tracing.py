@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import http.server
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -182,3 +183,20 @@ def test_a_collector_that_is_away_fails_no_request(
 def create_topic(address: tuple[str, int]) -> int:
     with Client(address) as client:
         return client.request("PUT", f"{TOPICS}/t", b"{}", traceparent=PARENT).status
+
+
+def test_a_service_without_the_sdk_says_so_and_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, dict[str, Any]]] = []
+
+    class Log:
+        def warning(self, event: str, **facts: Any) -> None:
+            said.append((event, facts))
+
+    monkeypatch.setattr(tracing, "_log", Log())
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # type: ignore[arg-type]
+    tracing.provide({"OTEL_TRACES_EXPORTER": "otlp"})
+    ((event, facts),) = said
+    assert event == "tracing_off" and facts["library"] == "opentelemetry.sdk.trace"
+    assert "opentelemetry-sdk" in facts["next"]
+    with serving() as served:
+        assert type(served.server._http._application) is App
