@@ -25,6 +25,7 @@ from bench import (
     starting,
     throughput,
     tls,
+    tracing,
     transactions,
     transactions_many,
     workers,
@@ -41,6 +42,7 @@ def _later(module: str) -> Callable[[Setup, Report], None]:
 BENCHMARKS = {
     "throughput": throughput.run,
     "tls": tls.run,
+    "tracing": tracing.run,
     "latency": latency.run,
     "group_commit": group_commit.run,
     "transactions": transactions.run,

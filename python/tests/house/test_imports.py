@@ -72,7 +72,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compat": _VALUES
     | _TOLD
     | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},
-    "client": _VALUES | _TOLD | {"forks", "retrying", "tls", "api"},
+    "telemetry": _VALUES | {"clock", "root"},  # its version stands in what it tells
+    "client": _VALUES | _TOLD | {"forks", "retrying", "telemetry", "tls", "api"},
     "doctor": _VALUES | {"clock", "tls"},
     "fsck": _VALUES | {"store", "log", "topics", "delayed"},
     "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck", "backup"},
@@ -179,6 +180,7 @@ DRIVERS: dict[str, set[str]] = {
     "yaml": {"cli/output.py"},
     "fastavro": {"serializers.py"},
     "pytest": {"testing/plugin.py"},
+    "opentelemetry": {"telemetry/messaging.py", "server/tracing.py"},
     "pandas": {"client/frames.py", "spark/"},
     "polars": {"client/frames.py"},
 }

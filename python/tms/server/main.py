@@ -42,6 +42,7 @@ from tms.server.config import HBaseSection, Settings
 from tms.server.http.listening import BACKLOG, HttpServer
 from tms.server.service import AccessLimits, NetworkOptions, Service
 from tms.server.systemd import SystemdNotifier
+from tms.server.tracing import provide, traced
 from tms.store.base import Map, Store
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
@@ -170,6 +171,7 @@ async def _serve(
     own = settings.tls.own()
     certificates = None if own is None else Certificates(own)
     systemd = SystemdNotifier(os.environ)
+    provide(os.environ)
     server = Server(service, settings.server.drain_s, tephra, certificates, systemd)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -211,7 +213,9 @@ class Server:
         self._url = ""
         self._tephra = tephra
         self._certificates = certificates
-        self._http = HttpServer(App(service), service.watchdog, drain_s, certificates)
+        self._http = HttpServer(
+            traced(App(service), self._scheme), service.watchdog, drain_s, certificates
+        )
         self._ending: asyncio.Task[None] | None = None
 
     def ask_to_stop(self) -> None:
