@@ -9,6 +9,7 @@ import pytest
 from tests.contracts.store_contract import rows_of
 from tests.databases import kill
 from tms.errors import NotFound, StorageUnavailable
+from tms.model.backup import ImageFile
 from tms.model.topic import Durability
 from tms.store.base import Map, Row, StoreImage
 from tms.store.leveldb import LevelDBLimits, LevelDBStore
@@ -128,6 +129,38 @@ def test_of_two_images_what_did_not_change_has_the_same_version(tmp_path: Path) 
     for file in same:
         assert first.read(file, 0, file.bytes) == second.read(file, 0, file.bytes)
     store.close()
+
+
+def test_a_file_of_values_that_only_grew_says_so_until_its_map_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "data"
+    store = LevelDBStore(path, create=True)
+    store.open("map", create=True).write(rows(1), WRITTEN)
+    images = [store.image()]
+    store.open("map", create=False).write(rows(2), WRITTEN)
+    images.append(store.image())
+    first, second = map(_values, images)
+    assert first.origin == second.origin != ""
+    assert 0 < first.bytes < second.bytes
+    start = [
+        image.read(file, 0, first.bytes)
+        for image, file in zip(images, (first, second), strict=True)
+    ]
+    assert start[0] == start[1]
+    assert {file.origin for file in images[1].files if file.path != second.path} == {""}
+    kill(store, path)
+    store = LevelDBStore(path, create=False)
+    assert _values(store.image()).origin == ""  # nobody has opened it yet
+    store.open("map", create=False).write(rows(3), WRITTEN)
+    third = _values(store.image())
+    assert third.origin not in ("", first.origin)
+    assert third.version not in (first.version, second.version)
+    store.close()
+
+
+def _values(image: StoreImage) -> ImageFile:
+    return next(file for file in image.files if file.path.endswith("/values"))
 
 
 def _names(image: StoreImage) -> set[str]:

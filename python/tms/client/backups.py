@@ -44,7 +44,7 @@ class BackupCalls(BusCalls):
         return BackupInfo(
             manifest.id,
             manifest.moment_ms,
-            len(manifest.files),
+            manifest.files,
             manifest.bytes,
             kept.copied_files,
             kept.copied_bytes,

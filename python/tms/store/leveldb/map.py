@@ -35,7 +35,7 @@ from tms.store.leveldb.databases import RETRY_S, Databases, refusing, translate
 from tms.store.leveldb.drivers import Database
 from tms.store.leveldb.files import LogTail, write_empty
 from tms.store.leveldb.rows import FIRST_KEY, collect, every, put, value_of
-from tms.store.leveldb.values import MARK_KEY, SMALL, ValueFile
+from tms.store.leveldb.values import MARK_KEY, SMALL, ValueFile, ValuesEnd
 
 _COPY_BYTES = 4 << 20
 _DRAIN_S = 30.0
@@ -214,10 +214,10 @@ class LevelDBMap:
         self._writing.release()
 
     @property
-    def values_end(self) -> int | None:
-        """How many bytes of the file with the values count; None while the database is closed."""
+    def values_end(self) -> ValuesEnd | None:
+        """What counts of the file with the values; None while the database is closed."""
         opened = self._open
-        return None if opened is None else opened.values.end
+        return None if opened is None else opened.values.counted()
 
     def end(self, reason: TMSError) -> None:
         """Close the database once nobody uses it, and raise `reason` from then on."""

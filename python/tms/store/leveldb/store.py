@@ -37,6 +37,7 @@ from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
 from tms.store.leveldb.image import take_image
 from tms.store.leveldb.map import LevelDBMap
+from tms.store.leveldb.values import ValuesEnd
 
 HOLD_S = 0.25  # for which writing waits at most until all maps are held
 FREEZE_S = 30.0
@@ -150,9 +151,9 @@ class LevelDBStore:
             map.go_on()
 
     @contextlib.contextmanager
-    def frozen(self) -> Iterator[Mapping[str, int]]:
-        """Nothing is written, opened, closed, made or dropped meanwhile. The open maps, and how
-        many bytes of each file of values count. Raises `StorageUnavailable`."""
+    def frozen(self) -> Iterator[Mapping[str, ValuesEnd]]:
+        """Nothing is written, opened, closed, made or dropped meanwhile. The open maps, and what
+        counts of each file of values. Raises `StorageUnavailable`."""
         clock = self._databases.clock
         until_s = clock.monotonic_s() + FREEZE_S
         while True:
