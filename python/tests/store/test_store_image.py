@@ -1,5 +1,6 @@
 """Images of a data directory: everything at one moment, whatever goes on meanwhile."""
 
+import errno
 import threading
 from pathlib import Path
 from random import Random
@@ -14,6 +15,8 @@ from tms.model.topic import Durability
 from tms.store.base import Map, Row, StoreImage
 from tms.store.leveldb import LevelDBLimits, LevelDBStore
 from tms.store.leveldb import store as stores
+from tms.store.leveldb.map import LevelDBMap
+from tms.store.leveldb.values import ValueFile
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -149,6 +152,13 @@ def test_a_file_of_values_that_only_grew_says_so_until_its_map_is_opened_again(
     ]
     assert start[0] == start[1]
     assert {file.origin for file in images[1].files if file.path != second.path} == {""}
+    one = store.open("map", create=False)
+    assert isinstance(one, LevelDBMap)
+    assert one.rest()
+    closed = _values(store.image())
+    assert (closed.bytes, closed.origin) == (second.bytes, first.origin)
+    store.open("map", create=False).write(rows(4), WRITTEN)
+    assert _values(store.image()).origin == first.origin
     kill(store, path)
     store = LevelDBStore(path, create=False)
     assert _values(store.image()).origin == ""  # nobody has opened it yet
@@ -156,6 +166,31 @@ def test_a_file_of_values_that_only_grew_says_so_until_its_map_is_opened_again(
     third = _values(store.image())
     assert third.origin not in ("", first.origin)
     assert third.version not in (first.version, second.version)
+    store.close()
+
+
+def test_a_map_that_was_recovered_or_copied_does_not_say_that_it_only_grew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LevelDBStore(tmp_path / "data", create=True)
+    one = store.open("map", create=True)
+    one.write(rows(1), SYNCED)
+    before = _values(store.image()).origin
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ValueFile, "sync", fails)
+        with pytest.raises(StorageUnavailable):
+            one.write(rows(2), SYNCED)
+    one.recover()
+    recovered = _values(store.image()).origin
+    one.reclaim()
+    copied = _values(store.image()).origin
+    assert copied == ""
+    one.write(rows(3), SYNCED)
+    assert len({before, recovered, copied, _values(store.image()).origin}) == 4
     store.close()
 
 

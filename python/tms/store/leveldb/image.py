@@ -13,8 +13,8 @@ Invariants
   had returned before is in the image, and what began later is not, across all maps.
 * A map that was linked before that moment counts only if it was not opened since: opening one
   gives it another manifest.
-* A file of values has the same origin while its map stays open: what counts of it never changes
-  until then. A restart, after which it may end earlier, gives it another one.
+* A file of values keeps its origin, and what counts of it never changes, until the store is closed
+  or the map is recovered or copied: after that it may end earlier, and go on with other bytes.
 * The links stand in `temporary`: what a crash leaves of them goes when the directory is opened.
 """
 
@@ -22,7 +22,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -37,6 +37,13 @@ from tms.store.leveldb.values import VALUES, ValuesEnd
 _Signature = tuple[int, int, bytes]
 
 
+class FrozenMaps(NamedTuple):
+    """The maps that are open, and what counts of the files of values, where that is known."""
+
+    opened: Set[str]
+    ends: Mapping[str, ValuesEnd | None]
+
+
 class _Maps(Protocol):
     """The maps of a store."""
 
@@ -44,9 +51,8 @@ class _Maps(Protocol):
         """Whether the map's database is closed; it stays so meanwhile."""
         ...
 
-    def frozen(self) -> AbstractContextManager[Mapping[str, ValuesEnd]]:
-        """Nothing is written, opened, closed, made or dropped meanwhile. The open maps, and what
-        counts of each file of values."""
+    def frozen(self) -> AbstractContextManager[FrozenMaps]:
+        """Nothing is written, opened, closed, made or dropped meanwhile."""
         ...
 
 
@@ -89,12 +95,12 @@ def take_image(directory: DataDirectory, maps: _Maps) -> DirectoryImage:
     try:
         os.link(directory.path / FORMAT, place / FORMAT)
         linked = _link_closed(directory, place, maps)
-        with maps.frozen() as ends:
+        with maps.frozen() as (opened, ends):
             names = directory.names("")
             for name in names:
                 path = directory.map_path(name)
                 before = linked.get(name)
-                if name in ends or before is None or before.signature != _signature(path):
+                if name in opened or before is None or before.signature != _signature(path):
                     linked[name] = _linked(path, place)
         files = [
             file

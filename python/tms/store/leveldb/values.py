@@ -101,7 +101,7 @@ class ValueFile:
             os.close(self._fd)
             raise
         self.sync_begun = self.end
-        self._origin = secrets.token_hex(8)  # bytes before `end` never change while this is open
+        self._origin = secrets.token_hex(8)
         self.torn_bytes = size - self.end
         self.lost = self.end < end  # whether rows in the database point behind the end
         self._tail = self.torn_bytes > 0  # whether something stands behind the end
@@ -110,8 +110,13 @@ class ValueFile:
         self._closed = False
 
     def counted(self) -> ValuesEnd:
-        """What counts of it now."""
+        """What counts of it now: these bytes never change while the file is open."""
         return ValuesEnd(self.end, self._origin)
+
+    def go_on_from(self, last: ValuesEnd) -> None:
+        """The file is as it was when it was closed, unless it ends somewhere else."""
+        if last.bytes == self.end:
+            self._origin = last.origin
 
     def mark(self) -> bytes:
         """The row of `MARK_KEY` that says how things stand."""
