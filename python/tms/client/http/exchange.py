@@ -186,9 +186,9 @@ class Calls:
         chunks = list(bodies.frames(blocks))
         return self._request(operation, given, chunks, read, kind=routes.BLOCKS)
 
-    def image_bytes(self, id: str, file: int, start: int, bytes_max: int) -> Call[bytes]:
+    def image_bytes(self, id: str, file: int, start: int, bytes_max: int) -> Call[Buffer]:
         given = {"id": id, "file": file, "start": start, "bytes_max": bytes_max}
-        return self._request(_IMAGE_BYTES, given, (), bytes, accept=routes.BYTES)
+        return self._request(_IMAGE_BYTES, given, (), lambda body: body, accept=routes.BYTES)
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
         given = {"name": name, "transaction": id}

@@ -64,7 +64,7 @@ from tms.model.backup import CHUNK_BYTES_MAX
 from tms.model.delayed import Deferred, Due
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.queue import RECEIVE_BYTES
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
@@ -411,7 +411,7 @@ class HttpAccess(_Port, AccessApi):
 class HttpBackups(_Port, BackupsApi):
     """Images of a service's store."""
 
-    def read(self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> bytes:
+    def read(self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> Buffer:
         return self._transport.call(self._transport.calls.image_bytes(id, file, start, bytes_max))
 
 
