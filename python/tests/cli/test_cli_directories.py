@@ -66,6 +66,7 @@ ARGUMENTS = {
     "quota set": "ann --requests 1",
     "quota list": "",
     "quota remove": "ann",
+    "log level": "",
     "access whoami": "",
     "access explain": "ann publish topic:t",
     "doctor": "",

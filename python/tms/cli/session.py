@@ -109,7 +109,7 @@ class Session:
         url, data = self.target()
         if url is None:
             raise ConfigError(
-                f"The data directory {data} has one process and no cluster.",
+                f"The data directory {data} has neither a running service nor a cluster.",
                 next="name a service with --url",
             )
         tls = self.tls()

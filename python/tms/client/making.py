@@ -2,13 +2,16 @@
 tells of what it does."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tms import telemetry
-from tms.client.aio.bus import AsyncBus
-from tms.client.aio.channels import AsyncChannel
 from tms.client.client import Bus
 from tms.client.http.transport import HttpTransport
 from tms.client.transport import LocalTransport
+
+if TYPE_CHECKING:
+    from tms.client.aio.bus import AsyncBus
+    from tms.client.aio.channels import AsyncChannel
 
 
 def make_bus(
@@ -26,9 +29,11 @@ def make_bus(
 
 
 def make_async_bus(
-    bus: Bus, open_channel: Callable[[], AsyncChannel], timeout_s: float
-) -> AsyncBus:
-    """The same for asyncio, beside the synchronous bus."""
+    bus: Bus, open_channel: "Callable[[], AsyncChannel]", timeout_s: float
+) -> "AsyncBus":
+    """The same for asyncio, which others do not load, beside the synchronous bus."""
+    from tms.client.aio.bus import AsyncBus
+
     if type(bus) is Bus:
         return AsyncBus(bus, open_channel, timeout_s=timeout_s)
     from tms.client.traced.aio import TracedAsyncBus
