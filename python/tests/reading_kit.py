@@ -235,7 +235,7 @@ class Partition:
         with bus.consumer("t", position, stop_at_end=True, bytes_max=size, where=where) as one:
             return [row(message) for message in one]
 
-    async def consumed_async(self, bus: tms.aio.Bus, position: Position) -> list[Row]:
+    async def consumed_async(self, bus: tms.aio.AsyncBus, position: Position) -> list[Row]:
         one = bus.consumer("t", position, stop_at_end=True, bytes_max=self.bytes_max())
         async with one:
             return [row(message) async for message in one]

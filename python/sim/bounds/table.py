@@ -22,7 +22,7 @@ DRAWN: dict[str, float] = {
     "log.partition.LogLimits.snapshot_bytes": 1,
     "log.partition.LogLimits.queue_bytes": 16 << 10,
     "log.partition.LogLimits.producers": 50,
-    "log.partition.BLOCK_BYTES": 1,
+    "log.partition.SNAPSHOT_BLOCKS": 1,
     "log.partition.LOOK_BYTES": 1,
     "log.partition.REST_BYTES": 1,
     "log.segments.MERGE_PAGE_BYTES": 1,

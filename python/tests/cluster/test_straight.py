@@ -244,7 +244,7 @@ def test_who_reads_at_an_instance_that_is_lost_goes_on_at_another(three: Instanc
     partition = three.owners(TOPIC).index("b")
     place = {"start": "earliest", "partitions": [partition]}
 
-    async def read_two(bus: "tms.aio.Bus") -> list[bytes | None]:
+    async def read_two(bus: "tms.aio.AsyncBus") -> list[bytes | None]:
         got: list[bytes | None] = []
         async for message in bus.consumer(TOPIC, **place):
             got.append(message.value)
@@ -283,7 +283,7 @@ def test_many_that_wait_for_partitions_of_others_keep_nobody_from_publishing(
     crowd = 48  # more than any pool has threads
     got: list[bytes | None] = []
 
-    async def wait(bus: "tms.aio.Bus") -> None:
+    async def wait(bus: "tms.aio.AsyncBus") -> None:
         async for message in bus.consumer(TOPIC, start="latest"):
             got.append(message.value)
             return

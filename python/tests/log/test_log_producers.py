@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from tests.log_kit import DAY_MS, NAME, SYNCED, WRITTEN, Bench, Limits, block, small
 from tms.block import BlockHeader
 from tms.errors import OutOfOrderSequence, SequenceReused
+from tms.log import partition, recovery
 from tms.log.producers import BLOCKS_REMEMBERED, SEQUENCE_LIMIT, ProducerWindow
 from tms.log.records import RememberedBlock
 from tms.model import keys
-from tms.model.message import NewBlock
+from tms.model.message import NewBlock, StoredBlock
 from tms.model.topic import TopicSettings
 
 
@@ -294,6 +295,24 @@ def test_opening_reads_only_what_came_after_the_snapshot() -> None:
             patch.setattr("tms.store.memory.MemoryMap.scan", counting)
             assert bench.publish(bytes(1_000), producer=7, sequence=199).duplicate
         assert sum(read) < 50_000
+
+
+def test_opening_reads_no_more_than_so_many_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "SNAPSHOT_BLOCKS", 50)
+    with Bench() as bench:
+        for i in range(180):
+            bench.publish(b"x", producer=7, sequence=i)
+        bench.kill()
+        read: list[StoredBlock] = []
+        header_of = recovery.header_of
+
+        def counting(stored: StoredBlock) -> BlockHeader:
+            read.append(stored)
+            return header_of(stored)
+
+        monkeypatch.setattr(recovery, "header_of", counting)
+        assert bench.publish(b"x", producer=7, sequence=179).duplicate
+    assert 0 < len(read) <= 60
 
 
 def test_many_restarts_do_not_make_opening_slower() -> None:

@@ -17,7 +17,7 @@ from sim.simulation import run
 from tms.model.topic import Durability
 
 SEEDS, CHUNK = 1_000, 50
-BUG_SEEDS = 400
+BUG_SEEDS = SEEDS  # in which nothing is found without a bug
 PYTHON = Path(__file__).resolve().parents[2]
 
 

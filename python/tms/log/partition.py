@@ -37,7 +37,7 @@ from tms.store.base import Map, Row
 REST_BYTES = 1 << 20
 ROLL_BACK_BYTES = 8 << 20  # looked through at once
 LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
-BLOCK_BYTES = 4 << 10  # an opening reads a smaller block no faster
+SNAPSHOT_BLOCKS = 16_384  # an opening reads no more of them, however small they are
 _log = EventLog(__name__)
 
 
@@ -97,7 +97,7 @@ class PartitionState:
         self._retention = retention
         self._watchers: dict[int, Callable[[], None]] = {}
         self._segment_bytes = 0
-        self._since_snapshot = 0
+        self._since_snapshot = self._blocks_since_snapshot = 0
         self._until_look = 0
         self._watcher_ids = 0
         self.retired: TMSError | None = None  # why nothing more will come
@@ -139,7 +139,7 @@ class PartitionState:
             raise
         active = self.chain.active
         self._segment_bytes = 0 if active is None else self.chain.segment_stored_bytes(active)
-        self._since_snapshot = end.unsaved_bytes
+        self._since_snapshot, self._blocks_since_snapshot = end.unsaved_bytes, 0
         # What is found may have been written without a sync by another process or a failed write.
         self.unsynced = active is not None and end.last > self.chain.record.last
         with self.lock:
@@ -211,10 +211,10 @@ class PartitionState:
             watchers = self._take_watchers() if self._watchers else ()
         counters.bytes += size
         self._segment_bytes += size
-        to_read = max(size, len(rows) * BLOCK_BYTES)
-        self._since_snapshot += to_read
-        self._until_look -= to_read
-        if self._until_look <= 0:
+        self._since_snapshot += size
+        self._blocks_since_snapshot += len(rows)
+        self._until_look -= size
+        if self._until_look <= 0 or self._blocks_since_snapshot >= SNAPSHOT_BLOCKS:
             self._look()
         if watchers:
             _call(watchers)
@@ -272,7 +272,7 @@ class PartitionState:
             self.limits.snapshot_bytes - self._since_snapshot,
             self.segment_bytes_max() - self._segment_bytes,
         )
-        self.maintenance_due = room <= 0
+        self.maintenance_due = room <= 0 or self._blocks_since_snapshot >= SNAPSHOT_BLOCKS
         self._until_look = min(room, LOOK_BYTES)
 
     def maintain(self, now_ms: int) -> None:
@@ -311,7 +311,7 @@ class PartitionState:
             return
         self.sync()
         self._save(self.last, self.end_offset, self._segment_bytes)
-        self._since_snapshot = 0
+        self._since_snapshot = self._blocks_since_snapshot = 0
 
     def _save(self, last: BlockKey, end_offset: int, segment_bytes: int) -> None:
         """Note the producers. In a shared store never over the note of a later owner: of blocks
