@@ -95,7 +95,7 @@ def test_a_backup_that_is_killed_holds_nothing_and_the_next_one_is_whole(tmp_pat
     backup = tmp_path / "backup"
     with Service(tmp_path / "data") as service, tms.connect(service.url) as bus:
         bus.create_topic("t", durability="written")
-        for _ in range(20):
+        for _ in range(60):  # a backup must not be done before it is killed
             bus.publish_many("t", [bytes(100_000)] * 20)
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             command = [*TMS, "backup", "--to", str(backup), "--url", service.url]
