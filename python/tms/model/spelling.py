@@ -69,7 +69,7 @@ def decimal_in(digits_min: int, limit: int) -> str:
     return _joined([shorter, *_as_long_as(str(limit), first=1)])
 
 
-def duration_text(high_s: int) -> str:
+def _durations_up_to(high_s: int) -> str:
     """Pattern of the texts of durations from a second to `high_s`, in any unit; of large numbers
     those that have a digit less than the largest."""
     some = []
@@ -99,4 +99,4 @@ def _joined(patterns: list[str]) -> str:
     return f"(?:{'|'.join(patterns)})"
 
 
-RETENTION = f"(?:forever|{duration_text(RETENTION_MS_MAX // 1_000)})"  # of a topic
+RETENTION = f"(?:forever|{_durations_up_to(RETENTION_MS_MAX // 1_000)})"  # of a topic
