@@ -9,6 +9,7 @@ from tms.errors import NotOwner, StorageUnavailable
 from tms.model import keys
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
+from tms.store.base import Map
 
 # -- taking over -----------------------------------------------------------------------------------
 
@@ -222,6 +223,50 @@ def test_producers_that_a_paused_owner_noted_late_are_read_on_from_there() -> No
     assert both.publish(1, b"3", producer=7, sequence=3).duplicate
     assert both.publish(1, b"4", producer=7, sequence=4).base_offset == 4
     assert both.values(1) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def _note_of_producers(both: Processes) -> tuple[Map, bytes]:
+    """Where the note of them stands."""
+    uid = both.engines[0].topics.registry.find(NAME).uid
+    return both.kept.open("metadata", False), keys.producers_key(uid, 0)
+
+
+def test_an_owner_that_lost_the_partition_does_not_note_its_producers_over_later_ones() -> None:
+    both = Processes()
+    both.publish(0, b"0")
+    lost = both.engines[0].topics.partitions.opened()[-1].state
+    erased = both.publish(1, b"1", producer=7, sequence=0)
+    assert both.engines[1].erase(NAME, id=erased.ids()[0], partition=0) == 1
+    metadata, key = _note_of_producers(both)
+    noted = metadata.get(key)
+    with pytest.raises(StorageUnavailable, match="taken over"), lost.changing():
+        lost.snapshot()
+    assert metadata.get(key) == noted is not None
+    both.start_anew(1)
+    assert both.publish(1, b"1", producer=7, sequence=0).duplicate
+
+
+def test_an_owner_that_is_paused_before_it_notes_its_producers_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = Processes()
+    both.publish(0, b"0", producer=7, sequence=0)
+    paused = both.engines[0].topics.partitions.opened()[-1].state
+    metadata, key = _note_of_producers(both)
+    notes: list[bytes | None] = []
+    check = paused.chain.require_owned
+
+    def pause() -> None:
+        check()
+        both.publish(1, b"a", producer=8, sequence=0)
+        notes.append(metadata.get(key))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(paused.chain, "require_owned", pause)
+        with pytest.raises(StorageUnavailable, match="taken over"), paused.changing():
+            paused.snapshot()
+    assert [metadata.get(key)] == notes != [None]
+    assert both.publish(0, b"a", producer=8, sequence=0).duplicate
 
 
 def test_a_stale_note_of_producers_and_a_cleaned_segment_lose_nothing_that_follows() -> None:

@@ -312,9 +312,20 @@ class PartitionState:
         self._since_snapshot = 0
 
     def _save(self, last: BlockKey, end_offset: int, segment_bytes: int) -> None:
-        record = ProducersRecord(last, end_offset, self.producers.dump(), segment_bytes)
+        """Note the producers. In a shared store never over the note of a later owner: of blocks
+        that are erased since, only that one knows."""
+        record = encode(ProducersRecord(last, end_offset, self.producers.dump(), segment_bytes))
         key = keys.producers_key(self.chain.uid, self.chain.partition)
-        self._metadata.write([(key, encode(record))], Durability.WRITTEN)
+        if not self.chain.shared:
+            self._metadata.write([(key, record)], Durability.WRITTEN)
+            return
+        before = self._metadata.get(key)
+        self.chain.require_owned()  # so nobody owned it later when the note was read
+        if not self._metadata.compare_and_set(key, before, record):
+            raise StorageUnavailable(
+                f"Partition {self.chain.partition} was taken over while its producers were noted. "
+                "Try again."
+            )
 
     def sync(self) -> None:
         """Make durable what was only written. The caller holds `owner`."""
