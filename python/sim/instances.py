@@ -661,6 +661,10 @@ class ClusterWorld(World):
             alive = [one for one in self.instances if one.engine is not None]
         return alive
 
+    def settle_roles(self) -> None:
+        if not self._all_is_kept():
+            self._settle_all()
+
     def _settle_all(self) -> None:
         for one in self.instances:
             if one.engine is not None:

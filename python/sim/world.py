@@ -132,6 +132,9 @@ class World:
     def stir(self) -> None:
         """Something happens between engines, where there are several."""
 
+    def settle_roles(self) -> None:
+        """What instances do by themselves within a second, where there are several."""
+
     def die_soon(self, operations: int, power: bool) -> None:
         """Let the process die this many operations of the store later."""
         self._dies_in = operations
