@@ -302,6 +302,31 @@ def test_a_follower_that_leaves_costs_nothing_more(
     wait_until(lambda: served.service.metrics.followers == before)
 
 
+def test_its_time_is_no_latency_and_what_it_is_sent_is_counted(
+    served: Served, bus: tms.Bus, topic: str
+) -> None:
+    metrics = served.service.metrics
+    wait_until(lambda: metrics.followers == 0)
+    fetches, answers = sum(metrics.seconds["fetch"].counts), metrics.answers["fetch", routes.OK]
+    parts, sent = metrics.followed_parts, metrics.followed_bytes
+    following = Following(served, topic)
+    received = following.chunk()
+    bus.publish(topic, b"one", partition=0)
+    received += following.chunk()
+    assert "tms_http_followers 1.0" in scraped(served)
+    assert f"tms_http_followed_parts_total {parts + 2}.0" in scraped(served)
+    assert f"tms_http_followed_bytes_total {sent + len(received)}.0" in scraped(served)
+    bus.delete_topic(topic)
+    following.rest()
+    wait_until(lambda: metrics.answers["fetch", routes.OK] == answers + 1)
+    assert sum(metrics.seconds["fetch"].counts) == fetches
+
+
+def scraped(served: Served) -> list[str]:
+    with served.connect() as client:
+        return client.request("GET", "/metrics").body.decode().splitlines()
+
+
 def test_a_service_that_drains_ends_it_at_a_place() -> None:
     with serving() as served:
         served.create("a")

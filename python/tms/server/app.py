@@ -131,7 +131,7 @@ class App:
                 service.guard.leave(exchange)
         metrics = service.metrics
         metrics.answers[name, exchange.status] += 1
-        if name in metrics.seconds:
+        if name in metrics.seconds and not exchange.goes_on:
             metrics.seconds[name].observe(service.clock.monotonic_s() - started)
 
     async def _admit(

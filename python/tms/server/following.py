@@ -14,7 +14,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -104,14 +104,12 @@ class Follower:
     async def _send(self, request: RequestedFetch, fetched: Fetched) -> Stand:
         """Send a part; where it ends."""
         stand = Stand.of(fetched)
-        budget, exchange = self._service.fetching, self._exchange
+        budget = self._service.fetching
         held = bodies.framed_bytes(fetched.blocks)
         budget.bytes += held
         try:
             if self._form is None:
-                pieces = [*bodies.frames(fetched.blocks)]
-                pieces[-1:] = [b"".join((*pieces[-1:], mark(stand)))]
-                await exchange.send(pieces)
+                await self._send_part([*bodies.frames(fetched.blocks), mark(stand)])
             else:
                 unpacked, body = await self._fetches.unpacked(
                     request, fetched, held, self._form.part
@@ -119,10 +117,19 @@ class Follower:
                 stand = Stand.of(Fetched([], unpacked.next, fetched.ends, unpacked.reached))
                 budget.bytes += len(body)
                 held += len(body)
-                await exchange.send((body,))
+                await self._send_part((body,))
         finally:
             budget.release(held)
         return stand
+
+    async def _send_part(self, pieces: Sequence[Buffer]) -> None:
+        metrics, sent = self._service.metrics, self._exchange.sent
+        try:
+            await self._exchange.send(pieces)
+        finally:
+            metrics.followed_parts += 1
+            metrics.followed_bytes += self._exchange.sent - sent
+            metrics.bytes_out += self._exchange.sent - sent
 
     async def _pace(self) -> None:
         """Wait as long as a quota wants it."""
