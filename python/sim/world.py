@@ -12,7 +12,7 @@ Invariants
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from random import Random
 from threading import Lock
 from typing import Any
@@ -106,6 +106,8 @@ class World:
     steps = 220  # of a run
     crowded = False  # whether others publish while somebody is in the middle of something
 
+    wakes = True  # whether who waits is woken as soon as there is something
+
     looked_through: Place | None = None  # the partition that somebody is about to scan
 
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
@@ -128,6 +130,18 @@ class World:
             durability = self.random.choice((Durability.SYNCED, Durability.WRITTEN))
             settings = TopicSettings(2, None, None, durability)
             self.engine.create_topic(TopicName.parse(topic), settings)
+
+    def answering(self, random: Random) -> Engine | None:
+        """An engine that answers who follows."""
+        return self.engine
+
+    def lives(self, engine: Engine) -> bool:
+        """Whether its process does."""
+        return engine is self.engine
+
+    def at(self, engine: Engine) -> AbstractContextManager[None]:
+        """Within, the engine does something."""
+        return nullcontext()
 
     def stir(self) -> None:
         """Something happens between engines, where there are several."""
