@@ -1,6 +1,7 @@
 """Transactions whose appends fail: of a message that was refused nobody knows whether it is stored,
 so that nobody may ever see it."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -40,6 +41,21 @@ def by_tephra(world: World, id: int) -> None:
 
 def natively(world: World, id: int) -> None:
     world.tx.commit(commit(b"with it", id=id))
+
+
+def test_who_waits_for_a_transaction_is_told_what_the_journal_says_once_it_is_read_again() -> None:
+    world = World()
+    id = world.tx.begin().transaction_id
+    publish(world, id, b"before")
+    world.store.fail_write(1, stored=True, prefix=world.segments(TRANSACTIONS))
+    with pytest.raises(StorageUnavailable):
+        natively(world, id)
+    woken = threading.Event()
+    world.tx.manager.watch_end(id, woken.set)
+    assert not woken.is_set()
+    world.tx.begin()
+    assert woken.wait(WAIT_S)
+    assert world.tx.describe(id).outcome != "open"
 
 
 @pytest.mark.parametrize("finish", [by_tephra, natively])

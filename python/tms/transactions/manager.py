@@ -54,7 +54,10 @@ class TransactionManager:
         self._lifetime_ms = lifetime_ms  # of a foreign transaction
         self._elsewhere = topics.store.shared  # others may have begun what is unknown here
         self._watchers = Watchers()
-        self._journal = TransactionJournal(journal, topics.clock, CommitPlaces(topics), reloaded)
+        self._run_in_background = topics.run_in_background
+        self._reloaded = reloaded
+        places = CommitPlaces(topics)
+        self._journal = TransactionJournal(journal, topics.clock, places, self._on_reload)
         self.commits = CommitQueue(self._journal, self._watchers, topics.run_in_background)
         self._committing: set[int] = set()  # intended, and not ended yet
 
@@ -69,6 +72,11 @@ class TransactionManager:
         return self._journal.known
 
     # -- transactions ----------------------------------------------------------------------------
+
+    def _on_reload(self) -> None:
+        """The journal was read again, and may say that transactions have ended."""
+        self._reloaded()
+        self._run_in_background(lambda: self._watchers.wake_if(self.knows))  # without a lock
 
     def begin(
         self,
