@@ -173,8 +173,9 @@ class Simulation:
 
     def _follow(self) -> None:
         """The loops of the services turn."""
-        while self._chance.random() < 0.6:
-            self._chance.choice(self.followers).step()
+        with self.world.undisturbed():
+            while self._chance.random() < 0.6:
+                self._chance.choice(self.followers).step()
 
     def _add_keyed(self) -> None:
         """Those whom only a run about keys, tombstones and erasing has; it is mostly theirs."""

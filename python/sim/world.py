@@ -10,9 +10,9 @@ Invariants
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from random import Random
 from threading import Lock
 from typing import Any
@@ -142,6 +142,16 @@ class World:
     def at(self, engine: Engine) -> AbstractContextManager[None]:
         """Within, the engine does something."""
         return nullcontext()
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Within, nothing happens between operations of the store: what else a run does, and when
+        something dies, is as it would be without them."""
+        before, self._inside, self._dies_in = (self._inside, self._dies_in), True, -1
+        try:
+            yield
+        finally:
+            self._inside, self._dies_in = before
 
     def stir(self) -> None:
         """Something happens between engines, where there are several."""

@@ -58,7 +58,8 @@ class FollowingReader:
             case _:
                 self._turn(following, random.randint(1, TURNS_MAX))
                 self._receive(following, random.choice((1, 100, 1 << 20, 1 << 20, 1 << 20)))
-                if self._world.wakes and following.is_idle:
+                waits = following.is_idle and not self._world.background.waiting
+                if self._world.wakes and waits:
                     self._note_idle(following.server.engine)
 
     def settle(self) -> bool:
