@@ -59,11 +59,6 @@ def _wake_nobody_at_the_end_of_a_transaction() -> list[Replacement]:
     return [(TransactionManager, "watch_end", watch_end)]
 
 
-def _wake_nobody_when_the_journal_is_read_again() -> list[Replacement]:
-    """Who waits for a transaction that has ended by what the journal says is not told."""
-    return [(TransactionManager, "_on_reload", lambda self: self._reloaded())]
-
-
 def _mark_before_the_blocks() -> list[Replacement]:
     """A part says where to go on before what it has of it."""
     right = Follower._next
@@ -79,6 +74,5 @@ FOLLOWING: dict[str, Callable[[], list[Replacement]]] = {
     "go-on-from-where-it-waits": _go_on_from_where_it_waits,
     "mark-before-the-blocks": _mark_before_the_blocks,
     "wake-nobody-at-the-end-of-a-transaction": _wake_nobody_at_the_end_of_a_transaction,
-    "wake-nobody-when-the-journal-is-read-again": _wake_nobody_when_the_journal_is_read_again,
     "watch-what-comes-from-now-on": _watch_what_comes_from_now_on,
 }
