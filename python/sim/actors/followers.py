@@ -58,9 +58,13 @@ class FollowingReader:
             case _:
                 self._turn(following, random.randint(1, TURNS_MAX))
                 self._receive(following, random.choice((1, 100, 1 << 20, 1 << 20, 1 << 20)))
-                waits = following.is_idle and not self._world.background.waiting
-                if self._world.wakes and waits:
+                if self._world.wakes and following.is_idle and not self._is_about_to_wake():
                     self._note_idle(following.server.engine)
+
+    def _is_about_to_wake(self) -> bool:
+        """Whether somebody may be told in the background that a transaction has ended."""
+        manager = self._world.engine.transactions.manager
+        return bool(self._world.background.waiting and manager._watchers._waiting)
 
     def settle(self) -> bool:
         """Nothing fails any more: read everything without a wait."""
