@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import click
+import promql_parser as promql
 import pytest
 import yaml
 from docker.utils import exclude_paths
@@ -30,11 +31,31 @@ INSTANCES = ["tms-1", "tms-2", "tms-3"]
 NODE = ROOT / "docker" / "compose.node.yaml"
 RUN = ROOT / "docker" / "hbase" / "run.sh"
 ANSWERS = ROOT / "docker" / "hbase" / "answers.sh"
+ALERTS = ROOT / "docker" / "prometheus" / "alerts.yaml"
+compositions = pytest.mark.parametrize("path", [COMPOSE, NODE], ids=["cluster", "node"])
 DOCKERFILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docker/*/Dockerfile"))
 
 
-def _services() -> dict[str, Any]:
-    services: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
+def _document(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
+    return document
+
+
+def _services(path: Path = COMPOSE) -> dict[str, Any]:
+    """Those that are there without a profile."""
+    services = _document(path)["services"]
+    return {name: one for name, one in services.items() if "extends" not in one}
+
+
+def _watching(path: Path) -> dict[str, Any]:
+    """Those of the profile `watch`, with what they extend."""
+    services: dict[str, Any] = {}
+    for name, own in _document(path)["services"].items():
+        if "extends" in own:
+            file, service = own["extends"]["file"], own["extends"]["service"]
+            base = _document(path.parent / file)["services"][service]
+            volumes = [*base.get("volumes", []), *own.get("volumes", [])]
+            services[name] = {**base, **own, "volumes": volumes}
     return services
 
 
@@ -109,8 +130,9 @@ def test_volumes_are_declared_and_mounted_where_the_image_keeps_its_data() -> No
     mounted = [
         one for service in document["services"].values() for one in service.get("volumes", [])
     ]
-    assert mounted == ["hbase:/data", "jars:/jars", "jars:/jars"]
-    assert list(document["volumes"]) == ["hbase", "jars"]
+    own = [one for one in mounted if not one.startswith("./")]
+    assert own == ["hbase:/data", "jars:/jars", "jars:/jars"]
+    assert list(document["volumes"]) == ["hbase", "jars", "prometheus", "grafana"]
     words = shlex.split(document["services"]["install"]["command"][0])
     assert f"--jar=/jars/tms-coprocessor-{tms.__version__}.jar" in words
     assert _site("server")["hbase.rootdir"].startswith("file:///data/")
@@ -147,7 +169,7 @@ def test_gateways_in_containers_give_up_as_early_as_those_of_the_tests() -> None
 
 
 def _node() -> dict[str, Any]:
-    (node,) = yaml.safe_load(NODE.read_text())["services"].values()
+    (node,) = _services(NODE).values()
     return dict(node)
 
 
@@ -177,6 +199,103 @@ def test_a_node_keeps_its_messages_in_a_volume_that_its_image_uses() -> None:
     assert place in yaml.safe_load(" ".join(words[1:]))
     assert node["ports"] == ["127.0.0.1:7070:7070"]
     assert "healthcheck" not in node  # the image has one
+
+
+# The profile `watch`.
+
+
+@compositions
+def test_prometheus_and_grafana_come_with_the_profile_only_and_by_version(path: Path) -> None:
+    watching = _watching(path)
+    assert list(watching) == ["prometheus", "grafana"]
+    for service in watching.values():
+        assert service["profiles"] == ["watch"]
+        assert re.fullmatch(r"[a-z]+/[a-z]+:v?\d+\.\d+\.\d+", service["image"])
+        assert (service["read_only"], service["init"], service["tmpfs"]) == (True, True, ["/tmp"])
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    assert watching["grafana"]["depends_on"] == {"prometheus": {"condition": "service_healthy"}}
+    assert watching["prometheus"]["healthcheck"]["test"][0] == "CMD"
+
+
+@compositions
+def test_no_two_services_want_the_same_port_and_all_are_of_this_machine_only(path: Path) -> None:
+    services = {**_services(path), **_watching(path)}.values()
+    published = [one.split(":") for service in services for one in service.get("ports", [])]
+    assert {address for address, _, _ in published} == {"127.0.0.1"}
+    ports = [port for _, port, _ in published]
+    assert len(ports) >= 3 and len(set(ports)) == len(ports)
+
+
+@compositions
+def test_what_the_profile_mounts_is_there(path: Path) -> None:
+    volumes = _document(path)["volumes"]
+    for service in _watching(path).values():
+        for mounted in service["volumes"]:
+            source, place, *mode = mounted.split(":")
+            assert place.startswith("/")
+            if source.startswith("./"):
+                assert (path.parent / source).is_file() and mode == ["ro"]
+            else:
+                assert source in volumes and not mode
+
+
+def _mounted(service: dict[str, Any], inside: str) -> Path:
+    """The file that a container has at a place."""
+    (source,) = [one.split(":")[0] for one in service["volumes"] if one.split(":")[1] == inside]
+    return COMPOSE.parent / source
+
+
+def _settings_of(service: dict[str, Any]) -> dict[str, str]:
+    return dict(word.removeprefix("--").split("=", 1) for word in service["command"])
+
+
+@compositions
+def test_prometheus_scrapes_every_instance_with_its_token_and_has_the_alerts(path: Path) -> None:
+    document, prometheus = _document(path), _watching(path)["prometheus"]
+    settings = _settings_of(prometheus)
+    config = yaml.safe_load(_mounted(prometheus, settings["config.file"]).read_text())
+    assert config.keys() == {"global", "rule_files", "scrape_configs"}
+    assert all(promql.parse_duration(value) for value in config["global"].values())
+    assert [_mounted(prometheus, rules) for rules in config["rule_files"]] == [ALERTS]
+    assert any(one.endswith(":" + settings["storage.tsdb.path"]) for one in prometheus["volumes"])
+    (scrape,) = config["scrape_configs"]
+    assert scrape.keys() == {"job_name", "authorization", "static_configs"}
+    assert f'up{{job="{scrape["job_name"]}"}}' in ALERTS.read_text()
+    (secret,) = prometheus["secrets"]
+    assert scrape["authorization"] == {"credentials_file": f"/run/secrets/{secret}"}
+    token = document["secrets"][secret]["file"]
+    assert token.endswith(".token") and "/" not in token
+    assert "*.token" in (ROOT / ".gitignore").read_text().splitlines()
+    assert "**/*.token" in (ROOT / ".dockerignore").read_text().splitlines()
+    instances = [name for name, one in _services(path).items() if _serves(one)]
+    assert scrape["static_configs"] == [{"targets": [f"{name}:7070" for name in instances]}]
+
+
+def _serves(service: dict[str, Any]) -> bool:
+    return service["image"] == "tms" and "entrypoint" not in service
+
+
+@compositions
+def test_grafana_reads_from_prometheus_and_has_the_dashboard(path: Path) -> None:
+    watching = _watching(path)
+    grafana, folder = watching["grafana"], "/etc/grafana/provisioning"
+    (source,) = yaml.safe_load(_mounted(grafana, f"{folder}/datasources/tms.yaml").read_text())[
+        "datasources"
+    ]
+    url = urlsplit(source["url"])
+    assert url.hostname in watching and source["type"] == "prometheus" and source["isDefault"]
+    assert watching[url.hostname or ""]["ports"][0].endswith(f":{url.port}")
+    (provider,) = yaml.safe_load(_mounted(grafana, f"{folder}/dashboards/tms.yaml").read_text())[
+        "providers"
+    ]
+    assert provider["type"] == "file"
+    place = f"{provider['options']['path']}/tms.json"
+    assert _mounted(grafana, place) == COMPOSE.parent / "grafana" / "tms.json"
+    environment = grafana["environment"]
+    assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == place
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"  # it has no password of ours
 
 
 def test_a_service_is_healthy_when_it_is_ready(tmp_path: Path) -> None:

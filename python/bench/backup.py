@@ -1,16 +1,18 @@
 """What `tms backup` of a service takes beside a copy of the same bytes, and what it leaves to a
 publisher; what the next one copies.
 
-    filled ──▶ copied · backed up alone      published alone · published while it is backed up
-    more published ──▶ the next backup in the same directory
+    filled ──▶ copied · backed up alone · published alone · backed up while published to · published
+               in turns; then more is published ──▶ the next backup in the same directory
 
-All rates are of one run, in turns. The publisher pauses after each batch: one that never does takes
+All ratios are of one turn. What is read is in the page cache each time, what was written before is
+on the disk, and targets are new. The publisher pauses after each batch: one that never does takes
 both cores of a small machine, and then nothing that is done beside it is free.
 """
 
 import contextlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -19,9 +21,10 @@ import time
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from bench.report import Goal, Report, Sample, Samples, measured, ratio
+from bench import machine
+from bench.report import OTHERS, Goal, Report, Sample, Samples, measured, median, ratio
 from bench.targets import TOPIC, Service, Setup, values
 from tms.client.client import Bus
 
@@ -35,49 +38,52 @@ ALONE_S = 2.0
 COPY, ALONE, LOADED = "copy", "backup alone", "backup while published to"
 BEFORE, DURING = "before and after", "during a backup"
 _CHUNK = 4 << 20
-
-
-class _Backup(NamedTuple):
-    """What `tms backup --json` printed, and how long it took."""
-
-    wall_s: float
-    bytes: int
-    copied_bytes: int
+_MIB = 1 << 20
 
 
 def run(setup: Setup, report: Report) -> None:
     """Of half a GiB."""
-    _run(setup, report, QUICK_BYTES if setup.quick else SMALL_BYTES)
+    _run(setup, report, QUICK_BYTES if setup.quick else SMALL_BYTES, setup.runs)
 
 
 def four_gib(setup: Setup, report: Report) -> None:
-    """Of 4 GiB; needs 15 GB of disk for each run, which is given back."""
-    _run(setup, report, LARGE_BYTES)
+    """Of 4 GiB, in two turns at most; needs 20 GB of disk, which is given back."""
+    _run(setup, report, LARGE_BYTES, min(setup.runs, 2))
 
 
-def _run(setup: Setup, report: Report, size: int) -> None:
+def _run(setup: Setup, report: Report, size: int, turns: int) -> None:
     report.title(f"Backup of a service with {size >> 20:,} MiB in messages of {MESSAGE_BYTES} B")
     rates: Samples = {COPY: [], ALONE: [], LOADED: []}
     published: Samples = {BEFORE: [], DURING: []}
-    for _ in range(setup.runs):
-        with (
-            setup.directory() as place,
-            Service.start(place, "--segment-bytes", str(SEGMENT_BYTES)) as service,
-        ):
-            service.bus.create_topic(TOPIC, retention="forever", durability="written")
-            _fill(service.bus, size)
+    with (
+        setup.directory() as place,
+        Service.start(place, "--segment-bytes", str(SEGMENT_BYTES)) as service,
+    ):
+        service.bus.create_topic(TOPIC, retention="forever", durability="written")
+        _fill(service.bus, size)
+        for _ in range(turns):
+            _settle(place)
             rates[COPY].append(_copied(place / "data" / "maps", place / "copy"))
-            rates[ALONE].append(_sample(_backed_up(service, place / "alone")))
-            _increment(report, service, place / "alone", size)
-            shutil.rmtree(place / "alone")
+            _settle(place)
+            rates[ALONE].append(_backed_up(service, place / "alone"))
+            _settle(place, "alone")
             with _publishing(service.bus) as counter:
                 first = _rate(counter)
                 during, loaded = _during(counter, service, place / "loaded")
                 last = _rate(counter)
+            shutil.rmtree(place / "loaded")
             rates[LOADED].append(loaded)
             published[DURING].append(during)
             messages, wall_s = first.messages + last.messages, first.wall_s + last.wall_s
             published[BEFORE].append(Sample(wall_s, 0.0, messages, first.more))
+        _increment(report, service, place / "next", size)
+    for name, its in rates.items():
+        report.line(
+            "backup", name, median(its, lambda s: s.per_s) / _MIB, "MiB/s", None, {name: its}
+        )
+    for name in (COPY, ALONE):
+        cpu_ms = median(rates[name], lambda s: s.cpu_s_per_million) * _MIB / 1_000
+        report.line("backup", f"{name}, CPU", cpu_ms, "ms/MiB")
     for name in (ALONE, LOADED):
         share = ratio(rates, name, COPY)
         goal = Goal(at_least=0.5)
@@ -86,14 +92,25 @@ def _run(setup: Setup, report: Report, size: int) -> None:
     report.line("backup", "published during ÷ alone", kept, "×", Goal(at_least=0.8), published)
 
 
+def _settle(place: Path, *targets: str) -> None:
+    """Remove targets, let the disk be idle, and what will be read be in the page cache."""
+    for target in targets:
+        shutil.rmtree(place / target)
+    os.sync()
+    for file in (place / "data" / "maps").rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                while opened.read(_CHUNK):
+                    pass
+
+
 def _increment(report: Report, service: Service, place: Path, size: int) -> None:
     """The next backup, after a part more was published."""
+    _backed_up(service, place)
     more = int(size * MORE)
     _fill(service.bus, more)
-    copied = _backed_up(service, place).copied_bytes
-    # and the file of the segment that was open before, which is copied whole
-    share = copied / (more + SEGMENT_BYTES)
-    report.line("backup", "copied next ÷ (new + a segment)", share, "×", Goal(at_most=1.1))
+    share = _backed_up(service, place).messages / more
+    report.line("backup", "copied next ÷ new", share, "×", Goal(at_most=1.1))
 
 
 def _fill(bus: Bus, size: int) -> None:
@@ -122,19 +139,29 @@ def _copied(source: Path, target: Path) -> Sample:
     return sample
 
 
-def _backed_up(service: Service, place: Path) -> _Backup:
+def _backed_up(service: Service, place: Path) -> Sample:
+    """How many bytes `tms backup` copied; its CPU time and the service's count."""
     command = [str(Path(sys.executable).with_name("tms")), "backup", "--to", str(place)]
-    begun = time.perf_counter()
-    ended = subprocess.run(
-        [*command, "--url", service.url, "--json"], check=True, capture_output=True
-    )
-    wall_s = time.perf_counter() - begun
-    said: dict[str, Any] = json.loads(ended.stdout)
-    return _Backup(wall_s, said["bytes"], said["copied_bytes"])
+
+    def back_up() -> int:
+        ended = subprocess.run(
+            [*command, "--url", service.url, "--json"], check=True, capture_output=True
+        )
+        said: dict[str, Any] = json.loads(ended.stdout)
+        copied: int = said["copied_bytes"]
+        return copied
+
+    children_s = _children_cpu_s()
+    sample = measured(back_up, service.pid)
+    children_s = _children_cpu_s() - children_s
+    others = sample.more[OTHERS] - children_s / (sample.wall_s * machine.CORES)
+    cpu_s = sample.cpu_s + children_s
+    return Sample(sample.wall_s, cpu_s, sample.messages, {OTHERS: max(0.0, others)})
 
 
-def _sample(backup: _Backup) -> Sample:
-    return Sample(backup.wall_s, 0.0, backup.copied_bytes, {"others": 0.0})
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class _Counter:
@@ -177,12 +204,7 @@ def _rate(counter: _Counter) -> Sample:
 
 def _during(counter: _Counter, service: Service, place: Path) -> tuple[Sample, Sample]:
     """What is published during a backup, and the backup."""
-    backups: list[_Backup] = []
-
-    def back_up() -> int:
-        begun = counter.messages
-        backups.append(_backed_up(service, place))
-        return counter.messages - begun
-
-    published = measured(back_up)
-    return published, _sample(backups[0])
+    begun = counter.messages
+    loaded = _backed_up(service, place)
+    messages = counter.messages - begun
+    return Sample(loaded.wall_s, loaded.cpu_s, messages, loaded.more), loaded

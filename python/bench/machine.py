@@ -35,6 +35,12 @@ def own_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def children_cpu_s() -> float:
+    """CPU seconds of the processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds of another process, and of all that it started."""
     ticks, parents = {}, {}

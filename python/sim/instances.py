@@ -303,6 +303,9 @@ class SimPeer:
     def load(self) -> Any:
         raise NotImplementedError
 
+    def set_log_level(self, *given: Any) -> Any:
+        raise NotImplementedError
+
     def lags(self, places: Any) -> Any:
         return self.ask(lambda engine: engine.topics.lags.here(places), reading=True)
 
@@ -687,6 +690,10 @@ class ClusterWorld(World):
                 self.present.add(one.id)
             alive = [one for one in self.instances if one.engine is not None]
         return alive
+
+    def settle_roles(self) -> None:
+        if not self._all_is_kept():
+            self._settle_all()
 
     def _settle_all(self) -> None:
         for one in self.instances:

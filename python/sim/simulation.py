@@ -277,6 +277,7 @@ class Simulation:
         world = self.world
         for _ in range(SETTLE_ROUNDS):
             world.clock.pass_ms(1_000)
+            world.settle_roles()
             self._expire()
             quietly(world.engine.queues.tidy)
             unsettled = [actor for actor in unsettled if not actor.settle()]

@@ -156,6 +156,9 @@ class World:
     def stir(self) -> None:
         """Something happens between engines, where there are several."""
 
+    def settle_roles(self) -> None:
+        """What instances do by themselves within a second, where there are several."""
+
     def die_soon(self, operations: int, power: bool) -> None:
         """Let the process die this many operations of the store later."""
         self._dies_in = operations
@@ -245,13 +248,13 @@ class World:
 
 def shorten(queues: Queues, entries_max: int = 0, bytes_max: int = BYTES_MAX) -> None:
     """Shorten the journals of queues that are longer than this."""
-    with patch.multiple("tms.queues.queue_shard", ENTRIES_MAX=entries_max, BYTES_MAX=bytes_max):
-        queues.shorten_journals()
+    with patch.multiple("tms.queues.queue_shard", BYTES_MAX=bytes_max):
+        queues.shorten_journals(entries_max)
 
 
 def shorten_positions(engine: Engine, entries_max: int) -> None:
     """Shorten the journals of positions that are longer than this."""
-    with patch.multiple("tms.shards", CLOSING_POSITIONS=entries_max):
+    with patch.multiple("tms.shards", CLOSING_MAX=entries_max):
         engine.shards.shorten_journals()
 
 

@@ -145,11 +145,11 @@ def open(
     is not. `timeout_s` and `outage_s` are those of `connect`; the store is what may be away. Close
     the bus to release the directory or the store.
     """
-    from tms.client.client import Bus
+    from tms.client.making import make_bus
 
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     engine = open_engine(path, create, take_over, **config)
-    return Bus(engine, timeout_s=limit_s, outage_s=away_s, place=str(path))
+    return make_bus(engine, limit_s, away_s, str(path))
 
 
 def open_engine(
@@ -225,12 +225,11 @@ def connect(
     `ConfigError` for a wrong URL or token, a certificate that is not trusted, or files that cannot
     be used, `Unavailable` when ZooKeeper knows no instance.
     """
-    from tms.client.client import Bus
+    from tms.client.making import make_bus
 
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     transport = connected(url, limit_s, token, ca, cert)
-    place = transport.addresses.now.url
-    return Bus(transport, timeout_s=limit_s, outage_s=away_s, place=place)
+    return make_bus(transport, limit_s, away_s, transport.addresses.now.url)
 
 
 def connected(

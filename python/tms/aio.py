@@ -17,8 +17,8 @@ from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable, AsyncTableWrites
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.aio.worker import AsyncWorker
-from tms.client.client import Bus
 from tms.client.http.aio import AsyncHttpChannel
+from tms.client.making import make_async_bus, make_bus
 from tms.model.quantity import Duration, outage, seconds
 from tms.options import named_options
 from tms.tls import PathText
@@ -52,8 +52,8 @@ def open(
     """See `tms.open`. Opening blocks for some milliseconds, in HBase for longer."""
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     engine = open_engine(path, create, take_over, **config)
-    bus = Bus(engine, timeout_s=limit_s, outage_s=away_s, place=str(path))
-    return AsyncBus(bus, lambda: AsyncLocalChannel(engine), timeout_s=limit_s)
+    bus = make_bus(engine, limit_s, away_s, str(path))
+    return make_async_bus(bus, lambda: AsyncLocalChannel(engine), limit_s)
 
 
 @named_options
@@ -69,7 +69,7 @@ def connect(
     """See `tms.connect`."""
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     transport = connected(url, limit_s, token, ca, cert)
-    bus = Bus(transport, timeout_s=limit_s, outage_s=away_s, place=transport.addresses.now.url)
-    return AsyncBus(
-        bus, lambda: AsyncHttpChannel(transport.addresses, transport.calls), timeout_s=limit_s
+    bus = make_bus(transport, limit_s, away_s, transport.addresses.now.url)
+    return make_async_bus(
+        bus, lambda: AsyncHttpChannel(transport.addresses, transport.calls), limit_s
     )

@@ -1,11 +1,19 @@
-"""What the engine tells its operator: an event's name first, then key=value.
+"""What TMS tells whoever operates it, or a program that uses it: an event's name first, then
+key=value.
 
-Events go through the standard library's logging under the logger `tms`, so the program that embeds
-TMS decides where they go; without a word from it, warnings and errors appear on stderr.
+* Events go through the standard library's logging under the logger `tms`, so the program decides
+  where they go. As long as it says nothing, warnings and errors appear on stderr.
+* What may come as often as calls fail is told by a `BoundedLog`.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
+
+from tms.clock import SystemClock
+
+LINES = 10  # of an event of a `BoundedLog`
+LINES_S = 10.0  # within this time
 
 
 class Event:
@@ -27,6 +35,10 @@ class EventLog:
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
+    def debug(self, event: str, **fields: Any) -> None:
+        """Something that only matters to who looks for a fault."""
+        self._logger.debug(Event(event, fields))
+
     def info(self, event: str, **fields: Any) -> None:
         """Something normal that an operator may want to know."""
         self._logger.info(Event(event, fields))
@@ -42,3 +54,49 @@ class EventLog:
     def exception(self, event: str, **fields: Any) -> None:
         """Like `error`, with the exception that is being handled."""
         self._logger.exception(Event(event, fields))
+
+
+class _Window:
+    """The lines of one event since a time."""
+
+    __slots__ = ("began_s", "left_out", "lines")
+
+    def __init__(self, began_s: float, left_out: int) -> None:
+        self.began_s = began_s
+        self.left_out = left_out
+        self.lines = 0
+
+
+class BoundedLog:
+    """Tells at most `LINES` of each event within `LINES_S`. The next line after those says how many
+    were `left_out`. Takes no lock: threads that race for the last line may both write it."""
+
+    def __init__(
+        self, name: str, monotonic_s: Callable[[], float] = SystemClock.monotonic_s
+    ) -> None:
+        self._logger = logging.getLogger(name)
+        self._monotonic_s = monotonic_s
+        self._windows: dict[str, _Window] = {}  # by event, of which there are few
+
+    def info(self, event: str, **fields: Any) -> None:
+        """See `EventLog.info`."""
+        self._tell(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """See `EventLog.warning`."""
+        self._tell(logging.WARNING, event, fields)
+
+    def _tell(self, level: int, event: str, fields: dict[str, Any]) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        now_s, window = self._monotonic_s(), self._windows.get(event)
+        if window is None or now_s - window.began_s >= LINES_S:
+            left_out = 0 if window is None else window.left_out
+            window = self._windows[event] = _Window(now_s, left_out)
+        if window.lines >= LINES:
+            window.left_out += 1
+            return
+        window.lines += 1
+        if window.left_out:
+            fields, window.left_out = {**fields, "left_out": window.left_out}, 0
+        self._logger.log(level, Event(event, fields))

@@ -4,6 +4,7 @@ and calls to HBase alike.
 * Pauses are exponential and jittered, and never shorter than the `retry_after_s` of an error.
 * No pause goes beyond the deadline: the last error is raised instead.
 * A call that succeeds at once costs nothing more: tenacity is loaded by the first failure.
+* Each repetition is logged (`request_retried`), however many there are, by a `BoundedLog`.
 * What survives an outage has the deadline of its `Outage` instead, or none; each attempt has the
   time that it always has.
 """
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 from tms.clock import Clock
 from tms.errors import NotOwner, TMSError
-from tms.events import EventLog
+from tms.events import BoundedLog, EventLog
 
 T = TypeVar("T")
 
@@ -23,6 +24,7 @@ PAUSE_MAX_S = 2.0
 TOLD_FIRST_S = 1.0  # an outage that is shorter is not logged
 TOLD_AGAIN_S_MAX = 300.0  # between two messages about the same outage
 _log = EventLog(__name__)
+_retries = BoundedLog(__name__)
 
 
 class Outage:
@@ -35,12 +37,12 @@ class Outage:
     engine in this process (`local`) never is the owner again: that is no outage.
     """
 
-    __slots__ = ("_given_s", "_local", "_name", "ended", "limit_s")
+    __slots__ = ("_given_s", "_local", "ended", "limit_s", "name")
 
     def __init__(
         self, name: str, limit_s: float | None, ended: threading.Event, local: bool = False
     ) -> None:
-        self._name = name
+        self.name = name
         self._given_s = limit_s
         self.limit_s = float("inf") if limit_s is None else limit_s
         self.ended = ended
@@ -56,7 +58,7 @@ class Outage:
 
     def begin(self, clock: Clock) -> "_Failures":
         """A call failed for the first time."""
-        return _Failures(self._name, clock)
+        return _Failures(self.name, clock)
 
 
 class _Failures:
@@ -91,6 +93,19 @@ def is_retriable(error: BaseException) -> bool:
     return isinstance(error, TMSError) and error.retriable
 
 
+def tell_retried(request: str, error: BaseException, attempt: int, wait_s: float) -> None:
+    """Log that a request whose attempt with this number has failed is made again, after a pause."""
+    code = getattr(error, "code", type(error).__name__)
+    _retries.info(
+        "request_retried",
+        request=request,
+        attempt=attempt,
+        wait_s=round(wait_s, 3),
+        code=code,
+        error=str(error),
+    )
+
+
 def attempt_s(timeout_s: float) -> float:
     """How long one attempt may take so that a lost answer leaves time for others within
     `timeout_s`."""
@@ -105,9 +120,10 @@ def retrying(
     failed: Exception | None = None,
     hurry: threading.Event | None = None,
     outage: Outage | None = None,
+    what: object = "",
 ) -> T:
     """`attempt(seconds it may take)`, repeated while `again` says so of its errors and the time
-    lasts, or the `outage`.
+    lasts, or the `outage`. The log calls it `what`, or as the outage is called.
 
     `failed` is the error of the first attempt when that was made already; `hurry` ends a pause, as
     the end of an outage's object does. Raises the last attempt's error.
@@ -121,7 +137,7 @@ def retrying(
     if not again(failed):
         raise failed
     first = [failed]
-    pacing = _Pacing(clock, timeout_s, deadline_s, again, outage)
+    pacing = _Pacing(clock, timeout_s, deadline_s, again, outage, what)
 
     def next_attempt() -> T:
         if first:
@@ -146,6 +162,7 @@ async def retrying_async(
     timeout_s: float,
     again: Callable[[BaseException], bool] = is_retriable,
     outage: Outage | None = None,
+    what: object = "",
 ) -> T:
     """The same as `retrying`, for coroutines."""
     deadline_s = clock.monotonic_s() + timeout_s
@@ -155,7 +172,7 @@ async def retrying_async(
         if not again(error):
             raise
         first = [error]
-    pacing = _Pacing(clock, timeout_s, deadline_s, again, outage)
+    pacing = _Pacing(clock, timeout_s, deadline_s, again, outage, what)
 
     async def next_attempt() -> T:
         if first:
@@ -179,12 +196,14 @@ class _Pacing:
         deadline_s: float,
         again: Callable[[BaseException], bool],
         outage: Outage | None,
+        what: object,
     ) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
         self._deadline_s = deadline_s
         self._again = again
         self._outage = outage
+        self._what = what or (outage.name if outage is not None else "request")
         self._failures = None if outage is None else outage.begin(clock)
 
     def attempt_s(self) -> float:
@@ -216,7 +235,10 @@ class _Pacing:
 
         def note(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
-            if self._failures is not None and error is not None:
+            if error is None:
+                return
+            tell_retried(str(self._what), error, state.attempt_number, state.upcoming_sleep)
+            if self._failures is not None:
                 self._failures.note(error, state.upcoming_sleep)
 
         return {

@@ -36,7 +36,8 @@ from tms.transactions.participants import CommitShare
 from tms.transactions.transactions import Transactions
 
 PREPARE_TIMEOUT_S = 30.0
-POSITIONS_MAX, CLOSING_POSITIONS = 20_000, 1_000  # entries of journals that a start reads
+ENTRIES_MAX = 20_000  # of a journal that a start reads
+CLOSING_MAX = 1_000  # the same, after it was closed
 T = TypeVar("T")
 
 
@@ -160,8 +161,8 @@ class ShardStates:
     def tidy(self) -> None:
         """What maintenance does each time."""
         self.groups.tidy()
-        self.groups.shorten_journals(POSITIONS_MAX, self._commits.durable)
-        self.queues.shorten_journals()
+        self.groups.shorten_journals(ENTRIES_MAX, self._commits.durable)
+        self.queues.shorten_journals(ENTRIES_MAX)
 
     def warnings(self) -> list[str]:
         """What is wrong although it works, in sentences."""
@@ -174,7 +175,8 @@ class ShardStates:
 
     def shorten_journals(self) -> None:
         """Let the next start be short."""
-        self.groups.shorten_journals(CLOSING_POSITIONS, self._commits.durable)
+        self.groups.shorten_journals(CLOSING_MAX, self._commits.durable)
+        self.queues.shorten_journals(CLOSING_MAX)
 
     def doors(self) -> tuple[Queues, LogGroups, DelayedMessages]:
         """Ways in, besides the engine's."""

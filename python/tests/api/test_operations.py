@@ -22,6 +22,7 @@ from tms.client.http.transport import (
     HttpCluster,
     HttpDelayed,
     HttpGroups,
+    HttpLog,
     HttpQueues,
     HttpTransactions,
     HttpTransport,
@@ -31,6 +32,7 @@ from tms.model.access import VERBS
 from tms.model.delayed import DelayedId
 from tms.model.ids import MessageId
 from tms.model.lag import LagPlace
+from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS
 from tms.model.message import Staged
 from tms.model.position import Position
 from tms.model.queue import QueueSettings, Token
@@ -50,6 +52,7 @@ CLIENTS = {
     "access": HttpAccess,
     "backups": HttpBackups,
     "cluster": HttpCluster,
+    "log": HttpLog,
     "partitions": HttpPartitions,
     "peers": HttpPeer,
 }
@@ -125,6 +128,10 @@ VALUES |= {
     "pattern": st.just("topic:default:t*"),
     "resource": st.just("topic:default:t"),
     "to": st.text(string.ascii_letters + "_.:-", min_size=1, max_size=20),
+    "level": st.sampled_from([*LEVELS, DEFAULT_LEVEL]),
+    "logger": _words,
+    "for_s": st.none() | st.floats(0.001, FOR_S_MAX),
+    "everywhere": st.booleans(),
 }
 _tokens_of_access = st.from_regex("[0-9a-f]{12}", fullmatch=True)
 _backups = st.from_regex("[0-9a-f]{32}", fullmatch=True)

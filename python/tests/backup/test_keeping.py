@@ -14,7 +14,7 @@ import pytest
 
 from tms.backup import keeping, restoring
 from tms.backup.keeping import back_up, read_manifest, stream
-from tms.backup.manifest import MANIFEST, KeptFile, encode
+from tms.backup.manifest import MANIFEST, PIECES_MAX, KeptPiece, by_path, encode
 from tms.backup.restoring import restore, verify
 from tms.errors import (
     AlreadyRunning,
@@ -33,22 +33,27 @@ Files = dict[str, bytes]
 OLD: Files = {
     "maps/metadata/CURRENT": b"MANIFEST-000001\n",
     "maps/t00000001+p00000+s00000000/000005.ldb": b"sealed" * 1_000,
-    "maps/t00000001+p00000+s00000000/values": b"",
+    "maps/t00000001+p00000+s00000000/values": b"old" * 1_000,
     "FORMAT": b'{"format": 2}',
 }
 NEW: Files = {
     "maps/metadata/CURRENT": b"MANIFEST-000002\n",
     "maps/t00000001+p00000+s00000000/000005.ldb": b"sealed" * 1_000,
+    "maps/t00000001+p00000+s00000000/values": b"old" * 1_000 + b"new" * 1_000,
     "maps/t00000001+p00000+s00000001/values": b"new" * 1_000,
     "FORMAT": b'{"format": 2}',
 }
 
 
-class Source:
-    """An image of these files."""
+VALUES = "maps/t00000001+p00000+s00000000/values"
 
-    def __init__(self, files: Files, fails_after: int = 1 << 30) -> None:
+
+class Source:
+    """An image of these files; those of values with this origin."""
+
+    def __init__(self, files: Files, fails_after: int = 1 << 30, origin: str = "one") -> None:
         self.content = files
+        self._origin = origin
         self.left = fails_after
         self.ended = False
         self.read_bytes = 0
@@ -59,7 +64,12 @@ class Source:
 
     def files(self, id: str, after: int = 0, limit: int = 2) -> list[ImageFile]:
         found = [
-            ImageFile(path, len(content), f"{hash(content) & 0xFFFFFFFF:016x}")
+            ImageFile(
+                path,
+                len(content),
+                f"{hash(content) & 0xFFFFFFFF:016x}",
+                self._origin if path == VALUES else "",
+            )
             for path, content in self.content.items()
         ]
         return found[after : after + 2]
@@ -98,7 +108,7 @@ def backup(tmp_path: Path) -> Path:
 
 def test_a_backup_comes_back_as_it_was(backup: Path, tmp_path: Path) -> None:
     assert restored(backup, tmp_path / "data") == OLD
-    assert verify(backup).files[-1].path == "FORMAT"
+    assert verify(backup).pieces[-1].path == "FORMAT"
 
 
 def test_the_next_backup_copies_what_is_new_and_takes_the_place_of_the_first(
@@ -107,17 +117,83 @@ def test_the_next_backup_copies_what_is_new_and_takes_the_place_of_the_first(
     first = read_manifest(backup)
     source = Source(NEW)
     kept = back_up(source, backup, "1.0")
-    assert (kept.copied_files, kept.copied_bytes) == (2, 3_016)
-    assert source.read_bytes == 3_016
+    assert (kept.copied_files, kept.copied_bytes) == (3, 6_016)
+    assert source.read_bytes == 6_016
     assert source.ended
     assert kept.manifest.parent == first.id
     assert restored(backup, tmp_path / "data") == NEW
     there = {path for path in files_in(backup) if path.startswith("files/")}
-    assert there == {file.place for file in kept.manifest.files}
+    assert there == {file.place for file in kept.manifest.pieces}
+
+
+def test_of_a_file_that_grew_what_is_new_is_copied_as_another_piece(
+    backup: Path, tmp_path: Path
+) -> None:
+    first = by_path(read_manifest(backup).pieces)[VALUES]
+    place = backup / first[0].place
+    inode = place.stat().st_ino
+    manifest = back_up(Source(NEW), backup, "1.0").manifest
+    pieces = by_path(manifest.pieces)[VALUES]
+    assert pieces[:1] == first
+    assert [(piece.start, piece.bytes) for piece in pieces] == [(0, 3_000), (3_000, 3_000)]
+    assert (place.stat().st_ino, place.read_bytes()) == (inode, b"old" * 1_000)
+    assert (backup / pieces[1].place).read_bytes() == b"new" * 1_000
+    assert manifest.files == len(NEW)
+    assert manifest.bytes == sum(map(len, NEW.values()))
+    assert back_up(Source(NEW), backup, "1.0").copied_files == 0
+    assert verify(backup) == read_manifest(backup)
+    assert restored(backup, tmp_path / "data") == NEW
+
+
+def _shorter(files: Files) -> Files:
+    return {**files, VALUES: files[VALUES][:10]}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda piece: None, lambda piece: piece.unlink(), lambda piece: os.truncate(piece, 2_999)],
+)
+@pytest.mark.parametrize("files", [NEW, _shorter(NEW)])
+@pytest.mark.parametrize("origin", ["one", "two", ""])
+def test_a_file_that_did_more_than_grow_is_copied_whole(
+    damage: Callable[[Path], None], files: Files, origin: str, backup: Path, tmp_path: Path
+) -> None:
+    place = backup / by_path(read_manifest(backup).pieces)[VALUES][0].place
+    damage(place)
+    grew = (place.exists() and place.stat().st_size == 3_000) and (files, origin) == (NEW, "one")
+    back_up(Source(files, origin=origin), backup, "1.0")
+    assert len(by_path(read_manifest(backup).pieces)[VALUES]) == 1 + grew
+    assert restored(backup, tmp_path / "data") == files
+
+
+def test_a_piece_that_is_there_is_not_written_again_when_its_file_is(backup: Path) -> None:
+    back_up(Source(NEW), backup, "1.0")
+    first, second = by_path(read_manifest(backup).pieces)[VALUES]
+    (backup / first.place).unlink()
+    before = files_in(backup)
+    with pytest.raises(Unavailable):
+        back_up(Source({**NEW, "FORMAT": b"other"}, fails_after=6), backup, "1.0")
+    assert files_in(backup) == before
+    back_up(Source(NEW), backup, "1.0")
+    assert len(by_path(read_manifest(backup).pieces)[VALUES]) == 1
+    assert not (backup / second.place).exists()
+
+
+def test_a_file_of_many_pieces_is_copied_whole_again(backup: Path, tmp_path: Path) -> None:
+    seen = []
+    for size in range(3_001, 3_001 + PIECES_MAX):
+        files = {**OLD, VALUES: (b"old" * 2_000)[:size]}
+        copied = back_up(Source(files), backup, "1.0").copied_bytes
+        seen.append((len(by_path(read_manifest(backup).pieces)[VALUES]), copied))
+    assert seen[:-1] == [(number, 1) for number in range(2, PIECES_MAX + 1)]
+    assert seen[-1] == (1, size)
+    assert restored(backup, tmp_path / "data") == files
+    there = {path for path in files_in(backup) if path.startswith("files/")}
+    assert there == {piece.place for piece in read_manifest(backup).pieces}
 
 
 def test_a_file_that_is_missing_is_copied_anew(backup: Path, tmp_path: Path) -> None:
-    (backup / read_manifest(backup).files[1].place).unlink()
+    (backup / read_manifest(backup).pieces[1].place).unlink()
     assert back_up(Source(OLD), backup, "1.0").copied_files == 1
     assert restored(backup, tmp_path / "data") == OLD
 
@@ -130,7 +206,7 @@ def test_a_stream_unpacks_to_a_backup(tmp_path: Path) -> None:
         assert archive.getnames()[-1] == MANIFEST
         archive.extractall(tmp_path / "backup", filter="data")
     assert restored(tmp_path / "backup", tmp_path / "data") == OLD
-    assert back_up(Source(NEW), tmp_path / "backup", "1.0").copied_files == 2
+    assert back_up(Source(NEW), tmp_path / "backup", "1.0").copied_bytes == 6_016
 
 
 # --- what fails -----------------------------------------------------------------------------------
@@ -215,7 +291,7 @@ def test_a_restore_that_was_killed_is_no_data_directory_and_is_done_again(
     assert step > 15
 
 
-SYNCS = 11  # of a backup of NEW
+SYNCS = 12  # of a backup of NEW
 
 
 @pytest.mark.parametrize("step", range(SYNCS))
@@ -298,7 +374,7 @@ def test_two_restores_to_one_directory_at_a_time_are_refused(
 ) -> None:
     data, copy, refusals = tmp_path / "data", restoring._copy, []
 
-    def meanwhile(backup: Path, file: KeptFile, target: Path | None) -> None:
+    def meanwhile(backup: Path, file: KeptPiece, target: Path | None) -> None:
         with pytest.raises(AlreadyRunning, match="Another restore"):
             restore(backup, data)
         refusals.append(file)
@@ -319,7 +395,7 @@ def _edited(backup: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def _object(backup: Path) -> Path:
-    return backup / read_manifest(backup).files[1].place
+    return backup / read_manifest(backup).pieces[1].place
 
 
 def _flipped(file: Path) -> None:
@@ -337,9 +413,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[TMSError], str]] = {
         "torn, or edited",
     ),
     "newer": (
-        lambda b: _edited(b, lambda raw: raw.replace(b'"tms_backup": 1', b'"tms_backup": 2')),
+        lambda b: _edited(b, lambda raw: raw.replace(b'"tms_backup": 2', b'"tms_backup": 3')),
         ConfigError,
-        "format 2, and this release reads 1",
+        "format 3, and this release reads 2",
     ),
     "foreign": (lambda b: _edited(b, lambda _: b'{"a": 1}'), ConfigError, "not the manifest"),
     "no manifest": (lambda b: (b / MANIFEST).unlink(), NotFound, "no backup"),
@@ -384,10 +460,40 @@ def test_a_manifest_that_names_other_places_is_refused(
     import msgspec
 
     manifest = read_manifest(backup)
-    file = msgspec.structs.replace(manifest.files[0], path=path)
-    wrong = msgspec.structs.replace(manifest, files=[file, *manifest.files[1:]])
+    file = msgspec.structs.replace(manifest.pieces[0], path=path)
+    wrong = msgspec.structs.replace(manifest, pieces=[file, *manifest.pieces[1:]])
     (backup / MANIFEST).write_bytes(encode(wrong))
     with pytest.raises(DataCorrupt, match="names files"):
+        restore(backup, tmp_path / "data")
+
+
+@pytest.mark.parametrize("kept", [(1,), (0, 0), (1, 0), (0, 2), (0, 1, 1)])
+def test_a_manifest_whose_pieces_do_not_follow_one_another_is_refused(
+    kept: tuple[int, ...], backup: Path, tmp_path: Path
+) -> None:
+    import msgspec
+
+    back_up(Source(NEW), backup, "1.0")
+    manifest = read_manifest(backup)
+    of_values = by_path(manifest.pieces)[VALUES]
+    of_values.append(msgspec.structs.replace(of_values[1], start=7_000))
+    others = [piece for piece in manifest.pieces if piece.path != VALUES]
+    pieces = [others[0], *(of_values[number] for number in kept), *others[1:]]
+    (backup / MANIFEST).write_bytes(encode(msgspec.structs.replace(manifest, pieces=pieces)))
+    with pytest.raises(DataCorrupt, match="do not follow one another"):
+        restore(backup, tmp_path / "data")
+
+
+def test_a_manifest_that_names_a_file_in_two_places_is_refused(
+    backup: Path, tmp_path: Path
+) -> None:
+    import msgspec
+
+    manifest = read_manifest(backup)
+    pieces = [*manifest.pieces[:2], manifest.pieces[0], *manifest.pieces[2:]]
+    wrong = msgspec.structs.replace(manifest, pieces=pieces)
+    (backup / MANIFEST).write_bytes(encode(wrong))
+    with pytest.raises(DataCorrupt, match="do not follow one another"):
         restore(backup, tmp_path / "data")
 
 

@@ -29,7 +29,7 @@ class Service:
         self.asked: list[list[str]] = []
         self.fenced: set[str] = set()
         self.down = False
-        self.leases = Leases(self.extend, lambda: LEASE_S, self.clock)
+        self.leases = Leases(self.extend, lambda: LEASE_S, self.clock, "the queue g of t")
 
     def extend(self, tokens: list[str]) -> TokenResult:
         if self.down:

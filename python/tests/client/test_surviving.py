@@ -67,7 +67,11 @@ def service(tmp_path: Path) -> Iterator[Restarted]:
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [str(one.msg).split()[0] for one in caplog.records if one.name == "tms.retrying"]
+    return [
+        str(one.msg).split()[0]
+        for one in caplog.records
+        if one.name == "tms.retrying" and str(one.msg).startswith("service_")
+    ]
 
 
 def away(caplog: pytest.LogCaptureFixture) -> bool:

@@ -31,6 +31,7 @@ LIBRARIES = {  # of each extra: one that it brings and no other installation has
     "hbase": "thriftpy2",
     "sql": "sqlalchemy",
     "avro": "fastavro",
+    "otel": "opentelemetry",
     "spark": "pyspark",
 }
 

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "extras": {"errors"},
     "clock": set(),
-    "events": set(),
+    "events": {"clock"},
     "forks": {"errors"},
     "serializers": {"errors", "extras", "model"},
     "options": {"errors"},
@@ -72,7 +72,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compat": _VALUES
     | _TOLD
     | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},
-    "client": _VALUES | _TOLD | {"forks", "retrying", "tls", "api"},
+    "telemetry": _VALUES | {"clock", "root"},  # its version stands in what it tells
+    "client": _VALUES | _TOLD | {"forks", "retrying", "telemetry", "tls", "api"},
     "doctor": _VALUES | {"clock", "tls"},
     "fsck": _VALUES | {"store", "log", "topics", "delayed"},
     "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck", "backup"},
@@ -104,6 +105,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/config.py": {"compat"},  # has their settings
     "server/workers.py": {"store"},  # is one of several processes
     "client/backups.py": {"backup", "compaction"},  # makes them, and their throttle
+    "cli/main.py": {"events"},  # says where warnings go
     "cli/serve.py": {"server"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
     "cli/backup.py": {"store", "compaction"},  # opens a directory without an engine; its throttle
@@ -178,6 +180,7 @@ DRIVERS: dict[str, set[str]] = {
     "yaml": {"cli/output.py"},
     "fastavro": {"serializers.py"},
     "pytest": {"testing/plugin.py"},
+    "opentelemetry": {"telemetry/messaging.py", "server/tracing.py"},
     "pandas": {"client/frames.py", "spark/"},
     "polars": {"client/frames.py"},
 }

@@ -11,6 +11,7 @@ from sim.faulty import FaultyStore
 from sim.world import shorten
 from tests.queue_liveness import drain, require_unblocked, require_woken
 from tests.queues.test_queues import DEAD, JOBS, World
+from tms import shards
 from tms.block import Compression, encode
 from tms.block.received import Delivered
 from tms.engine import Engine, EngineConfig
@@ -37,7 +38,7 @@ BOUNDS = {
     "LETTERS": ("queues.dead_letters",),
     "LETTER_BYTES": ("queues.dead_letters",),
     "_AT_ONCE": ("queues.dead_letters",),
-    "ENTRIES_MAX": ("queues.queue_shard",),
+    "ENTRIES_MAX": ("shards",),
     "BYTES_MAX": ("queues.queue_shard",),
 }
 STEPS, PARTITIONS = 60, 2
@@ -257,7 +258,7 @@ class Work(World):
         self.clock.pass_ms(round(log_uniform(self.random, 1, 60_000)))
 
     def maintain(self) -> None:
-        self.random.choice((self.queues.shorten_journals, lambda: shorten(self.queues)))()
+        shorten(self.queues, self.random.choice((shards.ENTRIES_MAX, 0)))
         self.queues.tidy()
 
     # -- what must be ------------------------------------------------------------------------------

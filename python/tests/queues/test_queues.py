@@ -30,7 +30,7 @@ from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
 from tms.queues.journal import QueueJournal
-from tms.queues.queue_shard import ENTRIES_MAX
+from tms.shards import ENTRIES_MAX
 from tms.store.memory import MemoryStore
 from tms.topics.sharding import QUEUES
 
@@ -839,9 +839,9 @@ def test_a_journal_of_many_bytes_is_shortened(world: World) -> None:
     world.publish(*[b"%d" % i for i in range(100)])
     world.receive()
     shorten(world.queues, ENTRIES_MAX, 10_000)
-    assert 0 < world.journal.bytes < 10_000
+    assert 0 < world.journal._topic.bytes < 10_000
     shorten(world.queues, ENTRIES_MAX, 10)
-    assert world.journal.bytes == 0
+    assert world.journal._topic.bytes == 0
     world.reopen()
     assert world.info().leased == 100
 

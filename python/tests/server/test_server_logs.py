@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import pytest
 
 from tms.events import EventLog
-from tms.server import logs
+from tms.server import access_log, logs
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     """Logging as it was before."""
-    root, mine = logging.getLogger(), logging.getLogger("tms")
-    handlers, levels = list(root.handlers), (root.level, mine.level)
+    loggers = [logging.getLogger(name) for name in ("", "tms", access_log.LOGGER)]
+    handlers, levels = list(loggers[0].handlers), [one.level for one in loggers]
     yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    mine.setLevel(levels[1])
+    loggers[0].handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 EVIL = "\r\n\x1b[31m{}\u2028\x00" + "é\U0001f600" * 5_000
@@ -64,3 +64,14 @@ def test_the_level_decides_what_is_shown(capsys: pytest.CaptureFixture[str]) -> 
     EventLog("tms.test").error("shown")
     [line] = capsys.readouterr().err.splitlines()
     assert json.loads(line)["event"] == "shown"
+
+
+@pytest.mark.parametrize(("asked_for", "shown"), [(False, 0), (True, 1)])
+def test_an_access_log_is_there_whatever_the_level_is(
+    asked_for: bool, shown: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("error", "json", asked_for)
+    EventLog(access_log.LOGGER).info("request", status=200)
+    EventLog(access_log.LOGGER).debug("request", status=200)
+    EventLog("tms.test").warning("not shown")
+    assert len(capsys.readouterr().err.splitlines()) == shown

@@ -194,8 +194,10 @@ def test_draining_answers_what_was_received_and_shows_in_readyz(tmp_path: Path) 
             assert answer.status == routes.NOT_READY
             assert "draining" in answer.json["reasons"][0]
             assert late.is_closed()
+        backup = f"/v2/backups/{'0' * 32}"
         refused = ("POST", f"{TOPIC}/messages"), ("GET", TOPIC), ("POST", "/v2/backups")
-        for method, path in (*refused, ("GET", f"/v2/backups/{'0' * 32}/files")):
+        reading = ("GET", f"{backup}/files"), ("GET", f"{backup}/bytes?file=0"), ("DELETE", backup)
+        for method, path in (*refused, *reading):
             with Client(address) as late:
                 answer = late.request(method, path, BLOCK, media=routes.BLOCKS)
                 assert answer.problem == "unavailable"

@@ -1,5 +1,6 @@
 """Images of a data directory: everything at one moment, whatever goes on meanwhile."""
 
+import errno
 import threading
 from pathlib import Path
 from random import Random
@@ -9,10 +10,13 @@ import pytest
 from tests.contracts.store_contract import rows_of
 from tests.databases import kill
 from tms.errors import NotFound, StorageUnavailable
+from tms.model.backup import ImageFile
 from tms.model.topic import Durability
 from tms.store.base import Map, Row, StoreImage
 from tms.store.leveldb import LevelDBLimits, LevelDBStore
 from tms.store.leveldb import store as stores
+from tms.store.leveldb.map import LevelDBMap
+from tms.store.leveldb.values import ValueFile
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -128,6 +132,70 @@ def test_of_two_images_what_did_not_change_has_the_same_version(tmp_path: Path) 
     for file in same:
         assert first.read(file, 0, file.bytes) == second.read(file, 0, file.bytes)
     store.close()
+
+
+def test_a_file_of_values_that_only_grew_says_so_until_its_map_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "data"
+    store = LevelDBStore(path, create=True)
+    store.open("map", create=True).write(rows(1), WRITTEN)
+    images = [store.image()]
+    store.open("map", create=False).write(rows(2), WRITTEN)
+    images.append(store.image())
+    first, second = map(_values, images)
+    assert first.origin == second.origin != ""
+    assert 0 < first.bytes < second.bytes
+    start = [
+        image.read(file, 0, first.bytes)
+        for image, file in zip(images, (first, second), strict=True)
+    ]
+    assert start[0] == start[1]
+    assert {file.origin for file in images[1].files if file.path != second.path} == {""}
+    one = store.open("map", create=False)
+    assert isinstance(one, LevelDBMap)
+    assert one.rest()
+    closed = _values(store.image())
+    assert (closed.bytes, closed.origin) == (second.bytes, first.origin)
+    store.open("map", create=False).write(rows(4), WRITTEN)
+    assert _values(store.image()).origin == first.origin
+    kill(store, path)
+    store = LevelDBStore(path, create=False)
+    assert _values(store.image()).origin == ""  # nobody has opened it yet
+    store.open("map", create=False).write(rows(3), WRITTEN)
+    third = _values(store.image())
+    assert third.origin not in ("", first.origin)
+    assert third.version not in (first.version, second.version)
+    store.close()
+
+
+def test_a_map_that_was_recovered_or_copied_does_not_say_that_it_only_grew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LevelDBStore(tmp_path / "data", create=True)
+    one = store.open("map", create=True)
+    one.write(rows(1), SYNCED)
+    before = _values(store.image()).origin
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ValueFile, "sync", fails)
+        with pytest.raises(StorageUnavailable):
+            one.write(rows(2), SYNCED)
+    one.recover()
+    recovered = _values(store.image()).origin
+    one.reclaim()
+    copied = _values(store.image()).origin
+    assert copied == ""
+    one.write(rows(3), SYNCED)
+    assert len({before, recovered, copied, _values(store.image()).origin}) == 4
+    store.close()
+
+
+def _values(image: StoreImage) -> ImageFile:
+    return next(file for file in image.files if file.path.endswith("/values"))
 
 
 def _names(image: StoreImage) -> set[str]:

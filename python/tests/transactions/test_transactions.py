@@ -701,14 +701,14 @@ def test_a_start_after_a_close_does_not_read_long_journals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tms.engine.CLOSING_EDITS", 20)
-    monkeypatch.setattr("tms.shards.CLOSING_POSITIONS", 20)
+    monkeypatch.setattr("tms.shards.CLOSING_MAX", 20)
     store, clock = KeptStore(), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))
     done = [engine.transactions.commit(Commit(positions=(moved(n),))) for n in range(30)]
     engine.close()
     engine = Engine(store, clock)
-    assert engine.transactions.manager._journal.length < 5
+    assert engine.transactions.manager._journal._transactions.length < 5
     assert engine.groups._of("g").positions._journal.length == 1
     assert engine.groups.positions(A, "g") == {0: Position.offset(29)}
     assert {engine.transactions.describe(one.transaction_id).outcome for one in done} == {

@@ -20,6 +20,7 @@ from tms.api.operation import (
 from tms.errors import Conflict, Invalid, Malformed, NotFound, StorageFull
 from tms.model.access import Access
 from tms.model.backup import CHUNK_BYTES_MAX, FILES_MAX, BackupBegun, ImageFile
+from tms.model.message import Buffer
 
 BEGIN_TIMEOUT_S = 120.0
 BackupId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -28,11 +29,14 @@ _Number = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 
 
 class FileBody(Struct):
-    """A file of a backup; of two backups one with the same path and version has the same bytes."""
+    """A file of a backup; of two backups one with the same path and version has the same bytes, and
+    of two with the same path and origin, if that is not empty, the longer begins with the shorter.
+    """
 
     path: str
     bytes: int
     version: str
+    origin: str = ""
 
 
 FILES: Codec[list[ImageFile]] = named(
@@ -42,7 +46,7 @@ FILES: Codec[list[ImageFile]] = named(
     list_of(
         Codec(
             FileBody,
-            lambda body: ImageFile(body.path, body.bytes, body.version),
+            lambda body: ImageFile(body.path, body.bytes, body.version, body.origin),
             lambda file: FileBody(*file),
         )
     ),
@@ -93,7 +97,7 @@ class BackupsApi(Protocol):
     )
     def read(
         self, id: BackupId, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX
-    ) -> bytes:
+    ) -> Buffer:
         """Bytes of the file with a number, counted from 0 in the order of the list."""
         raise DeclaredOnly
 

@@ -25,6 +25,7 @@ from tms.model.cluster import ClusterEvent, ClusterView, TopicOwners
 from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
 from tms.model.lag import InstanceLoad, Lag, LagPlace, TopicSize
+from tms.model.log_level import LogLevel
 from tms.model.message import Appended, NewBlock, Readable, Staged
 from tms.model.position import LATEST, Position
 from tms.model.queue import QueueInfo, QueueSummary
@@ -378,6 +379,11 @@ class PeersApi(Protocol):
         self, names: Annotated[list[TopicName], NAMES]
     ) -> Annotated[list[TopicSize], named("Sizes", "Sizes.", "sizes", list[TopicSize])]:
         """What the partitions of topics hold that this instance owns."""
+        raise DeclaredOnly
+
+    @put("log/own-level", Resource.INSTANCE, Access.OPERATE)
+    def set_log_level(self, level: str, logger: str, for_s: float | None = None) -> LogLevel:
+        """Set the level of a logger of this instance."""
         raise DeclaredOnly
 
     @get("cluster/load", Resource.INSTANCE, Access.OBSERVE)

@@ -222,11 +222,11 @@ def _errors(operation: Operation, guarded: bool) -> Iterable[type[TMSError]]:
     if guarded and operation.access is not Access.OPEN:
         yield from _GUARDED
     yield from operation.errors
+    if operation.form.body:
+        yield from _OF_BODIES
     if operation.on is Resource.SERVICE:
         return
     yield from _OF_ENGINE
-    if operation.form.body:
-        yield from _OF_BODIES
     if operation.on is not Resource.NAMESPACE:
         yield NotFound
     if operation.method != "GET":

@@ -15,6 +15,7 @@ from tms.api.backups import BackupsApi
 from tms.api.cloud_events import CloudEvent, CloudEvents
 from tms.api.glance import GlanceApi
 from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
+from tms.api.log_levels import LogApi
 from tms.api.operation import (
     Caller,
     DeclaredOnly,
@@ -463,6 +464,7 @@ APIS: dict[str, type] = {
     "service": ServiceApi,
     "access": AccessApi,
     "backups": BackupsApi,
+    "log": LogApi,
     "cluster": ClusterApi,
     "partitions": PartitionsApi,
     "peers": PeersApi,

@@ -11,7 +11,8 @@ Invariants
 * A file is in `files/` only when it is whole and synced; the manifest names only such files. So
   the backup from before stays whole until the new manifest has its name, and the new one is whole
   from then on.
-* What the manifest names with the same path and version is not copied again.
+* What the manifest names with the same path and version is not copied again; of a file that only
+  grew, what is new is copied as another piece.
 * What no manifest names goes at the end of a backup, also of one that fails. When it is not known
   which manifest would survive power loss, the files of both stay until the next backup.
 * Nothing is changed in a directory that has something else, or a manifest that cannot be read.
@@ -25,16 +26,17 @@ import io
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from tms.backup.manifest import (
     FILES,
     MANIFEST,
-    KeptFile,
+    PIECES_MAX,
+    KeptPiece,
     Manifest,
-    by_place,
+    by_path,
     decode,
     encode,
     manifest_of,
@@ -43,6 +45,7 @@ from tms.backup.manifest import (
 )
 from tms.errors import AlreadyRunning, ConfigError, NotFound, StorageFull, StorageUnavailable
 from tms.model.backup import CHUNK_BYTES_MAX, FILES_MAX, BackupBegun, ImageFile
+from tms.model.message import Buffer
 
 _INCOMING, _LOCK = "incoming", "LOCK"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -55,7 +58,7 @@ class ImageSource(Protocol):
     def files(self, id: str, after: int = 0, limit: int = FILES_MAX) -> list[ImageFile]: ...
     def read(
         self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX
-    ) -> bytes: ...
+    ) -> Buffer: ...
     def end(self, id: str) -> None: ...
 
 
@@ -89,9 +92,8 @@ class _Image(NamedTuple):
                 yield number, file
                 number += 1
 
-    def chunks(self, number: int, file: ImageFile) -> Iterator[bytes]:
-        """The bytes of a file."""
-        start = 0
+    def chunks(self, number: int, file: ImageFile, start: int = 0) -> Iterator[Buffer]:
+        """The bytes of a file from `start` on."""
         while start < file.bytes:
             self.pause()
             chunk = self.source.read(self.begun.id, number, start, CHUNK_BYTES_MAX)
@@ -124,15 +126,17 @@ def back_up(
         _BackupDirectory(directory) as target,
     ):
         before = target.manifest
-        known = {} if before is None else by_place(before.files)
-        kept: list[KeptFile] = []
+        known = {} if before is None else by_path(before.pieces)
+        kept: list[KeptPiece] = []
         count = size = 0
         for number, file in image.files():
-            old = known.get(place_of(file))
-            if old is None or not target.has(old):
-                old = target.add(file, image.chunks(number, file))
-                count, size = count + 1, size + file.bytes
-            kept.append(old)
+            pieces = target.usable(known.get(file.path, []), file)
+            start = pieces[-1].stop if pieces else 0
+            if start < file.bytes or not pieces:
+                piece = target.add(file, start, image.chunks(number, file, start))
+                pieces.append(piece)
+                count, size = count + 1, size + piece.bytes
+            kept += pieces
         parent = "" if before is None else before.id
         manifest = manifest_of(image.begun.id, parent, image.begun.moment_ms, release, kept)
         target.finish(manifest)
@@ -145,13 +149,13 @@ def stream(
     """Write a backup as a tar archive, the manifest last: unpacked, it is a directory as `back_up`
     makes it. Raises what the source raises, and the OSError of `out`."""
     with _image(source, pause) as image, tarfile.open(fileobj=out, mode="w|") as archive:
-        kept: list[KeptFile] = []
+        kept: list[KeptPiece] = []
         for number, file in image.files():
-            entry = tarfile.TarInfo(place_of(file))
+            entry = tarfile.TarInfo(place_of(file.path, file.version, 0))
             entry.size, entry.mtime = file.bytes, image.begun.moment_ms // 1_000
             reader = _Reader(image.chunks(number, file))
             archive.addfile(entry, reader)  # type: ignore[arg-type]  # it only reads
-            kept.append(KeptFile(*file, reader.digest.hexdigest()))
+            kept.append(_piece(file, 0, reader.digest.hexdigest()))
         manifest = manifest_of(image.begun.id, "", image.begun.moment_ms, release, kept)
         raw = encode(manifest)
         entry = tarfile.TarInfo(MANIFEST)
@@ -160,10 +164,14 @@ def stream(
     return KeptBackup(manifest, len(kept), manifest.bytes)
 
 
+def _piece(file: ImageFile, start: int, digest: str) -> KeptPiece:
+    return KeptPiece(file.path, start, file.bytes - start, file.version, file.origin, digest)
+
+
 class _Reader:
     """Chunks as a file to read from; it counts their digest."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterator[Buffer]) -> None:
         self._chunks = chunks
         self._chunk = io.BytesIO()
         self.digest = hashlib.sha256()
@@ -223,28 +231,33 @@ class _BackupDirectory:
         finally:
             os.close(self._lock_fd)
 
-    def has(self, file: KeptFile) -> bool:
-        """Whether the bytes of a file are there."""
+    def usable(self, pieces: list[KeptPiece], file: ImageFile) -> list[KeptPiece]:
+        """Which of the pieces of a file the next backup has as well: all of them, or none."""
+        if not pieces or not all(map(self._has, pieces)):
+            return []
+        last = pieces[-1]
+        if last.version == file.version and last.stop == file.bytes:
+            return pieces.copy()
+        grew = last.origin == file.origin != "" and 0 < last.stop <= file.bytes
+        return pieces.copy() if grew and len(pieces) < PIECES_MAX else []
+
+    def _has(self, piece: KeptPiece) -> bool:
         try:
-            return (self._path / file.place).stat().st_size == file.bytes
+            return (self._path / piece.place).stat().st_size == piece.bytes
         except FileNotFoundError:
             return False
 
-    def add(self, file: ImageFile, chunks: Iterator[bytes]) -> KeptFile:
-        """Copy a file."""
+    def add(self, file: ImageFile, start: int, chunks: Iterator[Buffer]) -> KeptPiece:
+        """Copy a file from `start` on."""
         incoming = self._path / _INCOMING / str(self._copied)
         self._copied += 1
-        digest = hashlib.sha256()
         with incoming.open("wb") as opened:
-            for chunk in chunks:
-                digest.update(chunk)
-                opened.write(chunk)
-            opened.flush()
-            os.fsync(opened.fileno())
-        place = self._path / place_of(file)
+            _, digest = write_synced(opened, chunks)
+        piece = _piece(file, start, digest)
+        place = self._path / piece.place
         place.parent.mkdir(parents=True, exist_ok=True)
         incoming.rename(place)
-        return KeptFile(*file, digest.hexdigest())
+        return piece
 
     def finish(self, manifest: Manifest) -> None:
         """Let this be the backup that the directory has."""
@@ -263,7 +276,8 @@ class _BackupDirectory:
 
     def _sweep(self) -> None:
         """Remove what the manifest does not name."""
-        named = by_place(() if self.manifest is None else self.manifest.files)
+        pieces = [] if self.manifest is None else self.manifest.pieces
+        named = {piece.place for piece in pieces}
         shutil.rmtree(self._path / _INCOMING, ignore_errors=True)
         (self._path / (MANIFEST + ".new")).unlink(missing_ok=True)
         for folder, _, names in os.walk(self._path / FILES, topdown=False):
@@ -273,6 +287,33 @@ class _BackupDirectory:
                     place.unlink()
             with contextlib.suppress(OSError):  # something is left in it
                 Path(folder).rmdir()
+
+
+def write_synced(file: BinaryIO, chunks: Iterable[Buffer]) -> tuple[int, str]:
+    """Write chunks and sync them; how many bytes they are, and their SHA-256.
+
+    Nobody reads them soon: each chunk begins its way to the disk at once and leaves the cache
+    then, so that they take neither the cache of others nor fresh memory, and the sync is short.
+    """
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        digest.update(chunk)
+        size += file.write(chunk)
+        file.flush()
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    file.flush()
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return size, digest.hexdigest()
+
+
+def sums(chunks: Iterable[Buffer]) -> tuple[int, str]:
+    """How many bytes chunks are, and their SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        digest.update(chunk)
+        size += len(chunk)
+    return size, digest.hexdigest()
 
 
 def read_manifest(directory: Path) -> Manifest:

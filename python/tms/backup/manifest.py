@@ -1,11 +1,16 @@
 """What a backup says of itself: `manifest.json`, written last.
 
-    {"tms_backup": 1, "id": "…", "parent": "…", "moment_ms": …, "release": "0.1.0", "bytes": …,
-     "files": [{"path": "maps/metadata/CURRENT", "bytes": 16, "version": "…", "sha256": "…"}, …],
+    {"tms_backup": 2, "id": "…", "parent": "…", "moment_ms": …, "release": "0.1.0", "bytes": …,
+     "pieces": [{"path": "maps/metadata/CURRENT", "start": 0, "bytes": 16, "version": "…",
+                 "origin": "", "sha256": "…"}, …],
      "sha256": "…"}
 
-    files/maps/metadata/CURRENT.VERSION    the bytes of each file
+    files/maps/metadata/CURRENT.VERSION         the bytes of a file, or of its first piece
+    files/maps/metadata/values.VERSION.START    those of a further piece
 
+* A file that only grew since the backup before has another piece with what is new. The pieces of a
+  file stand one behind the other; version and origin are those that it had when the piece was
+  copied.
 * `sha256` at the end is that of everything before it, from the first byte up to the comma.
 * The last file is FORMAT, which makes a data directory whole: it is restored last.
 """
@@ -19,29 +24,38 @@ import msgspec
 from tms.errors import ConfigError, DataCorrupt
 from tms.model.backup import ImageFile
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+PIECES_MAX = 64  # of a file; then it is copied whole again
 MANIFEST = "manifest.json"
 FILES = "files"
 MAPS = "maps"
 LAST = "FORMAT"  # makes a data directory whole
 _PATH = re.compile(rf"{LAST}|{MAPS}/[a-z0-9_-][a-z0-9_.+-]*/[A-Za-z0-9_-]+(\.[a-z]+)?", re.ASCII)
 _VERSION = re.compile("[A-Za-z0-9]{1,64}", re.ASCII)
+_ORIGIN = re.compile("[A-Za-z0-9]{0,64}", re.ASCII)
 _SUM = re.compile(rb',\n"sha256": "([0-9a-f]{64})"\}\n')
 _SUM_BYTES = 80
 
 
-class KeptFile(msgspec.Struct, frozen=True):
-    """A file of a backup."""
+class KeptPiece(msgspec.Struct, frozen=True):
+    """A file of a backup, or a piece of one: `bytes` of it, from `start` on."""
 
     path: str
+    start: int
     bytes: int
     version: str
+    origin: str
     sha256: str
 
     @property
     def place(self) -> str:
         """Where its bytes are, below the backup."""
-        return place_of(ImageFile(self.path, self.bytes, self.version))
+        return place_of(self.path, self.version, self.start)
+
+    @property
+    def stop(self) -> int:
+        """Where the next piece would begin."""
+        return self.start + self.bytes
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -53,7 +67,12 @@ class Manifest(msgspec.Struct, frozen=True):
     moment_ms: int
     release: str
     bytes: int
-    files: list[KeptFile]
+    pieces: list[KeptPiece]
+
+    @property
+    def files(self) -> int:
+        """How many files it has."""
+        return sum(not piece.start for piece in self.pieces)
 
 
 class _Version(msgspec.Struct):
@@ -61,16 +80,16 @@ class _Version(msgspec.Struct):
 
 
 def manifest_of(
-    id: str, parent: str, moment_ms: int, release: str, files: list[KeptFile]
+    id: str, parent: str, moment_ms: int, release: str, pieces: list[KeptPiece]
 ) -> Manifest:
     """What is said of a backup of these files."""
-    size = sum(file.bytes for file in files)
-    return Manifest(FORMAT_VERSION, id, parent, moment_ms, release, size, files)
+    size = sum(piece.bytes for piece in pieces)
+    return Manifest(FORMAT_VERSION, id, parent, moment_ms, release, size, pieces)
 
 
-def place_of(file: ImageFile) -> str:
-    """Where the bytes of a file are, below the backup."""
-    return f"{FILES}/{file.path}.{file.version}"
+def place_of(path: str, version: str, start: int) -> str:
+    """Where the bytes of a file from `start` on are, below the backup."""
+    return f"{FILES}/{path}.{version}" + (f".{start}" if start else "")
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -101,16 +120,18 @@ def decode(raw: bytes, where: str) -> Manifest:
         manifest = msgspec.json.decode(raw, type=Manifest)
     except msgspec.DecodeError as exc:
         raise _damaged(where, str(exc)) from exc
-    files = manifest.files
-    good = all(_is_place(file.path, file.version) for file in files)
-    if not good or not files or files[-1].path != LAST:
+    pieces = manifest.pieces
+    good = all(_is_place(piece.path, piece.version) for piece in pieces)
+    if not good or not pieces or pieces[-1].path != LAST:
         raise _damaged(where, "it names files that no data directory has")
+    if not _follow(pieces):
+        raise _damaged(where, "it names pieces that do not follow one another")
     return manifest
 
 
 def require_place(file: ImageFile) -> None:
     """A service names only files that a data directory has. Raises `DataCorrupt`."""
-    if not _is_place(file.path, file.version):
+    if not _is_place(file.path, file.version) or _ORIGIN.fullmatch(file.origin) is None:
         raise DataCorrupt(
             f"The image names {file.path[:200]!r}, version {file.version[:40]!r}, which no data "
             "directory has.",
@@ -122,9 +143,24 @@ def _is_place(path: str, version: str) -> bool:
     return _PATH.fullmatch(path) is not None and _VERSION.fullmatch(version) is not None
 
 
-def by_place(files: Iterable[KeptFile]) -> dict[str, KeptFile]:
-    """The files by where their bytes are."""
-    return {file.place: file for file in files}
+def _follow(pieces: Iterable[KeptPiece]) -> bool:
+    """Whether the pieces of each file stand together, without a gap."""
+    known, path, stop = set[str](), "", 0
+    for piece in pieces:
+        follows = piece.path == path and piece.start == stop > 0
+        if not follows and (piece.path in known or piece.start):
+            return False
+        path, stop = piece.path, piece.stop
+        known.add(path)
+    return True
+
+
+def by_path(pieces: Iterable[KeptPiece]) -> dict[str, list[KeptPiece]]:
+    """The pieces of each file."""
+    files: dict[str, list[KeptPiece]] = {}
+    for piece in pieces:
+        files.setdefault(piece.path, []).append(piece)
+    return files
 
 
 def _damaged(where: str, what: str) -> DataCorrupt:

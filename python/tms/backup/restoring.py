@@ -12,14 +12,14 @@ Invariants
 """
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from tms.backup.keeping import lock, read_manifest, refused, sync
-from tms.backup.manifest import LAST, MAPS, KeptFile, Manifest
+from tms.backup.keeping import lock, read_manifest, refused, sums, sync, write_synced
+from tms.backup.manifest import LAST, MAPS, KeptPiece, Manifest
 from tms.errors import Conflict, DataCorrupt
 from tms.model.backup import CHUNK_BYTES_MAX
 
@@ -33,8 +33,8 @@ def verify(backup: Path) -> Manifest:
     """Read a whole backup and compare its checksums. Raises `NotFound`, `ConfigError`,
     `DataCorrupt`."""
     manifest = _whole(backup)
-    for file in manifest.files:
-        _copy(backup, file, None)
+    for piece in manifest.pieces:
+        _copy(backup, piece, None)
     return manifest
 
 
@@ -82,11 +82,11 @@ def _restore(backup: Path, manifest: Manifest, data: Path, made: bool) -> None:
 
 
 def _fill(backup: Path, manifest: Manifest, data: Path) -> None:
-    *files, last = manifest.files
-    for file in files:
-        target = data / file.path
+    *pieces, last = manifest.pieces
+    for piece in pieces:
+        target = data / piece.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        _copy(backup, file, target)
+        _copy(backup, piece, target)
     for folder, _, _ in os.walk(data):
         sync(Path(folder))
     new = data / f"{last.path}.new"
@@ -99,36 +99,32 @@ def _fill(backup: Path, manifest: Manifest, data: Path) -> None:
 def _whole(backup: Path) -> Manifest:
     """The manifest of a backup whose files are all there."""
     manifest = read_manifest(backup)
-    missing = [file.place for file in manifest.files if not (backup / file.place).is_file()]
+    missing = [piece.place for piece in manifest.pieces if not (backup / piece.place).is_file()]
     if missing:
         named = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
         raise DataCorrupt(
-            f"{len(missing):,} of {len(manifest.files):,} files of the backup in {backup} are "
+            f"{len(missing):,} of {len(manifest.pieces):,} files of the backup in {backup} are "
             f"missing: {named}. {_NOTHING}",
             next="bring the files back, or take another backup",
         )
     return manifest
 
 
-def _copy(backup: Path, file: KeptFile, target: Path | None) -> None:
-    """Copy a file, or only look at it. Raises `DataCorrupt`."""
-    digest, size = hashlib.sha256(), 0
-    with contextlib.ExitStack() as opened:
-        source = opened.enter_context((backup / file.place).open("rb"))
-        copy = None if target is None else opened.enter_context(target.open("wb"))
-        while chunk := source.read(CHUNK_BYTES_MAX):
-            digest.update(chunk)
-            size += len(chunk)
-            if copy is not None:
-                copy.write(chunk)
-        if copy is not None:
-            copy.flush()
-            os.fsync(copy.fileno())
-    if (size, digest.hexdigest()) != (file.bytes, file.sha256):
+def _copy(backup: Path, piece: KeptPiece, target: Path | None) -> None:
+    """Copy a piece to where it belongs, or only look at it. Raises `DataCorrupt`."""
+    place = backup / piece.place
+    with place.open("rb") as source:
+        chunks = iter(partial(source.read, CHUNK_BYTES_MAX), b"")
+        if target is None:
+            found = sums(chunks)
+        else:
+            with target.open("ab" if piece.start else "wb") as copy:
+                found = write_synced(copy, chunks)
+    if found != (piece.bytes, piece.sha256):
         raise DataCorrupt(
-            f"{backup / file.place} is damaged: it has {size:,} bytes of {file.bytes:,}, and its "
-            f"checksum is not that of the manifest. {_NOTHING}",
-            file=str(backup / file.place),
+            f"{place} is damaged: it has {found[0]:,} bytes of {piece.bytes:,}, and its checksum "
+            f"is not that of the manifest. {_NOTHING}",
+            file=str(place),
             next="bring the file back, or take another backup",
         )
 

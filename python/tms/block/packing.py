@@ -12,11 +12,11 @@ Invariants
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import sub
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 from tms.block import arrow
 from tms.block.arrow import Compression
@@ -40,11 +40,40 @@ Headers = Sequence[Mapping[str, bytes] | None]
 # A column: validity (if any cell is null) and ends, each padded to 8; cells; the cells' bytes.
 _Column = tuple[bytes, Sequence[bytes], int]
 
+# How many headers; where each message's end, padded; their names; their values (texts, for short).
+_HeaderColumns = tuple[int, bytes, _Column, _Column]
+
 _NO_CELLS: _Column = (bytes(8), (), 0)
 _PAD = [bytes(-size % 8) for size in range(8)]
 _BYTES = {bytes, bytearray}
 _LENGTH = struct.Struct("<q")
 _ENDS_OF_ONE = struct.Struct("<2i")
+
+
+class SharedHeaders(Sequence[Mapping[str, bytes]]):
+    """The same headers of so many messages, of which one is packed at once."""
+
+    __slots__ = ("_count", "row")
+
+    def __init__(self, row: Mapping[str, bytes], count: int) -> None:
+        self.row = row
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Mapping[str, bytes]]:
+        return repeat(self.row, self._count)
+
+    @overload
+    def __getitem__(self, at: int) -> Mapping[str, bytes]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "SharedHeaders": ...
+
+    def __getitem__(self, at: int | slice) -> "Mapping[str, bytes] | SharedHeaders":
+        rows = range(self._count)[at]
+        return self.row if isinstance(rows, int) else SharedHeaders(self.row, len(rows))
 
 
 def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) -> bytearray:
@@ -56,10 +85,9 @@ def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) 
         raise TooLarge(f"A block has at most {MESSAGES_MAX} messages, got {count}.")
     null_keys, (key_ends, key_cells, key_bytes) = _column("keys", keys, count)
     null_values, (value_ends, value_cells, value_bytes) = _column("values", values, count)
-    map_ends, names, texts = _header_columns(headers, count)
+    entries, map_ends, names, texts = _header_columns(headers, count)
     name_ends, name_cells, name_bytes = names
     text_ends, text_cells, text_bytes = texts
-    entries = len(name_cells)
     ends, entry_ends, validity = 4 * count + 4, 4 * entries + 4, (count + 7) // 8
     sizes = (
         validity if null_keys else 0, ends, key_bytes,
@@ -150,8 +178,8 @@ def _nulls(count: int) -> _Column:
 
 
 @lru_cache(COUNTS_CACHED_MAX)
-def _no_headers(count: int) -> tuple[bytes, _Column, _Column]:
-    return bytes(arrow.padded(4 * count + 4)), _NO_CELLS, _NO_CELLS
+def _no_headers(count: int) -> _HeaderColumns:
+    return 0, bytes(arrow.padded(4 * count + 4)), _NO_CELLS, _NO_CELLS
 
 
 def _joined(cells: Sequence[bytes]) -> _Column:
@@ -166,12 +194,13 @@ def _joined(cells: Sequence[bytes]) -> _Column:
         raise TooLarge("The messages of a block have less than 2 GiB together.") from exc
 
 
-def _header_columns(headers: Headers | None, count: int) -> tuple[bytes, _Column, _Column]:
-    """Where each message's headers end, padded; their names; their values (texts, for short)."""
+def _header_columns(headers: Headers | None, count: int) -> _HeaderColumns:
     if headers is None:
         return _no_headers(count)
     if len(headers) != count:
         raise Invalid(f"There are {count} values, but {len(headers)} headers.")
+    if type(headers) is SharedHeaders and len(headers.row) == 1:
+        return _repeated(count, headers.row)
     names: list[str] = []
     texts: list[bytes] = []
     ends = [0]
@@ -190,7 +219,28 @@ def _header_columns(headers: Headers | None, count: int) -> tuple[bytes, _Column
     if texts and max(map(len, texts)) > HEADER_VALUE_BYTES_MAX:
         raise _wrong_headers(headers)
     map_ends = struct.pack(f"<{count + 1}i{len(ends) % 2 * 4}x", *ends)
-    return map_ends, _joined(encoded), _joined(texts)
+    return len(encoded), map_ends, _joined(encoded), _joined(texts)
+
+
+def _repeated(count: int, row: Mapping[str, bytes]) -> _HeaderColumns:
+    """The same for one header that all messages share, such as the place of a trace."""
+    if _why_wrong(row):
+        raise _wrong_headers([row])
+    ((name, text),) = row.items()
+    encoded = name.encode()
+    map_ends, name_ends, text_ends = even_ends(count, len(encoded), len(text))
+    names: _Column = name_ends, (encoded * count,), len(encoded) * count
+    return count, map_ends, names, (text_ends, (text * count,), len(text) * count)
+
+
+@lru_cache(COUNTS_CACHED_MAX)
+def even_ends(count: int, *sizes: int) -> list[bytes]:
+    """The ends of as many cells: of one header each, then of cells of these sizes; padded."""
+    even = struct.Struct(f"<{count + 1}i{(count + 1) % 2 * 4}x")
+    try:
+        return [even.pack(*map(size.__mul__, range(count + 1))) for size in (1, *sizes)]
+    except struct.error as exc:
+        raise TooLarge("The messages of a block have less than 2 GiB together.") from exc
 
 
 def _wrong_type(*columns: Cells | None) -> Invalid:

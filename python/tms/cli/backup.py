@@ -58,7 +58,7 @@ def command(session: Session, target: Path) -> None:
         close()
     manifest = kept.manifest
     session.say(
-        f"backup of {time_text(manifest.moment_ms)}: {len(manifest.files):,} files, "
+        f"backup of {time_text(manifest.moment_ms)}: {manifest.files:,} files, "
         f"{manifest.bytes:,} bytes; copied {kept.copied_files:,} files, {kept.copied_bytes:,} bytes"
     )
     if target != _STANDARD_OUTPUT:
@@ -66,7 +66,7 @@ def command(session: Session, target: Path) -> None:
             {
                 "id": manifest.id,
                 "moment_ms": manifest.moment_ms,
-                "files": len(manifest.files),
+                "files": manifest.files,
                 "bytes": manifest.bytes,
                 "copied_files": kept.copied_files,
                 "copied_bytes": kept.copied_bytes,
@@ -103,14 +103,14 @@ def restore(session: Session, backup: Path, dry_run: bool) -> None:
         manifest = restoring.restore(backup, data)
         did = f"restored to {data}: the backup"
     session.say(
-        f"{did} of {time_text(manifest.moment_ms)}, {len(manifest.files):,} files, "
+        f"{did} of {time_text(manifest.moment_ms)}, {manifest.files:,} files, "
         f"{manifest.bytes:,} bytes"
     )
     session.show_result(
         {
             "id": manifest.id,
             "moment_ms": manifest.moment_ms,
-            "files": len(manifest.files),
+            "files": manifest.files,
             "bytes": manifest.bytes,
             "data": None if data is None else str(data),
         }

@@ -72,6 +72,7 @@ _COMMANDS = {
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
     "top": ("tms.cli.top", "Show what goes in and out, lag, queues and instances, live."),
     "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move what they own."),
+    "log": ("tms.cli.log", "Show and set how much a running service logs."),
     "ctx": ("tms.cli.ctx", "Save services under names, and select the one to talk to."),
     "token": ("tms.cli.access:token", "Create, list and revoke the tokens of programs."),
     "grant": ("tms.cli.access:grant", "Add, list and remove what principals may do."),

@@ -8,7 +8,7 @@ from tms.client.calls import BusCalls
 from tms.errors import Closed, Invalid
 from tms.model.backup import BackupInfo
 
-SHARE = 1 / 3  # of the time: publishers keep the rest
+SHARE = 1 / 2  # of the time: publishers keep the rest
 
 
 class BackupCalls(BusCalls):
@@ -44,7 +44,7 @@ class BackupCalls(BusCalls):
         return BackupInfo(
             manifest.id,
             manifest.moment_ms,
-            len(manifest.files),
+            manifest.files,
             manifest.bytes,
             kept.copied_files,
             kept.copied_bytes,

@@ -31,9 +31,11 @@ from tms.model.message import NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
 from tms.model.serializer import Serializer, V, encoded
 from tms.model.topic import TopicName
+from tms.telemetry.places import Place, PlacedMessages, PlaceOf, PlaceRoom
 
 MESSAGE_OVERHEAD_BYTES = 8
 REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
+PLACES_BYTES_MAX = 4 << 20  # what a trace may add to a request, which has room for 16 MiB
 _SLICE_MAX = 4_096
 _BYTES_ONLY = {bytes}
 
@@ -44,13 +46,19 @@ Expect = MessageId | str  # the last message that the caller knows, or "nothing"
 class _Filling:
     """What waits for one partition."""
 
-    __slots__ = ("bytes", "headers", "keys", "values")
+    __slots__ = ("bytes", "headers", "keys", "places", "values")
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Headers | None] | None = None
+        self.places: list[tuple[int, Place | None]] = []  # of runs of messages, in a trace
         self.bytes = 0
+
+    def begin_run(self, place: Place | None, count: int) -> None:
+        """The last messages have this place, which those before may have, too."""
+        if not self.places or self.places[-1][1] is not place:
+            self.places.append((len(self.values) - count, place))
 
 
 class KnownTopic(NamedTuple):
@@ -81,11 +89,12 @@ class Batcher(Generic[V]):
         self._name = known.name
         self._numbering = numbering
         self._compression = compression
-        self._message_bytes_max = known.message_bytes_max
+        self.message_bytes_max = known.message_bytes_max
         self._batch_bytes = batch_bytes
         self._bytes = 0
         self.fillings: dict[int, _Filling] = {}  # what waits, by partition
         self._sticky = sticky
+        self.place: PlaceOf | None = None  # where the program is traced
 
     def drop(self) -> None:
         """Nothing waits any more."""
@@ -104,7 +113,7 @@ class Batcher(Generic[V]):
         data: bytes | None = value  # type: ignore[assignment]  # without a serializer it is
         if self._serializer is not None and value is not None:
             data = encoded(value, self._serializer)
-        size = message_bytes(data, key, headers, self._message_bytes_max)
+        size = message_bytes(data, key, headers, self.message_bytes_max)
         if partition is None:
             partition = self._sticky if key is None else partition_for_key(key, self.partitions)
         filling = self.fillings.get(partition)
@@ -119,6 +128,8 @@ class Batcher(Generic[V]):
             filling.keys.append(key)
         if filling.headers is not None:
             filling.headers.append(dict(headers) if headers else None)
+        if self.place is not None:
+            filling.begin_run(self.place(), 1)
         return self._grew(filling, size + MESSAGE_OVERHEAD_BYTES)
 
     def add_many(
@@ -172,7 +183,7 @@ class Batcher(Generic[V]):
             while len(part) > 1 and size > 2 * self._batch_bytes:  # their sizes differ a lot
                 part = part[: len(part) // 2]
                 size = sum(map(len, part))
-            if size > self._message_bytes_max:
+            if size > self.message_bytes_max:
                 part = self._before_too_large(part, at)
                 size = sum(map(len, part))
             if filling is None:
@@ -182,13 +193,15 @@ class Batcher(Generic[V]):
                 filling.keys.extend([None] * len(part))
             if filling.headers is not None:
                 filling.headers.extend([None] * len(part))
+            if self.place is not None:
+                filling.begin_run(self.place(), len(part))
             at += len(part)
             if self._grew(filling, size + MESSAGE_OVERHEAD_BYTES * len(part)):
                 yield
 
     def _before_too_large(self, part: Sequence[bytes], at: int) -> Sequence[bytes]:
         """The messages before one that is too large; raises when that one is the first."""
-        limit = self._message_bytes_max
+        limit = self.message_bytes_max
         index = next((i for i, value in enumerate(part) if len(value) > limit), len(part))
         if index == 0:
             error = _too_large(len(part[0]), limit)
@@ -222,13 +235,23 @@ class Batcher(Generic[V]):
         """Everything that waits, as blocks; nothing waits any more."""
         fillings = self.fillings
         self.drop()
+        left = PLACES_BYTES_MAX
         blocks = []
         for partition, filling in fillings.items():
             producer_id, sequence = self._numbering.take((self._name, partition))
+            headers: Sequence[Headers | None] | None = filling.headers
+            if self.place is not None:
+                messages = PlacedMessages(
+                    filling.values, filling.keys, headers, filling.places, filling.bytes
+                )
+                headers, added = messages.placed(
+                    self.place, PlaceRoom(self.message_bytes_max, left)
+                )
+                left -= added
             block = encode(
                 filling.values,
                 filling.keys,
-                filling.headers,
+                headers,
                 producer_id=producer_id,
                 producer_sequence=sequence,
                 compression=self._compression,

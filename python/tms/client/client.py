@@ -12,7 +12,7 @@ Invariants
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
@@ -69,6 +69,9 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
     """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
     close it."""
 
+    _producer_type: type[Producer[Any]] = Producer
+    _transaction_type: type[Transaction] = Transaction
+
     def __init__(
         self,
         transport: LocalTransport | RemoteTransport,
@@ -79,7 +82,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         place: str = "",
     ) -> None:
         clock = clock or SystemClock()
-        super().__init__(transport, PublishMemory(clock), clock, timeout_s, outage_s)
+        memory = PublishMemory(clock, getattr(transport, "place", None))
+        super().__init__(transport, memory, clock, timeout_s, outage_s)
         self._place = place
         self._coalescing = Coalescing(
             self._publishing, transport, self._send, timeout_s, self._clock
@@ -120,6 +124,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or self.refresh_topic(topic)
+        if self._publishing.place is not None:
+            headers = self._publishing.placed(known, value, key, headers)
         message = Lone(value, key, headers, partition)
         try:
             return self._coalescing.publish(known, message, durability, timeout_s)
@@ -203,7 +209,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
             serializer=serializer,
         )
         delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
-        producer = Producer(
+        producer = self._producer_type(
             self._transport,
             batcher,
             delivery,
@@ -291,7 +297,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         """A transaction over messages and positions: `with bus.transaction() as tx: tx.send(…)`.
         Its durability is the strongest of its topics', unless given."""
         limit_s = timeout(timeout_s, self._timeout_s)
-        return Transaction(
+        return self._transaction_type(
             self._publishing,
             self.refresh_topic,
             self._transport,

@@ -100,6 +100,7 @@ class DelayedCalls(BusCalls):
                 lambda left_s: port.publish(known.name, blocks, due, level, token, left_s),
                 self._clock,
                 limit_s,
+                what="delayed.publish",
             )
 
         try:
@@ -119,6 +120,7 @@ class DelayedCalls(BusCalls):
             lambda left_s: port.cancel(name, wanted, left_s),
             self._clock,
             timeout(timeout_s, self._timeout_s),
+            what="delayed.cancel",
         )
 
     def delayed(self, topic: str) -> DelayedInfo:

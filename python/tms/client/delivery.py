@@ -29,12 +29,14 @@ from tms import forks
 from tms.block import Compression, decode, encode
 from tms.clock import Clock
 from tms.errors import OutOfOrderSequence, TMSError
+from tms.events import BoundedLog
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.retrying import is_retriable, retrying, retrying_async
 
 SEQUENCE_LIMIT = 1 << 32
 PLACES_MAX = 16_384
+_log = BoundedLog(__name__)
 
 Place = tuple[TopicName, int]
 Answer = TypeVar("Answer")
@@ -102,6 +104,10 @@ class Unacknowledged:
         self._one_by_one = one_by_one
         self._renewed: set[int] = set()  # partitions that have begun anew
 
+    def __str__(self) -> str:
+        """What is requested, for the log."""
+        return f"publish to {self._delivery.name}"
+
     def request(self, append: Append[Answer]) -> Callable[[float], Answer]:
         """The next request, as a call that takes its time-out."""
         name, _, durability, _, _ = self._delivery
@@ -123,6 +129,12 @@ class Unacknowledged:
         if partition in self._renewed:
             raise error
         self._renewed.add(partition)
+        _log.warning(
+            "producer_renewed",
+            topic=str(self._delivery.name),
+            partition=partition,
+            error=error.message,
+        )
         self._delivery.numbering.renew((self._delivery.name, partition))
         self.blocks = [
             self._renumbered(entry) if entry.partition == partition else entry
@@ -158,7 +170,9 @@ def deliver(
     while left.blocks:
         request = left.request(append)
         try:
-            left.acknowledge(retrying(request, clock, left_s, _is_retriable_as_it_is, failed))
+            left.acknowledge(
+                retrying(request, clock, left_s, _is_retriable_as_it_is, failed, what=left)
+            )
         except OutOfOrderSequence as error:
             left.refuse(error)
             failed = None
@@ -178,7 +192,8 @@ async def deliver_async(
     while left.blocks:
         request = left.request(append)
         try:
-            left.acknowledge(await retrying_async(request, clock, left_s, _is_retriable_as_it_is))
+            again = _is_retriable_as_it_is
+            left.acknowledge(await retrying_async(request, clock, left_s, again, what=left))
         except OutOfOrderSequence as error:
             left.refuse(error)
         if left.blocks:

@@ -16,7 +16,13 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from tms.block import Compression, encode
-from tms.client.batching import Batcher, Headers, KnownTopic, check_partition, message_bytes
+from tms.client.batching import (
+    Batcher,
+    Headers,
+    KnownTopic,
+    check_partition,
+    message_bytes,
+)
 from tms.client.delivery import Numbering
 from tms.clock import Clock
 from tms.errors import Invalid
@@ -24,6 +30,7 @@ from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
 from tms.model.serializer import Serializer, V
 from tms.model.topic import Durability, TopicInfo, parse_durability
+from tms.telemetry.places import PlacedMessages, PlaceOf, PlaceRoom
 
 REFRESH_S = 60.0
 _TOPICS_MAX = 16_384
@@ -49,8 +56,9 @@ class Lone(Struct, frozen=True):
 class PublishMemory:
     """The memory of one bus. Thread-safe."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, place: PlaceOf | None = None) -> None:
         self._clock = clock
+        self.place = place  # where the program is traced
         self._topics: dict[str, KnownTopic] = {}
         self._turn = count()
         self._numberings: deque[Numbering] = deque(maxlen=_NUMBERINGS_MAX)
@@ -81,6 +89,17 @@ class PublishMemory:
             return self._numberings.pop()
         except IndexError:
             return Numbering()
+
+    def placed(
+        self, known: KnownTopic, value: bytes | None, key: bytes | None, headers: Headers | None
+    ) -> Headers | None:
+        """The headers of a message by itself with the place of the active span."""
+        if self.place is None:
+            return headers
+        limit, rows = known.message_bytes_max, None if headers is None else [headers]
+        message = PlacedMessages([value], [key], rows, [(0, self.place())], limit)
+        placed, _ = message.placed(self.place, PlaceRoom(limit, limit))
+        return None if placed is None else placed[0]
 
     def turn(self, known: KnownTopic) -> int:
         """The partition whose turn it is."""
@@ -119,7 +138,7 @@ class PublishMemory:
     ) -> Batcher[V]:
         """A batcher for this topic; messages without key go to `partition`, or to whose turn it
         is."""
-        return Batcher(
+        batcher = Batcher(
             known,
             numbering,
             batch_bytes=batch_bytes,
@@ -127,6 +146,8 @@ class PublishMemory:
             sticky=self.turn(known) if partition is None else partition,
             serializer=serializer,
         )
+        batcher.place = self.place
+        return batcher
 
 
 class PlacedIds(Protocol[Id]):

@@ -21,11 +21,13 @@ from tms import forks
 from tms.block.received import Delivered
 from tms.clock import Clock
 from tms.errors import TMSError
+from tms.events import BoundedLog
 from tms.model.queue import Token, TokenResult, join_tokens
 
 AHEAD_MAX = 16  # messages that are leased ahead of their handler
 AHEAD_S = 1.0  # of work that is leased ahead, and less than a quarter of a lease
 _LOOK_S_MIN, _LOOK_S_MAX = 0.01, 5.0
+_log = BoundedLog(__name__)
 
 
 class Pace:
@@ -61,15 +63,17 @@ class HeldMessage:
 
 
 class Leases:
-    """The leases that are kept for one queue. Thread-safe; nothing here waits but `settling`,
-    `extend` and the thread."""
+    """The leases that are kept for one queue, which the log calls `name`. Thread-safe; nothing here
+    waits but `settling`, `extend` and the thread."""
 
     def __init__(
         self,
         extend: Callable[[list[str]], TokenResult],
         lease_s: Callable[[], float],
         clock: Clock,
+        name: str,
     ) -> None:
+        self._name = name
         self._extend = extend
         self._lease_s = lease_s
         self._clock = clock
@@ -173,6 +177,20 @@ class Leases:
             for token, kept in due.items():
                 kept.lost = token in fenced
                 kept.extended_s = now_s
+            lost = [token for token, kept in due.items() if kept.lost and not kept.settled]
+            if lost:
+                self._tell_lost(lost)
+
+    def _tell_lost(self, lost: Sequence[Token]) -> None:
+        first = min(lost)
+        _log.warning(
+            "lease_lost",
+            queue=self._name,
+            messages=len(lost),
+            partition=first.partition,
+            offset=first.offset,
+            deliveries=first.deliveries,
+        )
 
     def _run(self) -> None:
         wait = threading.Event().wait

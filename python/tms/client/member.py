@@ -32,6 +32,7 @@ from tms.client.group_options import DeliveryMode, MemberOptions
 from tms.client.transport import Transport
 from tms.clock import Clock
 from tms.errors import Conflict, Fenced, Invalid, TMSError
+from tms.events import BoundedLog
 from tms.model.group import GroupStanding
 from tms.model.ids import MessageId
 from tms.model.message import Message
@@ -44,6 +45,7 @@ COMING_S = 0.05  # between two looks while partitions are on their way to this m
 COMMIT_S = 1.0
 _ANY = tuple(PositionKind)
 _TRIES = 3  # to move positions, while partitions are lost meanwhile
+_log = BoundedLog(__name__)
 _NOTHING_TO_ACK = (
     "With at-most-once the position moved before the messages were handed out: there is nothing to "
     "ack."
@@ -194,12 +196,14 @@ class Member:
         for partition in lost:
             self._lose(partition)
         if lost:
+            _log.warning("partitions_lost", **self._facts(lost))
             self.options.on_revoked(lost)
         given = [p for p in told.partitions if p not in self._holding]
         if given:
             stored = self._groups.positions(self._topic, self._group)
             for partition in given:
                 self._take(partition, told.partitions[partition], stored.get(partition))
+            _log.info("partitions_assigned", **self._facts(given))
             self.options.on_assigned(given)
         kept = [p for p in self._releasing if p not in told.release]
         for partition in kept:
@@ -212,10 +216,19 @@ class Member:
             self._releasing[partition] = self._clock.monotonic_s()
             self.cursor.pause(partition)
         if wanted:
+            _log.info("partitions_revoked", **self._facts(wanted))
             self.options.on_revoked(wanted)
         touched = {*lost, *given, *kept, *wanted, *self.cursor.keep(self._holding)}
         self._touched |= touched
         return touched
+
+    def _facts(self, partitions: Iterable[int]) -> dict[str, object]:
+        return {
+            "group": self._group,
+            "topic": str(self._topic),
+            "member": self.name,
+            "partitions": sorted(partitions),
+        }
 
     def _take(self, partition: int, epoch: int, stored: Position | None) -> None:
         """Begin where the group stands; where this one was, if it stood there already."""
@@ -335,9 +348,10 @@ class Member:
                 break
             try:
                 self._groups.move(changes)
-            except Fenced:
+            except Fenced as error:
                 if not left:
                     raise
+                _log.warning("member_fenced", **self._facts(here), error=error.message)
                 void |= self._learn(self._poll())
             except Conflict:
                 if not left:

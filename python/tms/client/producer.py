@@ -239,14 +239,14 @@ class Producer(Generic[V]):
         """The oldest request failed: repeat what is not acknowledged."""
         flights = list(self._sending.flights)
         try:
-            left = list(flights[0].repeated(error))
+            left = list(self._sending.repeated(flights[0], error))
             if isinstance(error, TimedOut):
                 self._channel.reset()
             for flight in flights[1:]:
                 try:
                     flight.pending.result(max(0.0, flight.due_s - self._clock.monotonic_s()))
                 except TMSError as later:
-                    left += flight.repeated(later)
+                    left += self._sending.repeated(flight, later)
             self._channel.reset()
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:

@@ -16,7 +16,7 @@ Invariants
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Generic, NamedTuple, TypeVar, Unpack, overload
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from tms.api.queue_operations import QueuesApi
 from tms.api.queues import FETCH_BYTES_MAX, REDRIVE_MAX
@@ -84,6 +84,8 @@ class QueuePatience(NamedTuple):
 class Queue(Generic[V]):
     """Made by `Bus.queue`. Thread-safe."""
 
+    _worker_type: type[Worker[Any]] = Worker
+
     def __init__(
         self,
         port: Callable[[], QueuesApi],
@@ -99,7 +101,12 @@ class Queue(Generic[V]):
         self.name = name
         self.settings = settings
         self.patience = patience
-        self.leases = Leases(self._extend_kept, lambda: self.settings.lease_s, patience.clock)
+        self.leases = Leases(
+            self._extend_kept,
+            lambda: self.settings.lease_s,
+            patience.clock,
+            f"the queue {group} of {name}",
+        )
 
     @property
     def topic(self) -> str:
@@ -190,7 +197,7 @@ class Queue(Generic[V]):
         once it is to stop. Raises `Invalid`."""
         if handler is None:
             return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
-        return Worker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
+        return self._worker_type(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     # -- what became of them -----------------------------------------------------------------------
 
@@ -273,6 +280,8 @@ class DeadLetter(NamedTuple):
 class QueueCalls(BusCalls):
     """The part of a bus that makes and lists queues. Thread-safe."""
 
+    _queue_type: type[Queue[Any]] = Queue
+
     def dead_letters(
         self, topic: str, *, group: str, dead_letter: str | None = None
     ) -> Iterator[DeadLetter]:
@@ -330,8 +339,9 @@ class QueueCalls(BusCalls):
             info = port.declare(name, group, QueueSettings.of(in_seconds(settings)))
         outage = self.outage(f"queue {group} of {name}")
         patience = QueuePatience(self._clock, self._timeout_s, outage)
-        settled = info.settings
-        return Queue(lambda: self._transport.queues, name, group, settled, patience, serializer)
+        return self._queue_type(
+            lambda: self._transport.queues, name, group, info.settings, patience, serializer
+        )
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """The queues of a topic, by name. Raises `TopicNotFound`."""

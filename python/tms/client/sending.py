@@ -25,7 +25,7 @@ from tms.client.delivery import Delivery
 from tms.errors import Closed, TMSError
 from tms.model.message import NewBlock
 from tms.model.quantity import Duration, milliseconds, whole
-from tms.retrying import is_retriable
+from tms.retrying import is_retriable, tell_retried
 
 BATCH_BYTES = 512 << 10
 IN_FLIGHT_MAX = 8
@@ -56,12 +56,6 @@ class Flight(NamedTuple, Generic[Pending]):
     pending: Pending
     blocks: list[NewBlock]
     due_s: float = inf
-
-    def repeated(self, error: TMSError) -> list[NewBlock]:
-        """The blocks to repeat after the request failed. Raises `error` when that is no use."""
-        if not is_retriable(error):
-            raise error
-        return self.blocks
 
 
 class Sending(Generic[Pending]):
@@ -95,6 +89,13 @@ class Sending(Generic[Pending]):
             raise self.failure
         if self.closed:
             raise Closed("The producer is closed; make a new one.")
+
+    def repeated(self, flight: Flight[Pending], error: TMSError) -> list[NewBlock]:
+        """The blocks to repeat after a request failed. Raises `error` when that is no use."""
+        if not is_retriable(error):
+            raise error
+        tell_retried(f"publish to {self.delivery.name}", error, 1, 0.0)
+        return flight.blocks
 
     def close(self) -> None:
         """Accept nothing any more."""

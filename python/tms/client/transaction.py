@@ -273,7 +273,11 @@ class Transaction:
             if left_s <= 0:
                 raise
             return retrying(
-                lambda left_s: commit(request, left_s), self._clock, left_s, failed=error
+                lambda left_s: commit(request, left_s),
+                self._clock,
+                left_s,
+                failed=error,
+                what="commit",
             )
 
     def abort(self) -> None:
@@ -329,6 +333,7 @@ class Transaction:
             lambda left_s: self._transport.transactions.stage(name, [new], id),
             self._clock,
             self._timeout_s,
+            what="stage",
         )
 
     def _request(self, moved: Sequence[Acknowledgement]) -> Commit:

@@ -282,6 +282,7 @@ class View(Mapping[bytes, V]):
             lambda _: self._transport.fetch(self._name, turn, FETCH_BYTES),
             self._clock,
             self._timeout_s,
+            what=f"fetch for the view of {self._name}",
         )
 
     def _take(self, turn: list[PartitionPosition], fetched: Fetched) -> None:

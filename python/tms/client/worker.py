@@ -26,7 +26,7 @@ from tms.client.leases import HeldMessage, Pace
 from tms.errors import Conflict, Invalid, TMSError
 from tms.events import EventLog
 from tms.model.quantity import Duration, seconds, whole
-from tms.model.queue import TokenResult, error_text
+from tms.model.queue import TokenResult, dead_letter_topic, error_text
 from tms.model.serializer import V
 from tms.retrying import is_retriable
 
@@ -229,6 +229,7 @@ class Worker(Generic[V]):
                 cause = error_text(error)
                 if not held.settled:
                     result = survive(lambda: queue.nack(message, cause=cause))
+                    tell_dead(self._name, queue, message, result)
                 if not isinstance(error, Exception):
                     raise
             else:
@@ -238,7 +239,7 @@ class Worker(Generic[V]):
             if not error.retriable:
                 raise
             tell_unsettled(self._name, message, error)
-        if result.fenced:
+        if result.fenced and not held.lost:  # else that is told already
             tell_lost(self._name, message)
 
 
@@ -250,6 +251,14 @@ def once(worker: object) -> Conflict:
 def tell_failed(worker: str, message: Delivered[V], error: BaseException) -> None:
     """Log that a handler has raised."""
     _log.exception("handler_failed", worker=worker, **_place(message), error=error_text(error))
+
+
+def tell_dead(worker: str, queue: "Queue[V]", message: Delivered[V], result: TokenResult) -> None:
+    """Log that a message is a dead letter, if that was its last delivery."""
+    settings = queue.settings
+    if result.done and 0 < settings.deliveries_max <= message.deliveries:
+        to = dead_letter_topic(queue.group, queue.name, settings.dead_letter)
+        _log.warning("dead_letter", worker=worker, **_place(message), to=str(to))
 
 
 def tell_unsettled(worker: str, message: Delivered[V], error: TMSError) -> None:

@@ -35,6 +35,7 @@ from tms.model import keys
 from tms.model.cluster import ClusterEvent
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad
+from tms.model.log_level import LogLevel
 from tms.model.message import Appended
 from tms.model.queue import QueueInfo, QueueSummary
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
@@ -102,6 +103,10 @@ class ClusterPeer(Peer, Coordinating, Protocol):
         self, namespace: str, shards: list[int], after: str | None, limit: int
     ) -> list[GroupSummary]:
         """A page of the groups of a namespace in shards that it keeps."""
+        ...
+
+    def set_log_level(self, level: str, logger: str, for_s: float | None) -> LogLevel:
+        """Set the level of a logger of it."""
         ...
 
     def load(self) -> InstanceLoad:

@@ -240,7 +240,7 @@ class GroupPositions:
     ) -> None:
         """Let a start read the positions as they are now if it had more entries to read, and
         nothing is held. For `durable` see `OwnCommits`."""
-        if self._journal.length <= entries_max:
+        if self._journal.length <= entries_max or not self._journal.is_worth_a_snapshot:
             return
         self.learn()
         ends = self._ends

@@ -37,6 +37,7 @@ from tms.store.base import Map, Row
 REST_BYTES = 1 << 20
 ROLL_BACK_BYTES = 8 << 20  # looked through at once
 LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
+BLOCK_BYTES = 4 << 10  # an opening reads a smaller block no faster
 _log = EventLog(__name__)
 
 
@@ -210,8 +211,9 @@ class PartitionState:
             watchers = self._take_watchers() if self._watchers else ()
         counters.bytes += size
         self._segment_bytes += size
-        self._since_snapshot += size
-        self._until_look -= size
+        to_read = max(size, len(rows) * BLOCK_BYTES)
+        self._since_snapshot += to_read
+        self._until_look -= to_read
         if self._until_look <= 0:
             self._look()
         if watchers:

@@ -9,13 +9,15 @@ FILES_MAX = 10_000  # that are named at once
 
 
 class ImageFile(NamedTuple):
-    """A file of an image. Of two images a file with the same path and version has the same bytes.
+    """A file of an image. Of two images a file with the same path and version has the same bytes;
+    of two with the same path and origin, if that is not empty, the longer begins with the shorter.
 
     `path` is below the data directory, with `/`; the file counts up to `bytes`."""
 
     path: str
     bytes: int
     version: str
+    origin: str = ""
 
 
 class BackupInfo(NamedTuple):

@@ -13,6 +13,8 @@ Invariants
 * A snapshot counts when all of its chunks are there, one after another.
 """
 
+from functools import lru_cache
+
 import msgspec
 
 from tms.errors import DataCorrupt, TMSError
@@ -20,6 +22,7 @@ from tms.model.queue import QueueSettings
 from tms.model.topic import TopicName
 from tms.queues.runs import Runs
 
+KEYS_CACHED_MAX = 4_096
 NOWHERE = -1  # `at` while a partition was never looked at
 
 
@@ -129,6 +132,7 @@ def queue_key(group: str, topic: TopicName, partition: int | None = None) -> byt
     return (name if partition is None else f"{name}/{partition}").encode()
 
 
+@lru_cache(KEYS_CACHED_MAX)
 def decode_key(key: bytes | None) -> tuple[str, TopicName, int | None]:
     """Group, topic and, unless it is about the queue itself, partition. Raises `DataCorrupt`."""
     try:

@@ -76,10 +76,11 @@ class QueueJournal:
         """How many entries a start reads."""
         return self._topic.length
 
-    @property
-    def bytes(self) -> int:
-        """How many bytes a start reads."""
-        return self._topic.bytes
+    def is_long(self, entries_max: int, bytes_max: int) -> bool:
+        """Whether it should begin anew."""
+        topic = self._topic
+        much = topic.length > entries_max or topic.bytes > bytes_max
+        return much and topic.is_worth_a_snapshot
 
     @property
     def known(self) -> bool:

@@ -29,7 +29,7 @@ from tms.queues.queue import OpenQueue
 from tms.queues.reading import Scanner
 from tms.topics.fetching import Fetcher
 
-PAGES_MAX = 16  # of the log, for what was never handed out
+EMPTY_PAGES_MAX = 16  # of the log, one after another, that have nothing to be seen
 _STATES: Mapping[int, QueuedState] = {
     LEASED: QueuedState.LEASED,
     BLOCKED: QueuedState.BLOCKED,
@@ -69,11 +69,11 @@ def peek(
                 if bytes_max > 0:
                     found += _messages(queue, block.slice(offset, 1, 1), known)
                     bytes_max -= block.bytes_of(offset, 1)
-    positions = looked.positions
-    for _ in range(PAGES_MAX):  # a page may have nothing that is to be seen
-        if len(found) >= limit or bytes_max <= 0 or not positions:
+    positions, empty = looked.positions, 0
+    while positions and empty < EMPTY_PAGES_MAX:
+        if len(found) >= limit or bytes_max <= 0:
             break
-        page = scanner.read(positions)
+        page, before = scanner.read(positions), len(found)
         for block in page.blocks:
             first = max(block.base, looked.frontiers.get(block.partition, 0))
             if first >= block.stop or len(found) >= limit or bytes_max <= 0:
@@ -81,6 +81,7 @@ def peek(
             count = block.fitting(first, limit - len(found), bytes_max)
             found += _messages(queue, block.slice(first, count, 1), {})
             bytes_max -= block.bytes_of(first, count)
+        empty = empty + 1 if len(found) == before else 0
         positions = [] if page.fetched.ended else _behind(page.fetched)
     return found
 

@@ -32,7 +32,7 @@ from tms.topics.sharding import QUEUES
 from tms.topics.topics import Topics
 
 ATTEMPTS = 20
-ENTRIES_MAX, BYTES_MAX = 200_000, 64 << 20  # of the journal that a start reads
+BYTES_MAX = 64 << 20  # of the journal that a start reads
 
 
 class QueueShard:
@@ -195,12 +195,14 @@ class QueueShard:
         for place in [place for place in self._queues if place not in states]:
             self._queues.pop(place).replace(None)
 
-    def shorten(self, durable: Callable[[], AbstractContextManager[None]]) -> None:
+    def shorten(
+        self, entries_max: int, durable: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         """Begin the journal anew with every queue as it stands if a start would have to read more
-        than `ENTRIES_MAX` entries, or `BYTES_MAX`. Cut anywhere, nothing is lost: a replay begins
-        where it began before until every queue is written. For `durable` see `OwnCommits`."""
+        than so many entries, or `BYTES_MAX`. Cut anywhere, nothing is lost: a replay begins where
+        it began before until every queue is written. For `durable` see `OwnCommits`."""
         journal = self._journal
-        if (journal.length > ENTRIES_MAX or journal.bytes > BYTES_MAX) and journal.known:
+        if journal.is_long(entries_max, BYTES_MAX) and journal.known:
             with closing(self._snapshots(durable)) as snapshots:
                 journal.snapshot(snapshots)
 

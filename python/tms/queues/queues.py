@@ -357,11 +357,11 @@ class Queues:
         """Do what the background does: let leases end, move what is dying; how many."""
         return self._upkeep.tidy()
 
-    def shorten_journals(self) -> None:
-        """Let a start read less where it had much to read."""
+    def shorten_journals(self, entries_max: int) -> None:
+        """Let a start read the queues as they are now where it had more entries to read."""
         for shard in self._kept.values():
             shard.settling.learn_all()
-            shard.shorten(self._commits.durable)
+            shard.shorten(entries_max, self._commits.durable)
 
     def stop(self) -> None:
         """End the background's work, and let everybody who waits look again."""

@@ -87,13 +87,13 @@ class App:
         """Answer a request."""
         service = self._service
         started, name = service.clock.monotonic_s(), _OTHER
+        methods, varying = self.routes.find(exchange.path)
+        route = methods.get(exchange.method)
         if service.draining:
             exchange.keep_alive = False
         if service.cors is not None and HOP not in exchange.headers:
             exchange.also = service.cors.head(exchange.headers.get(ORIGIN))
         try:
-            methods, varying = self.routes.find(exchange.path)
-            route = methods.get(exchange.method)
             if route is not None:
                 name, on = route.operation.name, route.operation.on
                 own = route.operation.api == "service"
@@ -116,19 +116,14 @@ class App:
                 raise NotFound(f"There is nothing at {path!r}; see {routes.OPENAPI}.")
         except Disconnected:
             return
-        except TMSError as error:
-            if error.kind in _OURS:
-                facts = _facts(exchange, name)
-                _log.warning("request_failed", **facts, code=error.code, why=str(error))
-            _refuse(exchange, error, name)
-            without_frames(error)
-        except Exception as exc:
-            _log.exception("request_broke", **_facts(exchange, name))
-            _refuse(exchange, TMSError(_BROKE.format(exchange.request_id)), name)
-            without_frames(exc)
+        except Exception as error:
+            _fail(exchange, error, name)
         finally:
             if service.guard is not None:
                 service.guard.leave(exchange)
+            if service.access_log is not None:
+                seconds = service.clock.monotonic_s() - started
+                service.access_log.write(exchange, name, route, varying, seconds)
         metrics = service.metrics
         metrics.answers[name, exchange.status] += 1
         if name in metrics.seconds and not exchange.goes_on:
@@ -237,6 +232,19 @@ def _kept(operation: Operation, varying: Sequence[bytes]) -> Kept | None:
     if operation.on is Resource.INSTANCE or operation.api not in ("groups", "queues", "delayed"):
         return None
     return kept_with(operation, operation.in_path([path_text(raw) for raw in varying]))
+
+
+def _fail(exchange: Exchange, error: Exception, operation: str) -> None:
+    """Answer with what was raised; the log has what is no fault of the client."""
+    if not isinstance(error, TMSError):
+        _log.exception("request_broke", **_facts(exchange, operation))
+        _refuse(exchange, TMSError(_BROKE.format(exchange.request_id)), operation)
+    else:
+        if error.kind in _OURS:
+            facts = _facts(exchange, operation)
+            _log.warning("request_failed", **facts, code=error.code, why=str(error))
+        _refuse(exchange, error, operation)
+    without_frames(error)
 
 
 def _refuse(exchange: Exchange, error: TMSError, operation: str) -> None:

@@ -64,6 +64,7 @@ class ServerSection(_Section):
     session_s: float = Field(default=SESSION_S, ge=0.1, le=600)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "text"] = "auto"
+    access_log: bool = False
 
     @property
     def is_guarded(self) -> bool:

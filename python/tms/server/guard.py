@@ -152,7 +152,7 @@ class Guard:
 
     async def _identify(self, exchange: Exchange) -> None:
         self._loop = self._loop or asyncio.get_running_loop()
-        if exchange.query and _has_token(exchange.query):
+        if exchange.query and has_token(exchange.query):
             raise Malformed(
                 "A token does not belong into a URL, where logs keep it: send it as `Authorization:"
                 " Bearer TOKEN`, and revoke this one."
@@ -386,8 +386,8 @@ class Guard:
             return False
 
 
-def _has_token(query: bytes) -> bool:
-    """Whether somebody has put a token into a URL."""
+def has_token(query: bytes) -> bool:
+    """Whether somebody has put a token into a query, or a part of a path."""
     if b"tms_" in query and _A_TOKEN.search(query):
         return True
     return b"eyJ" in query and any(

@@ -26,6 +26,7 @@ class Peers:
         self.verify_share = engine.shards.verify_share
         self.prepare_share = engine.shards.prepare_share
         self.lags, self.sizes = engine.topics.lags.here, engine.topics.own.sizes
+        self.set_log_level = service.log_levels.set_here
 
     def answer_tephra(self, message: bytes) -> bytes:
         """Answer a message of Tephra's protocol."""
@@ -190,4 +191,5 @@ def works_of(service: Service) -> dict[str, Any]:
         "partitions": service.engine.topics.own,
         "peers": Peers(service),
         "cluster": Instances(service.engine),
+        "log": service.log_levels,
     }

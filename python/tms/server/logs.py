@@ -13,6 +13,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from tms.events import Event
+from tms.server.access_log import LOGGER
 
 LINE_BYTES_MAX = 4_096
 _VALUE_CHARS_MAX = 1_200
@@ -20,8 +21,9 @@ _SHORT_CHARS_MAX = 120  # however it is escaped, eight of them fit into a line
 _ALWAYS = ("event", "level", "timestamp", "request_id", "code")
 
 
-def configure(level: str, form: str) -> None:
-    """Send TMS's events and the warnings of libraries to stderr; `form` is auto, json or text."""
+def configure(level: str, form: str, access_log: bool = False) -> None:
+    """Send TMS's events and the warnings of libraries to stderr; `form` is auto, json or text. An
+    access log is there whatever the level is."""
     as_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
     renderer = _Bounded(
         structlog.processors.JSONRenderer()
@@ -47,6 +49,8 @@ def configure(level: str, form: str) -> None:
     )
     logging.basicConfig(handlers=[stream], level=max(number, logging.WARNING), force=True)
     logging.getLogger("tms").setLevel(number)
+    if access_log:
+        logging.getLogger(LOGGER).setLevel(min(number, logging.INFO))
 
 
 def _fields(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -42,6 +42,7 @@ from tms.server.config import HBaseSection, Settings
 from tms.server.http.listening import BACKLOG, HttpServer
 from tms.server.service import AccessLimits, NetworkOptions, Service
 from tms.server.systemd import SystemdNotifier
+from tms.server.tracing import provide, traced
 from tms.store.base import Map, Store
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
@@ -60,7 +61,8 @@ PROBES_MAX = 100  # connections that are answered before the store is open
 
 def serve(settings: Settings) -> None:
     """Serve until a signal comes."""
-    logs.configure(settings.server.log_level, settings.server.log_format)
+    server = settings.server
+    logs.configure(server.log_level, server.log_format, server.access_log)
     _check_certificates(settings)
     if settings.tls.cert or SystemdNotifier(os.environ).listens:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the files are looked at
@@ -138,7 +140,10 @@ def _network(settings: Settings) -> NetworkOptions:
     server = settings.server
     access = AccessLimits(server.audit == "all", settings.jwt.options())
     return NetworkOptions(
-        access if server.is_guarded else None, settings.tls.peers(), server.pages()
+        access if server.is_guarded else None,
+        settings.tls.peers(),
+        server.pages(),
+        server.access_log,
     )
 
 
@@ -166,6 +171,7 @@ async def _serve(
     own = settings.tls.own()
     certificates = None if own is None else Certificates(own)
     systemd = SystemdNotifier(os.environ)
+    provide(os.environ)
     server = Server(service, settings.server.drain_s, tephra, certificates, systemd)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -207,7 +213,9 @@ class Server:
         self._url = ""
         self._tephra = tephra
         self._certificates = certificates
-        self._http = HttpServer(App(service), service.watchdog, drain_s, certificates)
+        self._http = HttpServer(
+            traced(App(service), self._scheme), service.watchdog, drain_s, certificates
+        )
         self._ending: asyncio.Task[None] | None = None
 
     def ask_to_stop(self) -> None:

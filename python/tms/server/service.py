@@ -13,6 +13,7 @@ from tms.engine import Engine
 from tms.log.pending import Pending
 from tms.model.message import Buffer, NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
+from tms.server.access_log import AccessLog
 from tms.server.forwarding import Forwarding
 from tms.server.guard import Guard
 from tms.server.http.compression import COMPRESS_BYTES_MIN, VARY, Coding, compress
@@ -21,6 +22,7 @@ from tms.server.http.exchange import Exchange, settle, settle_from_thread
 from tms.server.http.request import Body, Budget
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.issuer import IssuerOptions, TrustedIssuer
+from tms.server.log_levels import LogLevels
 from tms.server.metrics import Metrics
 from tms.tls import ClientTls
 
@@ -82,6 +84,7 @@ class NetworkOptions(NamedTuple):
     access: AccessLimits | None = None  # None: everybody may do everything
     peers: ClientTls = ClientTls()
     cors: Cors | None = None  # None: nothing is said to pages of other origins
+    access_log: bool = False
 
 
 class OwnershipCheck:
@@ -158,13 +161,12 @@ class Service:
         self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken
         network = network or NetworkOptions()
         self.cors = network.cors
+        self.access_log = AccessLog() if network.access_log else None
         access = network.access
         secret = "" if access is None else engine.access.peer_secret()
-        self.guard: Guard | None = None
-        self.issuer: TrustedIssuer | None = None
-        if access is not None:
-            self.issuer = access.issuer and TrustedIssuer(access.issuer, clock)
-            self.guard = Guard(engine.access, clock, secret, access.audit, self.issuer)
+        self.log_levels = LogLevels(clock, engine.cluster)
+        self.issuer = access and access.issuer and TrustedIssuer(access.issuer, clock)
+        self.guard = access and Guard(engine.access, clock, secret, access.audit, self.issuer)
         timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
         self.forwarding = Forwarding(timeout_s, network.peers, secret)
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None
@@ -178,6 +180,7 @@ class Service:
         self.threads.shutdown(wait=True, cancel_futures=True)
         self.peer_threads.shutdown(wait=True, cancel_futures=True)
         self.forwarding.close()
+        self.log_levels.close()
         if self.ownership is not None:
             self.ownership.close()
 

@@ -153,7 +153,8 @@ def work(order: WorkerOrder) -> None:
     """Serve as a worker until a signal comes."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are certificates to look at
     settings = Settings.model_validate_json(order.settings)
-    logs.configure(settings.server.log_level, settings.server.log_format)
+    server = settings.server
+    logs.configure(server.log_level, server.log_format, server.access_log)
     own = listen(settings.server.host, 0)
     listeners = [socket.socket(fileno=order.listener), own]
     foreign = None if order.foreign is None else socket.socket(fileno=order.foreign)

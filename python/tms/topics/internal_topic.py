@@ -15,7 +15,7 @@ Invariants
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tms.block import decode, encode, read_header
+from tms.block import decode, encode, read_header, unpack_lone
 from tms.errors import StorageUnavailable, TopicNotFound
 from tms.journal.journaled import Cells, JournalEntry
 from tms.log.groups import PLAIN, Stamp, Ticket
@@ -24,7 +24,7 @@ from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
 from tms.log.recovery import header_of
 from tms.model.ids import MessageId
-from tms.model.message import Appended
+from tms.model.message import Appended, Buffer
 from tms.model.position import Position
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability, TopicName, TopicSettings
 from tms.topics.partitions import Partitions
@@ -32,6 +32,7 @@ from tms.topics.registry import Registry
 
 READ_BYTES = 8 << 20
 TIMEOUT_S = 30.0
+KEPT_FACTOR = 4  # how much more a snapshot may have than what came since the last one
 
 
 class InternalTopic:
@@ -50,6 +51,7 @@ class InternalTopic:
         self.partition = partition
         self.length = 0  # in entries, of what the next replay reads
         self.bytes = 0  # of these
+        self._kept_bytes = 0  # of the last snapshot
         self._registry = registry
         self._logs = logs
         self._partitions = partitions
@@ -103,9 +105,13 @@ class InternalTopic:
     def snapshot(self, entries: Iterable[Sequence[Cells]], before_ms: int | None = None) -> None:
         """Append entries, each sequence of them together, synced; from now on `replay` begins with
         them. What was before may be forgotten, with `before_ms` only what is older than that."""
-        places = [self.write(batch, Durability.SYNCED) for batch in entries]
+        places: list[Appended] = []
+        bytes_before = self.bytes
+        for batch in entries:
+            places.append(self.write(batch, Durability.SYNCED))
         if not places:
             return
+        self._kept_bytes = self.bytes - bytes_before
         first, log = MessageId(places[0].time_ms, places[0].sequence), self._log()
         self._registry.set_journal_start(log.uid, self.partition, str(first))
         self.length = self.bytes = 0
@@ -130,6 +136,12 @@ class InternalTopic:
         """The same, from a position on instead."""
         self._settle()
         return self._entries(start)
+
+    @property
+    def is_worth_a_snapshot(self) -> bool:
+        """Whether so much came since the last one that another one costs no more than a few times
+        as much, however large the state is."""
+        return self.bytes * KEPT_FACTOR > self._kept_bytes
 
     def _create(self) -> None:
         if not self._exists:
@@ -170,7 +182,15 @@ class InternalTopic:
             read = reader.read(position, FIRST_KEY, READ_BYTES)
             position, ended = read.next, read.ended
             for stored in read.blocks:
-                header = header_of(stored)
-                columns = decode(stored.block)
-                for key, value in zip(columns.keys(), columns.values(), strict=True):
-                    yield JournalEntry(key, value, header.write_pointer)
+                pointer = header_of(stored).write_pointer
+                for key, value in _cells(stored.block):
+                    yield JournalEntry(key, value, pointer)
+
+
+def _cells(block: Buffer) -> Iterable[Cells]:
+    """Keys and values of a block; most are of one entry."""
+    lone = unpack_lone(block)
+    if lone is not None:
+        return (lone,)
+    columns = decode(block)
+    return zip(columns.keys(), columns.values(), strict=True)

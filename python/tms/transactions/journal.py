@@ -179,10 +179,9 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
         super().__init__(topic, self._transactions, self.lock)
         self.load()
 
-    @property
-    def length(self) -> int:
-        """How many edits a start reads."""
-        return self._transactions.length
+    def is_long(self, edits_max: int) -> bool:
+        """Whether a start would read more edits than that, and a snapshot is worth it."""
+        return self._transactions.length > edits_max and self._topic.is_worth_a_snapshot
 
     def settled(self) -> TransactionState:
         """The state, for asking."""

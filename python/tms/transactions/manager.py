@@ -238,9 +238,9 @@ class TransactionManager:
         self._watchers.wake(edit.ids)
         return len(edit.ids)
 
-    def shorten(self, length_max: int) -> None:
+    def shorten(self, edits_max: int) -> None:
         """Keep the state in the journal if a start would have more than so many edits to read."""
-        if self._journal.length > length_max:
+        if self._journal.is_long(edits_max):
             self._journal.shorten()
 
     def outcome(self, id: int) -> Outcome:

@@ -37,7 +37,7 @@ from tms.transactions.tephra import TephraOperations
 from tms.transactions.uncommitted import StoredRange, UncommittedMessages
 
 RESULTS_REMEMBERED = 10_000
-TRANSACTIONS_MAX = 150_000  # entries of the journal that a start reads
+EDITS_MAX = 20_000  # of the journal that a start reads
 
 
 class Transactions:
@@ -266,7 +266,7 @@ class Transactions:
         self.manager.expire()
         if self._image is not None:
             self._image.keep()
-        self.manager.shorten(TRANSACTIONS_MAX)
+        self.manager.shorten(EDITS_MAX)
 
     def close(self) -> None:
         """Nothing more is begun or ended: show others how it stands."""

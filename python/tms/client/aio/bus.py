@@ -65,6 +65,9 @@ class AsyncBus:
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
+    _producer_type: type[AsyncProducer[Any]] = AsyncProducer
+    _queue_type: type[AsyncQueue[Any]] = AsyncQueue
+
     def __init__(
         self,
         bus: Bus,
@@ -109,6 +112,8 @@ class AsyncBus:
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or await self._refresh_topic(topic)
+        if self._publishing.place is not None:
+            headers = self._publishing.placed(known, value, key, headers)
         message = Lone(value, key, headers, partition)
         try:
             return await self._coalescing.publish(known, message, durability, timeout_s)
@@ -182,7 +187,7 @@ class AsyncBus:
                 serializer=serializer,
             )
 
-        producer = AsyncProducer(
+        producer = self._producer_type(
             self._open_channel(),
             batcher,
             self._sync.delivery(name, numbering, durability, timeout_s, packing),
@@ -267,7 +272,7 @@ class AsyncBus:
         queue = await asyncio.to_thread(
             lambda: self._sync.queue(topic, group=group, serializer=serializer, **settings)
         )
-        async_queue = AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s)
+        async_queue = self._queue_type(queue, self._open_channel, self._clock, self._timeout_s)
         self._open.add(async_queue)
         return async_queue
 
@@ -375,5 +380,6 @@ class AsyncBus:
         async with self._channels.channel() as channel:
             for turn in turns:
                 fetch = partial(channel.fetch, FetchRequest(name, turn, each, wait_s))
-                answers.append(await retrying_async(fetch, self._clock, self._timeout_s))
+                clock, limit_s = self._clock, self._timeout_s
+                answers.append(await retrying_async(fetch, clock, limit_s, what="fetch"))
         return page(str(name), positions, answers)

@@ -211,7 +211,7 @@ class AsyncProducer(Generic[V]):
                 try:
                     await flight.pending
                 except TMSError as error:
-                    left += flight.repeated(error)
+                    left += self._sending.repeated(flight, error)
             self._channel.reset()
             work = Unacknowledged(self._delivery, left, one_by_one=True)
             await deliver_async(self._channel.append, work, self._clock, self._delivery.timeout_s)

@@ -11,7 +11,7 @@ Invariants
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncChannel
@@ -43,6 +43,8 @@ RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 
 class AsyncQueue(Generic[V]):
     """Made by `AsyncBus.queue`; see `Queue`. For one event loop, and any number of its tasks."""
+
+    _worker_type: type[AsyncWorker[Any]] = AsyncWorker
 
     def __init__(
         self,
@@ -99,7 +101,13 @@ class AsyncQueue(Generic[V]):
             return await channel.receive(name, group, limit, wait_s, bytes_max, timeout_s)
 
         try:
-            return await retrying_async(attempt, self._clock, self._timeout_s, surely_not_done)
+            return await retrying_async(
+                attempt,
+                self._clock,
+                self._timeout_s,
+                surely_not_done,
+                what="receive",
+            )
         except TMSError as error:
             raise explained(error) from error
 
@@ -156,7 +164,7 @@ class AsyncQueue(Generic[V]):
         """See `Queue.worker`; the handler is a coroutine function, and each message has a task."""
         if handler is None:
             return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
-        return AsyncWorker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
+        return self._worker_type(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call, which has a time-out of its own, gives once the service is there."""

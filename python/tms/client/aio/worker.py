@@ -23,6 +23,7 @@ from tms.client.worker import (
     WAIT_S,
     WorkerOptions,
     once,
+    tell_dead,
     tell_failed,
     tell_lost,
     tell_not_drained,
@@ -201,7 +202,7 @@ class AsyncWorker(Generic[V]):
     async def _handle(self, message: Delivered[V], held: HeldMessage) -> None:
         try:
             result = await self._settled(message, held)
-            if result.fenced:
+            if result.fenced and not held.lost:  # else that is told already
                 tell_lost(self._name, message)
         except TMSError as error:
             if error.retriable:
@@ -220,6 +221,7 @@ class AsyncWorker(Generic[V]):
             if held.settled:
                 return NOTHING_DONE
             result = await self._survive(lambda: queue.nack(message, cause=cause))
+            tell_dead(self._name, queue.queue, message, result)
             if not isinstance(error, Exception | asyncio.CancelledError):
                 self._fail(error)
             return result

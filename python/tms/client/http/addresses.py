@@ -6,6 +6,7 @@ Invariants
 * An instance that was not reached is not gone to because of what it keeps for `SHUNNED_S`: clients
   may be where the addresses lead nowhere that instances have for one another. One that says it is
   on this very machine is believed only by who was told the same.
+* That an instance is away is logged once, and once that it is there again.
 """
 
 import threading
@@ -18,7 +19,8 @@ from urllib.parse import urlsplit
 from tms.api import routes
 from tms.api.operations import Kept
 from tms.clock import Clock, SystemClock
-from tms.errors import ConfigError
+from tms.errors import ConfigError, Unavailable
+from tms.events import BoundedLog
 from tms.model.topic import TopicName
 from tms.tls import ClientTls
 
@@ -29,6 +31,7 @@ SHUNNED_S = 10.0
 PLACES_MAX = 100_000  # whose owners are known; with one more all are learned anew
 OWNER = routes.OWNER_HEADER.lower().encode()
 Place = tuple[TopicName, int] | Kept  # a partition, or something else that one instance keeps
+_log = BoundedLog(__name__)
 
 
 class ServiceAddress:
@@ -81,6 +84,7 @@ class ServiceAddresses:
         self._by_url = {address.url: address for address in self._given}
         self._owners: dict[Place, ServiceAddress] = {}
         self._shunned: dict[ServiceAddress, float] = {}  # until when
+        self.away: dict[ServiceAddress, float] = {}  # since when
 
     def context(self, address: ServiceAddress) -> "ssl.SSLContext | None":
         """For a connection to it; None where there is no TLS. Raises `ConfigError`."""
@@ -125,6 +129,25 @@ class ServiceAddresses:
             owners = self._owners if len(self._owners) < PLACES_MAX else {}
             self._owners = owners | dict.fromkeys(places, owner)
             self.informed = True
+
+    def lost(self, address: ServiceAddress, error: BaseException, given_up: bool = False) -> None:
+        """A connection to it could not be made, or has ended with a request under way; which is no
+        news where that was `given_up`, or too slow."""
+        if given_up or not isinstance(error, Unavailable):
+            return
+        with self._lock:
+            news = address not in self.away
+            self.away.setdefault(address, self._clock.monotonic_s())
+        if news:
+            _log.warning("connection_lost", service=address.url, error=error.message)
+
+    def reached(self, address: ServiceAddress) -> None:
+        """It has answered; for who sees that some are `away`."""
+        with self._lock:
+            since_s = self.away.pop(address, None)
+        if since_s is not None:
+            away_s = self._clock.monotonic_s() - since_s
+            _log.warning("connection_restored", service=address.url, away_s=round(away_s, 3))
 
     def avoid(self, address: ServiceAddress) -> None:
         """It was not reached, or has refused: use the next one, if it is the one that is used."""

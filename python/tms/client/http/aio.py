@@ -14,7 +14,7 @@ Invariants
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
@@ -219,18 +219,20 @@ class AsyncHttpChannel:
             line.fail(FollowingEnded("Something else is asked for.", outcome="unknown"))
         if line is not None and line.usable:
             return line
-        wait_s, avoid = min(timeout_s, CONNECT_S_MAX), self._addresses.avoid
+        wait_s = min(timeout_s, CONNECT_S_MAX)
         try:
             async with asyncio.timeout(wait_s):
                 _, line = await asyncio.get_running_loop().create_connection(
-                    lambda: _AsyncLine(target, avoid),
+                    lambda: _AsyncLine(target, self._addresses),
                     target.host,
                     target.port,
                     ssl=self._addresses.context(target),
                 )
         except OSError as exc:
-            avoid(target)
-            raise connect_error(exc, target, wait_s) from exc
+            error = connect_error(exc, target, wait_s)
+            self._addresses.lost(target, error)
+            self._addresses.avoid(target)
+            raise error from exc
         self._lines[target] = line
         return line
 
@@ -247,9 +249,9 @@ class _AsyncLine(asyncio.BufferedProtocol):
     """One connection, and what waits for its answers; of a topic that is followed also the parts
     that wait for somebody."""
 
-    def __init__(self, target: ServiceAddress, failed: Callable[[ServiceAddress], None]) -> None:
+    def __init__(self, target: ServiceAddress, addresses: ServiceAddresses) -> None:
         self._target = target
-        self._failed = failed
+        self._addresses = addresses
         self._reader = AnswerReader(target.url, BODIES_KEPT)
         self._waiting: deque[asyncio.Future[Response]] = deque()
         self._transport: asyncio.Transport | None = None
@@ -299,7 +301,7 @@ class _AsyncLine(asyncio.BufferedProtocol):
         """Everything under way fails; nothing more can be sent."""
         ended = isinstance(error, FollowingEnded)
         if self.usable and isinstance(error, Unavailable) and not ended:
-            self._failed(self._target)
+            self._addresses.avoid(self._target)
         self.usable = False
         self._writable.set()
         while self._waiting:
@@ -308,6 +310,12 @@ class _AsyncLine(asyncio.BufferedProtocol):
                 answered.set_exception(error)
         if self._transport is not None:
             self._transport.abort()
+
+    def _lose(self, error: TMSError) -> None:
+        """The connection has ended."""
+        if self.usable and self._waiting and not self.follows:
+            self._addresses.lost(self._target, error)
+        self.fail(error)
 
     def abandon(self) -> None:
         """Nobody needs it any more; from any thread, also after the loop has ended."""
@@ -333,7 +341,7 @@ class _AsyncLine(asyncio.BufferedProtocol):
         try:
             answers = self._reader.buffer_updated(nbytes)
         except TMSError as error:
-            self.fail(error)
+            self._lose(error)
             return
         for answer in answers:
             self._settle(answer)
@@ -341,11 +349,11 @@ class _AsyncLine(asyncio.BufferedProtocol):
     def eof_received(self) -> None:
         if (last := self._reader.end()) is not None:
             self._settle(last)
-        self.fail(ended_error(self._target, not self._reader.idle))
+        self._lose(ended_error(self._target, not self._reader.idle))
 
     def connection_lost(self, exc: Exception | None) -> None:
         begun = not self._reader.idle
-        self.fail(exchange_error(exc, self._target) if exc else ended_error(self._target, begun))
+        self._lose(exchange_error(exc, self._target) if exc else ended_error(self._target, begun))
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -354,6 +362,8 @@ class _AsyncLine(asyncio.BufferedProtocol):
         self._writable.set()
 
     def _settle(self, answer: Response) -> None:
+        if self._addresses.away:
+            self._addresses.reached(self._target)
         if self._waiting:
             answered = self._waiting.popleft()
             if not answered.done():

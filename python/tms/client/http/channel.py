@@ -67,6 +67,8 @@ class HttpPending(Generic[T]):
     def settle(self, answer: Response) -> None:
         """The channel's: the answer came."""
         self._answer = answer
+        if self._channel.addresses.away:
+            self._channel.addresses.reached(self.line.connection.target)
         if OWNER in answer.headers:
             self._channel.addresses.take_in(self._call.places, answer.headers)
         self.settled = True
@@ -227,7 +229,7 @@ class HttpChannel:
                     return
                 self._settle(pending.line, answer)
         except TMSError as error:
-            self._fail(pending.line, error)
+            self._lose(pending.line, error)
         finally:
             self._reading.release()
 
@@ -243,10 +245,10 @@ class HttpChannel:
                 self._settle(pending.line, pending.line.connection.receive(deadline_s))
         except TimedOut:
             if pending.line.connection.failure is not None:
-                self._fail(pending.line, pending.line.connection.failure)
+                self._lose(pending.line, pending.line.connection.failure)
             raise
         except TMSError as error:
-            self._fail(pending.line, error)
+            self._lose(pending.line, error)
         finally:
             self._reading.release()
 
@@ -280,7 +282,8 @@ class HttpChannel:
         context = self.addresses.context(address)
         try:
             return HttpConnection(address, self._clock, self._send_s_max, BODIES_KEPT, context)
-        except (Unavailable, TimedOut):
+        except (Unavailable, TimedOut) as error:
+            self.addresses.lost(address, error)
             self.addresses.avoid(address)
             raise
 
@@ -290,6 +293,12 @@ class HttpChannel:
         if not answer.keeps_open:
             url = line.connection.target.url
             self._fail(line, Unavailable(f"{url} closed the connection.", outcome="unknown"))
+
+    def _lose(self, line: _ChannelConnection, error: TMSError) -> None:
+        """The connection has failed."""
+        if not isinstance(error, FollowingEnded):
+            self.addresses.lost(line.connection.target, error, line.connection.given_up)
+        self._fail(line, error)
 
     def _fail(self, line: _ChannelConnection, error: TMSError) -> None:
         """Everything under way on the line fails. The caller reads: it holds `_reading`."""

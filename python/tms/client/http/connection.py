@@ -81,6 +81,7 @@ class HttpConnection:
         self._reader = AnswerReader(target.url, bodies_kept)
         self._answers: deque[Response] = deque()
         self.failure: TMSError | None = None
+        self.given_up = False  # by who has it: that it ends then is no news
         self._not_yet: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
         wait_s = min(timeout_s, CONNECT_S_MAX)
         try:
@@ -171,7 +172,8 @@ class HttpConnection:
             )
 
     def shut_down(self) -> None:
-        """Wake waiting threads; from any thread."""
+        """Give it up, and wake waiting threads; from any thread."""
+        self.given_up = True
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -73,6 +73,7 @@ class Call(msgspec.Struct, Generic[T]):
     topic: TopicName | None = None
     parts: Sequence[NewBlock | PartitionPosition] = ()  # what it says of partitions of the topic
     kept: Kept | None = None  # with what it is kept that it is about
+    operation: str = "request"  # as the log calls it
 
     @property
     def places(self) -> list[Place]:
@@ -129,7 +130,7 @@ class Calls:
         expect = blocks[0].expect if blocks else None
         common = self._append_head if expect is None else self._make_append_head
         head = common(name, durability, expect) + b"%d\r\n\r\n" % sum(map(len, chunks))
-        return Call([head, *chunks], self._appended, name, blocks)
+        return Call([head, *chunks], self._appended, name, blocks, operation="publish")
 
     def fetch(self, request: FetchRequest, follow: bool = False) -> Call[Fetched]:
         """A fetch; `follow`: what is appended behind it comes, too."""
@@ -148,7 +149,8 @@ class Calls:
             query |= {"isolation": Isolation.SNAPSHOT, "snapshot": snapshot}
         path = _FETCH.target(query)
         head = f"GET {path}{self._common}Accept: {routes.BLOCKS}, {routes.PROBLEM}\r\n\r\n"
-        return Call([head.encode("ascii")], self._fetched, request.name, request.positions)
+        head_bytes = head.encode("ascii")
+        return Call([head_bytes], self._fetched, request.name, request.positions, operation="fetch")
 
     def publish_later(
         self,
@@ -184,9 +186,9 @@ class Calls:
         chunks = list(bodies.frames(blocks))
         return self._request(operation, given, chunks, read, kind=routes.BLOCKS)
 
-    def image_bytes(self, id: str, file: int, start: int, bytes_max: int) -> Call[bytes]:
+    def image_bytes(self, id: str, file: int, start: int, bytes_max: int) -> Call[Buffer]:
         given = {"id": id, "file": file, "start": start, "bytes_max": bytes_max}
-        return self._request(_IMAGE_BYTES, given, (), bytes, accept=routes.BYTES)
+        return self._request(_IMAGE_BYTES, given, (), lambda body: body, accept=routes.BYTES)
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
         given = {"name": name, "transaction": id}
@@ -250,6 +252,7 @@ class Calls:
             [f"{head}\r\n".encode("ascii"), *chunks],
             lambda answer: read(self._good(answer)),
             kept=kept_with(operation, given),
+            operation=operation.name,
         )
 
     def _good(self, answer: Response) -> Buffer:

@@ -132,6 +132,7 @@ class HttpPeer(HttpTransport, PeersApi):
             self.timeout_s,
             once_more,
             hurry=self._given_up,
+            what=f"{call.operation} at {self.name}",
         )
 
     def give_up(self) -> None:

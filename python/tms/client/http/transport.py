@@ -32,6 +32,7 @@ from tms.api.backups import BackupsApi
 from tms.api.erasing import erase_body
 from tms.api.glance import GlanceApi
 from tms.api.instances import ClusterApi
+from tms.api.log_levels import LogApi
 from tms.api.operation import Operation, Repeat
 from tms.api.operations import (
     OPERATIONS,
@@ -63,7 +64,7 @@ from tms.model.backup import CHUNK_BYTES_MAX
 from tms.model.delayed import Deferred, Due
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.queue import RECEIVE_BYTES
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
@@ -213,6 +214,11 @@ class HttpTransport(TopicsApi):
         return HttpBackups(self)
 
     @property
+    def log(self) -> LogApi:
+        """The levels of the service's log."""
+        return HttpLog(self)
+
+    @property
     def cluster(self) -> ClusterApi:
         """The instances of the service."""
         return HttpCluster(self)
@@ -230,6 +236,7 @@ class HttpTransport(TopicsApi):
             self.clock,
             self.timeout_s,
             again,
+            what=call.operation,
         )
 
     def call_once(self, call: Call[None], is_done: Callable[[BaseException], bool]) -> None:
@@ -277,9 +284,12 @@ class HttpTransport(TopicsApi):
         try:
             connection.send(call.chunks, deadline_s)
             answer = connection.receive(deadline_s)
-        except BaseException:
+        except BaseException as error:
+            self.addresses.lost(connection.target, error, connection.given_up)
             connection.close()
             raise
+        if self.addresses.away:
+            self.addresses.reached(connection.target)
         idle = self._idle[connection.target]
         full = self._closed or len(idle) >= IDLE_CONNECTIONS_MAX
         if full or not answer.keeps_open or connection.failure is not None:
@@ -303,7 +313,11 @@ class HttpTransport(TopicsApi):
                 return connection
             connection.close()
         context = self.addresses.context(address)
-        return HttpConnection(address, self.clock, timeout_s, context=context)
+        try:
+            return HttpConnection(address, self.clock, timeout_s, context=context)
+        except TMSError as error:
+            self.addresses.lost(address, error)
+            raise
 
 
 class _Port:
@@ -378,6 +392,11 @@ class HttpCluster(_Port, ClusterApi):
     """The instances of a service."""
 
 
+@has_operations("log")
+class HttpLog(_Port, LogApi):
+    """The levels of a service's log."""
+
+
 @has_operations("glance")
 class HttpGlance(_Port, GlanceApi):
     """What a service has, in few numbers."""
@@ -392,7 +411,7 @@ class HttpAccess(_Port, AccessApi):
 class HttpBackups(_Port, BackupsApi):
     """Images of a service's store."""
 
-    def read(self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> bytes:
+    def read(self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> Buffer:
         return self._transport.call(self._transport.calls.image_bytes(id, file, start, bytes_max))
 
 

@@ -106,7 +106,10 @@ class BatchFence:
         request = self._request(id, staged, standing)
         try:
             retrying(
-                lambda left_s: self._port.commit(request, left_s), self._clock, self._timeout_s
+                lambda left_s: self._port.commit(request, left_s),
+                self._clock,
+                self._timeout_s,
+                what="commit",
             )
         except Conflict as error:
             if self._job.query and self._is_behind(self._standing()):

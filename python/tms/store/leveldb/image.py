@@ -13,6 +13,8 @@ Invariants
   had returned before is in the image, and what began later is not, across all maps.
 * A map that was linked before that moment counts only if it was not opened since: opening one
   gives it another manifest.
+* A file of values keeps its origin, and what counts of it never changes, until the store is closed
+  or the map is recovered or copied: after that it may end earlier, and go on with other bytes.
 * The links stand in `temporary`: what a crash leaves of them goes when the directory is opened.
 """
 
@@ -20,7 +22,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -30,9 +32,16 @@ from tms.model.backup import ImageFile
 from tms.store.leveldb.databases import refusing
 from tms.store.leveldb.directory import FORMAT, MAPS, DataDirectory
 from tms.store.leveldb.files import link
-from tms.store.leveldb.values import VALUES
+from tms.store.leveldb.values import VALUES, ValuesEnd
 
 _Signature = tuple[int, int, bytes]
+
+
+class FrozenMaps(NamedTuple):
+    """The maps that are open, and what counts of the files of values, where that is known."""
+
+    opened: Set[str]
+    ends: Mapping[str, ValuesEnd | None]
 
 
 class _Maps(Protocol):
@@ -42,9 +51,8 @@ class _Maps(Protocol):
         """Whether the map's database is closed; it stays so meanwhile."""
         ...
 
-    def frozen(self) -> AbstractContextManager[Mapping[str, int]]:
-        """Nothing is written, opened, closed, made or dropped meanwhile. The open maps, and how
-        many bytes of each file of values count."""
+    def frozen(self) -> AbstractContextManager[FrozenMaps]:
+        """Nothing is written, opened, closed, made or dropped meanwhile."""
         ...
 
 
@@ -87,16 +95,18 @@ def take_image(directory: DataDirectory, maps: _Maps) -> DirectoryImage:
     try:
         os.link(directory.path / FORMAT, place / FORMAT)
         linked = _link_closed(directory, place, maps)
-        with maps.frozen() as ends:
+        with maps.frozen() as (opened, ends):
             names = directory.names("")
             for name in names:
                 path = directory.map_path(name)
                 before = linked.get(name)
-                if name in ends or before is None or before.signature != _signature(path):
+                if name in opened or before is None or before.signature != _signature(path):
                     linked[name] = _linked(path, place)
-                    if name in ends:
-                        linked[name].sizes[VALUES] = ends[name]
-        files = [file for name in names for file in _files(directory, place, name, linked[name])]
+        files = [
+            file
+            for name in names
+            for file in _files(directory, place, name, linked[name].sizes, ends.get(name))
+        ]
         return DirectoryImage(place, [*files, _file(place, FORMAT)])
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
@@ -126,15 +136,23 @@ def _signature(path: Path) -> _Signature:
 
 
 def _files(
-    directory: DataDirectory, place: Path, name: str, linked: _LinkedMap
+    directory: DataDirectory,
+    place: Path,
+    name: str,
+    sizes: Mapping[str, int],
+    values: ValuesEnd | None,
 ) -> Iterator[ImageFile]:
     folder = f"{MAPS}/{directory.map_path(name).name}"
-    for file, size in sorted(linked.sizes.items()):
-        yield _file(place, f"{folder}/{file}", size)
+    for file, size in sorted(sizes.items()):
+        if file == VALUES and values is not None:
+            yield _file(place, f"{folder}/{file}", values.bytes, values.origin)
+        else:
+            yield _file(place, f"{folder}/{file}", size)
 
 
-def _file(place: Path, path: str, size: int | None = None) -> ImageFile:
+def _file(place: Path, path: str, size: int | None = None, origin: str = "") -> ImageFile:
     status = os.stat(place / path)
     size = status.st_size if size is None else size
     told = f"{status.st_dev} {status.st_ino} {status.st_mtime_ns} {size}"
-    return ImageFile(path, size, hashlib.blake2b(told.encode(), digest_size=8).hexdigest())
+    version = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    return ImageFile(path, size, version, origin)

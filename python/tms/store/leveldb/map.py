@@ -35,7 +35,7 @@ from tms.store.leveldb.databases import RETRY_S, Databases, refusing, translate
 from tms.store.leveldb.drivers import Database
 from tms.store.leveldb.files import LogTail, write_empty
 from tms.store.leveldb.rows import FIRST_KEY, collect, every, put, value_of
-from tms.store.leveldb.values import MARK_KEY, SMALL, ValueFile
+from tms.store.leveldb.values import MARK_KEY, SMALL, ValueFile, ValuesEnd
 
 _COPY_BYTES = 4 << 20
 _DRAIN_S = 30.0
@@ -60,6 +60,7 @@ class LevelDBMap:
         self._path = path
         self._large_bytes = VALUE_BYTES_MAX + 1 if large_bytes is None else large_bytes
         self._open: _Open | None = None
+        self._values_end: ValuesEnd | None = None  # when it was closed; None if it may change
         self._log_dirty = False  # whether rows stand in LevelDB's log only, unsynced
         self._tail = LogTail(path)
         self._pins = 0
@@ -144,6 +145,7 @@ class LevelDBMap:
                 beside = directory.prepare(self._path, lambda path: self._copy(opened, path, pause))
                 try:
                     self._close()
+                    self._values_end = None
                     directory.replace(self._path, beside)
                 except BaseException:
                     shutil.rmtree(beside, ignore_errors=True)
@@ -214,10 +216,15 @@ class LevelDBMap:
         self._writing.release()
 
     @property
-    def values_end(self) -> int | None:
-        """How many bytes of the file with the values count; None while the database is closed."""
+    def is_open(self) -> bool:
+        """Whether the database is open."""
+        return self._open is not None
+
+    @property
+    def values_end(self) -> ValuesEnd | None:
+        """What counts of the file with the values; None if that is not known while it is closed."""
         opened = self._open
-        return None if opened is None else opened.values.end
+        return self._values_end if opened is None else opened.values.counted()
 
     def end(self, reason: TMSError) -> None:
         """Close the database once nobody uses it, and raise `reason` from then on."""
@@ -359,6 +366,8 @@ class LevelDBMap:
         try:
             values = ValueFile(self._path, db.get(MARK_KEY, verify_checksums=True))
             self._tail.look()
+            if self._values_end is not None:
+                values.go_on_from(self._values_end)
             if self._failure is not None:
                 values.rewrite()
             if values.torn_bytes:
@@ -394,4 +403,6 @@ class LevelDBMap:
         if opened is not None:
             opened.db.close()
             opened.values.close()
+            # after a failure the disk may have something else than what was read
+            self._values_end = opened.values.counted() if self._failure is None else None
             self._databases.closed(self)

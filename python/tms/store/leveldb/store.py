@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tms import forks
 from tms.clock import Clock, SystemClock
@@ -35,7 +35,7 @@ from tms.store.leveldb.databases import (
 )
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.files import write_empty
-from tms.store.leveldb.image import take_image
+from tms.store.leveldb.image import FrozenMaps, take_image
 from tms.store.leveldb.map import LevelDBMap
 
 HOLD_S = 0.25  # for which writing waits at most until all maps are held
@@ -145,14 +145,14 @@ class LevelDBStore:
             yield False
             return
         try:
-            yield map.values_end is None
+            yield not map.is_open
         finally:
             map.go_on()
 
     @contextlib.contextmanager
-    def frozen(self) -> Iterator[Mapping[str, int]]:
-        """Nothing is written, opened, closed, made or dropped meanwhile. The open maps, and how
-        many bytes of each file of values count. Raises `StorageUnavailable`."""
+    def frozen(self) -> Iterator[FrozenMaps]:
+        """Nothing is written, opened, closed, made or dropped meanwhile. Raises
+        `StorageUnavailable`."""
         clock = self._databases.clock
         until_s = clock.monotonic_s() + FREEZE_S
         while True:
@@ -165,8 +165,9 @@ class LevelDBStore:
                         break
                     held.callback(map.go_on)
                 else:
+                    opened = {name for name, map in self._maps.items() if map.is_open}
                     ends = {name: map.values_end for name, map in self._maps.items()}
-                    yield {name: end for name, end in ends.items() if end is not None}
+                    yield FrozenMaps(opened, ends)
                     return
             if clock.monotonic_s() >= until_s:
                 raise StorageUnavailable(

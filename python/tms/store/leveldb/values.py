@@ -34,6 +34,7 @@ Invariants
 """
 
 import os
+import secrets
 import shutil
 import struct
 import threading
@@ -59,6 +60,14 @@ _PARTS_MAX = 1_000  # of one writev
 _CHUNK = 8 << 20
 
 PointerRow = tuple[bytes, bytes]
+
+
+class ValuesEnd(NamedTuple):
+    """How many bytes of a file of values count. Of two with the same origin, the longer begins with
+    the shorter."""
+
+    bytes: int
+    origin: str
 
 
 class _Value(NamedTuple):
@@ -92,12 +101,22 @@ class ValueFile:
             os.close(self._fd)
             raise
         self.sync_begun = self.end
+        self._origin = secrets.token_hex(8)
         self.torn_bytes = size - self.end
         self.lost = self.end < end  # whether rows in the database point behind the end
         self._tail = self.torn_bytes > 0  # whether something stands behind the end
         self._syncing = threading.Lock()
         self._sync_error: OSError | None = None
         self._closed = False
+
+    def counted(self) -> ValuesEnd:
+        """What counts of it now: these bytes never change while the file is open."""
+        return ValuesEnd(self.end, self._origin)
+
+    def go_on_from(self, last: ValuesEnd) -> None:
+        """The file is as it was when it was closed, unless it ends somewhere else."""
+        if last.bytes == self.end:
+            self._origin = last.origin
 
     def mark(self) -> bytes:
         """The row of `MARK_KEY` that says how things stand."""

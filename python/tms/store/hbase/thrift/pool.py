@@ -134,6 +134,7 @@ class Pool:
                 self._clock,
                 until_s - self._clock.monotonic_s(),
                 again,
+                what=f"HBase {method}",
             )
         except Failure as failure:
             if method in _WRITES:

@@ -1,0 +1,48 @@
+"""`tms log level`: how much a running service logs."""
+
+import click
+import msgspec
+
+from tms.cli.output import Row
+from tms.cli.session import SECONDS, CommandGroup, Session, Shared
+from tms.cli.topics import time_text
+from tms.model.log_level import DEFAULT_LEVEL, LEVELS, LOGGER
+
+
+@click.group("log", cls=CommandGroup)
+def command() -> None:
+    """Show and set how much a running service logs."""
+
+
+@command.command("level", cls=Shared)
+@click.argument("level", required=False, type=click.Choice([*LEVELS, DEFAULT_LEVEL]))
+@click.option("--logger", default=LOGGER, help="tms, or a logger below it [tms].")
+@click.option("--for", "for_s", type=SECONDS, help="For so long, such as 10m [until a restart].")
+@click.option("--everywhere", is_flag=True, help="At all instances of the cluster.")
+@click.pass_obj
+def level(
+    session: Session, level: str | None, logger: str, for_s: float | None, everywhere: bool
+) -> None:
+    """Set the LEVEL of a logger of the instance that answers; without one, show the levels.
+
+    \b
+      tms log level
+      tms log level debug --for 10m
+      tms log level debug --logger tms.queues.queue
+      tms log level default
+    """
+    if level is None and (for_s is not None or everywhere or logger != LOGGER):
+        raise click.UsageError("--logger, --for and --everywhere go with a LEVEL to set.")
+    port = session.transport().log
+    levels = port.levels() if level is None else port.set_level(level, logger, for_s, everywhere)
+    rows: list[Row] = [
+        {
+            "instance": one.instance,
+            "logger": one.logger,
+            "level": one.level,
+            "default": one.default or "-",
+            "until": "-" if one.until_ms is None else time_text(one.until_ms),
+        }
+        for one in levels
+    ]
+    session.show(msgspec.to_builtins(levels), rows)
