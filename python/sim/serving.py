@@ -251,6 +251,11 @@ class Following:
         begun = self._exchange.response_started and not connection.ended
         return begun and not connection.unread and self.server.loop.is_idle
 
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes are on their way."""
+        return len(self._connection.unread)
+
     def receive(self, bytes_max: int) -> list[Fetched]:
         """The parts that are complete with as much of what has come. Raises what the service
         answers."""

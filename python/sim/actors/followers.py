@@ -49,11 +49,11 @@ class FollowingReader:
             self._cut(following)  # it has died
             return
         match random.randrange(24):
-            case 0:
+            case 0 | 1 | 2:
                 self._cut(following)
-            case 1:
+            case 3:
                 following.drain()
-            case 2 | 3:  # it is slow
+            case 4 | 5:  # it is slow
                 self._turn(following, random.randint(1, TURNS_MAX))
             case _:
                 self._turn(following, random.randint(1, TURNS_MAX))
@@ -117,7 +117,7 @@ class FollowingReader:
     def _cut(self, following: Following) -> None:
         self._following = None
         try:
-            parts = following.cut(self._random.choice((0, 1, 100, 500, 1 << 20)))
+            parts = following.cut(self._random.randint(0, following.unread_bytes))
         except TMSError:
             return
         for part in parts:
