@@ -19,7 +19,7 @@ Invariants
 
 import io
 from collections.abc import Callable, Mapping
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -30,60 +30,55 @@ from tms.model.serializer import Serializer
 __all__ = ["Avro", "Json", "MessagePack", "Pydantic", "Serializer"]
 
 T = TypeVar("T")
+Out = TypeVar("Out", covariant=True)
 
 
-class Json(Generic[T]):
+class _MsgspecDecoder(Protocol[Out]):
+    def decode(self, data: bytes, /) -> Out: ...
+
+
+class _Typed(Generic[T]):
+    """An encoding of msgspec, of a type."""
+
+    _encode: Callable[[object], bytes]
+    _decoder_of: Callable[..., "_MsgspecDecoder[Any]"]
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._decoder: _MsgspecDecoder[T] = self._decoder_of(kind)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_name(self._kind)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._kind,)
+
+    def encode(self, value: T) -> bytes:
+        """The value, encoded. Raises `Invalid`."""
+        try:
+            data = self._encode(value)
+            self._decoder.decode(data)  # neither the encoder nor a dataclass looks at types
+        except Exception as exc:
+            raise _unwritable(value, self._kind, exc) from exc
+        return data
+
+    def decode(self, data: bytes) -> T:
+        """The object in what was encoded. Raises `Invalid`."""
+        return _decoded(self._decoder.decode, data, self._kind)
+
+
+class Json(_Typed[T]):
     """JSON of a type."""
 
-    def __init__(self, kind: type[T]) -> None:
-        self._kind = kind
-        self._decoder = msgspec.json.Decoder(kind)
-
-    def __repr__(self) -> str:
-        return f"Json({_name(self._kind)})"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Json, (self._kind,)
-
-    def encode(self, value: T) -> bytes:
-        """The value as JSON. Raises `Invalid`."""
-        try:
-            data = msgspec.json.encode(value)
-            self._decoder.decode(data)  # neither the encoder nor a dataclass looks at types
-        except Exception as exc:
-            raise _unwritable(value, self._kind, exc) from exc
-        return data
-
-    def decode(self, data: bytes) -> T:
-        """The object in this JSON. Raises `Invalid`."""
-        return _decoded(self._decoder.decode, data, self._kind)
+    _encode = staticmethod(msgspec.json.encode)
+    _decoder_of = msgspec.json.Decoder
 
 
-class MessagePack(Generic[T]):
+class MessagePack(_Typed[T]):
     """MessagePack of a type: smaller than JSON, and faster."""
 
-    def __init__(self, kind: type[T]) -> None:
-        self._kind = kind
-        self._decoder = msgspec.msgpack.Decoder(kind)
-
-    def __repr__(self) -> str:
-        return f"MessagePack({_name(self._kind)})"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return MessagePack, (self._kind,)
-
-    def encode(self, value: T) -> bytes:
-        """The value as MessagePack. Raises `Invalid`."""
-        try:
-            data = msgspec.msgpack.encode(value)
-            self._decoder.decode(data)  # neither the encoder nor a dataclass looks at types
-        except Exception as exc:
-            raise _unwritable(value, self._kind, exc) from exc
-        return data
-
-    def decode(self, data: bytes) -> T:
-        """The object in this MessagePack. Raises `Invalid`."""
-        return _decoded(self._decoder.decode, data, self._kind)
+    _encode = staticmethod(msgspec.msgpack.encode)
+    _decoder_of = msgspec.msgpack.Decoder
 
 
 class PydanticModel(Protocol):

@@ -37,7 +37,7 @@ from tms.store.base import Map, Row
 REST_BYTES = 1 << 20
 ROLL_BACK_BYTES = 8 << 20  # looked through at once
 LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
-SNAPSHOT_BLOCKS = 16_384  # an opening reads no more of them, however small they are
+SNAPSHOT_BLOCKS = 16_384  # since the partition was opened: small ones take as long to read
 _log = EventLog(__name__)
 
 
