@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -294,13 +294,12 @@ def test_a_restore_that_was_killed_is_no_data_directory_and_is_done_again(
 SYNCS = 12  # of a backup of NEW
 
 
-@pytest.mark.parametrize("step", range(SYNCS))
-def test_a_full_disk_leaves_the_backup_from_before_and_no_half(
-    step: int, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, left, fsync = files_in(backup), step, os.fsync
+@contextlib.contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch, syncs: int = 0) -> Iterator[None]:
+    """The disk is full after so many syncs."""
+    left, fsync = syncs, os.fsync
 
-    def full(fd: int) -> None:
+    def sync(fd: int) -> None:
         nonlocal left
         left -= 1
         if left < 0:
@@ -308,9 +307,17 @@ def test_a_full_disk_leaves_the_backup_from_before_and_no_half(
         fsync(fd)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(StorageFull, match="still whole"):
-            back_up(Source(NEW), backup, "1.0")
+        patched.setattr(os, "fsync", sync)
+        yield
+
+
+@pytest.mark.parametrize("step", range(SYNCS))
+def test_a_full_disk_leaves_the_backup_from_before_and_no_half(
+    step: int, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_in(backup)
+    with full_disk(monkeypatch, step), pytest.raises(StorageFull, match="still whole"):
+        back_up(Source(NEW), backup, "1.0")
     if step < SYNCS - 1:
         assert files_in(backup) == before
     else:  # the new manifest is there, and may not survive power loss: then the old one is
@@ -331,13 +338,8 @@ def test_a_backup_takes_so_many_syncs(backup: Path, monkeypatch: pytest.MonkeyPa
 def test_a_full_disk_leaves_no_half_restored(
     backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(fd: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(StorageFull, match="Nothing was restored"):
-            restore(backup, tmp_path / "data")
+    with full_disk(monkeypatch), pytest.raises(StorageFull, match="Nothing was restored"):
+        restore(backup, tmp_path / "data")
     assert not (tmp_path / "data").exists()
     assert restored(backup, tmp_path / "data") == OLD
 
@@ -346,22 +348,12 @@ def test_a_full_disk_leaves_no_half_restored(
 def test_a_restore_that_fails_at_any_step_leaves_nothing(
     made: bool, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, fsync = tmp_path / "data", os.fsync
+    data = tmp_path / "data"
     if made:
         data.mkdir()
     step = 0
     while not (data / "FORMAT").exists():
-        left = step
-
-        def full(fd: int) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            fsync(fd)
-
-        with monkeypatch.context() as patched, contextlib.suppress(StorageFull):
-            patched.setattr(os, "fsync", full)
+        with full_disk(monkeypatch, step), contextlib.suppress(StorageFull):
             restore(backup, data)
         assert files_in(data) in ({}, OLD)
         assert data.exists() is made or (data / "FORMAT").exists()
