@@ -7,7 +7,6 @@ import contextlib
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import plyvel
 
 import tms
 from bench import machine
+from integration.cluster.site import free_ports
 from tms.client.client import Bus
 from tms.clock import SystemClock
 from tms.engine import Engine
@@ -95,7 +95,7 @@ class Service:
     @contextlib.contextmanager
     def start(cls, path: Path, *flags: str, ca: Path | None = None) -> Iterator["Service"]:
         """Serve the directory on a free port until the block ends; over TLS with `ca`."""
-        url = f"http{'' if ca is None else 's'}://127.0.0.1:{_free_port()}"
+        url = f"http{'' if ca is None else 's'}://127.0.0.1:{free_ports(1)[0]}"
         command = [str(Path(sys.executable).with_name("tms")), "serve"]
         options = ["--data", str(path / "data"), "--port", url.rpartition(":")[2]]
         with (path / "service.log").open("wb") as log:
@@ -127,13 +127,6 @@ class Service:
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_until_ready(bus: Bus, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -1,5 +1,6 @@
 """`tms top`: what it shows of two looks, once where there is no terminal, and live in one."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -132,14 +133,15 @@ class Terminal:
             start_new_session=True,
         )
         self.seen = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a character may come in two parts
 
-    def until(self, found: Callable[[str], bool], timeout_s: float = 30) -> str:
+    def until(self, found: Callable[[str], bool], timeout_s: float = 60) -> str:
         """What was written since the last call, once it has this."""
         text, deadline_s = "", time.monotonic() + timeout_s
         while not found(text):
             ready, _, _ = select.select([self.master], [], [], deadline_s - time.monotonic())
             assert ready, f"it was not shown: {text[-2_000:]!r}"
-            text += os.read(self.master, 1 << 16).decode()
+            text += self._decoder.decode(os.read(self.master, 1 << 16))
         self.seen += text
         return text
 
@@ -186,7 +188,7 @@ def test_in_a_terminal_it_is_live_and_takes_keys(bus: tms.Bus, terminal: Termina
     terminal.until(lambda text: "4,324" in text)
     terminal.press("q")
     terminal.until(lambda text: "\x1b[?1049l" in text)
-    assert terminal.process.wait(20) == 0
+    assert terminal.process.wait(60) == 0
     assert termios.tcgetattr(terminal.terminal) == terminal.before
 
 
@@ -194,5 +196,5 @@ def test_an_interrupted_one_leaves_the_terminal_as_it_was(terminal: Terminal) ->
     terminal.until(_is_before("zebra", "ant"))
     terminal.process.send_signal(signal.SIGINT)
     terminal.until(lambda text: "\x1b[?1049l" in text)
-    assert terminal.process.wait(20) == 130
+    assert terminal.process.wait(60) == 130
     assert termios.tcgetattr(terminal.terminal) == terminal.before

@@ -17,8 +17,10 @@ from tests.client.test_surviving import Restarted, away, service  # noqa: F401
 from tests.gate_kit import WAIT_S, in_thread
 from tests.log_kit import until
 from tms.client.client import Bus
+from tms.client.committed import CommittedPositions
 from tms.client.member import Member
 from tms.errors import Conflict, Fenced, Invalid, QueueNotFound, Unavailable
+from tms.model.transaction import PositionChange
 
 # ruff: noqa: F811
 Handler = Callable[[tms.Message], object]
@@ -218,12 +220,34 @@ def test_a_dead_letter_survives_an_outage_once(
     working = in_thread(lambda: kind.handle(handle, dead_letter="", **chosen))
     until(lambda: away(caplog))
     service.start()
-    until(lambda: len(handler.seen) == 20)
+    until(lambda: len(handler.seen) == 20 and not rest(kind.url))
     kind.close()
     working.result(WAIT_S)
     assert handler.seen == [b"%d" % n for n in range(20)]
     assert [letter.message.value for letter in letters(kind.url)] == [POISON]
     assert rest(kind.url) == []
+
+
+def test_closed_while_it_acknowledges_it_ends_and_the_message_comes_again(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = CommittedPositions.move
+
+    def closing(self: CommittedPositions, changes: list[PositionChange]) -> Callable[[], None]:
+        attempt = move(self, changes)
+
+        def close_first() -> None:
+            kind.close()
+            attempt()
+
+        return close_first
+
+    handled: list[bytes | None] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(CommittedPositions, "move", closing)
+        kind.handle(lambda message: handled.append(message.value), stop_at_end=False)
+    assert handled == [b"0"]
+    assert rest(kind.url)[0] == b"0"
 
 
 def test_closed_during_an_outage_it_ends_before_the_message(

@@ -12,6 +12,7 @@ import pytest
 
 import tms
 import tms.aio
+from integration.cluster.site import free_ports
 from tests.client.test_client_faults import pretending
 from tests.gate_kit import WAIT_S, in_thread
 from tests.http_kit import Served, serving
@@ -30,8 +31,7 @@ class Restarted:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open = ExitStack()
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            self.port: int = first.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self) -> Served:

@@ -7,7 +7,6 @@ hold; of queues and delayed messages it is that nothing acknowledged is lost, a 
 settled is never handed out again, and one with a delay comes once and not before it is due.
 """
 
-import socket
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from random import Random
 
 import tms
+from integration.cluster.site import free_ports
 from sim.history import Asked, Crashed, Done, Ended, Final, History, Place, Read, Sent
 from sim.rules.checker import check
 from tms.client.client import Bus
@@ -273,7 +273,6 @@ class Clients:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+    """A port that nobody listens at, nor any outgoing connection gets."""
+    (port,) = free_ports(1)
+    return port

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-START_S = 30
+START_S = 90  # on a loaded machine
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
 

@@ -156,7 +156,7 @@ def test_a_ca_that_is_taken_back_lets_nobody_in_any_more(
         within(10, lambda: not gets_in())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_process_reloads_at_sighup_and_by_itself(
     authority: Authority, certificate: Certificate, tmp_path: Path, workers: int
@@ -179,13 +179,13 @@ def test_the_process_reloads_at_sighup_and_by_itself(
 
         assert names() == {"first"}
         certificate.replace(authority.sign("second"))
-        within(20, lambda: len(service.events("certificate_reloaded")) == workers)
+        within(60, lambda: len(service.events("certificate_reloaded")) == workers)
         assert names() == {"second"}
         service.signal(signal.SIGHUP)
-        within(20, lambda: len(service.events("certificate_reloaded")) == 2 * workers)
+        within(60, lambda: len(service.events("certificate_reloaded")) == 2 * workers)
         certificate.key.write_text("broken")
         service.signal(signal.SIGHUP)
-        within(20, lambda: len(service.events("certificate_not_reloaded")) >= workers)
+        within(60, lambda: len(service.events("certificate_not_reloaded")) >= workers)
         assert names() == {"second"}
         assert service.stop() == 0
 

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from integration.cluster.site import free_ports
 from tests.http_kit import Client, serving
 from tests.server.test_server_main import Process
 from tms.api import routes
@@ -74,8 +75,7 @@ def reached(address: tuple[str, int]) -> Client:
 
 
 def test_a_service_whose_store_is_away_is_alive() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = free.getsockname()[:2]
+    address = "127.0.0.1", free_ports(1)[0]
     flags = "store=hbase://127.0.0.1:1", f"server.port={address[1]}"
     with Process(*flags) as process:
         with reached(address) as client:  # waits as long as the service is patient

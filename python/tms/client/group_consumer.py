@@ -77,7 +77,7 @@ class MemberConsumer(Consumer[V]):
                 else:
                     letters.handled(message)
                     if self._member.options.delivery is DeliveryMode.EXPLICIT:
-                        self.ack()
+                        self._ack_handled()
                     break
 
     def close(self) -> None:
@@ -95,6 +95,13 @@ class MemberConsumer(Consumer[V]):
         `Invalid` with exactly-once."""
         self._member.require_ack()
         super().ack()
+
+    def _ack_handled(self) -> None:
+        try:
+            self.ack()
+        except TMSError:
+            if not self._closed:  # else it has left meanwhile, and the message comes to others
+                raise
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

@@ -115,7 +115,7 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
                 else:
                     letters.handled(message)
                     if self._member.options.delivery is DeliveryMode.EXPLICIT:
-                        await self.ack()
+                        await self._ack_handled()
                     break
 
     async def close(self) -> None:
@@ -129,6 +129,13 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
                 await asyncio.to_thread(self._member_made.close)
         finally:
             await super().close()
+
+    async def _ack_handled(self) -> None:
+        try:
+            await self.ack()
+        except TMSError:
+            if not self._closed:  # else it has left meanwhile, and the message comes to others
+                raise
 
     def __del__(self) -> None:
         member = getattr(self, "_member_made", None)
