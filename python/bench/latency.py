@@ -1,9 +1,9 @@
 """How long one message takes: acknowledged alone, and from publishing to a consumer that waits.
 
 * Alone: publish, wait for the acknowledgement, publish the next.
-* End to end: 1,000 messages a second are sent at times that were fixed beforehand, and each latency
-  counts from its intended time, so that a stall is seen in full. The consumer is a process of its
-  own.
+* End to end: 1,000 messages of 1 KiB a second are sent at times that were fixed before, and each
+  latency counts from its intended time, so that a stall is seen in full. The consumer is a process
+  of its own; it follows, as consumers do, or asks again for each answer.
 """
 
 import multiprocessing
@@ -12,10 +12,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import tms
+from bench import machine
 from bench.report import Goal, Report, Sample, interleaved, measured, median, more, percentile
 from bench.targets import TOPIC, Embedded, Service, Setup, raw_leveldb, values
 from tms.block import encode
 from tms.client.client import Bus
+from tms.client.http.following import FollowedTail
 from tms.model.keys import block_key
 
 PER_SECOND = 1_000
@@ -103,35 +105,48 @@ def _points(took_ms: list[float]) -> dict[str, float]:
 
 
 def _end_to_end(setup: Setup, report: Report) -> None:
-    report.title(f"Publish to consume at {PER_SECOND:,} messages a second, 100 B, through HTTP")
-    seconds = 3 if setup.quick else 10
-    samples = interleaved({"HTTP": lambda: _paced(setup, PER_SECOND * seconds)}, setup.runs)
-    for point, goal in (("p50_ms", 0.5), ("p99_ms", 3.0)):
-        value = median(samples["HTTP"], more(point))
-        report.line("3", f"end to end, {point[:3]}", value, "ms", Goal(at_most=goal), samples)
+    report.title(f"Publish to consume at {PER_SECOND:,} messages a second, 1 KiB, through HTTP")
+    count = PER_SECOND * (3 if setup.quick else 10)
+    samples = interleaved(
+        {
+            "following": lambda: _paced(setup, count, follows=True),
+            "long polls": lambda: _paced(setup, count, follows=False),
+        },
+        setup.runs,
+    )
+    goals = {"p50_ms": Goal(at_most=0.5), "p99_ms": Goal(at_most=3), "cpu_us": Goal(at_most=200)}
+    for name, its in samples.items():
+        for point, unit in (("p50_ms", "ms"), ("p99_ms", "ms"), ("cpu_us", "us")):
+            what = "CPU of the service a message" if unit == "us" else point[:3]
+            goal = goals[point] if name == "following" else None
+            value = median(its, more(point))
+            report.line("3", f"end to end, {name}, {what}", value, unit, goal, {name: its})
 
 
-def _paced(setup: Setup, count: int) -> Sample:
+def _paced(setup: Setup, count: int, follows: bool) -> Sample:
     context = multiprocessing.get_context("spawn")
     with setup.directory() as path, Service.start(path) as target:
         target.bus.create_topic(TOPIC, durability="written")
         ours, theirs = context.Pipe()
         consumer = context.Process(
-            target=_consume, args=(target.url, count + WARM_UP, theirs), daemon=True
+            target=_consume, args=(target.url, count + WARM_UP, follows, theirs), daemon=True
         )
         consumer.start()
         assert ours.recv() == "waiting" and consumer.pid is not None
+        cpu_s = machine.cpu_s(target.pid)
         sample = measured(
             lambda: _send_paced(target.bus, count + WARM_UP), target.pid, consumer.pid
         )
         assert ours.poll(60), "the consumer did not get every message"
         sample.more.update(_points(ours.recv()[WARM_UP:]))
+        cpu_s = machine.cpu_s(target.pid) - cpu_s
+        sample.more["cpu_us"] = cpu_s / (count + WARM_UP) * 1e6
         consumer.join()
     return sample
 
 
 def _send_paced(bus: Bus, count: int) -> int:
-    pad = values(100)[0][_STAMP:]
+    pad = values(1024)[0][_STAMP:]
     with bus.producer(TOPIC) as producer:
         begun_ns = time.monotonic_ns() + 10_000_000
         for number in range(count):
@@ -142,8 +157,10 @@ def _send_paced(bus: Bus, count: int) -> int:
     return count
 
 
-def _consume(url: str, count: int, tell: Connection) -> None:
+def _consume(url: str, count: int, follows: bool, tell: Connection) -> None:
     """The consumer's process: latencies in ms, in order."""
+    if not follows:
+        FollowedTail.is_at = lambda self, request: False  # type: ignore[method-assign]
     took_ms: list[float] = []
     with tms.connect(url) as bus, bus.consumer(TOPIC) as consumer:
         tell.send("waiting")

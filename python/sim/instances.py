@@ -11,7 +11,7 @@ Invariants
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from random import Random
 from threading import Lock
@@ -423,6 +423,7 @@ class ClusterWorld(World):
     """The world of several instances. `engine` is any of them."""
 
     crowded = True
+    wakes = False  # a session may have ended, and nobody is told of outcomes
     steps = 110
 
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
@@ -465,6 +466,17 @@ class ClusterWorld(World):
     def store(self) -> FaultyStore:  # type: ignore[override]
         """That of some instance."""
         return self.random.choice(self._alive()).store
+
+    def answering(self, random: Random) -> Engine | None:
+        alive = [one.engine for one in self.instances if one.engine is not None]
+        return random.choice(alive) if alive else None
+
+    def lives(self, engine: Engine) -> bool:
+        return any(one.engine is engine for one in self.instances)
+
+    def at(self, engine: Engine) -> AbstractContextManager[None]:
+        (instance,) = [one for one in self.instances if one.engine is engine]
+        return self.inside(instance)
 
     # -- who answers ---------------------------------------------------------------------------
 

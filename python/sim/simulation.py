@@ -5,6 +5,7 @@ run(seed) ─▶ Outcome: the history, and what is wrong with it
 
 from collections.abc import Sequence
 from contextlib import suppress
+from random import Random
 from typing import NamedTuple
 
 from sim.actors.actor import (
@@ -22,6 +23,7 @@ from sim.actors.actor import (
 from sim.actors.committers import Committer, Transformer
 from sim.actors.deciders import Decider
 from sim.actors.erasers import Eraser
+from sim.actors.followers import FollowingReader
 from sim.actors.interactive import Foreign, Interactive
 from sim.actors.keepers import KEPT, NAMED, TOMBSTONE_RETENTION_MS, Compactor, Keeper, compact
 from sim.actors.keepers import SETTINGS as KEEPING
@@ -48,6 +50,7 @@ from sim.history import (
 )
 from sim.rules.checker import check
 from sim.rules.findings import Finding
+from sim.serving import Servers
 from sim.world import Stuck, World, quietly, shorten, shorten_positions
 from tms.errors import TopicNotFound, Unavailable
 from tms.model.message import Fetched, PartitionPosition
@@ -134,6 +137,13 @@ class Simulation:
         if random.random() < 0.3:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
         self.producers = [actor for actor in self.actors if isinstance(actor, Producer)]
+        chance, servers = Random(f"following {seed}"), Servers(world, bounds)
+        self._chance = chance
+        self.followers = [
+            FollowingReader(world, servers, f"follower-{number}", place, chance)
+            for number, place in enumerate((*PLACES, PLACES[0], OUTPUT, KEPT, CUT, LATER[0]))
+        ]
+        self.remembering += self.followers
         self._at: Actor | None = None  # who is at something
         self.often: list[Actor] = []  # what a run is about most
         if random.random() < KEYED_SHARE:
@@ -155,10 +165,17 @@ class Simulation:
                 self._at = random.choice([*self.actors, *self.takers, *self.often])
                 world.step(self._at.step)
                 self._at = None
+            world.step(self._follow)
             if world.life != crashes:
                 self._after_crash()
         world.step(self._settle)
         return Outcome(world.history, check(world.history))
+
+    def _follow(self) -> None:
+        """The loops of the services turn."""
+        with self.world.undisturbed():
+            while self._chance.random() < 0.6:
+                self._chance.choice(self.followers).step()
 
     def _add_keyed(self) -> None:
         """Those whom only a run about keys, tombstones and erasing has; it is mostly theirs."""
@@ -246,6 +263,7 @@ class Simulation:
     def _settle(self) -> None:
         self.world.settle()
         self._settle_all(self.actors)
+        self._settle_all(self.followers)
         self.world.clock.pass_ms(60_000)  # so that nothing is held back any more
         self._expire()
         self._settle_all(self.takers)

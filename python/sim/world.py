@@ -10,9 +10,9 @@ Invariants
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from random import Random
 from threading import Lock
 from typing import Any
@@ -106,6 +106,8 @@ class World:
     steps = 220  # of a run
     crowded = False  # whether others publish while somebody is in the middle of something
 
+    wakes = True  # whether who waits is woken as soon as there is something
+
     looked_through: Place | None = None  # the partition that somebody is about to scan
 
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
@@ -128,6 +130,28 @@ class World:
             durability = self.random.choice((Durability.SYNCED, Durability.WRITTEN))
             settings = TopicSettings(2, None, None, durability)
             self.engine.create_topic(TopicName.parse(topic), settings)
+
+    def answering(self, random: Random) -> Engine | None:
+        """An engine that answers who follows."""
+        return self.engine
+
+    def lives(self, engine: Engine) -> bool:
+        """Whether its process does."""
+        return engine is self.engine
+
+    def at(self, engine: Engine) -> AbstractContextManager[None]:
+        """Within, the engine does something."""
+        return nullcontext()
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Within, nothing happens between operations of the store: what else a run does, and when
+        something dies, is as it would be without them."""
+        before, self._inside, self._dies_in = (self._inside, self._dies_in), True, -1
+        try:
+            yield
+        finally:
+            self._inside, self._dies_in = before
 
     def stir(self) -> None:
         """Something happens between engines, where there are several."""

@@ -132,6 +132,7 @@ DRAWN: dict[str, float] = {
     "server.fetch.FILTERING_MAX": 1,
     "server.fetch.GRANT_BYTES_MIN": 1 << 10,
     "server.fetch._INLINE_BYTES": 1,
+    "server.following.SHARED_MAX": 1,
     "server.operations.INLINE_BYTES": 1,
     "server.service.COMPRESSING_MAX": 1,
     "server.service.COMPRESS_INLINE_BYTES": 1,

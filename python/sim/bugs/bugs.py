@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from sim.bugs.following import FOLLOWING
 from sim.bugs.found import ELSEWHERE, FOUND
 from sim.bugs.gone import GONE
 from sim.bugs.pages import PAGES
@@ -310,6 +311,7 @@ def _requests_in_memory() -> list[Replacement]:
 
 
 BUGS: dict[str, Callable[[], list[Replacement]]] = {
+    **FOLLOWING,
     **FOUND,
     **GONE,
     **PAGES,

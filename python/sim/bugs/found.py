@@ -21,6 +21,7 @@ from tms.queues.reading import Scanner
 from tms.tables.tables import Tables
 from tms.transactions.edits import Began, Intended
 from tms.transactions.journal import TransactionJournal
+from tms.transactions.manager import TransactionManager
 from tms.transactions.transactions import Transactions
 
 
@@ -37,6 +38,12 @@ def _end_at_an_empty_page() -> list[Replacement]:
         return wanted
 
     return [(Cursor, "_until_the_end", until_the_end)]
+
+
+def _wake_nobody_at_a_reload() -> list[Replacement]:
+    """Who waits for a transaction that has ended by what the journal says, once it is read again,
+    is not told."""
+    return [(TransactionManager, "_on_reload", lambda self: self._reloaded())]
 
 
 def _end_at_a_trimmed_page() -> list[Replacement]:
@@ -235,6 +242,11 @@ ELSEWHERE: dict[str, Elsewhere] = {
     ),
     "scan-as-it-comes": Elsewhere(
         _scan_as_it_comes, "test_table.py::test_a_scan_does_not_show_what_commits_meanwhile"
+    ),
+    "wake-nobody-at-a-reload": Elsewhere(
+        _wake_nobody_at_a_reload,
+        "test_transactions_failures.py::test_who_waits_for_a_transaction_is_told_what_the_journal_"
+        "says_once_it_is_read_again",
     ),
 }
 FOUND: dict[str, Callable[[], list[Replacement]]] = {

@@ -302,6 +302,53 @@ def test_a_follower_that_leaves_costs_nothing_more(
     wait_until(lambda: served.service.metrics.followers == before)
 
 
+def test_its_time_is_no_latency_and_what_it_is_sent_is_counted() -> None:
+    with serving() as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+        bus.create_topic("a", partitions=1)
+        following = Following(served, "a")
+        received = following.chunk()
+        bus.publish("a", b"one")
+        received += following.chunk()
+        lines = scraped(served)
+        assert "tms_http_followers 1.0" in lines
+        assert "tms_http_followed_parts_total 2.0" in lines
+        assert f"tms_http_followed_bytes_total {len(received)}.0" in lines
+        bus.delete_topic("a")
+        following.rest()
+        metrics = served.service.metrics
+        wait_until(lambda: metrics.answers["fetch", routes.OK] == 1)
+        assert sum(metrics.seconds["fetch"].counts) == 0
+
+
+def test_followers_that_wake_up_together_share_a_fetch(
+    served: Served, bus: tms.Bus, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followers = [Following(served, topic) for _ in range(20)]
+    others = [Following(served, topic, "&where=key%20%3D%20a") for _ in range(2)]
+    for following in followers + others:
+        following.part()
+    fetches: list[object] = []
+    fetch = served.service.engine.fetch_cached
+
+    def counted(*given: Any) -> Any:
+        fetches.append(given)
+        return fetch(*given)
+
+    monkeypatch.setattr(served.service.engine, "fetch_cached", counted)
+    bus.publish_many(topic, [b"other", b"all"], [b"b", b"b"], partition=0)
+    bus.publish(topic, b"last", partition=0, key=b"a")
+    for following in followers:
+        assert following.values(3) == ["other", "all", "last"]
+    for following in others:
+        assert following.values(1) == ["last"]
+    assert len(fetches) < len(followers)
+
+
+def scraped(served: Served) -> list[str]:
+    with served.connect() as client:
+        return client.request("GET", "/metrics").body.decode().splitlines()
+
+
 def test_a_service_that_drains_ends_it_at_a_place() -> None:
     with serving() as served:
         served.create("a")

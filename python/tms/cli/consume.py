@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     help="[earliest], latest, -10 (the last ten of each partition), a time, an id, offset:N.",
 )
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end of the topic.")
+@click.option(
+    "--follow/--exit-at-end",
+    " /-e",
+    default=True,
+    help="Go on with what comes [the default], or stop at the end of the topic.",
+)
 @click.option("-f", "--format", "template", help=r"For example '%k %v\n'; see docs/cli.md.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True)
 @click.option(
@@ -45,7 +50,7 @@ def command(
     topic: str,
     start: Position | int,
     limit: int | None,
-    exit_at_end: bool,
+    follow: bool,
     template: str | None,
     partitions: tuple[int, ...],
     isolation: str,
@@ -55,6 +60,7 @@ def command(
     """Print the messages of TOPIC.
 
     \b
+      tms consume flights --start latest --follow --json
       tms consume flights --exit-at-end --json
       tms consume flights --start -10 -e --format '%k %v\\n'
       tms consume flights --start 2026-11-01T00:00Z -n 1
@@ -67,7 +73,7 @@ def command(
             topic,
             start=begin,
             partitions=list(partitions) or None,
-            stop_at_end=exit_at_end,
+            stop_at_end=not follow,
             isolation=isolation,
             where=where,
         )

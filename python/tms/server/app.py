@@ -126,7 +126,7 @@ class App:
                 service.access_log.write(exchange, name, route, varying, seconds)
         metrics = service.metrics
         metrics.answers[name, exchange.status] += 1
-        if name in metrics.seconds:
+        if name in metrics.seconds and not exchange.goes_on:
             metrics.seconds[name].observe(service.clock.monotonic_s() - started)
 
     async def _admit(

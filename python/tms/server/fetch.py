@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tms.api import bodies, messages, routes
-from tms.model.message import Buffer, Fetched, PartitionPosition
+from tms.model.message import Buffer, Fetched
 from tms.model.position import Position
 from tms.server.fetch_request import RequestedFetch, read_request
-from tms.server.following import Follower
+from tms.server.following import Follower, SharedParts
 from tms.server.forwarding import owner_head
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.http.request import topic_name
@@ -35,6 +35,7 @@ class Fetching:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._followed = SharedParts()
         self._filtering = asyncio.Semaphore(FILTERING_MAX)
 
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
@@ -46,7 +47,7 @@ class Fetching:
         elif topics.partitions.are_of_several:
             topics.require_some_own(request.name, request.positions)
         if request.follow:
-            await Follower(self._service, self, exchange).follow(request)
+            await Follower(self._service, self, self._followed, exchange).follow(request)
             return
         budget = self._service.fetching
         held = 0
@@ -103,12 +104,11 @@ class Fetching:
         service.metrics.long_polls += 1
         try:
             while not fetched.blocks and fetched.ended:
-                positions = [PartitionPosition(p, fetched.next[p]) for p, _ in request.positions]
-                request = request._replace(positions=positions)
+                request = request.behind(fetched.next)
                 woken = loop.create_future()
                 wake = partial(settle_from_thread, loop, woken)
                 cancel = service.engine.watch(
-                    request.name, positions, wake, fetched.held, request.isolation
+                    request.name, request.positions, wake, fetched.held, request.isolation
                 )
                 try:
                     await exchange.sleep(woken, deadline - loop.time())

@@ -27,7 +27,7 @@ class RequestedFetch(NamedTuple):
 
     name: TopicName
     media: str
-    positions: list[PartitionPosition]
+    positions: tuple[PartitionPosition, ...]
     bytes_max: int
     wait_s: float
     limit: int
@@ -38,7 +38,8 @@ class RequestedFetch(NamedTuple):
 
     def behind(self, places: Mapping[int, Position]) -> Self:
         """The same from where another one has ended."""
-        return self._replace(positions=[PartitionPosition(p, places[p]) for p, _ in self.positions])
+        positions = tuple([PartitionPosition(p, places[p]) for p, _ in self.positions])
+        return self._replace(positions=positions)
 
     def body(self, unpacked: messages.Unpacked, ends: Mapping[int, int]) -> Buffer:
         """The body of an answer with these messages, if not as blocks."""
@@ -65,7 +66,7 @@ def read_request(exchange: Exchange, name: TopicName, service: Service) -> Reque
     return RequestedFetch(
         name,
         media,
-        positions,
+        tuple(positions),
         min(query.bytes_max, limits.fetch_bytes_max),
         min(query.wait_s, limits.fetch_wait_ms_max / 1_000),
         query.limit or FETCH_MESSAGES_DEFAULT,

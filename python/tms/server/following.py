@@ -9,14 +9,16 @@ Invariants
 * While a client does not read, nothing is fetched for it and no more kept than the part that it
   does not read: it goes on from the store. Idle, a follower costs a watch and no thread.
 * What may be shown is decided anew for each part, as for a fetch.
+* Followers of the same that wake up together, in one turn of the event loop, share the fetch and
+  the bytes of a part.
 * It ends between two parts: when the service drains, when one other instance owns all of it, with
   an error. Who follows fetches then, and learns why.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tms.api import bodies, routes
 from tms.api.following import BEAT_S_MIN, Stand, mark
@@ -28,6 +30,7 @@ from tms.server.followed_forms import FORMS, FollowedForm
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.service import Service
 
+SHARED_MAX = 64  # parts that are kept for others, in a turn
 BEAT_S = 15.0  # unless a client asks for another pace
 _HEAD = "content-type: {}\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n"
 
@@ -46,21 +49,54 @@ class Fetches(Protocol):
     ) -> tuple[Unpacked, Buffer]: ...
 
 
+class _Part(NamedTuple):
+    """What a follower is sent next."""
+
+    stand: Stand  # where it ends
+    behind: RequestedFetch  # what comes next
+    pieces: Sequence[Buffer]
+    has_blocks: bool  # else nothing came
+    held: Mapping[int, int]  # see `Fetched`
+
+
+class SharedParts:
+    """The parts of this turn of the event loop, by what was asked for."""
+
+    def __init__(self) -> None:
+        self._parts: dict[RequestedFetch, _Part] = {}
+
+    def find(self, request: RequestedFetch) -> _Part | None:
+        """The part, if somebody has made it."""
+        return self._parts.get(request)
+
+    def keep(self, request: RequestedFetch, part: _Part) -> None:
+        """Let others have it."""
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self._parts.clear)
+        if len(self._parts) < SHARED_MAX:
+            self._parts[request] = part
+
+
 class Follower:
     """One client that follows."""
 
-    def __init__(self, service: Service, fetches: Fetches, exchange: Exchange) -> None:
+    def __init__(
+        self, service: Service, fetches: Fetches, shared: SharedParts, exchange: Exchange
+    ) -> None:
         self._service = service
         self._fetches = fetches
+        self._shared = shared
         self._exchange = exchange
         self._form: FollowedForm | None = None  # None: blocks
 
     async def follow(self, request: RequestedFetch) -> None:
         """Answer. Raises what was wrong with the first fetch."""
         exchange, metrics = self._exchange, self._service.metrics
+        begin = b""
         if request.media != routes.BLOCKS:
             self._form = FORMS[request.media]()
-        fetched = await self._fetches.fetch(request)
+            begin = self._form.begin()
+        part = await self._next(request)
         head = _HEAD.format(request.media).encode()
         if exchange.method == "HEAD":
             exchange.respond(routes.OK, head)
@@ -69,9 +105,8 @@ class Follower:
         problem = b""
         metrics.followers += 1
         try:
-            if self._form is not None:
-                await exchange.send((self._form.begin(),))
-            await self._go_on(request, fetched)
+            await exchange.send((begin,))
+            await self._go_on(part, request.wait_s)
         except TMSError as error:
             problem = routes.problem(error, exchange.request_id)[1]
         finally:
@@ -81,48 +116,69 @@ class Follower:
         if not exchange.connection.transport.is_closing():
             exchange.end_chunks()
 
-    async def _go_on(self, request: RequestedFetch, fetched: Fetched) -> None:
+    async def _go_on(self, part: _Part, wait_s: float) -> None:
         exchange, loop = self._exchange, asyncio.get_running_loop()
-        beat_s = max(BEAT_S_MIN, request.wait_s or BEAT_S)
+        beat_s = max(BEAT_S_MIN, wait_s or BEAT_S)
         beat_at = loop.time()
         while True:
-            stand = Stand.of(fetched)
-            if fetched.blocks or loop.time() >= beat_at:
-                stand = await self._send(request, fetched)
+            if part.has_blocks or loop.time() >= beat_at:
+                await self._send(part.pieces)
                 await self._pace()
                 beat_at = loop.time() + beat_s
-            request = request.behind(stand.next)
-            if stand.ended:
-                await self._news(request, fetched.held, beat_at - loop.time())
+            request = part.behind
+            if part.stand.ended:
+                await self._news(request, part.held, beat_at - loop.time())
             if exchange.disconnected:
                 raise Disconnected
             if exchange.hurried:
                 return
             await self._confirm(request)
-            fetched = await self._fetches.fetch(request)
+            part = await self._next(request)
 
-    async def _send(self, request: RequestedFetch, fetched: Fetched) -> Stand:
-        """Send a part; where it ends."""
-        stand = Stand.of(fetched)
-        budget, exchange = self._service.fetching, self._exchange
-        held = bodies.framed_bytes(fetched.blocks)
+    async def _next(self, request: RequestedFetch) -> _Part:
+        """The part that begins there."""
+        part = self._shared.find(request)
+        if part is not None:
+            return part
+        fetched = await self._fetches.fetch(request)
+        stand, pieces = Stand.of(fetched), bodies.frames(fetched.blocks)
+        if self._form is None:
+            made: Sequence[Buffer] = (*pieces, mark(stand))
+        else:
+            stand, made = await self._unpacked(request, fetched, self._form)
+        part = _Part(stand, request.behind(stand.next), made, bool(fetched.blocks), fetched.held)
+        # Batches of Arrow belong to one stream. That nothing came may be wrong by now: whoever took
+        # it from others would look again at once, and find it again.
+        if part.has_blocks and request.media != routes.ARROW_STREAM:
+            self._shared.keep(request, part)
+        return part
+
+    async def _unpacked(
+        self, request: RequestedFetch, fetched: Fetched, form: FollowedForm
+    ) -> tuple[Stand, Sequence[Buffer]]:
+        """The same as messages."""
+        budget, held = self._service.fetching, bodies.framed_bytes(fetched.blocks)
         budget.bytes += held
         try:
-            if self._form is None:
-                pieces = [*bodies.frames(fetched.blocks)]
-                pieces[-1:] = [b"".join((*pieces[-1:], mark(stand)))]
-                await exchange.send(pieces)
-            else:
-                unpacked, body = await self._fetches.unpacked(
-                    request, fetched, held, self._form.part
-                )
-                stand = Stand.of(Fetched([], unpacked.next, fetched.ends, unpacked.reached))
-                budget.bytes += len(body)
-                held += len(body)
-                await exchange.send((body,))
+            unpacked, body = await self._fetches.unpacked(request, fetched, held, form.part)
         finally:
             budget.release(held)
-        return stand
+        stand = Stand.of(Fetched([], unpacked.next, fetched.ends, unpacked.reached))
+        return stand, (body,)
+
+    async def _send(self, pieces: Sequence[Buffer]) -> None:
+        """Send a part."""
+        metrics, exchange, budget = self._service.metrics, self._exchange, self._service.fetching
+        size, before = sum(map(len, pieces)), exchange.sent
+        budget.bytes += size
+        try:
+            await exchange.send(pieces)
+        finally:
+            budget.release(size)
+            sent = exchange.sent - before
+            metrics.followed_parts += 1
+            metrics.followed_bytes += sent
+            metrics.bytes_out += sent
 
     async def _pace(self) -> None:
         """Wait as long as a quota wants it."""

@@ -1,6 +1,8 @@
 """Requests for what another instance keeps: sent there as they came, and its answer back.
 
 * Body and answer are streamed: a piece at a time is in memory here.
+* Of a topic that is followed a part is a chunk of HTTP: when this service drains, the answer ends
+  behind a whole one.
 * A request goes one hop (`TMS-Hop`): who gets it does it, or says who the owner is.
 * Nothing is repeated here. An error says whether the request may have been carried out.
 """
@@ -21,6 +23,7 @@ from tms.server.http.exchange import Disconnected, Exchange, settle
 from tms.tls import ClientTls, fault_of
 
 HOP = routes.HOP_HEADER.lower().encode()  # in a request of another instance
+FOLLOW = b"follow="  # in the query of a request whose answer goes on
 CONNECT_S = 5.0
 IDLE_MAX = 64  # connections to an instance that wait for the next request
 READ_BYTES = 256 << 10
@@ -38,7 +41,7 @@ class _Answer:
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
         self.length: int | None = None
-        self.pieces: deque[bytes] = deque()
+        self.pieces: deque[bytes] = deque()  # an empty one ends a chunk of HTTP
         self.headed = self.complete = False
         self.keeps_open = True
 
@@ -53,6 +56,9 @@ class _Answer:
 
     def on_headers_complete(self) -> None:
         self.headed = True
+
+    def on_chunk_complete(self) -> None:
+        self.pieces.append(b"")
 
     def on_body(self, piece: bytes) -> None:
         self.pieces.append(piece)
@@ -138,11 +144,12 @@ class Forwarding:
         if exchange.method == "HEAD" or status == routes.NO_CONTENT:
             exchange.respond(status, head)
             return False
-        pieces = _pieces(line.reader, parser, answer)
         try:
             if answer.length is not None:
+                pieces = _pieces(line.reader, parser, answer)
                 await exchange.relay(status, head, answer.length, pieces)
             else:
+                pieces = self._chunks(exchange, line.reader, parser, answer)
                 await exchange.stream_chunks(status, head, pieces)
         except (OSError, EOFError, httptools.HttpParserError) as exc:
             raise _broken(owner, exc) from exc
@@ -182,30 +189,63 @@ class Forwarding:
     ) -> None:
         """Wait until an answer begins, the client leaves, or this service drains."""
         while not answer.headed:
-            loop = asyncio.get_running_loop()
-            woken = loop.create_future()
-            read = asyncio.ensure_future(reader.read(READ_BYTES))
-            read.add_done_callback(partial(_settle, woken))
-            try:
-                await exchange.sleep(woken, self._timeout_s)
-                if exchange.disconnected:
-                    raise Disconnected
-                if not read.done():
-                    if exchange.hurried:
-                        raise Unavailable(
-                            "The service is draining; go to another instance or try again.",
-                            outcome="unknown",
-                        )
-                    raise TimeoutError("it does not answer")
-            finally:
-                if not read.done():
-                    read.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await read
-            data = read.result()
-            if not data:
-                raise EOFError("it closed the connection")
-            parser.feed_data(data)
+            data = await self._received(exchange, reader)
+            if exchange.disconnected:
+                raise Disconnected
+            if data is None:
+                raise Unavailable(
+                    "The service is draining; go to another instance or try again.",
+                    outcome="unknown",
+                )
+            _feed(parser, data)
+
+    async def _chunks(
+        self,
+        exchange: Exchange,
+        reader: asyncio.StreamReader,
+        parser: httptools.HttpResponseParser,
+        answer: _Answer,
+    ) -> AsyncIterator[bytes]:
+        """The body as it comes; of a topic that is followed, until the client leaves or this
+        service drains."""
+        follows, in_chunk = FOLLOW in exchange.query, False
+        while True:
+            while answer.pieces:
+                piece = answer.pieces.popleft()
+                in_chunk = bool(piece)
+                if piece:
+                    yield piece
+                elif follows and exchange.hurried:
+                    return
+            if answer.complete:
+                return
+            if not follows or (exchange.hurried and in_chunk):
+                data: bytes | None = await reader.read(READ_BYTES)
+            else:
+                data = await self._received(exchange, reader)
+            if exchange.disconnected:
+                raise Disconnected
+            if data is None:
+                return
+            _feed(parser, data)
+
+    async def _received(self, exchange: Exchange, reader: asyncio.StreamReader) -> bytes | None:
+        """What comes next; None if the client leaves or this service drains before."""
+        woken = asyncio.get_running_loop().create_future()
+        read = asyncio.ensure_future(reader.read(READ_BYTES))
+        read.add_done_callback(partial(_settle, woken))
+        try:
+            await exchange.sleep(woken, self._timeout_s)
+            if read.done():
+                return read.result()
+            if exchange.hurried:
+                return None
+            raise TimeoutError("it does not answer")
+        finally:
+            if not read.done():
+                read.cancel()
+                with suppress(asyncio.CancelledError):
+                    await read
 
 
 def owner_head(owners: Mapping[str, Sequence[int]]) -> bytes:
@@ -225,10 +265,13 @@ async def _pieces(
             yield answer.pieces.popleft()
         if answer.complete:
             return
-        data = await reader.read(READ_BYTES)
-        if not data:
-            raise EOFError("it closed the connection")
-        parser.feed_data(data)
+        _feed(parser, await reader.read(READ_BYTES))
+
+
+def _feed(parser: httptools.HttpResponseParser, data: bytes) -> None:
+    if not data:
+        raise EOFError("it closed the connection")
+    parser.feed_data(data)
 
 
 def _settle(woken: "asyncio.Future[None]", _: object) -> None:

@@ -113,6 +113,8 @@ class Metrics(Collector):
         self.bytes_out = 0
         self.long_polls = 0
         self.followers = 0
+        self.followed_bytes = 0
+        self.followed_parts = 0
         self.forwarded = 0
         self.groups: Sequence[GroupLag] = ()  # this and the next two as of the last scrape
         self.groups_unseen = 0  # that it did not look at
@@ -144,11 +146,13 @@ class Metrics(Collector):
         for name, histogram in self.seconds.items():
             yield HistogramMetricFamily(
                 f"tms_http_{name}_seconds",
-                f"Seconds from the headers of a {name} to its answer, long polls included.",
+                f"Seconds from the headers of a {name} to its answer, long polls included, "
+                "answers to followers not.",
                 buckets=list(histogram.buckets()),
                 sum_value=histogram.sum,
             )
         yield from self._of_http()
+        yield from self._of_followers()
         yield from self._of_engine()
         queues = self._queues()
         yield from of_queues(queues)
@@ -168,7 +172,11 @@ class Metrics(Collector):
         yield CounterMetricFamily(
             "tms_http_received_bytes", "Bytes of published bodies.", self.bytes_in
         )
-        yield CounterMetricFamily("tms_http_sent_bytes", "Bytes of fetched bodies.", self.bytes_out)
+        yield CounterMetricFamily(
+            "tms_http_sent_bytes",
+            "Bytes of fetched bodies, and of parts sent to followers.",
+            self.bytes_out,
+        )
         yield CounterMetricFamily(
             "tms_http_connections_refused",
             "Connections beyond the limit.",
@@ -207,6 +215,19 @@ class Metrics(Collector):
             limit.add_metric((budget.what,), budget.bytes_max)
             refused.add_metric((budget.what,), budget.refused)
         yield from (held, limit, refused)
+
+    def _of_followers(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "tms_http_followers", "Clients that follow a topic.", self.followers
+        )
+        yield CounterMetricFamily(
+            "tms_http_followed_bytes", "Bytes of parts sent to them.", self.followed_bytes
+        )
+        yield CounterMetricFamily(
+            "tms_http_followed_parts",
+            "Parts sent to them, those that say that nothing came included.",
+            self.followed_parts,
+        )
 
     def _of_engine(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(

@@ -17,7 +17,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -67,6 +67,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     charged: int = 0  # of these, to a quota
     status: int = 0  # of the answer; 0 while there is none
     chunked: bool = True
+    goes_on: bool = False  # the answer, of which nobody knew the length when it began
     response_started: bool = False
     response_complete: bool = False
     _sink: memoryview | None = None
@@ -246,28 +247,25 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
 
     def begin_chunks(self, status: int, head: bytes) -> None:
         """Begin such an answer."""
+        self.goes_on = True
         self.chunked = self.version != "1.0"
         self.keep_alive &= self.chunked
         framing = b"transfer-encoding: chunked\r\n" if self.chunked else b""
         self.connection.write(self._start(status, head, framing))
 
-    async def send(self, pieces: Iterable[Buffer]) -> None:
-        """Go on with it: a chunk of HTTP for each piece, one that is empty for none; waits until
-        there is room for more."""
-        connection = self.connection
+    async def send(self, pieces: Sequence[Buffer]) -> None:
+        """Go on with it: one chunk of HTTP, none for nothing; waits until there is room for
+        more."""
+        connection, size = self.connection, sum(map(len, pieces))
+        if not size:
+            return
+        self.sent += size
+        if self.chunked:
+            pieces = (b"%x\r\n" % size, *pieces, b"\r\n")
+        if size <= JOIN_BYTES_MAX:
+            pieces = (b"".join(pieces),)
         for piece in pieces:
-            size = len(piece)
-            if not size:
-                continue
-            self.sent += size
-            if not self.chunked:
-                connection.write(piece)
-            elif size <= JOIN_BYTES_MAX:
-                connection.write(b"".join((b"%x\r\n" % size, piece, b"\r\n")))
-            else:
-                connection.write(b"%x\r\n" % size)
-                connection.write(piece)
-                connection.write(b"\r\n")
+            connection.write(piece)
             if connection.writable is not None:
                 await connection.writable.wait()
             if connection.transport.is_closing():
