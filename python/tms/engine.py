@@ -363,12 +363,16 @@ class Engine:
     # -- messages ---------------------------------------------------------------------------------
 
     def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None = None,
+        inline: Durability | None = None,
     ) -> PendingAppend:
         """Check blocks and hand them to their partitions; the answer comes as they are stored.
-        What needs no sync is written at once by the calling thread if its partition is idle.
+        What needs at most `inline`, or no sync, the calling thread writes if its partition is idle.
         Blocks are filled in where they stand; `durability` None is the topic's own."""
-        return self._publisher.submit(name, blocks, durability, self.immediate)
+        return self._publisher.submit(name, blocks, durability, inline or self.immediate)
 
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
         """How many of these blocks were stored before, as far as their producers are remembered.

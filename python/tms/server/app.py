@@ -87,6 +87,7 @@ class App:
         """Answer a request."""
         service = self._service
         started, name = service.clock.monotonic_s(), _OTHER
+        service.speakers.ask(exchange.connection)
         methods, varying = self.routes.find(exchange.path)
         route = methods.get(exchange.method)
         if service.draining:

@@ -55,7 +55,7 @@ class Committing:
             if not are_quick([new for _, new in commit.blocks]):
                 pending = await service.in_turn(service.checking, self._submit, commit)
             elif len(body) <= _INLINE_BYTES and self._is_immediate(commit):
-                pending = self._engine.transactions.submit_commit(commit, Durability.WRITTEN)
+                pending = self._submit_here(exchange, commit)
             else:
                 pending = await service.in_thread(self._submit, commit)
         return (await service.outcome(pending))[0]
@@ -67,6 +67,17 @@ class Committing:
             return False
         immediate = self._service.engine.immediate
         return immediate is Durability.WRITTEN and self._engine.transactions.is_ready(commit)
+
+    def _submit_here(self, exchange: Exchange, commit: Commit) -> Pending[CommitResult]:
+        """Commit in the event loop's thread, which syncs for a client that asks alone."""
+        service = self._service
+        places = {(topic, new.partition) for topic, new in commit.blocks}
+        syncs = len(places) + len(commit.positions) + len(commit.settlements)
+        inline = service.speakers.inline(exchange, exchange.received, syncs)
+        began_s = service.clock.monotonic_s()
+        pending = self._engine.transactions.submit_commit(commit, inline, waits=False)
+        service.speakers.took(service.clock.monotonic_s() - began_s)
+        return pending
 
     def _submit(self, commit: Commit) -> Pending[CommitResult]:
         return self._engine.transactions.submit_commit(commit, Durability.SYNCED)

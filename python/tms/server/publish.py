@@ -18,6 +18,7 @@ from tms.api import bodies, messages, routes
 from tms.api.bodies import AppendedBody
 from tms.api.parameters import PublishQuery
 from tms.errors import Invalid, SequenceReused, TMSError
+from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
@@ -62,13 +63,15 @@ class Publishing:
                 answer = await self._once(exchange, name, body, options, sent)
             elif sent.read is None:
                 blocks = bodies.unframe_new(body.data)
-                answer = bodies.encode(AppendedBody(await self._append(name, blocks, options)))
+                answer = bodies.encode(
+                    AppendedBody(await self._append(exchange, name, blocks, options))
+                )
                 topics = service.engine.topics
                 if topics.partitions.are_of_several:
                     partitions = dict.fromkeys(new.partition for new in blocks)
                     head += owner_head(topics.elsewhere(name, partitions))
             else:
-                answer = await self._messages(name, body, sent.read, options)
+                answer = await self._messages(exchange, name, body, sent.read, options)
         if exchange.coding is None:
             exchange.respond(routes.OK, head, answer)
         else:
@@ -93,7 +96,8 @@ class Publishing:
         uid, counts = self._service.engine.growth(name)
         counts = self._recent_keys.remember(uid, key, (sent.beside, body.data), counts)
         try:
-            return await self._messages(name, body, sent.read, options, (producer_id(key), counts))
+            keyed = producer_id(key), counts
+            return await self._messages(exchange, name, body, sent.read, options, keyed)
         except SequenceReused as exc:
             raise reused(key) from exc
         except TMSError as error:
@@ -102,7 +106,11 @@ class Publishing:
             raise
 
     async def _append(
-        self, name: TopicName, blocks: Sequence[NewBlock], options: "_PublishParameters"
+        self,
+        exchange: Exchange,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        options: "_PublishParameters",
     ) -> list[Appended]:
         service = self._service
         submit, durability = service.engine.submit, options.durability
@@ -116,11 +124,31 @@ class Publishing:
         elif options.expect is not None:
             pending = await service.in_thread(submit, name, blocks, durability)
         else:
-            pending = submit(name, blocks, durability)
+            pending = self._submit(exchange, name, blocks, durability)
         return pending.result(0) if pending.done() else await service.outcome(pending)
+
+    def _submit(
+        self,
+        exchange: Exchange,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        durability: Durability | None,
+    ) -> PendingAppend:
+        """Publish in the event loop's thread, which syncs for a client that asks alone."""
+        service = self._service
+        speakers = service.speakers
+        syncs = len(blocks) if len(blocks) < 2 else len({new.partition for new in blocks})
+        inline = speakers.inline(exchange, exchange.received, syncs)
+        if inline is not Durability.SYNCED:
+            return service.engine.submit(name, blocks, durability)
+        began_s = service.clock.monotonic_s()
+        pending = service.engine.submit(name, blocks, durability, inline)
+        speakers.took(service.clock.monotonic_s() - began_s)
+        return pending
 
     async def _messages(
         self,
+        exchange: Exchange,
         name: TopicName,
         body: Body,
         read: Read,
@@ -149,7 +177,8 @@ class Publishing:
         else:
             await body.reserve(UNPACKED_FACTOR * len(body.data))
             packed = await service.in_turn(service.checking, pack)
-        appended = await self._append(name, packed.blocks, options) if packed.blocks else []
+        new = packed.blocks
+        appended = await self._append(exchange, name, new, options) if new else []
         return messages.placed(packed, appended)
 
 

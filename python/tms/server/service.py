@@ -24,6 +24,7 @@ from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.issuer import IssuerOptions, TrustedIssuer
 from tms.server.log_levels import LogLevels
 from tms.server.metrics import Metrics
+from tms.server.speakers import Speakers
 from tms.tls import ClientTls
 
 UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
@@ -156,6 +157,7 @@ class Service:
             engine.queues.stats,
             engine.delayed.lateness.buckets,
         )
+        self.speakers = Speakers(clock, engine.immediate)
         self.draining = False
         self.warnings: list[str] = []  # of how the service was started
         self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken

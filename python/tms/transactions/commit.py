@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from tms.block import Flags
 from tms.errors import Conflict, StorageUnavailable, TimedOut, TMSError, TransactionEnded
+from tms.journal.group_commit import Lead
 from tms.log.groups import Stamp
 from tms.log.pending import Pending, PendingAppend
 from tms.model.message import NewBlock
@@ -48,12 +49,13 @@ class Parts(NamedTuple):
 
 
 class CommitAttempt(Struct, eq=False):
-    """A request to commit, and who waits for it. `inline`: what the calling thread may write. With
-    `begun` its blocks are the engine's own, which are not checked again; it is called once the
+    """A request to commit, and who waits for it. `inline`: what the calling thread may write;
+    whether it also `waits` for others that write. With `begun` its blocks are the engine's own, which are not checked again; it is called once the
     transaction has begun. The blocks of one that is `repeatable` are copied."""
 
     request: Commit
     inline: Durability
+    waits: bool
     begun: Callable[[], None] | None
     repeatable: bool
     answer: Pending[CommitResult]
@@ -185,7 +187,16 @@ class CommitUnderWay:
             finish.check = self._verify
         if self._others or writes is not None:  # else it began with this request
             finish.applied = self._applied
-        parts.manager.commits.submit(finish, inline)
+        parts.manager.commits.submit(finish, self._lead(inline))
+
+    def _lead(self, inline: Durability) -> Lead:
+        """Whether this thread, which may write so much, journals the commit."""
+        if self._may_wait(inline):
+            return Lead.YES
+        return Lead.IF_FREE if self._durability.rank <= inline.rank else Lead.NO
+
+    def _may_wait(self, inline: Durability) -> bool:
+        return inline is Durability.SYNCED and self._attempt.waits
 
     def _verify(self) -> None:
         for share in self._others:
@@ -217,7 +228,7 @@ class CommitUnderWay:
         self._attempt.close()
 
     def _fail(self, error: TMSError, inline: Durability) -> None:
-        """Nothing of it may ever be seen. Journaling that waits, unless `inline` allows it."""
+        """Nothing of it may ever be seen. Journaling that is left to others by who must not wait."""
         if isinstance(error, TransactionEnded) and not self._request.transaction_id:
             error = StorageUnavailable(  # which forgot that it had begun
                 "The journal of transactions failed meanwhile; nothing was committed. Try again."
@@ -233,7 +244,7 @@ class CommitUnderWay:
                 self._ended()
                 self._attempt.answer.fail(1, error)
 
-        if inline is Durability.SYNCED:
+        if self._may_wait(inline):
             give_up()
             return
         try:

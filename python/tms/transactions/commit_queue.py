@@ -54,13 +54,8 @@ class CommitQueue:
         """How many wait for who writes."""
         return len(self._commits)
 
-    def submit(self, finish: Finish, inline: Durability) -> None:
-        """Take a commit, which then always gets an answer. The calling thread writes what needs at
-        most the durability `inline`; with `synced` it may wait for others, else it never does."""
-        if inline is Durability.SYNCED:
-            lead = Lead.YES
-        else:
-            lead = Lead.IF_FREE if finish.durability.rank <= inline.rank else Lead.NO
+    def submit(self, finish: Finish, lead: Lead) -> None:
+        """Take a commit, which then always gets an answer."""
         self._commits.submit(finish, lead)
 
     def _answer(self, group: Sequence[Finish]) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from tms.errors import StorageUnavailable, TimedOut, TMSError, TransactionNotFound
+from tms.journal.group_commit import Lead
 from tms.log.pending import Pending
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
@@ -174,7 +175,7 @@ class TransactionManager:
             else:
                 pending.fail(1, error)
 
-        self.commits.submit(Finish(id, answer, None, blocks), _SYNCED)
+        self.commits.submit(Finish(id, answer, None, blocks), Lead.YES)
         pending.result(WRITE_TIMEOUT_S)
 
     def finished(self, id: int) -> None:

@@ -150,9 +150,10 @@ class Transactions:
         inline: Durability,
         begun: Callable[[], None] | None = None,
         repeatable: bool = False,
+        waits: bool = True,
     ) -> Pending[CommitResult]:
         """Begin a commit; the calling thread itself writes what needs at most `inline`, and waits
-        for others only with `synced`. Raises, or answers with, what `commit` raises. Blocks are
+        for others only with `synced`, unless it never `waits`. Raises, or answers with, what `commit` raises. Blocks are
         filled in where they stand, unless it is `repeatable`. While the first attempt is under way,
         whoever repeats it gets the answer of that. With `begun` its blocks are the engine's own,
         which are not checked again; it is called once the transaction has begun, and may raise what
@@ -164,7 +165,7 @@ class Transactions:
         if first is not answer:
             return first
         close = partial(self._attempts.pop, name, None)
-        attempt = CommitAttempt(request, inline, begun, repeatable, answer, close)
+        attempt = CommitAttempt(request, inline, waits, begun, repeatable, answer, close)
         try:
             under_way = self._begin(attempt)
         except BaseException as error:

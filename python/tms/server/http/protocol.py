@@ -28,6 +28,7 @@ TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
 BODY_BUFFER_BYTES = 64 << 10  # more than this that nobody has read pauses the sender
 WRITE_BUFFER_BYTES = 8 << 10  # more than this unsent pauses the answer
 TLS_HANDSHAKE = 0x16
+_HEAD_END = b"\r\n\r\n"
 _ONCE = frozenset((b"host", b"content-type", b"content-encoding", b"idempotency-key"))
 
 Application = Callable[[Exchange], Awaitable[None]]
@@ -61,6 +62,7 @@ class ClientConnection(asyncio.Protocol):
         self._headers_count = 0
         self._head_bytes = 0  # of headers, as far as parsed
         self._head_fed = 0  # since the head began, parsed or not
+        self._first = b""  # what is parsed, if a request begins with it
         self._running: Exchange | None = None
         self._fresh: Exchange | None = None
         self._queued: deque[Exchange] = deque()
@@ -100,9 +102,13 @@ class ClientConnection(asyncio.Protocol):
         parser = self._parser
         if progress.phase is Phase.LINGER or self._refusal is not None or parser is None:
             return
+        self._first = b""
         if progress.phase is Phase.IDLE:
+            if self._running is None and self._answer_known(data):
+                return
             progress.phase, progress.moved = Phase.HEAD, True
             self._head_fed = 0
+            self._first = data
         try:
             self._head_fed += len(data)
             parser.feed_data(data)
@@ -119,6 +125,33 @@ class ClientConnection(asyncio.Protocol):
             self.refuse(error)
         if self._fresh is not None:
             self._begin()
+
+    def _answer_known(self, data: bytes) -> bool:
+        """Answer a request that is here whole, and whose head was parsed before."""
+        end = data.find(_HEAD_END) + len(_HEAD_END)
+        head = self.watchdog.heads.get(data[:end])
+        if head is None or len(data) != end + head.length:
+            return False
+        progress = self._progress
+        progress.moved = True
+        progress.body_bytes += head.length
+        self._newest = self._running = self._fresh = Exchange(
+            connection=self,
+            request_id=self.watchdog.request_id(),
+            method=head.method,
+            path=head.path,
+            query=head.query,
+            headers=head.headers.copy(),
+            version="1.1",
+            content_length=head.length,
+            keep_alive=True,
+            expects_continue=False,
+            body=bytearray(data[end:]),
+            received=head.length,
+            more_body=False,
+        )
+        self._begin()
+        return True
 
     def _reason(self, exc: httptools.HttpParserError, data: bytes) -> TMSError:
         if isinstance(exc.__context__, TMSError):
@@ -191,6 +224,8 @@ class ClientConnection(asyncio.Protocol):
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
         )
+        if self._first and length is not None and version == "1.1" and exchange.keep_alive:
+            self.watchdog.heads.remember(self._first, exchange)
         self._url, self._headers, self._headers_count, self._head_bytes = b"", {}, 0, 0
         self._progress.phase, self._progress.moved = Phase.BODY, True
         if self._running is None:
@@ -241,6 +276,11 @@ class ClientConnection(asyncio.Protocol):
         await _rest(steps, waiting)
         if not exchange.response_complete and not exchange.disconnected:
             self.transport.abort()
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether requests wait for the one that is answered."""
+        return bool(self._queued)
 
     def write(self, data: Buffer) -> None:
         """Hand bytes of an answer to the transport."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tms.clock import Clock
 from tms.events import EventLog
+from tms.server.http.heads import KnownHeads
 
 if TYPE_CHECKING:
     from tms.server.http.protocol import ClientConnection
@@ -52,6 +53,7 @@ class Watchdog:
         self._run_id = token_hex(4)
         self._timer: asyncio.TimerHandle | None = None
         self.head = b""  # lines that every answer has
+        self.heads = KnownHeads()
 
     def request_id(self) -> str:
         """A name for a request, unique over restarts as far as 32 random bits go."""
