@@ -16,6 +16,7 @@ from tms.model.position import Position
 from tms.model.topic import TopicName
 
 TURNS_MAX = 40  # of the loop, in a step
+PARTS_MAX = 1_000  # read in one round of settling
 WAIT_S = 50.0  # what wakes nobody shows long before
 
 
@@ -75,8 +76,13 @@ class FollowingReader:
         following = self._following
         if following is None:
             return False
-        self._turn(following, 1_000)
-        self._receive(following, 1 << 30)
+        for _ in range(PARTS_MAX):
+            self._turn(following, 1_000)
+            self._receive(following, 1 << 30)
+            if self._following is None or following.is_idle:
+                break
+            if following.server.loop.is_idle and not self._world.background.run():
+                break
         if self._following is None or not following.is_idle:
             return False
         self._note_idle(following.server.engine)

@@ -1,7 +1,7 @@
 """Who makes the beginnings of topics unreadable for good."""
 
 from sim.actors.actor import before, topic_of
-from sim.history import Acknowledged, Place, Read, Truncated
+from sim.history import Acknowledged, Crashed, Place, Read, Truncated
 from sim.world import World, quietly
 from tms.model.ids import MessageId
 from tms.model.position import Position
@@ -20,12 +20,12 @@ class Truncator:
         """Truncate one; seldom everything there is."""
         random, history = self._world.random, self._world.history
         place = random.choice(self._places)
-        known = [
-            id
-            for event in history.events[-_EVENTS_MAX:]
-            if isinstance(event, Acknowledged | Read) and event.place == place
-            for id, _ in event.messages
-        ]
+        known: list[str] = []
+        for event in history.events[-_EVENTS_MAX:]:
+            if isinstance(event, Crashed) and event.power:
+                known.clear()  # they may be lost, and come again before where they were
+            elif isinstance(event, Acknowledged | Read) and event.place == place:
+                known.extend(id for id, _ in event.messages)
         if not known or random.random() < 0.5:
             return
         id = MessageId.parse(random.choice(known))

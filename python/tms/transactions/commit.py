@@ -50,8 +50,9 @@ class Parts(NamedTuple):
 
 class CommitAttempt(Struct, eq=False):
     """A request to commit, and who waits for it. `inline`: what the calling thread may write;
-    whether it also `waits` for others that write. With `begun` its blocks are the engine's own, which are not checked again; it is called once the
-    transaction has begun. The blocks of one that is `repeatable` are copied."""
+    whether it also `waits` for others that write. With `begun` its blocks are the engine's own,
+    which are not checked again; it is called once the transaction has begun. The blocks of one that
+    is `repeatable` are copied."""
 
     request: Commit
     inline: Durability
@@ -228,7 +229,7 @@ class CommitUnderWay:
         self._attempt.close()
 
     def _fail(self, error: TMSError, inline: Durability) -> None:
-        """Nothing of it may ever be seen. Journaling that is left to others by who must not wait."""
+        """Nothing of it may ever be seen. Who must not wait leaves journaling that to others."""
         if isinstance(error, TransactionEnded) and not self._request.transaction_id:
             error = StorageUnavailable(  # which forgot that it had begun
                 "The journal of transactions failed meanwhile; nothing was committed. Try again."

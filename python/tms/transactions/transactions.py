@@ -153,11 +153,11 @@ class Transactions:
         waits: bool = True,
     ) -> Pending[CommitResult]:
         """Begin a commit; the calling thread itself writes what needs at most `inline`, and waits
-        for others only with `synced`, unless it never `waits`. Raises, or answers with, what `commit` raises. Blocks are
-        filled in where they stand, unless it is `repeatable`. While the first attempt is under way,
-        whoever repeats it gets the answer of that. With `begun` its blocks are the engine's own,
-        which are not checked again; it is called once the transaction has begun, and may raise what
-        keeps it from being done."""
+        for others only with `synced`, unless it never `waits`. Raises, or answers with, what
+        `commit` raises. Blocks are filled in where they stand, unless it is `repeatable`. While the
+        first attempt is under way, whoever repeats it gets the answer of that. With `begun` its
+        blocks are the engine's own, which are not checked again; it is called once the transaction
+        has begun, and may raise what keeps it from being done."""
         answer: Pending[CommitResult] = Pending(1)
         name = request.transaction_id or request.token
         with self._lock:

@@ -113,7 +113,7 @@ class AsyncHttpChannel:
     ) -> tuple[Fetched, "_AsyncLine"] | None:
         """The next part of what is followed from there on, and the connection that it came over;
         None where that cannot be begun now."""
-        call = self._calls.fetch(request, follow=True)
+        call = self._tail.call(request, self._calls)
         target = self._addresses.of(call.places)
         line = self._lines.get(target)
         if line is None or not line.usable or line.busy:

@@ -197,7 +197,7 @@ class HttpChannel:
 
     def _follow(self, request: FetchRequest) -> HttpPending[Fetched] | None:
         """The next part of what is followed from there on; None where that cannot be begun now."""
-        call = self._calls.fetch(request, follow=True)
+        call = self.tail.call(request, self._calls)
         line = self._lines.get(self.addresses.of(call.places))
         if line is None or line.failed or line.waiting:
             return None

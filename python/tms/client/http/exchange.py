@@ -46,6 +46,9 @@ T = TypeVar("T")
 _FETCH, _COMMIT = OPERATIONS["fetch"], OPERATIONS["commit"]
 _IMAGE_BYTES = OPERATIONS["backups.read"]
 _CONTENT_TYPE = b"content-type"
+_NEXT, _END, _REACHED = (
+    name.lower().encode() for name in (routes.NEXT_HEADER, routes.END_HEADER, routes.REACHED_HEADER)
+)
 _GOOD = frozenset((routes.OK, routes.CREATED, routes.NO_CONTENT))
 _UNSURE = (TimedOut, StorageUnavailable)  # also said by the service: it may have been done
 _UNAVAILABLE = frozenset(
@@ -284,9 +287,9 @@ class Calls:
 
     def _fetched(self, answer: Response) -> Fetched:
         body = self._good(answer)
-        following = answer.headers.get(routes.NEXT_HEADER.lower().encode())
-        ends = answer.headers.get(routes.END_HEADER.lower().encode())
-        reached = answer.headers.get(routes.REACHED_HEADER.lower().encode())
+        following = answer.headers.get(_NEXT)
+        ends = answer.headers.get(_END)
+        reached = answer.headers.get(_REACHED)
         if following is None or ends is None or reached is None:
             raise self._stranger(
                 "answered a fetch without the headers TMS-Next, TMS-End and TMS-Reached"

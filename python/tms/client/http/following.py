@@ -10,11 +10,14 @@ Invariants
   would read, whatever becomes of the connection and of the answers that nobody took.
 """
 
-from tms.api import bodies
+from collections.abc import Mapping
+
 from tms.api.following import BEAT_S_MIN, Stand
+from tms.client.http.exchange import Call, Calls
 from tms.client.transport import FetchRequest
 from tms.errors import TMSError
 from tms.model.message import Fetched
+from tms.model.position import Position
 
 
 class FollowedTail:
@@ -24,7 +27,8 @@ class FollowedTail:
     def __init__(self) -> None:
         self.part: object = None  # the answer, of somebody who follows
         self._request: FetchRequest | None = None
-        self._next = ""
+        self._call: Call[Fetched] | None = None
+        self._next: Mapping[int, Position] = {}
         self._refused = False
 
     def seen(self, request: FetchRequest, fetched: Fetched, part: object = None) -> Fetched:
@@ -32,8 +36,14 @@ class FollowedTail:
         self.part = part
         stand = Stand.of(fetched)
         self._request = request if stand.ended or part is not None else None
-        self._next = bodies.positions_text(stand.next)
+        self._next = stand.next
         return fetched
+
+    def call(self, request: FetchRequest, calls: Calls) -> Call[Fetched]:
+        """The request that follows from there on; a part is read as the one before it was."""
+        if self.part is None or self._call is None:
+            self._call = calls.fetch(request, follow=True)
+        return self._call
 
     def refused(self, error: TMSError) -> None:
         """Following came to nothing; unless it may succeed later nobody tries again."""
@@ -52,5 +62,5 @@ class FollowedTail:
             and request.bytes_max == before.bytes_max
             and request.isolation == before.isolation
             and request.where == before.where
-            and bodies.positions_text(dict(request.positions)) == self._next
+            and dict(request.positions) == self._next
         )

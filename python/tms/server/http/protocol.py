@@ -20,6 +20,7 @@ from tms.api.routes import HeadersTooLarge, NotImplementedMethod, UriTooLong
 from tms.errors import Malformed, Overloaded, SlowRequest, TMSError, Unavailable
 from tms.model.message import Buffer
 from tms.server.http.exchange import Exchange, settle
+from tms.server.http.heads import HEAD_END
 from tms.server.http.progress import ConnectionProgress, ConnectionVerdict, Phase
 from tms.server.http.watchdog import Watchdog
 
@@ -28,7 +29,6 @@ TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
 BODY_BUFFER_BYTES = 64 << 10  # more than this that nobody has read pauses the sender
 WRITE_BUFFER_BYTES = 8 << 10  # more than this unsent pauses the answer
 TLS_HANDSHAKE = 0x16
-_HEAD_END = b"\r\n\r\n"
 _ONCE = frozenset((b"host", b"content-type", b"content-encoding", b"idempotency-key"))
 
 Application = Callable[[Exchange], Awaitable[None]]
@@ -128,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _answer_known(self, data: bytes) -> bool:
         """Answer a request that is here whole, and whose head was parsed before."""
-        end = data.find(_HEAD_END) + len(_HEAD_END)
+        end = data.find(HEAD_END) + len(HEAD_END)
         head = self.watchdog.heads.get(data[:end])
         if head is None or len(data) != end + head.length:
             return False
@@ -224,8 +224,9 @@ class ClientConnection(asyncio.Protocol):
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
         )
-        if self._first and length is not None and version == "1.1" and exchange.keep_alive:
-            self.watchdog.heads.remember(self._first, exchange)
+        first, self._first = self._first, b""
+        if first and exchange.keep_alive and not parser.should_upgrade():
+            self.watchdog.heads.remember(first, exchange)
         self._url, self._headers, self._headers_count, self._head_bytes = b"", {}, 0, 0
         self._progress.phase, self._progress.moved = Phase.BODY, True
         if self._running is None:

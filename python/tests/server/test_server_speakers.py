@@ -1,0 +1,189 @@
+"""Who syncs: the event loop for a client that asks alone, else threads."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import tms
+from sim.faulty import FaultyStore
+from tests.http_kit import Served, serving
+from tests.log_kit import until
+from tms.server import speakers
+from tms.server.speakers import SYNC_BYTES_MAX, SYNCS_MAX
+from tms.store.memory import MemoryStore
+
+LOOP = "service"  # the thread of the event loop
+
+
+class Written:
+    """Which threads wrote, since the last time that this was asked."""
+
+    def __init__(self) -> None:
+        self._threads: list[str] = []
+        self.then: Callable[[], object] = lambda: None
+
+    def __call__(self, operation: str, name: str) -> None:
+        if operation == "write":
+            self._threads.append(threading.current_thread().name.partition("_")[0])
+            self.then()
+
+    def threads(self) -> set[str]:
+        threads, self._threads = set(self._threads), []
+        return threads
+
+
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+@pytest.fixture
+def store(written: Written) -> FaultyStore:
+    return FaultyStore(MemoryStore(), written)
+
+
+@pytest.fixture
+def served(store: FaultyStore) -> Iterator[Served]:
+    with serving(store) as served:
+        yield served
+
+
+@pytest.fixture
+def url(served: Served) -> str:
+    return "http://{}:{}".format(*served.address)
+
+
+@pytest.fixture
+def bus(url: str) -> Iterator[tms.Bus]:
+    with tms.connect(url) as bus:
+        bus.create_topic("t", partitions=16, durability="synced")
+        for partition in range(16):
+            bus.publish("t", b"first", partition=partition)
+        commit(bus)  # pointers are reserved for a while
+        yield bus
+
+
+def publish(bus: tms.Bus, count: int = 1, size: int = 1) -> None:
+    for _ in range(count):
+        bus.publish("t", bytes(size), partition=0)
+
+
+def commit(bus: tms.Bus, partitions: int = 1) -> None:
+    with bus.transaction() as tx:
+        for partition in range(partitions):
+            tx.send("t", b"x", partition=partition)
+
+
+def test_who_asks_alone_is_synced_by_the_event_loop(bus: tms.Bus, written: Written) -> None:
+    publish(bus)
+    written.threads()
+    publish(bus, 5)
+    assert written.threads() == {LOOP}
+    commit(bus)
+    assert written.threads() == {LOOP}
+
+
+def test_what_the_store_does_not_give_at_once_is_never_synced_there(written: Written) -> None:
+    with (
+        serving(FaultyStore(MemoryStore(shared=True), written)) as served,
+        tms.connect("http://{}:{}".format(*served.address)) as bus,
+    ):
+        bus.create_topic("t")
+        written.threads()
+        publish(bus, 5)
+        assert LOOP not in written.threads()
+
+
+def test_who_takes_turns_with_others_is_synced_by_threads(
+    bus: tms.Bus, url: str, written: Written
+) -> None:
+    with tms.connect(url) as other:
+        publish(other)
+        written.threads()
+        for _ in range(5):
+            publish(bus)
+            publish(other)
+            commit(bus)
+            commit(other)
+        assert LOOP not in written.threads()
+
+
+def test_much_is_synced_by_threads(bus: tms.Bus, written: Written) -> None:
+    publish(bus)
+    for large in (
+        lambda: publish(bus, size=SYNC_BYTES_MAX),
+        lambda: commit(bus, partitions=SYNCS_MAX + 1),
+        lambda: bus.publish_many("t", [b"x"] * 16, keys=[b"%d" % n for n in range(16)]),
+    ):
+        written.threads()
+        large()
+        assert LOOP not in written.threads()
+
+
+def test_a_slow_disk_keeps_the_event_loop_waiting_once(
+    bus: tms.Bus, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speakers, "REST_S", 60)
+    publish(bus)
+    written.then = lambda: time.sleep(2 * speakers.SLOW_S)
+    written.threads()
+    publish(bus)
+    assert written.threads() == {LOOP}
+    publish(bus, 5)
+    assert LOOP not in written.threads()
+
+
+def test_after_a_rest_it_tries_again(
+    bus: tms.Bus, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speakers, "REST_S", 0.05)
+    publish(bus)
+    written.then = lambda: time.sleep(2 * speakers.SLOW_S)
+    publish(bus)
+    time.sleep(0.1)
+    written.threads()
+    publish(bus)
+    assert written.threads() == {LOOP}
+
+
+def test_a_commit_of_who_asks_alone_waits_for_nobody_in_the_event_loop(
+    bus: tms.Bus, served: Served
+) -> None:
+    commit(bus)
+    journal = served.service.engine.transactions.manager._journal
+    done = threading.Event()
+
+    def go() -> None:
+        commit(bus)
+        done.set()
+
+    with journal.writing:  # somebody else writes the journal
+        thread = threading.Thread(target=go)
+        thread.start()
+        until(lambda: len(served.service.engine.transactions.manager.commits) > 0)
+        with served.connect() as client:
+            assert client.request("GET", "/livez").status == 200
+        assert not done.is_set()
+    thread.join(10)
+    assert done.is_set()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("nth", [1, 2])  # the messages, the commit
+def test_a_commit_that_fails_in_the_event_loop_is_not_seen_by_halves(
+    stored: bool, nth: int, bus: tms.Bus, store: FaultyStore, served: Served, url: str
+) -> None:
+    with tms.connect(url, timeout_s=1) as alone:
+        publish(alone)
+        store.fail_write(nth, stored=stored, refusals=1_000_000)
+        with pytest.raises(tms.TMSError):
+            commit(alone, partitions=2)
+        store.heal()
+        until(lambda: not served.service.engine.transactions.open())
+        publish(alone, 2)
+    values = [message.value for message in bus.consumer("t", stop_at_end=True)]
+    assert values.count(b"x") in (1, 3), "the fixture's, and both or none"
+    if nth == 1 or not stored:
+        assert values.count(b"x") == 1
