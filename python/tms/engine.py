@@ -354,8 +354,7 @@ class Engine:
         return self.compaction.erase(name, key, id, partition)
 
     def delete_topic(self, name: TopicName) -> None:
-        """Delete a topic and free its space; a later topic of this name never shows anything of
-        it."""
+        """Delete a topic and free its space; no later topic of its name shows anything of it."""
         self._require_owned()
         name.require_writable()
         self.maintenance.finish_deletion(self.topics.registry.delete(name).uid)
@@ -369,9 +368,9 @@ class Engine:
         durability: Durability | None = None,
         inline: Durability | None = None,
     ) -> PendingAppend:
-        """Check blocks and hand them to their partitions; the answer comes as they are stored.
-        What needs at most `inline`, or no sync, the calling thread writes if its partition is idle.
-        Blocks are filled in where they stand; `durability` None is the topic's own."""
+        """Check blocks, which are filled in where they stand, and hand them to their partitions.
+        Those that are idle the calling thread writes to, what needs at most `inline`, or no sync.
+        `durability` None is the topic's own."""
         return self._publisher.submit(name, blocks, durability, inline or self.immediate)
 
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
@@ -391,8 +390,7 @@ class Engine:
         durability: Durability | None = None,
         timeout_s: float = 30.0,
     ) -> list[Appended]:
-        """Store blocks and return where they went, in the order given. Raises whatever kept one
-        from being stored."""
+        """Store blocks; where they went, in their order. Raises what kept one from being stored."""
         return self._publisher.submit(name, blocks, durability, Durability.SYNCED).result(timeout_s)
 
     def fetch(
@@ -406,9 +404,8 @@ class Engine:
     ) -> Fetched:
         """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
         is one; waits up to `wait_s` for the first. `isolation` says what is shown of transactions.
-        With a filter only what matches, and what was looked at is bounded; where nothing more is
-        there `Fetched.reached` tells.
-        Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
+        With a filter only what matches, and what was looked at is bounded; `Fetched.reached` tells
+        the end. Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
         return self._fetcher.fetch(name, positions, bytes_max, wait_s, isolation, where)
 
     def fetch_cached(
@@ -418,8 +415,7 @@ class Engine:
         bytes_max: int,
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Fetched | None:
-        """Like `fetch` without waiting and without touching the store; None when that is not
-        possible."""
+        """`fetch` without waiting and without touching the store; None where that cannot be."""
         return self._fetcher.fetch_cached(name, positions, bytes_max, isolation)
 
     def offsets(

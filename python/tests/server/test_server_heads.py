@@ -98,6 +98,29 @@ def test_a_request_is_answered_the_second_time_as_it_was_the_first(
     assert after.endswith(first)
 
 
+LIVE = raw("GET", "/livez")
+LONGER = raw("POST", MESSAGES, JSON + b" ")
+BEFORE = {
+    "two different ones": (LIVE + raw("GET", TOPICS), LIVE),
+    "line ends": (b"\r\n\r\n" + PUBLISH, b"\r\n\r\n" + b"x" * len(JSON)),
+    "a body that comes later": (PUBLISH[: -len(JSON)], PUBLISH),
+    "a longer body": (LONGER, PUBLISH + b" "),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_what_came_before_changes_no_meaning(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, then = BEFORE[before]
+    with serving(MemoryStore()) as served:
+        served.create("t")
+        answers(served, first)
+        found = answers(served, then)
+    with monkeypatch.context() as patched, serving(MemoryStore()) as served:
+        patched.setattr(KnownHeads, "remember", lambda *_: None)
+        served.create("t")
+        assert found == answers(served, then)
+
+
 def test_any_cuts_give_the_same_answers() -> None:
     random, stream = Random(7), PUBLISH * 6
     with serving(MemoryStore()) as served:

@@ -17,7 +17,7 @@ HEADS_MAX = 512
 HEAD_BYTES_MAX = 1 << 10  # of one that is worth remembering
 
 
-class Head(NamedTuple):
+class KnownHead(NamedTuple):
     """What is read from a head."""
 
     method: str
@@ -31,7 +31,7 @@ class KnownHeads:
     """Those that were parsed last, of all connections."""
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, Head] = {}
+        self._heads: dict[bytes, KnownHead] = {}
         self.get = self._heads.get
 
     def remember(self, data: bytes, exchange: "Exchange") -> None:
@@ -46,7 +46,7 @@ class KnownHeads:
         ):
             if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
-            self._heads[data[:end]] = Head(
+            self._heads[data[:end]] = KnownHead(
                 exchange.method,
                 exchange.path,
                 exchange.query,
