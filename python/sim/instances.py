@@ -11,7 +11,7 @@ Invariants
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
 from threading import Lock
@@ -466,17 +466,6 @@ class ClusterWorld(World):
     def store(self) -> FaultyStore:  # type: ignore[override]
         """That of some instance."""
         return self.random.choice(self._alive()).store
-
-    def answering(self, random: Random) -> Engine | None:
-        alive = [one.engine for one in self.instances if one.engine is not None]
-        return random.choice(alive) if alive else None
-
-    def lives(self, engine: Engine) -> bool:
-        return any(one.engine is engine for one in self.instances)
-
-    def at(self, engine: Engine) -> AbstractContextManager[None]:
-        (instance,) = [one for one in self.instances if one.engine is engine]
-        return self.inside(instance)
 
     # -- who answers ---------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class FollowingReader:
             case _:
                 self._turn(following, random.randint(1, TURNS_MAX))
                 self._receive(following, random.choice((1, 100, 1 << 20, 1 << 20, 1 << 20)))
-                if self._world.wakes and following.is_idle and not self._is_about_to_wake():
+                if following.is_idle and not self._is_about_to_wake():
                     self._note_idle(following.server.engine)
 
     def _is_about_to_wake(self) -> bool:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sim.bugs.following import FOLLOWING
-from sim.bugs.found import ELSEWHERE, FOUND
+from sim.bugs.found import ELSEWHERE
 from sim.bugs.gone import GONE
 from sim.bugs.pages import PAGES
 from sim.replacing import Replacement, replaced
@@ -312,7 +312,6 @@ def _requests_in_memory() -> list[Replacement]:
 
 BUGS: dict[str, Callable[[], list[Replacement]]] = {
     **FOLLOWING,
-    **FOUND,
     **GONE,
     **PAGES,
     "acknowledge-before-write": _acknowledge_before_write,

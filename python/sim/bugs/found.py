@@ -1,5 +1,5 @@
-"""Bugs that TMS once had; a part of `bugs`. Those that no run of the simulation comes by stand in
-`ELSEWHERE`, each with the tests that find it.
+"""Bugs that TMS once had and that runs of the simulation seldom or never come by; a part of `bugs`.
+Each has the test that finds it.
 """
 
 from collections.abc import Callable
@@ -254,4 +254,3 @@ ELSEWHERE: dict[str, Elsewhere] = {
         "says_once_it_is_read_again",
     ),
 }
-FOUND: dict[str, Callable[[], list[Replacement]]] = {}
