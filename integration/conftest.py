@@ -19,7 +19,9 @@ from integration.cluster import Endpoint, Standalone
 from integration.containers import Containers
 from integration.install import install
 from integration.shared import make_hbase, shared_hbase
+from tests import interrupts
 
+interrupts.heed()
 HERE = Path(__file__).parent
 TIMEOUT_S = 400  # the first test of a run waits until HBase has started
 

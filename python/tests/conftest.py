@@ -11,6 +11,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from tests import interrupts
 from tests.databases import NAMES, prefer
 
 # Found examples are printed so that they can be kept; no deadline, because test machines stall.
@@ -18,6 +19,7 @@ settings.register_profile(
     "tms", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tms")
+interrupts.heed()
 
 GARBAGE_OBJECTS = 10_000  # made before the youngest generation is collected; 700 by default
 

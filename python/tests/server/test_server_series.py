@@ -90,8 +90,8 @@ def test_a_store_that_hangs_keeps_no_other_numbers_back(monkeypatch: pytest.Monk
                 assert "tms_ready 1.0" in client.request("GET", "/metrics").body.decode()
             assert len(looks) == 1, "one look at a time"
             go_on.set()
-            groups.lags_here = look  # type: ignore[method-assign]
             monkeypatch.setattr(operating, "LOOK_S", 30.0)
             text = client.request("GET", "/metrics").body.decode()
             assert 'tms_group_members{group="hanging",topic="t"} 1.0' in text
+            groups.lags_here = look  # type: ignore[method-assign]
             assert "hanging" not in client.request("GET", "/metrics").body.decode()
