@@ -122,15 +122,20 @@ def test_much_is_synced_by_threads(bus: tms.Bus, written: Written) -> None:
         assert LOOP not in written.threads()
 
 
-def test_a_slow_disk_keeps_the_event_loop_waiting_once(
-    bus: tms.Bus, written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(speakers, "REST_S", 60)
+def slowly(bus: tms.Bus, written: Written) -> set[str]:
+    """Publish alone to a disk that is slow from then on; who wrote it."""
     publish(bus)
     written.then = lambda: time.sleep(2 * speakers.SLOW_S)
     written.threads()
     publish(bus)
-    assert written.threads() == {LOOP}
+    return written.threads()
+
+
+def test_a_slow_disk_keeps_the_event_loop_waiting_once(
+    bus: tms.Bus, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speakers, "REST_S", 60)
+    assert slowly(bus, written) == {LOOP}
     publish(bus, 5)
     assert LOOP not in written.threads()
 
@@ -139,11 +144,8 @@ def test_after_a_rest_it_tries_again(
     bus: tms.Bus, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speakers, "REST_S", 0.05)
-    publish(bus)
-    written.then = lambda: time.sleep(2 * speakers.SLOW_S)
-    publish(bus)
+    slowly(bus, written)
     time.sleep(0.1)
-    written.threads()
     publish(bus)
     assert written.threads() == {LOOP}
 

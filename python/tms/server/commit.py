@@ -70,14 +70,10 @@ class Committing:
 
     def _submit_here(self, exchange: Exchange, commit: Commit) -> Pending[CommitResult]:
         """Commit in the event loop's thread, which syncs for a client that asks alone."""
-        service = self._service
         places = {(topic, new.partition) for topic, new in commit.blocks}
         syncs = len(places) + len(commit.positions) + len(commit.settlements)
-        inline = service.speakers.inline(exchange, exchange.received, syncs)
-        began_s = service.clock.monotonic_s()
-        pending = self._engine.transactions.submit_commit(commit, inline, waits=False)
-        service.speakers.took(service.clock.monotonic_s() - began_s)
-        return pending
+        submit = partial(self._engine.transactions.submit_commit, commit, waits=False)
+        return self._service.speakers.write(exchange, syncs, submit)
 
     def _submit(self, commit: Commit) -> Pending[CommitResult]:
         return self._engine.transactions.submit_commit(commit, Durability.SYNCED)

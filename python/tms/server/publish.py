@@ -18,7 +18,6 @@ from tms.api import bodies, messages, routes
 from tms.api.bodies import AppendedBody
 from tms.api.parameters import PublishQuery
 from tms.errors import Invalid, SequenceReused, TMSError
-from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
@@ -124,27 +123,10 @@ class Publishing:
         elif options.expect is not None:
             pending = await service.in_thread(submit, name, blocks, durability)
         else:
-            pending = self._submit(exchange, name, blocks, durability)
+            syncs = len({new.partition for new in blocks})
+            do = partial(submit, name, blocks, durability)
+            pending = service.speakers.write(exchange, syncs, do)
         return pending.result(0) if pending.done() else await service.outcome(pending)
-
-    def _submit(
-        self,
-        exchange: Exchange,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        durability: Durability | None,
-    ) -> PendingAppend:
-        """Publish in the event loop's thread, which syncs for a client that asks alone."""
-        service = self._service
-        speakers = service.speakers
-        syncs = len(blocks) if len(blocks) < 2 else len({new.partition for new in blocks})
-        inline = speakers.inline(exchange, exchange.received, syncs)
-        if inline is not Durability.SYNCED:
-            return service.engine.submit(name, blocks, durability)
-        began_s = service.clock.monotonic_s()
-        pending = service.engine.submit(name, blocks, durability, inline)
-        speakers.took(service.clock.monotonic_s() - began_s)
-        return pending
 
     async def _messages(
         self,

@@ -9,6 +9,9 @@ Invariants
 * A slow disk keeps the event loop waiting once; threads wait for it during the next seconds.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from tms.clock import Clock
 from tms.model.topic import Durability
 from tms.server.http.exchange import Exchange
@@ -18,6 +21,7 @@ SYNC_BYTES_MAX = 256 << 10  # of a request that the event loop syncs, and
 SYNCS_MAX = 4  # of places that it writes to
 SLOW_S = 0.01  # a request that takes longer was synced by a slow disk, which
 REST_S = 5.0  # is left to threads for so long
+T = TypeVar("T")
 
 
 class Speakers:
@@ -35,23 +39,26 @@ class Speakers:
         self._is_alone = connection is self._newest
         self._newest = connection
 
-    def inline(self, exchange: Exchange, size: int, syncs: int) -> Durability:
-        """What the event loop may write of a request of so many bytes, which takes so many syncs:
-        all of it if its client asks alone."""
+    def write(self, exchange: Exchange, syncs: int, do: Callable[[Durability], T]) -> T:
+        """Let the event loop write a request, which takes so many syncs: `do` is told how much of
+        it, and that is all if its client asks alone."""
+        if not self._may_sync(exchange, syncs):
+            return do(self._immediate)
+        began_s = self._clock.monotonic_s()
+        written = do(Durability.SYNCED)
+        now_s = self._clock.monotonic_s()
+        if now_s - began_s > SLOW_S:
+            self._rests_until_s = now_s + REST_S
+        return written
+
+    def _may_sync(self, exchange: Exchange, syncs: int) -> bool:
         connection = exchange.connection
-        if (
+        return (
             self._is_alone
             and connection is self._newest
             and not connection.has_queued
             and self._immediate is Durability.WRITTEN
-            and size <= SYNC_BYTES_MAX
+            and exchange.received <= SYNC_BYTES_MAX
             and syncs <= SYNCS_MAX
             and self._clock.monotonic_s() >= self._rests_until_s
-        ):
-            return Durability.SYNCED
-        return self._immediate
-
-    def took(self, seconds: float) -> None:
-        """The event loop has written what it might sync."""
-        if seconds > SLOW_S:
-            self._rests_until_s = self._clock.monotonic_s() + REST_S
+        )
