@@ -1,6 +1,7 @@
 """`tms export` and `tms import`: what a topic has goes through a file and comes back the same."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ def test_an_import_that_was_interrupted_left_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(tms.Transaction, "send", interrupted)
         assert run("import", "copies", stdin=exported).code == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # the process's own matter
     with tms.open(data) as bus:
         assert content(bus, "copies") == []
     assert run("import", "copies", stdin=exported).code == 0

@@ -477,6 +477,52 @@ def test_a_read_that_meets_a_merging_loses_nothing(merges: int) -> None:
                 _chain(bench).scan_segment(gone, FIRST_KEY, MANY)
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_looking_for_the_block_before_a_key_or_the_newest_ones_meets_a_merging(blocks: int) -> None:
+    for look in ("before", "newest"):
+        with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+            _publish_until_segments(bench, 4, size=1)
+            chain = _chain(bench)
+            stored = chain.scan(FIRST_KEY, KEY_END, MANY)
+            newest = [block for _, block in chain.newest(MANY)]
+            seen = stored[blocks]
+
+            def merge_now(operation: str, name: str, bench: Bench = bench) -> None:
+                if operation == "scan" and name.startswith(SEGMENTS):
+                    bench.store.before = lambda operation, name: None
+                    _merge(bench)  # the last segment was looked at, and these two come
+
+            bench.store.before = merge_now
+            if look == "before":
+                assert chain.before((seen.time_ms, seen.last_sequence)) == stored[blocks - 1]
+            else:
+                assert [block for _, block in chain.newest(MANY)] == newest
+            assert len(chain.record.segments) == 3
+
+
+def test_a_read_finds_what_was_in_an_open_segment_that_was_sealed_and_merged_meanwhile() -> None:
+    with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
+        _publish_until_segments(bench, 3, size=1)
+        bench.publish(b"in the open one")
+        everything, log = bench.read(), _log(bench)
+        chain = log.state.chain
+        assert chain.active is not None
+        opened = chain.active
+
+        def seal_and_merge_now(operation: str, name: str) -> None:
+            if operation == "scan" and name.startswith(SEGMENTS):
+                bench.store.before = lambda operation, name: None
+                with log.state.changing():
+                    log.state.load()
+                    log.state.roll(bench.clock.now_ms())
+                _merge(bench, len(chain.record.segments) - 3)
+
+        bench.store.before = seal_and_merge_now
+        assert bench.read() == everything
+        assert opened.number not in [one.number for one in chain.record.segments]
+        assert chain.segment_stored_bytes(opened) == 0
+
+
 def test_what_was_merged_outlives_a_loss_of_power() -> None:
     with Bench(limits=small(segment_bytes=1)) as bench:
         _publish_until_segments(bench, 4, size=1)

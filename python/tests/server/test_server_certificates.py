@@ -167,6 +167,7 @@ def test_the_process_reloads_at_sighup_and_by_itself(
     own = authority.sign("alice")
     with Service(tmp_path / "data", *flags) as service:
         assert service.url.startswith("https://")
+        within(60, lambda: len(service.events("ready")) == workers)  # with the first certificate
         address = ("127.0.0.1", int(service.url.rpartition(":")[2]))
         with tms.connect(service.url, ca=authority.ca, cert=own.pair) as bus:
             bus.create_topic("t", partitions=4)

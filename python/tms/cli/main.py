@@ -152,6 +152,7 @@ def main() -> NoReturn:
 
         sys.exit(shell_complete(cli, {"obj": Session()}, "tms", "_TMS_COMPLETE", instruction))
     code = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -181,7 +182,6 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except (KeyboardInterrupt, click.Abort):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:

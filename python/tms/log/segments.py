@@ -205,7 +205,7 @@ class SegmentChain:
         """About what all segments take in the store."""
         total = sum(segment.stored_bytes for segment in self.record.segments)
         active = self.active
-        return total if active is None else total + self._map(active.number).stored_bytes()
+        return total if active is None else total + self._stored_bytes(active)
 
     def roll(self, created_ms: int, end_offset: int, last: BlockKey) -> None:
         """Seal the open segment, if there is one, and open the next: its first offset is
@@ -391,16 +391,27 @@ class SegmentChain:
 
     def before(self, key: BlockKey) -> StoredBlock | None:
         """The last block before a key."""
-        found = (self.last_block(segment, key) for segment in reversed(self.record.segments))
-        return next((block for block in found if block is not None), None)
+        while True:
+            found = (self.last_block(segment, key) for segment in reversed(self.record.segments))
+            try:
+                return next((block for block in found if block is not None), None)
+            except _Merged:
+                continue
 
     def newest(self, count: int) -> list[tuple[int, StoredBlock]]:
         """The newest `count` blocks with their segment's number, newest first."""
+        while True:
+            try:
+                return self._newest(count)
+            except _Merged:
+                continue
+
+    def _newest(self, count: int) -> list[tuple[int, StoredBlock]]:
         sized: list[tuple[int, StoredBlock]] = []
         for segment in reversed(self.record.segments):
             stop = _stop(segment)
             while len(sized) < count:
-                rows = self._map(segment.number).scan(None, stop, NEWEST_BYTES, reverse=True)
+                rows = self._scan_map(segment, None, stop, NEWEST_BYTES, reverse=True)
                 if not rows:
                     break
                 blocks = self._stored(rows[: count - len(sized)])
@@ -409,9 +420,10 @@ class SegmentChain:
         return sized
 
     def last_block(self, segment: SegmentRecord, before: BlockKey = KEY_END) -> StoredBlock | None:
-        """The newest block of one segment, of those before a key."""
+        """The newest block of one segment, of those before a key. Raises `StorageUnavailable` if
+        they have moved into another one."""
         stop = before if segment.last is None else min(before, key_after(segment.last))
-        rows = self._map(segment.number).scan(None, keys.block_key(*stop), 1, reverse=True)
+        rows = self._scan_map(segment, None, keys.block_key(*stop), 1, reverse=True)
         return self._stored(rows)[0] if rows else None
 
     def replace(self, blocks: list[StoredBlock], durability: Durability) -> None:
@@ -444,27 +456,48 @@ class SegmentChain:
 
     def segment_stored_bytes(self, segment: SegmentRecord) -> int:
         """About what one segment takes in the store."""
-        return segment.stored_bytes if segment.sealed else self._map(segment.number).stored_bytes()
+        return segment.stored_bytes if segment.sealed else self._stored_bytes(segment)
+
+    def _stored_bytes(self, segment: SegmentRecord) -> int:
+        try:
+            return self._map(segment.number).stored_bytes()
+        except (NotFound, Closed):
+            if self._names(segment):
+                raise
+            return 0  # it was sealed meanwhile, and is gone
 
     def _rows(
         self, segment: SegmentRecord, start: BlockKey, stop: BlockKey, bytes_max: int
     ) -> list[tuple[bytes, bytes]]:
         if segment.last is not None:
             stop = min(stop, key_after(segment.last))
+        return self._scan_map(segment, keys.block_key(*start), keys.block_key(*stop), bytes_max)
+
+    def _scan_map(
+        self,
+        segment: SegmentRecord,
+        start: bytes | None,
+        stop: bytes | None,
+        bytes_max: int,
+        reverse: bool = False,
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows of a segment that the record named a moment ago."""
         try:
-            return self._map(segment.number).scan(
-                keys.block_key(*start), keys.block_key(*stop), bytes_max
-            )
+            return self._map(segment.number).scan(start, stop, bytes_max, reverse=reverse)
         except (NotFound, Closed):
             # Retention dropped it, or it was merged, between our look at the record and the scan.
-            segments = self.record.segments
-            if any(known.number == segment.number for known in segments):
+            if self._names(segment):
                 raise
             if any(
-                known.number < segment.number and _reaches(known, segment) for known in segments
+                known.number < segment.number and _reaches(known, segment)
+                for known in self.record.segments
             ):
                 raise _Merged from None
             return []
+
+    def _names(self, segment: SegmentRecord) -> bool:
+        """Whether the record names a segment still."""
+        return any(known.number == segment.number for known in self.record.segments)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -521,8 +554,11 @@ class _Merged(StorageUnavailable):
 
 
 def _reaches(earlier: SegmentRecord, segment: SegmentRecord) -> bool:
-    ends = (earlier.last, segment.last)
-    return ends[0] is not None and ends[1] is not None and ends[0] >= ends[1]
+    """Whether the blocks of a segment may be in an earlier one; of one that was still open when we
+    looked nobody knows where it ended."""
+    if earlier.last is None:
+        return False
+    return segment.last is None or earlier.last >= segment.last
 
 
 def _stop(segment: SegmentRecord) -> bytes | None:
