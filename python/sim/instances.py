@@ -11,7 +11,7 @@ Invariants
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from random import Random
 from threading import Lock
@@ -54,6 +54,7 @@ LIFETIME_MS = 25 * 3_600_000
 COMMIT_S = 30.0
 LOST, UNANSWERED, LATE, TWICE = 0.02, 0.02, 0.01, 0.02  # shares of the questions
 T = TypeVar("T")
+Reading = Callable[[Engine], bool]  # whether it can be read in the middle of something
 
 
 class Member:
@@ -253,7 +254,7 @@ class SimPeer:
 
     def undecided_since_ms(self, foreign: bool) -> int:
         ask = partial(_undecided_since_ms, foreign)
-        return self.ask(ask, reading=True)
+        return self.ask(ask, reading=_at_rest)
 
     def answer_tephra(self, message: bytes) -> bytes:
         raise NotImplementedError
@@ -307,20 +308,23 @@ class SimPeer:
         raise NotImplementedError
 
     def lags(self, places: Any) -> Any:
-        return self.ask(lambda engine: engine.topics.lags.here(places), reading=True)
+        return self.ask(lambda engine: engine.topics.lags.here(places), reading=_at_rest)
 
     def sizes(self, names: Any) -> Any:
-        return self.ask(lambda engine: engine.topics.own.sizes(names), reading=True)
+        return self.ask(lambda engine: engine.topics.own.sizes(names), reading=_at_rest)
 
     def give_up(self) -> None:
         """Nobody waits here."""
 
     def learn(self, pointers: Any) -> Any:
-        return self.ask(lambda engine: engine.transactions.manager.fates(pointers), reading=True)
+        return self.ask(lambda engine: engine.transactions.manager.fates(pointers), reading=_at_rest)
 
-    def ask(self, do: Callable[[Engine], T], reading: bool = False, once: bool = False) -> T:
-        """What the instance answers. Raises `Unavailable`, `TimedOut`, and what it raises. What is
-        asked `once` nobody repeats."""
+    def ask(
+        self, do: Callable[[Engine], T], reading: Reading | None = None, once: bool = False
+    ) -> T:
+        """What the instance answers, in the middle of something else only if it is `reading` and
+        needs nothing that may be held there. Raises `Unavailable`, `TimedOut`, and what it raises.
+        What is asked `once` nobody repeats."""
         if self._caller.world.calm:
             return self._answered(do, reading)
         random = self._caller.world.random
@@ -339,12 +343,12 @@ class SimPeer:
             raise Unavailable("The answer was lost.", outcome="unknown")
         return answer
 
-    def _answered(self, do: Callable[[Engine], T], reading: bool) -> T:
+    def _answered(self, do: Callable[[Engine], T], reading: Reading | None) -> T:
         world, target = self._caller.world, self._target
         engine = target.engine
         # Who waits for a commit of its own is below on the stack twice, and at nothing.
         busy = world.busy[target.id] > 2 * world.waits[target.id]
-        if engine is None or (busy and not (reading and _at_rest(engine))):
+        if engine is None or (busy and not (reading and reading(engine))):
             raise Unavailable("It does not answer.", outcome="unknown")
         with world.inside(self._caller):
             try:
@@ -356,7 +360,7 @@ class SimPeer:
                 raise Unavailable("It has died.", outcome="unknown") from None
 
     def _later(self, do: Callable[[Engine], object]) -> None:
-        self._caller.world.background.submit(lambda: quietly(lambda: self._answered(do, False)))
+        self._caller.world.background.submit(lambda: quietly(lambda: self._answered(do, None)))
 
 
 class SimPartitions:
@@ -371,6 +375,11 @@ class SimPartitions:
             return engine.topics.own.store(name, sent, *more)
 
         return self._peer.ask(store, once=True)
+
+    def reaches(self, name: TopicName, partition: int, end_offset: int) -> bool:
+        return self._peer.ask(
+            lambda engine: engine.topics.own.reaches(name, partition, end_offset), _owns_nothing
+        )
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         return lambda *given: self._peer.ask(
@@ -466,6 +475,17 @@ class ClusterWorld(World):
     def store(self) -> FaultyStore:  # type: ignore[override]
         """That of some instance."""
         return self.random.choice(self._alive()).store
+
+    def answering(self, random: Random) -> Engine | None:
+        alive = [one.engine for one in self.instances if one.engine is not None]
+        return random.choice(alive) if alive else None
+
+    def lives(self, engine: Engine) -> bool:
+        return any(one.engine is engine for one in self.instances)
+
+    def at(self, engine: Engine) -> AbstractContextManager[None]:
+        (instance,) = [one for one in self.instances if one.engine is engine]
+        return self.inside(instance)
 
     # -- who answers ---------------------------------------------------------------------------
 
@@ -829,8 +849,20 @@ def _undecided_since_ms(foreign: bool, engine: Engine) -> int:
 
 def _at_rest(engine: Engine) -> bool:
     """Whether asking for outcomes needs nothing that somebody on the stack may hold."""
-    assert engine.cluster is not None
-    if not engine.coordinates or engine.cluster._checking.locked():
+    if not engine.coordinates or _is_checking(engine):
         return False
     writing = any(waiting.writing.locked() for waiting in engine.delayed._waiting.values())
     return engine.transactions.manager.known and not writing
+
+
+def _owns_nothing(engine: Engine) -> bool:
+    """Whether asking how far a log reaches needs nothing that somebody on the stack may hold."""
+    topics = engine.topics
+    owned = any(log.state.owner.locked() for log in topics.partitions.logs.values())
+    looking = topics.registry._lock.locked() or topics.partitions._lock.locked()
+    return not owned and not looking and not _is_checking(engine)
+
+
+def _is_checking(engine: Engine) -> bool:
+    assert engine.cluster is not None
+    return engine.cluster._checking.locked()

@@ -139,10 +139,9 @@ class Simulation:
         self.producers = [actor for actor in self.actors if isinstance(actor, Producer)]
         chance, servers = Random(f"following {seed}"), Servers(world, bounds)
         self._chance = chance
-        followed = (*PLACES, PLACES[0], OUTPUT, KEPT, CUT, LATER[0]) if world.wakes else ()
         self.followers = [
             FollowingReader(world, servers, f"follower-{number}", place, chance)
-            for number, place in enumerate(followed)
+            for number, place in enumerate((*PLACES, PLACES[0], OUTPUT, KEPT, CUT, LATER[0]))
         ]
         self.remembering += self.followers
         self._at: Actor | None = None  # who is at something
@@ -175,7 +174,7 @@ class Simulation:
     def _follow(self) -> None:
         """The loops of the services turn."""
         with self.world.undisturbed():
-            while self.followers and self._chance.random() < 0.6:
+            while self._chance.random() < 0.6:
                 self._chance.choice(self.followers).step()
 
     def _add_keyed(self) -> None:

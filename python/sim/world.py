@@ -106,7 +106,7 @@ class World:
     steps = 220  # of a run
     crowded = False  # whether others publish while somebody is in the middle of something
 
-    wakes = True  # whether who waits is woken as soon as there is something, and may follow
+    wakes = True  # whether who waits is woken as soon as there is something
 
     looked_through: Place | None = None  # the partition that somebody is about to scan
 

@@ -60,7 +60,7 @@ class FollowingReader:
             case _:
                 self._turn(following, random.randint(1, TURNS_MAX))
                 self._receive(following, random.choice((1, 100, 1 << 20, 1 << 20, 1 << 20)))
-                if following.is_idle and not self._is_about_to_wake():
+                if self._world.wakes and following.is_idle and not self._is_about_to_wake():
                     self._note_idle(following.server.engine)
 
     def _is_about_to_wake(self) -> bool:
@@ -69,9 +69,14 @@ class FollowingReader:
         return bool(self._world.background.waiting and manager._watchers._waiting)
 
     def settle(self) -> bool:
-        """Nothing fails any more: read everything without a wait."""
-        if self._following is None or not self._world.lives(self._following.server.engine):
+        """Nothing fails any more: read everything without a wait, where nobody is told over a new
+        connection."""
+        following = self._following
+        if following is not None and not self._world.lives(following.server.engine):
             self._following = None
+        elif not self._world.wakes:
+            self._leave()
+        if self._following is None:
             self._begin()
         following = self._following
         if following is None:

@@ -131,7 +131,7 @@ DRAWN: dict[str, float] = {
     "server.speakers.SYNC_BYTES_MAX": 1,
     "server.speakers.SYNCS_MAX": 1,
     "server.speakers.SLOW_S": 0.000_01,
-    "server.speakers.REST_S": 0.001,
+    "server.speakers.REST_TIMES": 1,
     "server.http.compression.COMPRESS_BYTES_MIN": 1,
     "server.commit._HEAD_INLINE_BYTES": 1,
     "server.commit._INLINE_BYTES": 1,

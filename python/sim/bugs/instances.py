@@ -4,6 +4,7 @@ believing what others have changed.
 
 from collections.abc import Callable, Collection
 
+from sim.bugs.following import FOLLOWING
 from sim.replacing import Replacement
 from tms.cluster.cluster import Cluster
 from tms.cluster.decisions import AskedDecisions
@@ -82,6 +83,7 @@ def _never_ask_for_the_end() -> list[Replacement]:
 
 
 OF_INSTANCES: dict[str, Callable[[], list[Replacement]]] = {
+    "go-on-from-where-it-waits": FOLLOWING["go-on-from-where-it-waits"],
     "acknowledge-before-verify": _acknowledge_before_verify,
     "follow-without-asking": _follow_without_asking,
     "journal-in-any-term": _journal_in_any_term,

@@ -6,7 +6,8 @@ that asks alone is synced by the event loop itself; where several ask, threads s
 Invariants
 
 * Who asks alone is known by its second request in a row, and never while it has others under way.
-* A slow disk keeps the event loop waiting once; threads wait for it during the next seconds.
+* A slow disk keeps the event loop waiting for a twentieth of the time at most; during the rest
+  threads wait for it.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from tms.server.http.protocol import ClientConnection
 SYNC_BYTES_MAX = 256 << 10  # of a request that the event loop syncs, and
 SYNCS_MAX = 4  # of places that it writes to
 SLOW_S = 0.01  # a request that takes longer was synced by a slow disk, which
-REST_S = 5.0  # is left to threads for so long
+REST_TIMES = 20  # is left to threads for so many times as long
 T = TypeVar("T")
 
 
@@ -47,8 +48,9 @@ class Speakers:
         began_s = self._clock.monotonic_s()
         written = do(Durability.SYNCED)
         now_s = self._clock.monotonic_s()
-        if now_s - began_s > SLOW_S:
-            self._rests_until_s = now_s + REST_S
+        took_s = now_s - began_s
+        if took_s > SLOW_S:
+            self._rests_until_s = now_s + REST_TIMES * took_s
         return written
 
     def _may_sync(self, exchange: Exchange, syncs: int) -> bool:
