@@ -91,6 +91,20 @@ TOPIC = "/v2/namespaces/default/topics/a"
 BLOCK = b"".join(bodies.frames([NewBlock(0, block.encode([b"x" * 100]))]))
 
 
+def test_the_collector_of_cycles_passes_over_what_was_made_at_the_start(tmp_path: Path) -> None:
+    counting = """
+import gc
+from tms.server import main
+async def count(*_):
+    print(gc.get_freeze_count(), len(gc.get_objects()))
+main._serve = count
+"""
+    command = [sys.executable, "-c", counting + RUN, f"data={tmp_path}", "server.port=0"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
+    passed_over, looked_at = map(int, done.stdout.split())
+    assert passed_over > 20 * looked_at
+
+
 def test_it_says_when_it_is_ready_and_ends_with_zero_at_sigterm(tmp_path: Path) -> None:
     with running(tmp_path / "data") as (process, address):
         with Client(address) as client:

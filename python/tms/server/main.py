@@ -117,6 +117,7 @@ def run_service(
         tephra = None
         if foreign is not None:
             tephra = _tephra(settings, service, foreign, descriptors // 8)
+        memory.keep()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(service, settings, listeners, tephra))
     finally:
