@@ -315,10 +315,14 @@ def test_opening_reads_no_more_than_so_many_small_blocks(monkeypatch: pytest.Mon
     assert 0 < len(read) <= 60
 
 
-def test_many_restarts_do_not_make_opening_slower() -> None:
-    with Bench(limits=small(snapshot_bytes=20_000)) as bench:
+@pytest.mark.parametrize(("size", "blocks"), [(1_000, 16_384), (1, 20)])
+def test_many_restarts_do_not_make_opening_slower(
+    monkeypatch: pytest.MonkeyPatch, size: int, blocks: int
+) -> None:
+    monkeypatch.setattr(partition, "SNAPSHOT_BLOCKS", blocks)
+    with Bench(limits=small(snapshot_bytes=50_000)) as bench:
         for i in range(60):
-            bench.publish(bytes(1_000), producer=7, sequence=i)
+            bench.publish(bytes(size), producer=7, sequence=i)
             bench.engine.maintenance.clean()
             bench.kill()
         metadata = bench.store.inner.open("metadata", create=False)

@@ -37,7 +37,7 @@ from tms.store.base import Map, Row
 REST_BYTES = 1 << 20
 ROLL_BACK_BYTES = 8 << 20  # looked through at once
 LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
-SNAPSHOT_BLOCKS = 16_384  # since the partition was opened: small ones take as long to read
+SNAPSHOT_BLOCKS = 16_384  # since the last snapshot: small ones take as long to read
 _log = EventLog(__name__)
 
 
@@ -139,7 +139,7 @@ class PartitionState:
             raise
         active = self.chain.active
         self._segment_bytes = 0 if active is None else self.chain.segment_stored_bytes(active)
-        self._since_snapshot, self._blocks_since_snapshot = end.unsaved_bytes, 0
+        self._since_snapshot, self._blocks_since_snapshot = end.unsaved_bytes, end.unsaved_blocks
         # What is found may have been written without a sync by another process or a failed write.
         self.unsynced = active is not None and end.last > self.chain.record.last
         with self.lock:

@@ -38,13 +38,14 @@ _log = EventLog(__name__)
 
 class LogEnd(NamedTuple):
     """Where a partition ends: the offset of the next message, the greatest key so far (also of a
-    block that was cut off), how many bytes came after the snapshot of the producers, and how many
-    of the last segment before it."""
+    block that was cut off), how many bytes and blocks came after the snapshot of the producers, and
+    how many bytes of the last segment before it."""
 
     end_offset: int
     last: BlockKey
     unsaved_bytes: int = 0
     saved_bytes: int = 0
+    unsaved_blocks: int = 0
 
 
 def header_of(stored: StoredBlock) -> BlockHeader:
@@ -113,6 +114,7 @@ def _follow(
                 (stored.time_ms, stored.last_sequence),
                 end.unsaved_bytes + len(stored.block),
                 end.saved_bytes,
+                end.unsaved_blocks + 1,
             )
             if header.producer_id:
                 producers.remember(
