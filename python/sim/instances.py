@@ -317,7 +317,9 @@ class SimPeer:
         """Nobody waits here."""
 
     def learn(self, pointers: Any) -> Any:
-        return self.ask(lambda engine: engine.transactions.manager.fates(pointers), reading=_at_rest)
+        return self.ask(
+            lambda engine: engine.transactions.manager.fates(pointers), reading=_at_rest
+        )
 
     def ask(
         self, do: Callable[[Engine], T], reading: Reading | None = None, once: bool = False

@@ -90,6 +90,7 @@ def test_an_import_that_was_interrupted_left_nothing(
 ) -> None:
     exported = run("export", "varied").out
     send, sent = tms.Transaction.send, 0
+    before = signal.getsignal(signal.SIGINT)
 
     def interrupted(*given: object) -> None:
         nonlocal sent
@@ -101,7 +102,7 @@ def test_an_import_that_was_interrupted_left_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(tms.Transaction, "send", interrupted)
         assert run("import", "copies", stdin=exported).code == 130
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # the process's own matter
+    assert signal.getsignal(signal.SIGINT) is before  # the process's own matter
     with tms.open(data) as bus:
         assert content(bus, "copies") == []
     assert run("import", "copies", stdin=exported).code == 0

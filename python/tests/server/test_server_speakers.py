@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -10,7 +12,9 @@ import tms
 from sim.faulty import FaultyStore
 from tests.http_kit import Served, serving
 from tests.log_kit import until
+from tms.client.queue import Queue
 from tms.server import speakers
+from tms.server.receive import AT_ONCE_MAX
 from tms.server.speakers import SYNC_BYTES_MAX, SYNCS_MAX
 from tms.store.memory import MemoryStore
 
@@ -32,6 +36,12 @@ class Written:
     def threads(self) -> set[str]:
         threads, self._threads = set(self._threads), []
         return threads
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy, it is not taken for a slow disk."""
+    monkeypatch.setattr(speakers, "SLOW_S", 60)
 
 
 @pytest.fixture
@@ -122,9 +132,10 @@ def test_much_is_synced_by_threads(bus: tms.Bus, written: Written) -> None:
         assert LOOP not in written.threads()
 
 
-def slowly(bus: tms.Bus, written: Written) -> set[str]:
+def slowly(bus: tms.Bus, written: Written, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Publish alone to a disk that is slow from then on; who wrote it."""
     publish(bus)
+    monkeypatch.setattr(speakers, "SLOW_S", 0.01)
     written.then = lambda: time.sleep(2 * speakers.SLOW_S)
     written.threads()
     publish(bus)
@@ -135,7 +146,7 @@ def test_a_slow_disk_keeps_the_event_loop_waiting_once(
     bus: tms.Bus, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speakers, "REST_TIMES", 3_000)
-    assert slowly(bus, written) == {LOOP}
+    assert slowly(bus, written, monkeypatch) == {LOOP}
     publish(bus, 5)
     assert LOOP not in written.threads()
 
@@ -144,7 +155,7 @@ def test_after_a_rest_it_tries_again(
     bus: tms.Bus, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speakers, "REST_TIMES", 1)
-    slowly(bus, written)
+    slowly(bus, written, monkeypatch)
     time.sleep(0.1)
     publish(bus)
     assert written.threads() == {LOOP}
@@ -189,3 +200,104 @@ def test_a_commit_that_fails_in_the_event_loop_is_not_seen_by_halves(
     assert values.count(b"x") in (1, 3), "the fixture's, and both or none"
     if nth == 1 or not stored:
         assert values.count(b"x") == 1
+
+
+# -- queues ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queue(bus: tms.Bus) -> Queue:
+    """One from which a message was received, so that others were read."""
+    queue = bus.queue("t", group="workers")
+    bus.publish_many("t", [b"x"] * 1_000, partition=0)
+    queue.ack(queue.receive(17, wait_s=0))
+    return queue
+
+
+def work(queue: Queue) -> None:
+    """Receive a message, keep it for longer, give it back or settle it."""
+    for end in (queue.nack, queue.ack):
+        messages = queue.receive(1, wait_s=0)
+        assert len(messages) == 1
+        queue.extend(messages)
+        assert end(messages).done == 1
+
+
+def test_a_worker_that_asks_alone_is_served_by_the_event_loop(
+    queue: Queue, written: Written
+) -> None:
+    queue.ack(queue.receive(1, wait_s=0))
+    written.threads()
+    queue.ack(queue.receive(1, wait_s=0))
+    queue.extend(messages := queue.receive(1, wait_s=0))
+    queue.nack(messages, delay_s=60)
+    assert written.threads() == {LOOP}
+
+
+def test_workers_that_take_turns_are_served_by_threads(
+    queue: Queue, url: str, written: Written
+) -> None:
+    with tms.connect(url) as other:
+        work(other_queue := other.queue("t", group="workers"))
+        written.threads()
+        for _ in range(3):
+            messages, others = queue.receive(1, wait_s=0), other_queue.receive(1, wait_s=0)
+            queue.ack(messages)
+            other_queue.ack(others)
+        assert LOOP not in written.threads()
+
+
+def test_many_messages_are_received_by_threads(queue: Queue, written: Written) -> None:
+    queue.ack(queue.receive(1, wait_s=0))
+    written.threads()
+    queue.receive(AT_ONCE_MAX + 1, wait_s=0)
+    assert LOOP not in written.threads()
+
+
+def test_many_tokens_are_settled_by_threads(queue: Queue, written: Written) -> None:
+    messages = queue.receive(500, wait_s=0)
+    written.threads()
+    queue.ack(messages[::2])
+    assert LOOP not in written.threads()
+
+
+def test_what_is_delivered_again_is_read_by_threads(queue: Queue, written: Written) -> None:
+    queue.nack(queue.receive(1, wait_s=0), delay_s=0)
+    written.threads()
+    [message] = queue.receive(1, wait_s=0)
+    assert message.deliveries == 2
+    assert LOOP not in written.threads()
+
+
+def test_what_was_not_read_yet_is_read_by_threads(
+    bus: tms.Bus, queue: Queue, written: Written
+) -> None:
+    while queue.receive(1_000, wait_s=0):
+        pass
+    bus.publish("t", b"new", partition=0)
+    publish(bus, 2)
+    written.threads()
+    queue.receive(1, wait_s=0)
+    assert LOOP not in written.threads()
+
+
+@pytest.mark.parametrize("asked", ["receive", "ack"])
+@pytest.mark.parametrize("held", ["lock", "_reading", "_journal"])
+def test_the_event_loop_does_not_wait_for_who_is_at_a_queue(
+    served: Served, url: str, queue: Queue, held: str, asked: str
+) -> None:
+    messages = queue.receive(1, wait_s=0)
+    opened = served.service.engine.queues.opened()[0]
+    lock = opened._journal._turn if held == "_journal" else getattr(opened, held)
+    ask = (
+        partial(queue.receive, 1, wait_s=0) if asked == "receive" else partial(queue.ack, messages)
+    )
+    with ThreadPoolExecutor(1) as threads:
+        with lock:
+            answer = threads.submit(ask)
+            time.sleep(0.1)
+            with tms.connect(url, timeout_s=10) as other:
+                publish(other)
+            if held != "_reading":
+                assert not answer.done()
+        assert answer.result(10)

@@ -88,6 +88,11 @@ class QueueJournal:
         return self._journaled.known
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether it is known, and nobody writes it now."""
+        return self._journaled.known and not self._turn.locked()
+
+    @property
     def term(self) -> object:
         """What lasts until it is invalidated."""
         return self._journaled.term

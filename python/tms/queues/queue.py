@@ -132,6 +132,20 @@ class OpenQueue:
             self._scanner.reset()
         self._journal.wait(batch)
 
+    def is_at_rest(self, receives: bool) -> bool:
+        """Whether nobody is at it, so that what is done now waits for nobody, as far as can be
+        seen; who `receives` also finds something that was read before."""
+        if not self._journal.is_at_rest or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            state = self.state
+            if not receives:
+                return True
+            again = state.has_ready or bool(state.holders())
+            return bool(self._scanner.ahead) and not again and not self._reading.locked()
+        finally:
+            self.lock.release()
+
     # -- receiving ---------------------------------------------------------------------------------
 
     def receive(

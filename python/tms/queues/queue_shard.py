@@ -56,7 +56,7 @@ class QueueShard:
             self._journal,
             lambda: topics.decisions,
             lambda group, topic: self.find(group, topic)[0],
-            lambda group, topic: self._queues.get((group, topic)),
+            lambda group, topic: self.known(topic, group),
             self.opened,
             self.durability,
         )
@@ -82,6 +82,10 @@ class QueueShard:
         if queue.state.declared.topic_uid != record.uid:
             self._renew(queue, record)
         return queue, record
+
+    def known(self, topic: TopicName, group: str) -> OpenQueue | None:
+        """A queue as it was known last, without reading or waiting."""
+        return self._queues.get((group, topic))
 
     def durability(self, queue: OpenQueue) -> Durability:
         """How durable what it does has to be."""

@@ -217,6 +217,15 @@ class Queues:
         """The queues that are open, without what only the log knows; for metrics."""
         return [queue.info({}, 0) for queue in self.opened()]
 
+    def is_at_rest(self, topic: TopicName, group: str, receives: bool = False) -> bool:
+        """Whether tokens are settled, or messages received, without waiting for anybody and reading
+        anything, as far as can be seen. Never waits."""
+        if self._topics.partitions.are_of_several:
+            return False
+        shard = self._kept.get(self._topics.shards.of_queue(topic, group))
+        queue = None if shard is None else shard.known(topic, group)
+        return queue is not None and queue.is_at_rest(receives)
+
     # -- messages ----------------------------------------------------------------------------------
 
     def receive(

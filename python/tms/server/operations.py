@@ -2,6 +2,8 @@
 what is asked in a thread, and its result goes out as JSON.
 
 * What can be refused before the body was read is refused then.
+* Tokens of a queue that nobody else is at are settled by the event loop for a client that asks
+  alone.
 * A large body is read when it is its turn, in a thread, and memory for what is made of it is
   reserved. So is the turn of an operation that is declared `alone`.
 """
@@ -40,6 +42,7 @@ from tms.server.service import Service
 
 JSON_ONLY = (routes.JSON,)
 INLINE_BYTES = 32 << 10  # a body up to this size is read by the event loop itself
+AT_ONCE_BYTES = 4 << 10  # up to this size, what it asks for is done there for who asks alone
 UNPACKED_FACTOR = 4  # JSON as Python objects takes up to this many times its size
 _Work = Callable[..., Any]
 
@@ -47,10 +50,17 @@ _Work = Callable[..., Any]
 class OperationEndpoint:
     """Answers one operation."""
 
-    def __init__(self, service: Service, operation: Operation, work: _Work) -> None:
+    def __init__(
+        self,
+        service: Service,
+        operation: Operation,
+        work: _Work,
+        is_at_rest: Callable[..., bool] | None,
+    ) -> None:
         self._service = service
         self._operation = operation
         self._work = work
+        self._is_at_rest = is_at_rest  # what it concerns; None: its work may wait
         query, body = operation.form.query, operation.form.body.get(routes.JSON)
         self._parameters = () if query is None else query.__struct_fields__
         self._decoder = None if body is None else msgspec.json.Decoder(body)
@@ -86,6 +96,10 @@ class OperationEndpoint:
                     **arguments, **operation.in_body(decode_strict(body.data, decoder))
                 )
 
+            if len(body.data) <= AT_ONCE_BYTES and self._is_at_rest is not None:
+                speakers = service.speakers
+                if speakers.may_sync(exchange, 1) and self._is_at_rest(**arguments):
+                    return speakers.sync(work)
             if len(body.data) <= INLINE_BYTES:
                 return await self._do(work)
             await body.reserve(UNPACKED_FACTOR * len(body.data))
@@ -116,8 +130,15 @@ class OperationEndpoint:
 def routes_of(service: Service) -> list[Route]:
     """The routes of all operations that need no function of their own."""
     works = _works_of(service)
+    queues = service.engine.queues
+    resting = dict.fromkeys(("queues.ack", "queues.nack", "queues.extend"), queues.is_at_rest)
     return [
-        Route(operation, OperationEndpoint(service, operation, works[operation.name]))
+        Route(
+            operation,
+            OperationEndpoint(
+                service, operation, works[operation.name], resting.get(operation.name)
+            ),
+        )
         for operation in OPERATIONS.values()
         if operation.name in works
     ]

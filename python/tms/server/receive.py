@@ -5,6 +5,7 @@
 * Whoever is gone gets no lease; what was leased for somebody who left at that moment is given back.
 * The memory of an answer is reserved before anything is leased; when memory is short, answers get
   smaller. No more receives look at once than there are threads.
+* A client that asks alone, for a few messages that were read before, gets them from the event loop.
 * Compressed blocks that get large are unpacked by one receive at a time, and counted meanwhile.
 """
 
@@ -39,6 +40,7 @@ from tms.server.operations import JSON_ONLY, UNPACKED_FACTOR
 from tms.server.queue_waiting import QueueWaiters
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
+AT_ONCE_MAX = 16  # messages that the event loop leases itself
 _MADE = (routes.JSON, routes.BLOCKS)
 _NO_SNIFFING = b"x-content-type-options: nosniff\r\n"  # a payload is never a page
 
@@ -148,13 +150,21 @@ class Receiving:
             grant = min(request.bytes_max, max(free // (2 * factor), GRANT_BYTES_MIN))
             await budget.claim(factor * grant)
             try:
-                leased = await self._service.in_thread(lease)
+                if self._is_at_rest(exchange, request):
+                    leased = self._service.speakers.sync(lease)
+                else:
+                    leased = await self._service.in_thread(lease)
                 if isinstance(leased, Received):
                     size = leased.unpacked_bytes
                     leased = await self._service.unpack(size, _answer, leased, request.media)
                 return leased
             finally:
                 budget.release(factor * grant)
+
+    def _is_at_rest(self, exchange: Exchange, request: _ReceiveParameters) -> bool:
+        if request.limit > AT_ONCE_MAX or not self._service.speakers.may_sync(exchange, 1):
+            return False
+        return self._queues.is_at_rest(request.topic, request.group, receives=True)
 
     async def _return(self, request: _ReceiveParameters, leased: Received) -> None:
         """Nobody got these: others may have them at once."""

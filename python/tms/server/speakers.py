@@ -1,7 +1,8 @@
 """Who asks: one client at a time, or several that take turns.
 
-Two changes of threads take longer than a quick disk needs for a sync. So what a client publishes
-that asks alone is synced by the event loop itself; where several ask, threads share each sync.
+Two changes of threads take longer than a quick disk needs for a sync. So what a client asks alone,
+if nobody else is at it, is written and synced by the event loop itself; where several ask, threads
+share each sync.
 
 Invariants
 
@@ -43,17 +44,23 @@ class Speakers:
     def write(self, exchange: Exchange, syncs: int, do: Callable[[Durability], T]) -> T:
         """Let the event loop write a request, which takes so many syncs: `do` is told how much of
         it, and that is all if its client asks alone."""
-        if not self._may_sync(exchange, syncs):
+        if not self.may_sync(exchange, syncs):
             return do(self._immediate)
-        began_s = self._clock.monotonic_s()
-        written = do(Durability.SYNCED)
-        now_s = self._clock.monotonic_s()
-        took_s = now_s - began_s
-        if took_s > SLOW_S:
-            self._rests_until_s = now_s + REST_TIMES * took_s
-        return written
+        return self.sync(lambda: do(Durability.SYNCED))
 
-    def _may_sync(self, exchange: Exchange, syncs: int) -> bool:
+    def sync(self, do: Callable[[], T]) -> T:
+        """Let the event loop write and sync what it may."""
+        began_s = self._clock.monotonic_s()
+        try:
+            return do()
+        finally:
+            now_s = self._clock.monotonic_s()
+            took_s = now_s - began_s
+            if took_s > SLOW_S:
+                self._rests_until_s = now_s + REST_TIMES * took_s
+
+    def may_sync(self, exchange: Exchange, syncs: int) -> bool:
+        """Whether the event loop may do what takes so many syncs: its client asks alone."""
         connection = exchange.connection
         return (
             self._is_alone
