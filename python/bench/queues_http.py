@@ -1,4 +1,5 @@
-"""Queues through HTTP: one worker, and several, receive and acknowledge in batches."""
+"""Queues through HTTP: one worker, and several, receive and acknowledge in batches; and one that
+does so message by message."""
 
 import threading
 from collections.abc import Callable
@@ -26,19 +27,21 @@ def _pairs(setup: Setup, report: Report, durability: str) -> None:
         target.bus.create_topic(TOPIC, durability=durability)
         queue = target.bus.queue(TOPIC, group="bench")
 
-        def pairs(workers: int) -> Sample:
+        def pairs(workers: int, count: int, batch: int) -> Sample:
             _publish(target.bus, count)
-            return measured(lambda: _by_all(queue, workers, count), target.pid)
+            return measured(lambda: _by_all(queue, workers, count, batch), target.pid)
 
         works: dict[str, Callable[[], Sample]] = {
-            "1 worker": partial(pairs, 1),
-            f"{WORKERS} workers": partial(pairs, WORKERS),
+            "1 worker": partial(pairs, 1, count, BATCH),
+            f"{WORKERS} workers": partial(pairs, WORKERS, count, BATCH),
+            "1 worker, one by one": partial(pairs, 1, count // 10, 1),
         }
         samples = interleaved(works, setup.runs)
     for what, its in samples.items():
         rate = median(its, lambda s: s.per_s)
+        goal = None if "one by one" in what else Goal(at_least=5_000)
         label = f"receive and ack through HTTP, {durability}, {what}"
-        report.line("9", label, rate, "pairs/s", Goal(at_least=5_000), {what: its})
+        report.line("9", label, rate, "pairs/s", goal, {what: its})
 
 
 def _publish(bus: Bus, count: int) -> None:
@@ -48,10 +51,10 @@ def _publish(bus: Bus, count: int) -> None:
         bus.publish_many(TOPIC, (cells * (part // len(cells) + 1))[:part], durability="written")
 
 
-def _by_all(queue: Queue, workers: int, count: int) -> int:
+def _by_all(queue: Queue, workers: int, count: int, batch: int) -> int:
     done: list[int] = []
     threads = [
-        threading.Thread(target=lambda: done.append(_work(queue, count // workers)))
+        threading.Thread(target=lambda: done.append(_work(queue, count // workers, batch)))
         for _ in range(workers)
     ]
     for thread in threads:
@@ -61,8 +64,8 @@ def _by_all(queue: Queue, workers: int, count: int) -> int:
     return sum(done)
 
 
-def _work(queue: Queue, count: int) -> int:
+def _work(queue: Queue, count: int, batch: int) -> int:
     done = 0
     while done < count:
-        done += queue.ack(queue.receive(min(BATCH, count - done), wait_s=10)).done
+        done += queue.ack(queue.receive(min(batch, count - done), wait_s=10)).done
     return done
