@@ -42,7 +42,7 @@ def _alone(setup: Setup, report: Report) -> None:
         },
         setup.runs,
     )
-    goals = {"embedded": Goal(at_most=0.03), "HTTP": Goal(at_most=0.22)}
+    goals = {"embedded": Goal(at_most=0.025), "HTTP": Goal(at_most=0.22)}
     for name, its in samples.items():
         for point in ("p50_ms", "p99_ms"):
             goal = goals.get(name) if point == "p50_ms" else None

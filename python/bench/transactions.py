@@ -32,7 +32,7 @@ def run(setup: Setup, report: Report) -> None:
         f"synced, {CLIENTS} clients ÷ 1",
         ratio(samples, f"HTTP, synced, {CLIENTS} clients", "HTTP, synced, 1 client"),
         "×",
-        Goal(at_least=5),
+        Goal(at_least=4),
         samples,
     )
 
