@@ -7,6 +7,8 @@ Invariants
   threads, whose work is one more callback. Anything may happen between two of them.
 * What is written to a connection arrives in order, if it does; of what was on its way when the
   connection was cut only a beginning.
+* What a service had begun when its process died goes no step further, whenever Python throws it
+  away.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any
 
 from sim.bounds.drawing import Bounds
@@ -42,6 +45,7 @@ class TurnedLoop:
         self._self: Any = self  # as asyncio knows it
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[asyncio.TimerHandle] = []
+        self.begun: list[Coroutine[Any, Any, Any]] = []  # which may have ended
 
     @property
     def is_idle(self) -> bool:
@@ -77,6 +81,7 @@ class TurnedLoop:
         return asyncio.Future(loop=self._self)
 
     def create_task(self, coro: Any, **more: Any) -> asyncio.Task[Any]:
+        self.begun.append(coro)
         return asyncio.Task(coro, loop=self._self)
 
     def call_soon(
@@ -178,6 +183,12 @@ class SimServer:
         self.service = Service(engine, clock, limits, ConnectionLimits())
         self.fetching = Fetching(self.service)
 
+    def end(self) -> None:
+        """Its process has died."""
+        for steps in self.loop.begun:
+            with suppress(Exception):
+                steps.close()
+
 
 class Servers:
     """The services of a world's engines."""
@@ -189,13 +200,20 @@ class Servers:
 
     def of(self, engine: Engine) -> SimServer:
         """The service of an engine that lives."""
-        self._servers = [one for one in self._servers if self._world.lives(one.engine)]
+        for server in [one for one in self._servers if not self._world.lives(one.engine)]:
+            server.end()
+            self._servers.remove(server)
         for server in self._servers:
             if server.engine is engine:
                 return server
         server = SimServer(engine, self._world.clock, self._limits)
         self._servers.append(server)
         return server
+
+    def end(self) -> None:
+        """The run is over."""
+        for server in self._servers:
+            server.end()
 
 
 class Following:
@@ -224,7 +242,9 @@ class Following:
         )
         namespace, topic = path.split("/")[3:6:2]
         varying = namespace.encode(), topic.encode()
-        server.loop.call_soon(lambda: self._go_on(server.fetching(self._exchange, varying)))
+        steps = server.fetching(self._exchange, varying)
+        server.loop.begun.append(steps)
+        server.loop.call_soon(self._go_on, steps)
 
     def _go_on(self, steps: Coroutine[Any, Any, None]) -> None:
         """Run until it waits, as the service does."""

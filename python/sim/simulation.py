@@ -138,7 +138,7 @@ class Simulation:
             self.actors.append(Foreign(world, "f0", random.choice(PLACES[1:])))
         self.producers = [actor for actor in self.actors if isinstance(actor, Producer)]
         chance, servers = Random(f"following {seed}"), Servers(world, bounds)
-        self._chance = chance
+        self._chance, self._servers = chance, servers
         self.followers = [
             FollowingReader(world, servers, f"follower-{number}", place, chance)
             for number, place in enumerate((*PLACES, PLACES[0], OUTPUT, KEPT, CUT, LATER[0]))
@@ -156,6 +156,12 @@ class Simulation:
 
     def run(self) -> Outcome:
         """All steps, then the end; raises `Stuck`."""
+        try:
+            return self._run()
+        finally:
+            self._servers.end()
+
+    def _run(self) -> Outcome:
         world, random = self.world, self.world.random
         for _ in range(self._steps):
             crashes = world.life
