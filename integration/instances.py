@@ -112,8 +112,10 @@ class Instances:
         os.kill(self.running[name].pid, signal.SIGCONT)
 
     def close(self) -> None:
-        for service in self.running.values():
+        """End all of them; what they logged last is shown if the test failed."""
+        for name, service in self.running.items():
             service.kill()
+            print(name, *service.lines[-60:], sep="\n")
         self._stack.close()
 
     def _serve(self, name: str) -> Service:

@@ -34,10 +34,6 @@ def serving(store: str, zookeeper: ZooKeeper, cut: bool = False) -> Iterator[Ins
     three = Instances(store, zookeeper, cut=cut)
     try:
         yield three
-    except BaseException:
-        for name, service in three.running.items():
-            print(name, *service.lines[-30:], sep="\n")
-        raise
     finally:
         three.close()
 

@@ -29,10 +29,6 @@ def instances(tms_url: str, zookeeper: ZooKeeper) -> Iterator[Instances]:
     three = Instances(tms_url, zookeeper)
     try:
         yield three
-    except BaseException:
-        for name, service in three.running.items():
-            print(name, *service.lines[-30:], sep="\n")
-        raise
     finally:
         three.close()
 

@@ -7,8 +7,10 @@ hold; of queues and delayed messages it is that nothing acknowledged is lost, a 
 settled is never handed out again, and one with a delay comes once and not before it is due.
 """
 
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -253,7 +255,13 @@ class Clients:
         for thread in self._threads:
             thread.join(END_S)
         assert not self._failures, self._failures
-        assert not any(thread.is_alive() for thread in self._threads)
+        frames = sys._current_frames()
+        stuck = [
+            "".join(traceback.format_stack(frames.get(thread.ident or 0)))
+            for thread in self._threads
+            if thread.is_alive()
+        ]
+        assert not stuck, "\n".join(stuck)
         finish(self.run)
         finish_queue(self.run)
         finish_later(self.run)
