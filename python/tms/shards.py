@@ -11,6 +11,7 @@ Invariants
   stored, and held from then on, also by the next one who keeps it.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -18,7 +19,7 @@ from typing import Protocol, TypeVar
 
 from tms.block import Flags
 from tms.delayed.delayed import DelayedMessages
-from tms.errors import TimedOut, TMSError
+from tms.errors import TimedOut, TMSError, Unavailable
 from tms.groups.group_positions import GroupPositions
 from tms.groups.groups import LogGroups
 from tms.groups.positions import encode_key
@@ -126,22 +127,35 @@ class ShardStates:
         self.groups = LogGroups(topics)
         self.queues = Queues(topics, commits, self.groups, random)
         self.delayed = DelayedMessages(topics, commits, self.groups)
+        self._lock = threading.Lock()  # guards what follows
         self.kept: frozenset[int] = frozenset()
+        self._opening: set[int] = set()  # and not closed since
 
     def open(self, number: int) -> None:
-        """Keep a shard. Raises what keeps its journals from being read; nothing is kept then."""
+        """Keep a shard. Raises what keeps its journals from being read, and `Unavailable` if
+        somebody else has closed it meanwhile; nothing is kept then."""
+        with self._lock:
+            self._opening.add(number)
         try:
             self.groups.open(number)
             self.queues.open(number)
             self.delayed.open(number)
+            with self._lock:
+                if number not in self._opening:
+                    raise Unavailable(
+                        f"The shard {number} was lost while it was opened. Try again."
+                    )
+                self._opening.remove(number)
+                self.kept |= {number}
         except BaseException:
             self.close(number)
             raise
-        self.kept |= {number}
 
     def close(self, number: int) -> None:
-        """Keep it no more; who waits for something of it looks again."""
-        self.kept -= {number}
+        """Keep it no more; who waits for something of it looks again. Also while it is opened."""
+        with self._lock:
+            self._opening.discard(number)
+            self.kept -= {number}
         self.queues.close(number)
         self.delayed.close(number)
         self.groups.close(number)

@@ -2,14 +2,19 @@
 of them answers for it, and what a commit changes in it counts wherever the commit is decided."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from tests.cluster.test_instances import TOPIC, until
 from tests.cluster_kit import Instances, instances
 from tms.client.http.transport import HttpTransport
-from tms.errors import Fenced
+from tms.clock import SystemClock
+from tms.engine import Engine
+from tms.errors import Fenced, TMSError, Unavailable
+from tms.groups.group_positions import GroupPositions
 from tms.model.position import Position
+from tms.store.memory import MemoryStore
 from tms.topics.sharding import QUEUES
 
 GROUPS = [f"g{number}" for number in range(12)]
@@ -132,3 +137,52 @@ def test_a_shard_is_moved_as_people_choose(three: Instances) -> None:
         assert cluster.owners(QUEUES).owners[number] == to
         cluster.unpin(QUEUES, number)
         until(lambda: kept(three).get(number) != to, "it is where it is placed")
+
+
+@pytest.mark.parametrize("room", ["groups", "queues", "delayed"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_shard_that_is_lost_while_it_is_opened_is_not_kept_by_halves(
+    monkeypatch: pytest.MonkeyPatch, room: str, first: bool
+) -> None:
+    with closing(Engine(MemoryStore(), SystemClock())) as engine:
+        shards = engine.shards
+        number = min(shards.kept)
+        shards.close(number)
+        opening = getattr(shards, room).open
+
+        def lost_meanwhile(number: int) -> None:
+            """As if another thread came in between."""
+            if first:
+                shards.close(number)
+            opening(number)
+            if not first:
+                shards.close(number)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(getattr(shards, room), "open", lost_meanwhile)
+            with pytest.raises(Unavailable, match="lost while it was opened"):
+                shards.open(number)
+        assert number not in shards.kept
+        shards.open(number)
+        assert number in shards.kept
+        assert shards.groups.at(number) and shards.queues.at(number)
+        assert number in shards.delayed._kept
+
+
+def test_a_shard_that_is_lost_while_another_is_opened_stays_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with closing(Engine(MemoryStore(), SystemClock())) as engine:
+        shards, (number, other) = engine.shards, sorted(engine.shards.kept)[:2]
+        shards.close(number)
+        load = GroupPositions.load
+
+        def lose_another(self: GroupPositions) -> object:
+            shards.close(other)
+            return load(self)
+
+        monkeypatch.setattr(GroupPositions, "load", lose_another)
+        shards.open(number)
+        assert number in shards.kept and other not in shards.kept
+        with pytest.raises(TMSError):
+            shards.groups.at(other)

@@ -58,7 +58,8 @@ class DelayedMessages:
 
     def open(self, number: int) -> None:
         """Keep the delayed messages of the topics of a shard."""
-        self._kept |= {number}
+        with self._lock:
+            self._kept |= {number}
         self.find(at_start=True)
 
     def close(self, number: int) -> None:

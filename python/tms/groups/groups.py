@@ -70,6 +70,7 @@ class LogGroups:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._registry = topics.registry
+        self._lock = threading.Lock()  # held by who changes what is kept
         self._kept: dict[int, GroupShard] = {}
         self._lags = topics.lags
 
@@ -77,11 +78,14 @@ class LogGroups:
 
     def open(self, number: int) -> None:
         """Keep a shard. Raises what keeps its journals from being read."""
-        self._kept = {**self._kept, number: GroupShard(self._topics, number)}
+        shard = GroupShard(self._topics, number)
+        with self._lock:
+            self._kept = {**self._kept, number: shard}
 
     def close(self, number: int) -> None:
         """Keep it no more."""
-        self._kept = {n: shard for n, shard in self._kept.items() if n != number}
+        with self._lock:
+            self._kept = {n: shard for n, shard in self._kept.items() if n != number}
 
     def at(self, number: int) -> GroupShard:
         """A shard that is kept here. Raises `NotOwner`, `Unavailable`."""

@@ -70,6 +70,7 @@ class Queues:
         self._clock = topics.clock
         self._commits = commits
         self._random = random
+        self._lock = threading.Lock()  # held by who changes what is kept
         self._kept: dict[int, QueueShard] = {}
         self._dead = DeadLetters(topics, commits, positions)
         self._upkeep = QueueUpkeep(self._dead, self._known_queues, topics.clock)
@@ -84,12 +85,14 @@ class Queues:
             shard.load()
         if not self._topics.store.shared:  # what is stored there outlives its machines
             shard.rewind()
-        self._kept = {**self._kept, number: shard}
+        with self._lock:
+            self._kept = {**self._kept, number: shard}
 
     def close(self, number: int) -> None:
         """Keep it no more: who waits looks again."""
-        shard = self._kept.get(number)
-        self._kept = {n: kept for n, kept in self._kept.items() if n != number}
+        with self._lock:
+            shard = self._kept.get(number)
+            self._kept = {n: kept for n, kept in self._kept.items() if n != number}
         if shard is not None:
             shard.close()
 
