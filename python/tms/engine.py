@@ -28,7 +28,7 @@ from tms.clock import Clock
 from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import OwnerLimits, Ownership
 from tms.compaction.compaction import Compaction, CompactionLimits
-from tms.errors import Closed, Invalid, TMSError
+from tms.errors import Closed, Invalid, TMSError, Unavailable
 from tms.events import EventLog
 from tms.glance import Glance
 from tms.log.partition import LogLimits
@@ -144,17 +144,14 @@ class Engine:
         owner: Ownership | Cluster | None = None,
     ) -> None:
         config = config or EngineConfig()
-        self._store = store
-        self._clock = clock
-        self._owner = owner
+        self._store, self._clock, self._owner = store, clock, owner
         self.cluster = owner if isinstance(owner, Cluster) else None  # as one of its instances
-        self._random = random or Random()
-        self._lifetime_ms = config.transaction_lifetime_ms
+        self._random, self._lifetime_ms = random or Random(), config.transaction_lifetime_ms
         self._threads = threads or ThreadPoolExecutor(config.threads, "tms-append")
         self.topics = topics = Topics(store, clock, config.of_topics(), self._threads, owner)
         self._publisher, self._fetcher = topics.publisher, topics.fetcher
         self.access = AccessRecords(topics.metadata, clock, self.cluster)
-        self.backups = Images(store, clock)
+        self.backups, self._losses = Images(store, clock), 0  # times that it coordinated no more
         self._kept: Transactions | None = None
         self._unopened: dict[str, str] = {}  # what should be kept and is not, and why
         commits = Commits(lambda: self._kept, self.cluster)
@@ -172,8 +169,7 @@ class Engine:
         self.maintenance = Maintenance(
             topics, config.cleaner_interval_s, self._tidy, self.delayed.forget
         )
-        self._lock = threading.Lock()
-        self._closed = False
+        self._lock, self._closed = threading.Lock(), False
         if owner is not None:
             owner.watch(self._step_down)
         if self.cluster is not None:
@@ -197,12 +193,13 @@ class Engine:
 
     def _coordinate(self) -> None:
         """Open what one process keeps for all."""
-        shards = self.shards
-        kept = Transactions(self.topics, self._lifetime_ms, shards.shares, shards.invalidate)
-        self._kept = kept
+        share, reloaded = self.shards.shares, self.shards.invalidate
+        kept = Transactions(self.topics, self._lifetime_ms, share, reloaded)
         self.transactions, self.tables = kept, Tables(self._store, kept.manager)
+        self._kept = kept
 
     def _coordinate_no_more(self, cluster: Cluster) -> None:
+        self._losses += 1
         kept, self._kept = self._kept, None
         self.topics.decide_by(cluster.decisions)
         if kept is not None:
@@ -232,8 +229,11 @@ class Engine:
         for number in sorted(self.shards.kept - wanted):
             self.shards.close(number)
         if cluster.coordinates and self._kept is None:
+            before = self._losses
             try:
                 self._coordinate()
+                if self._losses != before:  # in another thread, which left what was not there yet
+                    raise Unavailable("Transactions were lost while they were read. Try again.")
             except BaseException as why:
                 self._coordinate_no_more(cluster)
                 if not isinstance(why, TMSError):

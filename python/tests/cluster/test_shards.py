@@ -14,8 +14,11 @@ from tms.engine import Engine
 from tms.errors import Fenced, TMSError, Unavailable
 from tms.groups.group_positions import GroupPositions
 from tms.model.position import Position
+from tms.store.base import Store
 from tms.store.memory import MemoryStore
+from tms.tables.tables import Tables
 from tms.topics.sharding import QUEUES
+from tms.transactions.manager import TransactionManager
 
 GROUPS = [f"g{number}" for number in range(12)]
 
@@ -186,3 +189,28 @@ def test_a_shard_that_is_lost_while_another_is_opened_stays_lost(
         assert number in shards.kept and other not in shards.kept
         with pytest.raises(TMSError):
             shards.groups.at(other)
+
+
+def test_transactions_that_are_lost_while_they_are_read_are_read_again(
+    three: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = [served.service.engine for served in three.served.values()]
+    [engine] = [engine for engine in engines if engine.coordinates]
+    cluster, once = engine.cluster, iter((1,))
+    assert cluster is not None
+
+    def lost_meanwhile(store: Store, manager: TransactionManager) -> Tables:
+        for _ in once:
+            engine._coordinate_no_more(cluster)
+        return Tables(store, manager)
+
+    monkeypatch.setattr("tms.engine.Tables", lost_meanwhile)
+    engine._coordinate_no_more(cluster)
+    cluster.settle_again()
+    until(lambda: engine.coordinates and next(once, None) is None, "it coordinates again")
+    with three.connect(cluster.id) as bus:
+        with bus.transaction() as tx:
+            tx.send(TOPIC, b"committed", partition=0)
+            tx.send(TOPIC, b"committed", partition=1)
+        until(lambda: len(list(bus.consumer(TOPIC, stop_at_end=True))) == 2, "both are seen")
+    assert engine.coordinates and engine.topics.decisions is engine.transactions.manager
