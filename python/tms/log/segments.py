@@ -31,7 +31,7 @@ paused, or a write whose answer was lost, may come back at any time:
 """
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -63,6 +63,7 @@ NEWEST_BYTES = 1 << 20  # looked through at once, of the newest blocks
 CUT_BYTES = 4 << 20  # deleted at once
 MERGE_PAGE_BYTES = 4 << 20
 _NOTHING = PartitionRecord(epoch=0, segments=())
+T = TypeVar("T")
 
 
 class OwnerCheck(Protocol):
@@ -362,11 +363,7 @@ class SegmentChain:
     def scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
         """Blocks whose last message is in [start, stop), in order, at least one if there is one: a
         segment is entered only when nothing more is in the one before."""
-        while True:
-            try:
-                return self._scan(start, stop, bytes_max)
-            except _Merged:  # by now the record names the segment in which the blocks are
-                continue
+        return _heeding_merges(lambda: self._scan(start, stop, bytes_max))
 
     def _scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
         blocks: list[StoredBlock] = []
@@ -391,20 +388,15 @@ class SegmentChain:
 
     def before(self, key: BlockKey) -> StoredBlock | None:
         """The last block before a key."""
-        while True:
-            found = (self.last_block(segment, key) for segment in reversed(self.record.segments))
-            try:
-                return next((block for block in found if block is not None), None)
-            except _Merged:
-                continue
+        return _heeding_merges(lambda: self._before(key))
+
+    def _before(self, key: BlockKey) -> StoredBlock | None:
+        found = (self.last_block(segment, key) for segment in reversed(self.record.segments))
+        return next((block for block in found if block is not None), None)
 
     def newest(self, count: int) -> list[tuple[int, StoredBlock]]:
         """The newest `count` blocks with their segment's number, newest first."""
-        while True:
-            try:
-                return self._newest(count)
-            except _Merged:
-                continue
+        return _heeding_merges(lambda: self._newest(count))
 
     def _newest(self, count: int) -> list[tuple[int, StoredBlock]]:
         sized: list[tuple[int, StoredBlock]] = []
@@ -462,7 +454,7 @@ class SegmentChain:
         try:
             return self._map(segment.number).stored_bytes()
         except (NotFound, Closed):
-            if self._names(segment):
+            if self._names(segment.number):
                 raise
             return 0  # it was sealed meanwhile, and is gone
 
@@ -486,7 +478,7 @@ class SegmentChain:
             return self._map(segment.number).scan(start, stop, bytes_max, reverse=reverse)
         except (NotFound, Closed):
             # Retention dropped it, or it was merged, between our look at the record and the scan.
-            if self._names(segment):
+            if self._names(segment.number):
                 raise
             if any(
                 known.number < segment.number and _reaches(known, segment)
@@ -495,9 +487,9 @@ class SegmentChain:
                 raise _Merged from None
             return []
 
-    def _names(self, segment: SegmentRecord) -> bool:
-        """Whether the record names a segment still."""
-        return any(known.number == segment.number for known in self.record.segments)
+    def _names(self, number: int) -> bool:
+        """Whether the record names a segment."""
+        return any(known.number == number for known in self.record.segments)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -513,7 +505,7 @@ class SegmentChain:
             try:
                 map_ = self._maps[number] = self._store.open(self._name(number), create=False)
             except NotFound as exc:
-                if all(s.number != number for s in self.record.segments):
+                if not self._names(number):
                     raise
                 raise DataCorrupt(
                     f"Segment {number} of partition {self.partition} is recorded but its map "
@@ -551,6 +543,16 @@ class _Merged(StorageUnavailable):
 
     def __init__(self) -> None:
         super().__init__("A segment was merged into the one before while it was read. Try again.")
+
+
+def _heeding_merges(read: Callable[[], T]) -> T:
+    """What is read, again from the beginning when blocks have moved meanwhile: by then the record
+    names the segment in which they are."""
+    while True:
+        try:
+            return read()
+        except _Merged:
+            continue
 
 
 def _reaches(earlier: SegmentRecord, segment: SegmentRecord) -> bool:
