@@ -92,11 +92,11 @@ check: env
 	@$(PY) -m pytest -q -p no:cacheprovider -p no:schemathesis $(addprefix python/tests/,$(CHECKED))
 
 # A selection of `make test`, which runs everything: whole rooms, and the contracts on engines in one process. What takes
-# seconds by itself is marked `long`.
+# seconds by itself is marked `slow`.
 QUICK_ROOMS := block compaction/test_compaction.py delayed/test_delay.py engine groups house/test_imports.py journal log model \
   queues store/test_store.py tables topics transactions
 QUICK_CONTRACTS := client/test_client client/test_client_delay client/test_client_groups client/test_client_transactions
-QUICK = -m pytest -q -n 2 --dist loadfile -p no:schemathesis -m 'not long' \
+QUICK = -m pytest -q -n 2 --dist loadfile -p no:schemathesis -m 'not slow' \
   --deselect python/tests/queues/test_queue_contract.py::TestHttp \
   $(addprefix python/tests/,$(QUICK_ROOMS) $(addsuffix .py::TestEmbedded,$(QUICK_CONTRACTS)))
 quick: env

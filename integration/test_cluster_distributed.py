@@ -7,7 +7,7 @@ import pytest
 
 from integration.cluster import Distributed, Gateway
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 TABLE = "rows"
 SPLITS = [b"%02x" % (16 * number) for number in range(1, 16)]

@@ -29,7 +29,7 @@ def stack(hbase: Distributed) -> Iterator[Stack]:
     made.service.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_fault_16_clients_see_nothing_wrong_when_region_servers_die_or_wake_late(
     hbase: Distributed, stack: Stack

@@ -13,7 +13,7 @@ from integration.deploying import cli_of, jar
 __all__ = ["jar"]  # a fixture
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_jar_is_put_into_hdfs_over_http_and_by_the_command(
     tmp_path: Path,
     jar: Path,

@@ -125,7 +125,7 @@ class Succession:
         return last.read()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_is_acknowledged_is_delivered_once_whoever_takes_over_meanwhile(seed: int) -> None:
     owners = Succession(seed)

@@ -100,7 +100,7 @@ class Fight:
             self._arm(self.both.stores[number])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 4])
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_acknowledged_is_lost_or_moved_whatever_two_owners_do(

@@ -73,7 +73,7 @@ def _in_model(bench: Bench, model: ModelPartition, position: Position, bytes_max
     assert all(model.start <= offset < first for offset in early), "unreadable messages came"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(data=st.data(), cache=st.sampled_from([0, 2_000, 1 << 20]))
 def test_every_position_gives_what_the_model_says(data: st.DataObject, cache: int) -> None:

@@ -258,7 +258,7 @@ def test_what_was_published_after_a_key_is_found_in_all_segments(
         assert [read_header(one.block).base_offset for one in found] == [*range(count)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_lone_messages_of_several_segments_are_replayed_with_the_settings_that_everybody_has(
     tmp_path: Path,
 ) -> None:

@@ -29,7 +29,7 @@ def in_it(one: Partition, changes: int) -> None:
         one.change()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(seed=SEEDS)
 @example(seed=1)
@@ -48,7 +48,7 @@ def test_every_reader_gets_what_is_there_from_every_position(seed: int) -> None:
                     assert one.over_http(client, position, media) == expected, position
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(seed=SEEDS)
 @example(seed=1)
@@ -83,7 +83,7 @@ def test_readers_of_other_protocols_and_rooms_get_it_too(seed: int) -> None:
             assert one.received(bus, f"q{number}") == one.rows
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(seed=SEEDS)
 @example(seed=1)
@@ -109,7 +109,7 @@ def test_what_is_said_of_places_agrees_with_what_is_there(seed: int) -> None:
             assert refused.value.details["end"] == one.end
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(seed=SEEDS)
 @example(seed=1)

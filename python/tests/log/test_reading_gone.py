@@ -109,7 +109,7 @@ def test_a_group_is_not_stuck_behind_what_is_gone_or_does_not_match(
     assert bus.group("t", group="g").partitions[0].lag == 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_many_messages_of_many_pages_are_read_with_the_settings_that_everybody_has(
     tmp_path: Path,
 ) -> None:

@@ -175,7 +175,7 @@ HOSTILE = """
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_thousand_slices_of_a_block_that_gets_large_fit_into_little_memory() -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(HOSTILE)],

@@ -332,7 +332,7 @@ def leased(count: int, lease_ms: int = 30_000) -> QueuePartitionState:
     return state
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_million_leases_fit_into_200_mib() -> None:
     state = QueuePartitionState()
     for offset in range(200_000):  # one by one, each with a time of its own: the worst there is

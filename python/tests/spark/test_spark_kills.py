@@ -25,7 +25,7 @@ from tms.model.position import Position
 from tms.model.transaction import Commit
 from tms.spark.sink.fence import BATCH_TIMEOUT_S, FENCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]  # cold JVMs on a busy machine
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]  # cold JVMs on a busy machine
 
 BATCHES = 50
 LOCAL, CLUSTER = "local[2,8]", "local-cluster[1,2,512]"

@@ -22,7 +22,7 @@ def _loaded(engine: Engine, topics: range) -> None:
             engine.topics.log(name, partition).load()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_idle_partition_takes_4_kib() -> None:
     """Of Python's memory, with its part of the topic's record; the store has its own."""
     engine = Engine(MemoryStore(), ManualClock())
