@@ -1,7 +1,9 @@
 # Everything works in a fresh clone; nothing has to be typed before any of these.
 #
 #   make run     the main job on real data: publish, read back, prove, show
-#   make test    every test (installs what some of them need, or says what to install)
+#   make test    what a landing needs: Python, Java, Spark, HBase with instances (installs what is missing, or says what to);
+#                LANES="python spark" only these
+#   make test-long   the rest, for hours: HDFS, HBase 2.5, kills of Spark, half an hour of soak, 6,000 fresh seeds, mutants, Pythons
 #   make check   format, lint, types, and what the house promises of itself: directions of imports, constructors, calls, bounds
 #   make quick   a minute on two cores, no JVM: the rooms that only compute, the log, the engine, the contracts in one process
 #   make test-pythons   make quick's tests and a bare wheel on every Python that there is or uv can fetch: PYTHONS="3.11 3.12 3.13 3.14"
@@ -33,10 +35,11 @@ STAMP := .venv/.installed-from-lock
 PY_SPARK35 := .venv-spark35/bin/python
 STAMP_SPARK35 := .venv-spark35/.installed-from-lock
 HBASE_PORT ?= 9090
-PYTEST_FLAGS ?= -q -n auto --maxprocesses 4 --dist loadfile
-PYTEST_FLAGS_SPARK35 ?= -q
 
-.PHONY: help env env-spark35 check quick test test-pythons java jar wheel hbase hbase-jars spark35-jars spark-java run chart sim soak mutants orders bench lock clean system-tools
+# Modules are compiled once, whatever the environment says, and not by each of the processes that tests start.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help env env-spark35 check quick test test-long test-pythons java jar jars wheel hbase hbase-jars hbase-2.5-jars spark35-jars spark-java run chart sim soak mutants orders bench lock clean system-tools
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -127,9 +130,19 @@ test-pythons: env
 	if [ -n "$$left" ]; then echo "not run, neither here nor to be fetched:$$left" >&2; fi; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-test: env env-spark35 system-tools java hbase-jars spark35-jars
-	@$(PY) -m pytest $(PYTEST_FLAGS)
-	@TMS_TEST_SPARK4_PYTHON=$(CURDIR)/$(PY) $(PY_SPARK35) -m pytest $(PYTEST_FLAGS_SPARK35) python/tests_spark35
+test: env system-tools
+	@$(MAKE) -j2 env-spark35 jars
+	@cd python && ../$(PY) -m lanes test $(LANES)
+
+test-long: env system-tools hbase-2.5-jars
+	@$(MAKE) -j2 env-spark35 jars
+	@cd python && ../$(PY) -m lanes long $(LANES)
+
+# One after the other: two Mavens would write to the same local repository.
+jars:
+	@$(MAKE) jar
+	@$(MAKE) hbase-jars
+	@$(MAKE) spark35-jars
 
 java: system-tools
 	@mvn -B -ntp -q verify
@@ -147,6 +160,8 @@ hbase: env system-tools
 # Fetched before the tests, so that none of them has to wait for it.
 hbase-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve >/dev/null
+
+hbase-2.5-jars: env system-tools
 	@$(PY) -m integration.cluster --resolve --line 2.5 >/dev/null
 
 spark35-jars: env system-tools

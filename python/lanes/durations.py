@@ -1,0 +1,68 @@
+"""The seconds that each test took of a worker, as a file a lane: `build/tests/LANE.durations.tsv`.
+
+    SECONDS \t python/tests/log/test_log.py::test_a_block_is_stored_once
+
+A run is as short as its longest file allows, because a file stays with one worker. So a file may
+take `FILE_S` of a worker, or a share of the run on a machine that is busy with something else,
+where everything takes longer.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+FILE_S = 90.0
+FILE_SHARE = 0.1  # of the whole run
+SUFFIX = ".durations.tsv"
+
+
+class Durations:
+    """Seconds by test, as they are noted."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    def note(self, test: str, seconds: float) -> None:
+        """Add to what a test took: set-up, call and tear-down come one by one."""
+        self.seconds[test] += seconds  # type: ignore[assignment]
+
+    def write(self, path: Path) -> None:
+        """Write all, longest first."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"{seconds:.3f}\t{test}\n" for test, seconds in self.seconds.most_common()]
+        path.write_text("".join(lines))
+
+
+class LongFile(NamedTuple):
+    """A file that takes more of a worker than a run can give it."""
+
+    file: str
+    seconds: float
+    most_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file} took {self.seconds:.0f} s of a worker, {self.most_s:.0f} s is the most: "
+            "make its slowest tests cheaper, or mark those `long` that a landing can do without"
+        )
+
+
+def by_file(folder: Path) -> "Counter[str]":
+    """Seconds by test file, of all lanes that wrote into a folder."""
+    files: Counter[str] = Counter()
+    for path in folder.glob(f"*{SUFFIX}"):
+        for line in path.read_text().splitlines():
+            seconds, _, test = line.partition("\t")
+            files[test.partition("::")[0]] += float(seconds)  # type: ignore[assignment]
+    return files
+
+
+def long_files(folder: Path, run_s: float, spread: tuple[str, ...]) -> list[LongFile]:
+    """Files that take too much of a run of `run_s` seconds; those that begin with one of `spread`
+    do not stay with one worker."""
+    most_s = max(FILE_S, FILE_SHARE * run_s)
+    return [
+        LongFile(file, seconds, most_s)
+        for file, seconds in by_file(folder).most_common()
+        if seconds > most_s and not file.startswith(spread)
+    ]

@@ -1,0 +1,76 @@
+"""The lanes of both runs. A lane is one command; lanes share nothing that one of them changes.
+
+    make test        LANDING, all lanes at once: a lane with a JVM waits a good part of its time,
+                     and the lane with most tests has a worker a core, so that all are busy; with
+                     a single core two lanes at a time
+    make test-long   long_lanes(), two at a time: everything that a landing does without
+
+A test runs in `make test-long` if it is marked `long`, and in `make test` otherwise.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = os.path.abspath(sys.executable)
+PYTHON_SPARK35 = str(ROOT / ".venv-spark35" / "bin" / "python")
+MAVEN = ("mvn", "-B", "-ntp", "-q")
+CORES = len(os.sched_getaffinity(0))
+WORKERS = min(CORES, 4)  # of the lane with most tests
+SOAK_S = 1_800
+FRESH_SEEDS = 6_000  # 1,000 of one engine, 5,000 of instances
+MUTANTS = 50  # a room
+LANDING_AT_ONCE = 5 if CORES > 1 else 2
+LONG_AT_ONCE = 2
+
+
+class Lane(NamedTuple):
+    """A command, and the variables that its environment has besides those of the run."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def _pytest(name: str, *arguments: str, python: str = PYTHON) -> tuple[str, ...]:
+    plugin = ("-p", "lanes.plugin", "--lane", name)
+    return (python, "-m", "pytest", "-q", *plugin, *arguments)
+
+
+def _python(name: str, mark: str) -> Lane:
+    """Everything below python/tests but Spark, spread over workers."""
+    spread = ("-n", str(WORKERS), "--ignore", "python/tests/spark")
+    return Lane(name, _pytest(name, "-m", mark, *spread, "python/tests"))
+
+
+LANDING: tuple[Lane, ...] = (
+    Lane("hbase", _pytest("hbase", "-m", "not long", "integration")),
+    Lane("spark", _pytest("spark", "-m", "not long", "python/tests/spark")),
+    _python("python", "not long"),
+    Lane(
+        "spark35",
+        _pytest("spark35", "python/tests_spark35", python=PYTHON_SPARK35),
+        (("TMS_TEST_SPARK4_PYTHON", PYTHON),),
+    ),
+    Lane("java", (*MAVEN, "verify")),
+)
+
+
+def long_lanes() -> Iterator[Lane]:
+    """The lanes of `make test-long`, longest first."""
+    from mutants.rooms import ROOMS
+
+    yield Lane("soak", (PYTHON, "-m", "integration.soak", "--seconds", str(SOAK_S)))
+    fresh = _pytest("seeds", "-n", "1", "python/tests/simulation", "-k", "fresh")
+    yield Lane("seeds", fresh, (("TMS_TEST_SEEDS", str(FRESH_SEEDS)),))
+    yield Lane("hbase-long", _pytest("hbase-long", "-m", "long", "integration"))
+    yield Lane("spark-long", _pytest("spark-long", "-m", "long", "python/tests/spark"))
+    yield _python("python-long", "long")
+    yield Lane("java-2.5", (*MAVEN, "-Phbase-2.5", "verify"))
+    yield Lane("pythons", ("make", "test-pythons"))
+    for room in ROOMS:
+        command = (PYTHON, "-m", "mutants", room, "--count", str(MUTANTS))
+        yield Lane(f"mutants-{room}", command)

@@ -1,0 +1,59 @@
+"""pytest's part of a lane: `-p lanes.plugin --lane NAME`.
+
+Invariants
+
+* The tests of a file run in one worker, in order, so that what a module shares is made once. Tests
+  below `SPREAD` share nothing: each goes to the next worker that is free, after all other files,
+  so that the workers end together.
+* Only the process that reports notes seconds: with xdist the one that started the workers.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from lanes.durations import SUFFIX, Durations
+
+SPREAD = ("python/tests/simulation/", "python/tests/contracts/")
+INTO = Path(__file__).resolve().parents[2] / "build" / "tests"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lane", help="the name under which the seconds of each test are noted")
+    parser.addoption("--notes", type=Path, default=INTO, help="the folder of these notes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    name = config.getoption("lane")
+    if name and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Noting(config.getoption("notes") / f"{name}{SUFFIX}"))
+
+
+class Noting:
+    """Notes what each test takes, and writes it when the session ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._durations = Durations()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A phase of a test has ended."""
+        self._durations.note(report.nodeid, report.duration)
+
+    def pytest_sessionfinish(self) -> None:
+        """All have ended."""
+        self._durations.write(self._path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """How tests are spread over workers."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        """Whole files first, those with most tests before the others; then single tests."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if nodeid.startswith(SPREAD) else nodeid.partition("::")[0]
+
+    return ByFile(config, log)
