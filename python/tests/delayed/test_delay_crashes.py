@@ -13,6 +13,7 @@ from sim.faulty import CRASHED
 from tests.clocks import START_MS, ManualClock
 from tests.delay_kit import A, World
 from tests.log_kit import HOUR_MS, KeptStore
+from tests.steps import Kind, first_and_last, noting
 from tms.block import encode
 from tms.delayed.entries import entry_key
 from tms.delayed.topic_queue import Taken
@@ -94,6 +95,29 @@ def publish_move_and_cancel(world: Mortal) -> None:
     assert world.delayed.info(A).waiting == 0
 
 
+def steps_of(story: Callable[[Mortal], None], shared: bool) -> list[Kind]:
+    """The kind of each step of a story in which nothing dies."""
+    kinds: list[Kind] = []
+    world = Mortal(shared, "killed", -1)
+    world.store.before = noting(kinds)
+    story(world)
+    return kinds
+
+
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_whatever_it_dies_at_each_message_is_delivered_once_and_none_early(
+    shared: bool, how: str
+) -> None:
+    steps = first_and_last(steps_of(publish_move_and_cancel, shared))
+    assert len(steps) > 40
+    for step in steps:
+        world = Mortal(shared, how, step)
+        publish_move_and_cancel(world)
+        assert world.died, step
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
 def test_wherever_it_dies_each_message_is_delivered_once_and_none_early(
@@ -104,7 +128,7 @@ def test_wherever_it_dies_each_message_is_delivered_once_and_none_early(
         publish_move_and_cancel(world)
         return world.died
 
-    assert len(list(takewhile(dies_at, count()))) > 60
+    assert len(list(takewhile(dies_at, count()))) > 150
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["not stored", "stored"])

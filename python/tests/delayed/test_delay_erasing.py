@@ -10,8 +10,9 @@ import pytest
 from sim.faulty import FaultyStore
 from tests.clocks import START_MS
 from tests.delay_kit import A, AtStep, NotingStore, World
-from tests.delayed.test_delay_crashes import KINDS, Mortal, Two, retried
+from tests.delayed.test_delay_crashes import KINDS, Mortal, Two, retried, steps_of
 from tests.log_kit import HOUR_MS
+from tests.steps import first_and_last
 from tms.block import Compression, decode, encode
 from tms.delayed.topic_queue import DelayQueue
 from tms.errors import DataCorrupt, TimedOut, TMSError
@@ -410,6 +411,19 @@ def publish_move_and_erase(world: Mortal) -> None:
 
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_whatever_it_dies_at_a_repetition_erases_the_rest(shared: bool, how: str) -> None:
+    """And nothing comes torn or twice."""
+    steps = first_and_last(steps_of(publish_move_and_erase, shared))
+    assert len(steps) > 50
+    for step in steps:
+        world = Mortal(shared, how, step)
+        publish_move_and_erase(world)
+        assert world.died, step
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
 def test_wherever_it_dies_a_repetition_erases_the_rest_and_nothing_comes_torn_or_twice(
     shared: bool, how: str
 ) -> None:
@@ -418,7 +432,7 @@ def test_wherever_it_dies_a_repetition_erases_the_rest_and_nothing_comes_torn_or
         publish_move_and_erase(world)
         return world.died
 
-    assert len(list(takewhile(dies_at, count()))) > 80
+    assert len(list(takewhile(dies_at, count()))) > 200
 
 
 @pytest.mark.parametrize("how", KINDS)

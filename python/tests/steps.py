@@ -1,0 +1,30 @@
+"""Which steps of a story a process dies at, where dying at each of them would take too long.
+
+A step is one operation of a store; its kind is the operation and the map that it concerns. Steps
+between the same two kinds leave the same things half done, so the first and the last step of each
+pair of kinds stand for the others. Tests marked `long` take every step.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+Kind = tuple[str, str]
+_OWN = re.compile(r"[0-9a-f]{8,}|\d+")  # of a name: what differs from map to map of a kind
+
+
+def kind(operation: str, name: str) -> Kind:
+    """The kind of an operation on a map."""
+    return operation, _OWN.sub("", name)
+
+
+def first_and_last(kinds: Sequence[Kind]) -> list[int]:
+    """The first and the last step of each pair of kinds that follow one another, in order."""
+    pairs = list(zip([None, *kinds], kinds, strict=False))
+    first = {pair: step for step, pair in reversed(list(enumerate(pairs)))}
+    last = {pair: step for step, pair in enumerate(pairs)}
+    return sorted({*first.values(), *last.values()})
+
+
+def noting(into: list[Kind]) -> Callable[[str, str], None]:
+    """What a store calls ahead of each operation: adds its kind."""
+    return lambda operation, name: into.append(kind(operation, name))
