@@ -1,7 +1,9 @@
 """The databases that a store on disk can have here, and which one new directories get."""
 
+import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,19 +43,43 @@ def disturb(monkeypatch: pytest.MonkeyPatch, method: str, disturbed: Callable[..
 def kill(store: LevelDBStore, path: Path) -> None:
     """Close the store at `path`, and leave its files as if the process had been killed: RocksDB
     makes a table of its log when it is closed."""
-    copied = path.with_name("killed")
-    for _ in range(20):
-        shutil.rmtree(copied, ignore_errors=True)
-        try:
-            shutil.copytree(path, copied)
-            break
-        except shutil.Error:  # a table has gone meanwhile
-            continue
-    else:
-        raise AssertionError("the directory does not come to rest")
+    image = crash_image(path, path.with_name("killed"))
     store.close()
     shutil.rmtree(path)
-    copied.rename(path)
+    image.rename(path)
+
+
+def crash_image(path: Path, target: Path, wait_s: float = 120.0) -> Path:
+    """Copy an open data directory as it is at one instant, which is all that a process killed at
+    that instant leaves.
+
+    A database compacts in a thread of its own. A copy that is made meanwhile may have a table
+    without its end, or a log that a manifest of later no longer names. So a copy counts only if no
+    file was made, removed or written while it was made: databases append to files, so that size and
+    time of change show each write.
+    """
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        before = _files(path)
+        try:
+            shutil.copytree(path, target)
+        except shutil.Error:  # a file has gone meanwhile
+            pass
+        else:
+            if before == _files(path):
+                return target
+        shutil.rmtree(target, ignore_errors=True)
+    raise AssertionError(f"{path} is written to all the time; stop what writes there first")
+
+
+def _files(path: Path) -> dict[Path, tuple[int, int, int]]:
+    """What a write to a file changes, of all files; a file that goes meanwhile has none."""
+    found = {}
+    for file in path.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            state = file.stat()
+            found[file] = state.st_ino, state.st_size, state.st_mtime_ns
+    return found
 
 
 def passed_on() -> dict[str, str]:

@@ -2,7 +2,6 @@
 data directory, and through HTTP on a data directory. Each can be restarted and killed."""
 
 import contextlib
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import uvloop
 
 import tms
 from tests.clocks import ManualClock
+from tests.databases import crash_image
 from tests.log_kit import KeptStore, until
 from tms.client.client import Bus
 from tms.clock import SystemClock
@@ -104,7 +104,7 @@ class EmbeddedWorld:
     def kill(self) -> None:
         _quiet(self.engine)
         self._lives += 1
-        shutil.copytree(self._path(self._lives - 1), self._path(self._lives))
+        crash_image(self._path(self._lives - 1), self._path(self._lives))
         self.close()
         self._open()
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -10,6 +9,7 @@ from random import Random
 import pytest
 
 from tests.contracts.store_contract import rows_of
+from tests.databases import crash_image
 from tms.errors import NotFound, StorageFull, StorageUnavailable
 from tms.model.topic import Durability
 from tms.store.leveldb import LevelDBStore
@@ -65,7 +65,7 @@ def test_a_crash_at_any_step_leaves_one_of_the_two_whole(
     def crash(self: Path, target: Path) -> Path:
         nonlocal done
         if done == renames and not (tmp_path / "crashed").exists():
-            shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+            crash_image(tmp_path / "data", tmp_path / "crashed")
         done += 1
         return works(self, target)
 

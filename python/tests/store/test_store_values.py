@@ -12,6 +12,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.contracts.store_contract import ALL, rows_of
+from tests.databases import crash_image
 from tms.errors import DataCorrupt, StorageFull, StorageUnavailable
 from tms.model.topic import Durability
 from tms.store.leveldb import LevelDBStore, databases, repair, values
@@ -65,8 +66,7 @@ class Directory:
     def copy(self) -> "Directory":
         target = self.path.with_name("copy")
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self.path, target)
-        return Directory(target)
+        return Directory(crash_image(self.path, target))
 
 
 @pytest.fixture
