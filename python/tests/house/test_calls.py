@@ -23,7 +23,9 @@ PUBLISH_CALLS = 42
 PUBLISH_MANY_CALLS = 93
 FETCH_CALLS = 37
 COMMIT_CALLS = 129
+RECEIVE_CALLS = 326  # of a message that is acknowledged; 220 are enough
 PUBLISH_CALLS_HTTP = 98  # of the client and of the service
+RECEIVE_CALLS_HTTP = 361  # the same; 250 are enough
 
 
 @pytest.fixture
@@ -100,6 +102,39 @@ def test_a_commit_of_a_message_takes_few_calls(bus: tms.Bus) -> None:
 
     found = calls(commit)
     assert found.total() <= COMMIT_CALLS, described(found)
+
+
+def test_a_message_is_received_and_acknowledged_in_few_calls(bus: tms.Bus) -> None:
+    receive = _receiving(bus, "t")
+    found = calls(receive)
+    assert found.total() <= RECEIVE_CALLS, described(found)
+
+
+def _receiving(bus: tms.Bus, topic: str) -> Callable[[], None]:
+    queue = bus.queue(topic, group="g")
+    bus.publish_many(topic, [b"x"] * (WARM_UP + 2))
+
+    def receive() -> None:
+        (message,) = queue.receive(1)
+        queue.ack(message)
+
+    return receive
+
+
+def test_a_message_is_received_and_acknowledged_over_http_in_few_calls(tmp_path: Path) -> None:
+    store = LevelDBStore(tmp_path / "data", create=True)
+    with serving(store) as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+        bus.create_topic("t", durability="written")
+        receive = _receiving(bus, "t")
+        for _ in range(WARM_UP):
+            receive()
+
+        def on_both(note: Any) -> None:
+            served.in_loop(lambda: sys.setprofile(note))
+            sys.setprofile(note)
+
+        found = _counted(receive, on_both)
+    assert found.total() <= RECEIVE_CALLS_HTTP, described(found)
 
 
 def test_a_lone_publish_over_http_takes_few_calls_of_client_and_service(tmp_path: Path) -> None:

@@ -280,6 +280,18 @@ def _room(file: str) -> str:
     return max(fitting, key=len)
 
 
+def arrows() -> dict[str, set[str]]:
+    """The files that each file imports, also within functions, but not for types only."""
+    return {
+        source.name: {
+            target
+            for _, dotted, for_types in source.imports
+            if not for_types and (target := _module_file(dotted)) not in (None, source.name)
+        }
+        for source in _sources()
+    }
+
+
 def _covers(grant: str, file: str) -> bool:
     room = _room(file)
     return room == grant or room.startswith(grant + "/")
