@@ -30,6 +30,7 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         yield started
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_hbase_2_5_is_installed_published_to_read_cleaned_and_isolates(
     hbase: Standalone, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path

@@ -13,6 +13,7 @@ import pytest
 from integration.cluster import Endpoint
 from sim.faulty import FaultyStore
 from tests.log_kit import block
+from tests.steps import Kind, first_and_last, kind
 from tms.client.client import Bus
 from tms.clock import SystemClock
 from tms.engine import Engine, EngineConfig
@@ -27,6 +28,10 @@ NAME, OTHER = TopicName("default", "steps"), TopicName("default", "other")
 STEPS_MAX = 400
 
 
+Work = Callable[[Engine, str], None]
+Check = Callable[[Engine, list[str]], None]
+
+
 class Died(BaseException):
     """The process ended here."""
 
@@ -35,7 +40,7 @@ class Mortal:
     """An engine whose process dies before its nth call to the store; 0: it lives."""
 
     def __init__(self, url: str, nth: int, **log: int) -> None:
-        self.calls = 0
+        self.kinds: list[Kind] = []  # of the calls so far
         self._nth = nth
         self._inner = HBaseStore(url)
         self._store = FaultyStore(self._inner, self._before)
@@ -58,8 +63,8 @@ class Mortal:
             self._inner.close()
 
     def _before(self, operation: str, name: str) -> None:
-        self.calls += 1
-        if self.calls == self._nth:
+        self.kinds.append(kind(operation, name))
+        if len(self.kinds) == self._nth:
             self._store.crashed = True
             raise Died
 
@@ -71,29 +76,44 @@ class Steps:
         self._url = url
         self._hbase = hbase
 
-    def die_at_each(
-        self, work: Callable[[Engine, str], None], check: Callable[[Engine, list[str]], None]
-    ) -> int:
-        """One process works, the second dies at its first call, or its second …, the third works
-        and checks what there must be; how often the second died."""
+    def die_at_each(self, work: Work, check: Check) -> int:
+        """Die at the first call, then at the second …; how often the process died."""
         for nth in range(1, STEPS_MAX):
-            self._clear()
-            acknowledged: list[str] = []
-
-            def works(name: str, done: list[str] = acknowledged) -> Callable[[Engine], None]:
-                def go(engine: Engine) -> None:
-                    work(engine, name)
-                    done.append(name)
-
-                return go
-
-            assert self._mortal(0).run(works("first"))
-            lived = self._mortal(nth).run(works("second"))
-            assert self._mortal(0).run(works("third"))
-            assert self._mortal(0).run(partial(check, acknowledged=acknowledged))
-            if lived:
+            if self.lives(nth, work, check):
                 return nth - 1
         raise AssertionError("it never came to an end")
+
+    def die_at_each_kind(self, work: Work, check: Check) -> set[Kind]:
+        """Die at the first call of each kind, and at the last; the kinds."""
+        kinds: list[Kind] = []
+        assert self.lives(0, work, check, kinds)
+        for step in first_and_last(kinds):
+            died_at: list[Kind] = []
+            assert not self.lives(step + 1, work, check, died_at), step
+            assert died_at[-1] in kinds
+        return set(kinds)
+
+    def lives(self, nth: int, work: Work, check: Check, kinds: list[Kind] | None = None) -> bool:
+        """One process works, the second dies at its nth call (0: at none), the third works and
+        checks what there must be. True if the second lived; `kinds` gets those of its calls."""
+        self._clear()
+        acknowledged: list[str] = []
+
+        def works(name: str) -> Callable[[Engine], None]:
+            def go(engine: Engine) -> None:
+                work(engine, name)
+                acknowledged.append(name)
+
+            return go
+
+        assert self._mortal(0).run(works("first"))
+        second = self._mortal(nth)
+        lived = second.run(works("second"))
+        assert self._mortal(0).run(works("third"))
+        assert self._mortal(0).run(partial(check, acknowledged=acknowledged))
+        if kinds is not None:
+            kinds += second.kinds
+        return lived
 
     def _mortal(self, nth: int) -> Mortal:
         return Mortal(self._url, nth, segment_bytes=5_000)
@@ -115,16 +135,20 @@ def values(engine: Engine, name: TopicName) -> list[str]:
     return [(one.value or b"").rstrip(b"\0").decode() for one in found]
 
 
-def test_publishing_and_taking_over_survive_a_death_at_every_step(steps: Steps) -> None:
+class Publishing:
+    """Three messages, of which the third comes after a roll."""
+
+    @staticmethod
     def work(engine: Engine, name: str) -> None:
         engine.create_topic(NAME, TopicSettings())
         producer = crc32(name.encode())
-        for number in range(3):  # the third comes after a roll
+        for number in range(3):
             value = f"{name} {number}".encode() + bytes(3_000)
             made = block(value, producer=producer, sequence=number)
             engine.append(NAME, [NewBlock(0, made)])
             engine.maintenance.clean()
 
+    @staticmethod
     def check(engine: Engine, acknowledged: list[str]) -> None:
         found = values(engine, NAME)
         assert len(found) == len(set(found)), "a message is there twice"
@@ -134,10 +158,11 @@ def test_publishing_and_taking_over_survive_a_death_at_every_step(steps: Steps) 
             assert numbers == [f"{name} {number}" for number in range(len(numbers))]
             assert len(numbers) == 3 or name not in acknowledged, "an acknowledged one is lost"
 
-    assert steps.die_at_each(work, check) > 20
 
+class Committing:
+    """A transaction over two topics."""
 
-def test_commits_survive_a_death_at_every_step(steps: Steps) -> None:
+    @staticmethod
     def work(engine: Engine, name: str) -> None:
         for topic in (NAME, OTHER):
             engine.create_topic(topic, TopicSettings())
@@ -146,10 +171,28 @@ def test_commits_survive_a_death_at_every_step(steps: Steps) -> None:
         )
         engine.transactions.commit(Commit(token=name, blocks=blocks))
 
+    @staticmethod
     def check(engine: Engine, acknowledged: list[str]) -> None:
         first, second = values(engine, NAME), values(engine, OTHER)
         assert first == second, "a transaction is there in part"
         assert first == sorted(set(first))
         assert set(acknowledged) <= set(first), "a committed one is lost"
 
-    assert steps.die_at_each(work, check) > 20
+
+STORIES = [Publishing, Committing]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_what_was_acknowledged_survives_a_death_at_each_kind_of_step(
+    story: type[Publishing | Committing], steps: Steps
+) -> None:
+    kinds = steps.die_at_each_kind(story.work, story.check)
+    assert {operation for operation, _ in kinds} >= {"get", "scan", "write", "compare_and_set"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("story", STORIES)
+def test_what_was_acknowledged_survives_a_death_at_every_step(
+    story: type[Publishing | Committing], steps: Steps
+) -> None:
+    assert steps.die_at_each(story.work, story.check) > 20

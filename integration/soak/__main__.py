@@ -60,7 +60,7 @@ def _round(given: argparse.Namespace, number: int, store: str, zookeeper: str) -
     def say(text: str) -> None:
         print(f"round {number}, {time.monotonic() - began:4.0f} s: {text}", flush=True)
 
-    drawn = plan.draw(given.seed, number, given.load)
+    drawn = plan.draw(given.seed, number, plan.Size(given.load, given.jobs, given.share))
     drawn.jobs = [one for one in drawn.jobs if one[0] not in given.leave_out]
     say(f"{'default settings' if not drawn.flags else ' '.join(drawn.flags)}")
     directory = Path(tempfile.mkdtemp(prefix="tms-soak-", dir=given.directory))
@@ -87,6 +87,8 @@ def _again(given: argparse.Namespace, number: int, directory: Path) -> str:
     words = f"--seed {given.seed} --round {number}"
     if given.load != LOAD_S:
         words += f" --load {given.load:g}"
+    words += f" --jobs {given.jobs}" * bool(given.jobs)
+    words += f" --share {given.share:g}" * (given.share != 1)
     words += " --hbase" * given.hbase + " --spark" * given.spark
     words += "".join(f" --leave-out {kind}" for kind in given.leave_out)
     return (
@@ -102,6 +104,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", default=os.environ.get("TMS_SOAK_SEED") or secrets.token_hex(4))
     parser.add_argument("--round", type=int, help="only this one")
     parser.add_argument("--load", type=float, default=LOAD_S, help="seconds of load in a round")
+    parser.add_argument("--jobs", type=int, default=0, help="how many at once; 0: all")
+    parser.add_argument("--share", type=float, default=1.0, help="of the messages of each job")
     parser.add_argument("--leave-out", action="append", default=[], help="a kind of job")
     parser.add_argument("--spark", action="store_true", help="Spark in every round")
     parser.add_argument("--hbase", action="store_true", help="on an HBase that is started for it")

@@ -7,7 +7,7 @@ bounds log-uniformly, from absurdly small to the default.
 import math
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from integration.soak.load.worker import Job
 
@@ -61,8 +61,18 @@ class Plan:
     copying: tuple[float, ...] = ()  # after how many seconds a driver of Spark is killed
 
 
-def draw(seed: int, number: int, load_s: float) -> Plan:
+class Size(NamedTuple):
+    """How large a round is: seconds of load, how many jobs work at once (0: all), and the share of
+    messages and bytes that each of them may have."""
+
+    load_s: float
+    jobs: int = 0
+    share: float = 1.0
+
+
+def draw(seed: str, number: int, size: Size) -> Plan:
     """The plan of a round."""
+    load_s = size.load_s
     random = Random(f"{seed}/{number}")
     default = number % 3 == 0
     flags = [] if default else _flags(random)
@@ -87,7 +97,7 @@ def draw(seed: int, number: int, load_s: float) -> Plan:
         "once": {"topic": "mixed", "delivery": "at-most-once"},
         "exact": {"topic": "paid", "delivery": "exactly-once", "output": "made"},
     }
-    return Plan(
+    plan = Plan(
         f"{seed}/{number}",
         flags,
         load_s,
@@ -100,6 +110,21 @@ def draw(seed: int, number: int, load_s: float) -> Plan:
         groups,
         (random.uniform(8, 16), random.uniform(8, 24)),
     )
+    _shrink(plan, size, Random(f"{seed}/{number} size"))
+    return plan
+
+
+def _shrink(plan: Plan, size: Size, random: Random) -> None:
+    """Leave as many jobs as fit the size, one of them a publisher, and their share of the load."""
+    if size.jobs:
+        first, *others = plan.jobs
+        kept = random.sample(range(len(others)), min(size.jobs - 1, len(others)))
+        plan.jobs = [first, *(others[number] for number in sorted(kept))]
+    if size.share != 1:
+        for options in (*(job[3] for job in plan.jobs), plan.embedded):
+            for name in ("messages", "bytes", "lone"):
+                if name in options:
+                    options[name] = max(1, int(options[name] * size.share))
 
 
 def job(plan: Plan, kind: str, name: str, url: str, directory: str, options: dict[str, Any]) -> Job:

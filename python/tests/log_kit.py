@@ -182,7 +182,7 @@ def small(limits: Limits | None = None, **log: int) -> Limits:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread is about to do."""
-    for _ in range(10_000):
+    for _ in range(60_000):
         if condition():
             return
         time.sleep(0.001)

@@ -12,6 +12,7 @@ import pytest
 import tms
 from tests.access_kit import People, until_polling, waits
 from tests.http_kit import Served, serving
+from tests.yardstick import in_yardsticks
 from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
 from tms.client.client import Bus
@@ -347,7 +348,7 @@ def test_access_is_managed_over_http_as_it_is_embedded(admin: Bus, people: Peopl
 
 
 def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
-    """10,000 of each: at most 10 µs of CPU, best of five rounds of 1,000."""
+    """10,000 of each."""
     store = MemoryStore()
     with serving(store, network=NetworkOptions(AccessLimits())) as served:
         access, guard = served.service.engine.access, served.service.guard
@@ -371,12 +372,9 @@ def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
         access._changed()
         headers = {b"authorization": b"Bearer " + token.token.encode()}
         exchange: Any = SimpleNamespace(headers=headers, peer_certificate_name=None)
-        best_s = 1.0
-        for _ in range(5):
-            guard._decisions.clear()
-            began_s = time.thread_time()
-            for number in range(1_000):
-                principal, _ = guard._shown(exchange)
-                assert guard._may(principal, Access.PUBLISH, f"topic:default:t{number}")
-            best_s = min(best_s, time.thread_time() - began_s)
-    assert best_s / 1_000 < 10e-6
+
+        def decide(number: int) -> None:
+            principal, _ = guard._shown(exchange)
+            assert guard._may(principal, Access.PUBLISH, f"topic:default:t{number}")
+
+        assert in_yardsticks(decide, fresh=guard._decisions.clear) < 40

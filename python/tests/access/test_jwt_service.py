@@ -13,6 +13,7 @@ import tms
 from tests.access_kit import People, until_polling, waits
 from tests.http_kit import Answer, Served, serving
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
+from tests.yardstick import in_yardsticks
 from tms.access.jwt import ALGORITHMS, JwtRules
 from tms.access.records import FIRST
 from tms.client.client import Bus
@@ -284,7 +285,7 @@ def test_a_long_poll_ends_when_the_key_of_its_token_is_taken_back(
 
 
 def test_one_that_was_verified_costs_little(people: People) -> None:
-    """At most 5 µs of CPU, best of five rounds of 1,000, whatever its length up to 1 KiB."""
+    """Whatever its length up to 1 KiB."""
     guard = people.served.service.guard
     assert guard is not None
     token = sign(KEY, claims("ann", pad="x" * 500)).encode()
@@ -292,10 +293,4 @@ def test_one_that_was_verified_costs_little(people: People) -> None:
         headers={b"authorization": b"Bearer " + token}, peer_certificate_name=None
     )
     assert guard._shown(exchange)[0] == "ann"
-    best_s = 1.0
-    for _ in range(5):
-        began_s = time.thread_time()
-        for _ in range(1_000):
-            guard._shown(exchange)
-        best_s = min(best_s, time.thread_time() - began_s)
-    assert best_s / 1_000 < 5e-6, f"{best_s * 1_000:.2f} µs"
+    assert in_yardsticks(lambda _: guard._shown(exchange)) < 30

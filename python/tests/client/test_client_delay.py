@@ -13,6 +13,7 @@ import tms.aio
 from tests.clocks import ManualClock
 from tests.contracts.delay_contract import DelayContract
 from tests.http_kit import Client, serving
+from tests.log_kit import until
 from tests.worlds import EmbeddedWorld, HttpWorld, MemoryWorld, World
 from tms.api import routes
 from tms.api.bodies import frames
@@ -157,10 +158,20 @@ def test_what_is_due_is_delivered_by_the_service() -> None:
         client.request("POST", PATH + "?delay_s=0.001", body("1"))
         path = "/v2/namespaces/default/topics/orders/messages?start=earliest&wait_s=10"
         found = client.request("GET", path, accept=routes.JSON).json
-        metrics = client.request("GET", "/metrics", accept="*/*").body.decode()
+
+        def counted() -> bool:  # a moment after it is in the log
+            metrics = client.request("GET", "/metrics", accept="*/*").body.decode()
+            return all(line in metrics for line in DELIVERED)
+
+        until(counted)
     assert [one["value"] for one in found["messages"]] == ["1"]
-    assert "tms_delayed_delivered_total 1.0" in metrics and "tms_delayed_waiting 0.0" in metrics
-    assert "tms_delayed_lateness_seconds_count 1.0" in metrics
+
+
+DELIVERED = (
+    "tms_delayed_delivered_total 1.0",
+    "tms_delayed_waiting 0.0",
+    "tms_delayed_lateness_seconds_count 1.0",
+)
 
 
 @pytest.mark.parametrize(

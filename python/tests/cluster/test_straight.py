@@ -307,7 +307,7 @@ def test_many_that_wait_for_partitions_of_others_keep_nobody_from_publishing(
     with three.connect("a") as bus:
         begun_s = time.monotonic()
         bus.publish(TOPIC, b"wake", partition=owners.index("b"))
-        assert time.monotonic() - begun_s < 2
+        assert time.monotonic() - begun_s < 20  # where it waited for a thread, it would be a poll
         until(lambda: len(got) == crowd, "all have seen it")
     waiting.join()
     assert set(got) == {b"wake"}

@@ -6,12 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
+from tests.run_seed import seed_for
 
 from tests.faults import transactor
 from tests.faults.disk import Disk, Unsynced
@@ -20,8 +20,9 @@ from tms.errors import DataCorrupt
 from tms.store.leveldb import LevelDBStore, repair
 
 CALLS = ("write", "pwritev2", "fdatasync", "openat", "rename")
-KILLS = 6  # of each call
-MOMENTS = 100
+# Kills at each call, and moments at which power is lost: some in a landing, more in the long run.
+KILLS = [2, pytest.param(6, marks=pytest.mark.long)]
+MOMENTS = [40, pytest.param(100, marks=pytest.mark.long)]
 LANES = 2
 
 
@@ -52,19 +53,22 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call
     return place, list(calls(place.with_suffix(".journal")))
 
 
-@pytest.fixture
-def kills(recording: tuple[Path, list[Call]]) -> Iterator[list[tuple[str, Path, int]]]:
+@pytest.fixture(params=KILLS)
+def kills(
+    recording: tuple[Path, list[Call]], request: pytest.FixtureRequest
+) -> list[tuple[str, Path, int]]:
     """Calls to kill at: a name, a file in the directory, and which call on that file."""
     place, recorded = recording
     data = place / "data"
     ours = [one for one in recorded if one.path.startswith(f"{data}/maps/") and one.name in CALLS]
-    random, seen = Random(21), Counter[tuple[str, str]]()
+    random, seen = Random(seed_for("kills of commits")), Counter[tuple[str, str]]()
     moments: dict[str, list[tuple[str, Path, int]]] = {}
     for one in ours:
         seen[one.name, one.path] += 1
         file = Path(one.path).relative_to(data)
         moments.setdefault(one.name, []).append((one.name, file, seen[one.name, one.path]))
-    yield [each for some in moments.values() for each in random.sample(some, min(KILLS, len(some)))]
+    most: int = request.param
+    return [each for some in moments.values() for each in random.sample(some, min(most, len(some)))]
 
 
 def test_faults_2_and_21_a_process_killed_at_any_step_of_a_commit_leaves_it_whole_or_not_at_all(
@@ -84,13 +88,14 @@ def test_faults_2_and_21_a_process_killed_at_any_step_of_a_commit_leaves_it_whol
     assert killed >= len(kills) * 4 // 5, f"only {killed} of {len(kills)} runs were killed"
 
 
+@pytest.mark.parametrize("losses", MOMENTS)
 @pytest.mark.parametrize("unsynced", Unsynced)
 def test_fault_3_a_power_loss_takes_transactions_as_a_whole_and_none_that_was_synced(
-    unsynced: Unsynced, recording: tuple[Path, list[Call]], fast_path: Path
+    unsynced: Unsynced, losses: int, recording: tuple[Path, list[Call]], fast_path: Path
 ) -> None:
     place, recorded = recording
-    data, random = place / "data", Random(3)
-    moments = set(random.sample(range(len(recorded)), MOMENTS))
+    data, random = place / "data", Random(seed_for("power losses of commits"))
+    moments = set(random.sample(range(len(recorded)), losses))
     disk, lines, counts = Disk(data), b"", []
     for number, call in enumerate(recorded):
         if disk.concerns(call):
