@@ -21,7 +21,7 @@ MAVEN = ("mvn", "-B", "-ntp", "-q")
 CORES = len(os.sched_getaffinity(0))
 WORKERS = min(CORES, 4)  # of the lane with most tests
 SOAK_S = 1_800
-FRESH_SEEDS = 6_000  # 1,000 of one engine, 5,000 of instances
+FRESH_SEEDS = "1000,5000"  # of one engine, and of several instances
 MUTANTS = 50  # a room
 LANDING_AT_ONCE = 5 if CORES > 1 else 2
 LONG_AT_ONCE = 2
@@ -65,7 +65,7 @@ def long_lanes() -> Iterator[Lane]:
 
     yield Lane("soak", (PYTHON, "-m", "integration.soak", "--seconds", str(SOAK_S)))
     fresh = _pytest("seeds", "-n", "1", "python/tests/simulation", "-k", "fresh")
-    yield Lane("seeds", fresh, (("TMS_TEST_SEEDS", str(FRESH_SEEDS)),))
+    yield Lane("seeds", fresh, (("TMS_TEST_SEEDS", FRESH_SEEDS),))
     yield Lane("hbase-long", _pytest("hbase-long", "-m", "long", "integration"))
     yield Lane("spark-long", _pytest("spark-long", "-m", "long", "python/tests/spark"))
     yield _python("python-long", "long")
