@@ -15,15 +15,16 @@ def main() -> int:
     parser.add_argument("--candidates", type=int, default=400, help="seeds of each kind, from 1 up")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")
     given = parser.parse_args()
-    wrong = [run for kind in KINDS for run in _renew(kind, given.candidates, given.processes)]
+    at = commit() or "unknown"
+    wrong = [run for kind in KINDS for run in _renew(kind, given.candidates, given.processes, at)]
     return 1 if wrong else 0
 
 
-def _renew(kind: Kind, candidates: int, processes: int) -> list[Traced]:
+def _renew(kind: Kind, candidates: int, processes: int, at: str) -> list[Traced]:
     found = [kept.seed for kept in corpus(kind) if kept.why != COVER]
     runs = list(trace(kind, dict.fromkeys([*found, *range(1, candidates + 1)]), processes))
     cover = choose(runs, found)
-    kind.file.write_text(renewed(kind.file.read_text(), cover, candidates, commit() or "unknown"))
+    kind.file.write_text(renewed(kind.file.read_text(), cover, candidates, at))
     print(
         f"{kind.name}: {len(found)} found seeds and {len(cover.seeds)} of {candidates} candidates"
         f" take {cover.covered} of {cover.reached} arcs",
