@@ -9,6 +9,8 @@
 #   make test-pythons   make quick's tests and a bare wheel on every Python that there is or uv can fetch: PYTHONS="3.11 3.12 3.13 3.14"
 #   make sim     SEED=n: replay one run of the simulation exactly; TO=m: all from n to m;
 #                SIM_FLAGS=--instances: of several instances
+#   make corpus  choose anew which seeds of the simulation cover the engine (CANDIDATES=n: from seeds 1 to n)
+#   make bugs    search for seeds that find the planted bugs which their seeds no longer find (BUGS_FLAGS=--all: for all)
 #   make mutants ROOM=log: change the room's code in 200 places, one at a time; the tests must notice
 #                (COUNT=n, SEED=n, JOBS=n; the rooms stand in python/mutants/rooms.py)
 #   make hbase   a real HBase to try TMS on, until Ctrl-C: hbase://127.0.0.1:9090 (or HBASE_PORT=n;
@@ -177,6 +179,13 @@ run: env spark-java
 
 sim: env
 	@cd python && ../$(PY) -m sim $(SIM_FLAGS) $(SEED) $(TO)
+
+.PHONY: corpus bugs
+corpus: env
+	@cd python && nice ../$(PY) -m sim.corpus $(if $(CANDIDATES),--candidates $(CANDIDATES))
+
+bugs: env
+	@cd python && ../$(PY) -m sim.bugs $(BUGS_FLAGS)
 
 mutants: env
 	@cd python && nice ../$(PY) -m mutants $(ROOM) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) \

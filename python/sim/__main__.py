@@ -1,9 +1,9 @@
 """`python -m sim [--instances] SEED [SEED]`: replay one seed, or all from the first up to the
 second, of one engine, or of the instances of a cluster."""
 
-import logging
 import sys
 
+from sim.corpus.seeds import prepare
 from sim.instances import ClusterWorld
 from sim.simulation import run
 from sim.world import Stuck, World
@@ -34,5 +34,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    logging.disable()
+    prepare()
     sys.exit(main(sys.argv[1:]))

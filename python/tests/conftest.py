@@ -1,5 +1,5 @@
-"""What every test shares: how hypothesis behaves, a fast directory, the databases of a store on
-disk, both event loops, and what the garbage collector leaves alone."""
+"""What every test shares: how hypothesis behaves, the run seed, a fast directory, the databases of
+a store on disk, both event loops, and what the garbage collector leaves alone."""
 
 import asyncio
 import gc
@@ -11,17 +11,29 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from tests import interrupts
+from tests import interrupts, run_seed
 from tests.databases import NAMES, prefer
 
-# Found examples are printed so that they can be kept; no deadline, because test machines stall.
+# Found examples are printed so that they can be kept; no deadline, because test machines stall. The
+# run seed decides what is drawn, also where hypothesis would by itself draw the same each time.
 settings.register_profile(
-    "tms", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "tms",
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tms")
 interrupts.heed()
 
 GARBAGE_OBJECTS = 10_000  # made before the youngest generation is collected; 700 by default
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Before hypothesis configures itself."""
+    if not config.pluginmanager.is_registered(run_seed):
+        config.pluginmanager.register(run_seed)
 
 
 def pytest_collection_finish() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sim.replacing import Replacement
 from tms.engine import Engine
@@ -19,7 +20,7 @@ def _at_the_end(request: RequestedFetch) -> list[PartitionPosition]:
 def _go_on_from_where_it_waits() -> list[Replacement]:
     """A follower skips what is appended between its reading and its watching."""
     news, next_ = Follower._news, Follower._next
-    ends: dict[int, Mapping[int, Position]] = {}
+    ends: WeakKeyDictionary[Follower, Mapping[int, Position]] = WeakKeyDictionary()
 
     async def wait(
         self: Follower, request: RequestedFetch, held: Mapping[int, int], timeout_s: float
@@ -28,10 +29,10 @@ def _go_on_from_where_it_waits() -> list[Replacement]:
         fetched = self._service.engine.fetch_cached(request.name, at, 1, view)
         await news(self, request, held, timeout_s)
         if fetched is not None and not held:
-            ends[id(self)] = fetched.next
+            ends[self] = fetched.next
 
     async def go_on(self: Follower, request: RequestedFetch) -> Any:
-        behind = ends.pop(id(self), None)
+        behind = ends.pop(self, None)
         return await next_(self, request if behind is None else request.behind(behind))
 
     return [(Follower, "_news", wait), (Follower, "_next", go_on)]

@@ -18,6 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from schemathesis.core.parameters import ParameterLocation
 
 from tests.http_kit import Served, serving
+from tests.run_seed import seed_for
 from tms import block
 from tms.api import bodies, commits, openapi, routes
 from tms.errors import TMSError
@@ -44,6 +45,7 @@ def _strict() -> dict[str, Any]:
 
 DOCUMENT = _strict()
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+SCHEMA.config.seed = seed_for("schemathesis")
 # What is there has fewer partitions, and messages, than may be named; many tokens together
 # name more messages than one request may.
 SCHEMA.config.checks.positive_data_acceptance.expected_statuses += ["410", "413"]
@@ -76,9 +78,7 @@ NEEDS_MORE = {  # the id of something that is there
     "backups.end",
     "backups.begin",  # or a store that is not in memory
 }
-BOUNDED = settings(
-    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+BOUNDED = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @schemathesis.serializer(routes.BLOCKS, routes.COMMIT)

@@ -43,6 +43,16 @@ def test_what_fits_the_pattern_of_filters_is_read(text: str) -> None:
     Filter.parse(text)
 
 
+@pytest.mark.parametrize("blank", ["\x1c", "\x1f", "\x85", "\ufeff"])
+def test_a_word_of_a_filter_has_no_character_that_is_blank_in_some_dialect_of_patterns(
+    blank: str,
+) -> None:
+    elsewhere = FILTER.replace(r"\s", " ")  # a dialect whose `\s` leaves it out
+    assert not re.fullmatch(elsewhere, f"header.a{blank}b")
+    with pytest.raises(Invalid, match="cannot be read"):
+        Filter.parse(f"header.a{blank}b")
+
+
 @pytest.mark.parametrize("limit", LIMITS)
 @given(data=st.data())
 def test_a_pattern_of_numbers_ends_at_its_limit(limit: int, data: st.DataObject) -> None:

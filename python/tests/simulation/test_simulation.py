@@ -1,24 +1,37 @@
-"""The simulation: nothing is found in any of these seeds, a seed is one run, and every planted bug
-is found."""
+"""The simulation, of one engine and of several instances: nothing is found in the seeds of the
+corpus, and in fresh ones that the run seed draws; and a seed is one run."""
 
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from sim.bugs.bugs import BUGS, planted
-from sim.bugs.found import ELSEWHERE
+from sim.corpus.seeds import ENGINE, INSTANCES, KINDS, Kind, corpus, fresh
 from sim.disk import Disk
-from sim.simulation import run
+from tests.run_seed import fresh_count, run_seed
 from tms.model.topic import Durability
 
-SEEDS, CHUNK = 1_000, 50
-BUG_SEEDS = SEEDS  # in which nothing is found without a bug
+CHUNK = {ENGINE: 25, INSTANCES: 20}  # seeds of a test: some ten seconds of a processor
 PYTHON = Path(__file__).resolve().parents[2]
+
+
+def _chunks(kind: Kind, seeds: Sequence[int]) -> Iterator[object]:
+    """Parameters of tests whose names do not depend on the seeds."""
+    for start in range(0, len(seeds), CHUNK[kind]):
+        chunk = seeds[start : start + CHUNK[kind]]
+        yield pytest.param(kind, chunk, id=f"{kind.name}-{start + 1}-{start + len(chunk)}")
+
+
+def _kept(kind: Kind) -> list[int]:
+    return [kept.seed for kept in corpus(kind)]
+
+
+def _fresh(kind: Kind) -> Sequence[int]:
+    return fresh(kind, run_seed(), fresh_count(kind))
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +42,21 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(1, SEEDS + 1, CHUNK))
-def test_nothing_is_found_in_these_seeds(first: int) -> None:
-    for seed in range(first, first + CHUNK):
-        findings = run(seed).findings
-        assert not findings, f"make sim SEED={seed} replays this: {findings[:3]}"
+@pytest.mark.parametrize(
+    ("kind", "seeds"), [chunk for kind in KINDS for chunk in _chunks(kind, _kept(kind))]
+)
+def test_nothing_is_found_in_the_corpus(kind: Kind, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        kind.check(seed)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("kind", "seeds"), [chunk for kind in KINDS for chunk in _chunks(kind, _fresh(kind))]
+)
+def test_nothing_is_found_in_fresh_seeds(kind: Kind, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        kind.check(seed)
 
 
 @pytest.mark.parametrize("arguments", [["3"], ["--instances", "177"]])
@@ -60,35 +83,3 @@ def test_the_disk_of_a_simulation_keeps_what_was_replaced_until_it_is_reclaimed(
     with disk.losing():
         one.delete([b"a"])
     assert disk.holds(["third"]) == ()
-
-
-def _wrong(seed: int) -> bool:
-    try:
-        return bool(run(seed).findings)
-    except Exception:  # stuck, or the engine contradicts itself
-        return True
-
-
-@pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found(bug: str) -> None:
-    with planted(bug):
-        assert any(_wrong(seed) for seed in range(1, BUG_SEEDS + 1))
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("bug", ELSEWHERE)
-def test_a_planted_bug_that_no_run_comes_by_is_found_by_the_test_that_it_names(bug: str) -> None:
-    """In a process that has it."""
-    program = (
-        "import sys, pytest\n"
-        "from sim.bugs.bugs import planted\n"
-        "with planted(sys.argv[1]):\n"
-        "    sys.exit(pytest.main(sys.argv[2:]))"
-    )
-    (file,) = (PYTHON / "tests").glob(f"*/{ELSEWHERE[bug].test.partition('::')[0]}")
-    name = f"{file}::{ELSEWHERE[bug].test.partition('::')[2]}"
-    test = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", name]
-    command = [sys.executable, "-c", program, bug, *test]
-    ended = subprocess.run(command, cwd=PYTHON, capture_output=True, text=True, check=False)
-    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout + ended.stderr

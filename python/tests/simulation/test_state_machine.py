@@ -425,6 +425,4 @@ def _plain(answer: Any) -> Any:
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(
-    max_examples=25, stateful_step_count=40, derandomize=True, deadline=None
-)
+TestAgreement.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

@@ -33,7 +33,8 @@ FILTER_BYTES_MAX = 1_000  # as text; it travels in URLs
 CONDITIONS_MAX = 32
 
 _BLANKS = re.compile(r"\s*")
-_WORD = re.compile(r'[^\s"=^]+')
+_BLANK = r"\s\x1c-\x1f\x85\ufeff"  # all that `\s` means in Python and in JSON Schema
+_WORD = re.compile(rf'[^{_BLANK}"=^]+')
 _HEX = re.compile(r'x"([0-9a-fA-F]*)"')
 _ESCAPE = r'\\(?:["\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2})'
 _CHARACTER = rf'(?:[^"\\\x00-\x1f]|{_ESCAPE})'

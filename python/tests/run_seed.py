@@ -1,0 +1,71 @@
+"""The run seed: everything that tests draw follows from this text, in every process of a run.
+
+`TMS_TEST_SEED`, else the commit, else the version of the package. It decides hypothesis' examples,
+schemathesis' requests, the bounds of the drawn contracts, and which fresh seeds the simulation runs
+(`TMS_TEST_SEEDS` of them). pytest prints at its end how to repeat a run.
+
+A plugin for pytest: the process that the user started decides, its workers and the processes that
+tests start inherit the decision by the environment.
+"""
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+import pytest
+
+import tms
+from sim.corpus.seeds import ENGINE, INSTANCES, Kind, commit, number
+
+SEED, COUNTS = "TMS_TEST_SEED", "TMS_TEST_SEEDS"
+FRESH = {ENGINE: 200, INSTANCES: 300}  # seeds of the simulation in one run of the tests
+_SEEDS_MAX = 1 << 64
+
+
+def decide(environment: MutableMapping[str, str], directory: Path) -> str:
+    """The run seed of tests in this directory; the environment has it from then on."""
+    decided = environment.get(SEED) or commit(directory) or tms.__version__
+    environment[SEED] = decided
+    return decided
+
+
+def run_seed() -> str:
+    """The run seed of this run."""
+    return decide(os.environ, Path(__file__).parent)
+
+
+def seed_for(purpose: str) -> int:
+    """A seed for a tool that draws by itself."""
+    return number(run_seed(), purpose, _SEEDS_MAX)
+
+
+def fresh_count(kind: Kind) -> int:
+    """How many fresh seeds of this kind a run has."""
+    given = os.environ.get(COUNTS, "")
+    if not given:
+        return FRESH[kind]
+    counts = given.split(",")
+    if len(counts) > len(FRESH) or not all(count.isdigit() for count in counts):
+        raise pytest.UsageError(
+            f"{COUNTS}={given} must be a number of fresh seeds, or two, as in 1000,5000: of one"
+            " engine and of several instances."
+        )
+    return int(counts[0] if kind == ENGINE else counts[-1])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Decide, and tell hypothesis, unless the command line has told it."""
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(seed_for("hypothesis"))
+    else:
+        run_seed()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how to repeat what was drawn."""
+    variables = [f"{SEED}={run_seed()}"]
+    if given := os.environ.get(COUNTS):
+        variables.append(f"{COUNTS}={given}")
+    seed = f"Run seed {run_seed()}; `{' '.join(variables)} make test` draws everything again."
+    terminalreporter.write_line(seed)
