@@ -233,7 +233,8 @@ class PublishContract:
         bus.create_topic("orders", partitions=3)
         bus.publish("orders", b"", key=b"k", partition=1)
         bus.publish_many("orders", [b"", b""], partition=2)
-        assert [m.partition for m in all_messages(bus, "orders")] == [1, 2, 2]
+        # In which order partitions are read depends on what a page holds, and no order is promised.
+        assert sorted(m.partition for m in all_messages(bus, "orders")) == [1, 2, 2]
         with pytest.raises(PartitionNotFound):
             bus.publish("orders", b"", partition=3)
 
