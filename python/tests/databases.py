@@ -50,21 +50,23 @@ def kill(store: LevelDBStore, path: Path) -> None:
 
 
 def crash_image(path: Path, target: Path, wait_s: float = 120.0) -> Path:
-    """Copy an open data directory as it is at one instant, which is all that a process killed at
-    that instant leaves.
+    """Copy an open data directory as it is at one instant: a process killed at that instant leaves
+    exactly these files.
 
-    A database compacts in a thread of its own. A copy that is made meanwhile may have a table
-    without its end, or a log that a manifest of later no longer names. So a copy counts only if no
-    file was made, removed or written while it was made: databases append to files, so that size and
-    time of change show each write.
+    A database compacts in a thread of its own. A plain copy may have half of a table that was being
+    written, or a log that the copied manifest no longer names. So a copy counts only if no file was
+    created, removed or written while it was made: databases append, so sizes and times of change
+    show every write. Stopping this process would give images of busy directories, too, but a shell
+    takes a stopped child for suspended and takes its terminal back.
     """
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         before = _files(path)
         try:
             shutil.copytree(path, target)
-        except shutil.Error:  # a file has gone meanwhile
-            pass
+        except shutil.Error:
+            if before == _files(path):
+                raise  # the copy cannot be written
         else:
             if before == _files(path):
                 return target
@@ -72,13 +74,15 @@ def crash_image(path: Path, target: Path, wait_s: float = 120.0) -> Path:
     raise AssertionError(f"{path} is written to all the time; stop what writes there first")
 
 
-def _files(path: Path) -> dict[Path, tuple[int, int, int]]:
-    """What a write to a file changes, of all files; a file that goes meanwhile has none."""
+def _files(path: Path) -> dict[str, tuple[int, int, int]]:
+    """The properties of all directories and files that a write changes. Files and directories that
+    are removed during the walk are left out."""
     found = {}
-    for file in path.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            state = file.stat()
-            found[file] = state.st_ino, state.st_size, state.st_mtime_ns
+    for directory, _, names in os.walk(path):
+        for name in (directory, *(os.path.join(directory, name) for name in names)):
+            with contextlib.suppress(FileNotFoundError):
+                state = os.stat(name)
+                found[name] = state.st_ino, state.st_size, state.st_mtime_ns
     return found
 
 

@@ -162,5 +162,6 @@ def serving(engine: Engine, limits: RequestLimits = LIMITS) -> Iterator[str]:
 
 
 def _quiet(engine: Engine) -> None:
-    """Wait until nothing is under way in the background: a copy takes longer than a kill."""
+    """Wait until no log is being maintained: memory goes on to the next engine, and a crash image
+    needs a moment without writes."""
     until(lambda: not any(log.writer._maintaining for log in engine.topics.partitions.opened()))

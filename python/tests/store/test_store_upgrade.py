@@ -150,7 +150,10 @@ def test_leveldb_is_read_where_only_rocksdb_is(
 def test_a_directory_with_damage_stays_as_it_was(
     path: Path, content: Content, pattern: str
 ) -> None:
-    next((path / "maps/of+tables").glob(pattern)).unlink()
+    files = list((path / "maps/of+tables").glob(pattern))
+    assert files
+    for file in files:  # a crash may leave files that the database no longer needs
+        file.unlink()
     before = read_format_and_maps(path)
     with pytest.raises(DataCorrupt, match="tms fsck"):
         list(upgrade(path))
