@@ -4,7 +4,8 @@
 * URL, headers, pipelined requests and connections are bounded;
 * what is not HTTP/1.1 is answered with a problem document, behind the answers still owed to
   earlier requests, and the connection is closed; what the other side still sends is read for a
-  moment, so that it sees the answer and no reset.
+  moment, so that it sees the answer and no reset;
+* a request leaves nothing to the next one: trailers of a chunked body are counted and dropped.
 """
 
 import asyncio
@@ -184,6 +185,8 @@ class ClientConnection(asyncio.Protocol):
             or self._headers_count > self._limits.headers_max
         ):
             raise self._headers_too_large()
+        if self._progress.phase is Phase.BODY:  # a trailer
+            return
         name = name.lower()
         if name in self._headers:
             if name in _ONCE:
@@ -250,6 +253,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._progress.phase, self._progress.moved = Phase.IDLE, True
+        self._headers_count = self._head_bytes = 0  # of trailers
         assert self._newest is not None
         self._newest.feed(b"")
         if not self._queued:  # so that the client's leaving is seen

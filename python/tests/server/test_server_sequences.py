@@ -1,0 +1,217 @@
+"""A request leaves nothing to the next one: sequences of requests on one connection are read as the
+same requests are read on connections of their own, by a service that remembers no heads.
+
+The connection is the service's, above a transport in memory; the application notes what each
+exchange says and answers. Requests are drawn: lengths, chunks, trailers, heads that repeat, bodies
+that look like requests, lines that are not HTTP. So are the places where the bytes are cut.
+"""
+
+import asyncio
+import os
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.http_kit import serving
+from tms.clock import SystemClock
+from tms.errors import TMSError
+from tms.server.http.exchange import Disconnected, Exchange
+from tms.server.http.heads import KnownHeads
+from tms.server.http.protocol import ClientConnection
+from tms.server.http.watchdog import ConnectionLimits, Watchdog
+from tms.store.memory import MemoryStore
+
+SEQUENCES = int(os.environ.get("TMS_TEST_SEQUENCES", "1000"))
+TURNS = 40  # of the event loop, more than answers take
+MESSAGES = "/v2/namespaces/default/topics/t/messages"
+BODIES = (b"", b"x", b'{"messages":[{"value":"YQ=="}]}', b"GET /a HTTP/1.1\r\nHost: b\r\n\r\n")
+NAMES = (b"Idempotency-Key", b"Authorization", b"Content-Type", b"Content-Length", b"Host", b"X-A")
+VALUES = (b"evil", b"Bearer evil", b"text/plain", b"3", b"chunked", b"")
+EXTRA = (b"", b"X-A: own\r\n", b"Authorization: Bearer own\r\n", b"Idempotency-Key: own\r\n")
+
+
+class Seen(NamedTuple):
+    """A request as the application saw it."""
+
+    method: str
+    path: bytes
+    query: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    keeps: bool
+
+
+class FakeTransport(asyncio.Transport):
+    """Bytes that go nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def write_eof(self) -> None:
+        """Nothing more is answered."""
+
+    def pause_reading(self) -> None:
+        """All is fed at once."""
+
+    def resume_reading(self) -> None:
+        """The same."""
+
+    def is_reading(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There are none."""
+
+
+class Reader:
+    """A service that notes each request."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.watchdog = Watchdog(ConnectionLimits(), SystemClock())
+
+    async def read(self, pieces: list[bytes]) -> tuple[list[Seen], bytes]:
+        """What a new connection sees in these pieces, and the status lines that it answers."""
+        seen: list[Seen] = []
+
+        async def note(exchange: Exchange) -> None:
+            headers = tuple(sorted(exchange.headers.items()))
+            body = b""
+            try:
+                async for piece in exchange.pieces():
+                    body += piece
+            except (Disconnected, TMSError) as error:
+                if isinstance(error, TMSError):  # the connection ends with it
+                    exchange.respond(400, b"")
+                return
+            said = exchange.method, exchange.path, exchange.query, headers
+            seen.append(Seen(*said, body, exchange.keep_alive))
+            exchange.respond(200, b"", b"ok\r\n")
+
+        connection = ClientConnection(note, self.watchdog, self._loop, self._tasks)
+        transport = FakeTransport()
+        connection.connection_made(transport)
+        for piece in pieces:
+            connection.data_received(piece)
+            await asyncio.sleep(0)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        transport.closed = True
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        lines = [line for line in transport.written.split(b"\r\n") if line[:5] == b"HTTP/"]
+        return seen, b"\n".join(lines)
+
+
+def drawn(random: Random) -> bytes:
+    """One request."""
+    method = random.choice((b"GET", b"POST", b"POST", b"POST", b"HEAD", b"PUT"))
+    target = random.choice((b"/a", b"/b?c=d", MESSAGES.encode()))
+    head = b"%b %b HTTP/1.%d\r\nHost: test\r\n" % (method, target, random.random() < 0.95)
+    head += random.choice(EXTRA)
+    body = random.choice(BODIES)
+    match random.randrange(8):
+        case 0:
+            return head + b"\r\n"
+        case 1 | 2 | 3:
+            return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        case 4 | 5 | 6:
+            return head + b"Transfer-Encoding: chunked\r\n\r\n" + _chunks(random, body)
+        case _:
+            return head + random.choice((b"Connection: close\r\n\r\n", b"no header\r\n\r\n"))
+
+
+def _chunks(random: Random, body: bytes) -> bytes:
+    cut = random.randint(0, len(body))
+    parts = [part for part in (body[:cut], body[cut:]) if part]
+    trailers = b"".join(
+        b"%b: %b\r\n" % (random.choice(NAMES), random.choice(VALUES))
+        for _ in range(random.choice((0, 1, 1, 3)))
+    )
+    return (
+        b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n%b\r\n" % trailers
+    )
+
+
+def _cut(random: Random, stream: bytes, ends: list[int]) -> list[bytes]:
+    """The stream in pieces: as requests come, all at once, or cut anywhere."""
+    match random.randrange(4):
+        case 0:
+            cuts = ends[:-1]
+        case 1:
+            cuts = []
+        case _:
+            cuts = sorted(random.sample(range(1, len(stream)), min(3, len(stream) - 1)))
+    return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+
+async def _compare(first: int, last: int) -> None:
+    loop = asyncio.get_running_loop()
+    together, apart = Reader(loop), Reader(loop)
+    apart.watchdog.heads = KnownHeads()
+    apart.watchdog.heads.remember = lambda *_: None  # type: ignore[method-assign]
+    for seed in range(first, last):
+        random = Random(f"sequences {seed}")
+        requests = [drawn(random) for _ in range(random.randint(2, 5))]
+        if random.random() < 0.5:  # heads that repeat
+            requests.append(random.choice(requests))
+        stream = b"".join(requests)
+        ends = [len(b"".join(requests[: number + 1])) for number in range(len(requests))]
+        pieces = _cut(random, stream, ends)
+        seen, lines = await together.read(pieces)
+        alone: list[Seen] = []
+        expected: list[bytes] = []
+        for request in requests:
+            one, line = await apart.read([request])
+            alone += one
+            expected.append(line)
+            if not one or not one[0].keeps:
+                break
+        assert seen == alone, f"sequence {seed}: {pieces}"
+        assert lines == b"\n".join(expected), f"sequence {seed}: {pieces}"
+
+
+@pytest.mark.parametrize("first", range(0, SEQUENCES, 500))
+def test_a_request_leaves_nothing_to_the_next_one(first: int) -> None:
+    asyncio.run(_compare(first, first + 500))
+
+
+TRAILED = (
+    b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n1f\r\n%b\r\n0\r\nIdempotency-Key: same\r\n\r\n"
+)
+
+
+def test_a_trailer_makes_no_two_publishes_one() -> None:
+    body = b'{"messages":[{"value":"YQ=="}]}'
+    trailed = TRAILED % (MESSAGES.encode(), body)
+    with serving(MemoryStore()) as served:
+        served.create("t")
+        for _ in range(3):
+            with served.connect() as client:
+                client.send(trailed)
+                assert client.answer().status == 200
+                for _ in range(2):
+                    assert client.request("POST", MESSAGES, body).status == 200
+        with served.connect() as client:
+            found = client.request("GET", f"{MESSAGES}?start=earliest")
+    assert found.status == 200, found
+    assert len(found.json["messages"]) == 9
