@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.run_seed import run_seed
 
 LIMIT_S = 900

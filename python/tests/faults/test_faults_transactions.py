@@ -11,11 +11,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.run_seed import seed_for
 
 from tests.faults import transactor
 from tests.faults.disk import Disk, Unsynced
 from tests.faults.strace import Call, calls, record, strace
+from tests.run_seed import seed_for
 from tms.errors import DataCorrupt
 from tms.store.leveldb import LevelDBStore, repair
 

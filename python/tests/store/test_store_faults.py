@@ -6,11 +6,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.run_seed import seed_for
 
 from tests.faults import writer
 from tests.faults.disk import Disk, Unsynced
 from tests.faults.strace import Call, calls, inject, moments, record, run_writer
+from tests.run_seed import seed_for
 from tms.errors import DataCorrupt
 from tms.model.topic import Durability
 from tms.store.leveldb import repair

@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
-from tests.run_seed import seed_for
 
 from tests.databases import NAMES
 from tests.faults.disk import Disk, Unsynced
 from tests.faults.strace import CHANGING, Call, calls, inject, moments, record, run_program
+from tests.run_seed import seed_for
 from tests.store.test_store_upgrade import Content, make, read, store_of
 from tms.store.leveldb.upgrade import upgrade
 
