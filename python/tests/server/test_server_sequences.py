@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.http_kit import serving
+from tests.run_seed import run_seed
 from tms.clock import SystemClock
 from tms.errors import TMSError
 from tms.server.http.exchange import Disconnected, Exchange
@@ -169,7 +170,7 @@ async def _compare(first: int, last: int) -> None:
     apart.watchdog.heads = KnownHeads()
     apart.watchdog.heads.remember = lambda *_: None  # type: ignore[method-assign]
     for seed in range(first, last):
-        random = Random(f"sequences {seed}")
+        random = Random(f"sequences {run_seed()} {seed}")
         requests = [drawn(random) for _ in range(random.randint(2, 5))]
         if random.random() < 0.5:  # heads that repeat
             requests.append(random.choice(requests))
