@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from lanes.durations import LongFile, long_files
-from lanes.lanes import LANDING, LANDING_AT_ONCE, LONG_AT_ONCE, Lane, long_lanes
+from lanes.lanes import LANDING, LANDING_AT_ONCE, LONG_AT_ONCE, WITH_WORKERS, Lane, long_lanes
 from lanes.plugin import INTO, SPREAD
 from lanes.running import Ended, run
 
@@ -30,7 +30,7 @@ def main() -> int:
     at_once = LANDING_AT_ONCE if given.which == "test" else LONG_AT_ONCE
     ended = run(lanes, at_once, INTO, os.environ)
     run_s = time.monotonic() - started
-    too_long = long_files(INTO, run_s, SPREAD) if given.which == "test" else []
+    too_long = long_files(INTO, WITH_WORKERS, run_s, SPREAD) if given.which == "test" else []
     return report(lanes, ended, run_s, too_long)
 
 

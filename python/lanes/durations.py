@@ -8,6 +8,7 @@ where everything takes longer.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,22 +48,24 @@ class LongFile(NamedTuple):
         )
 
 
-def by_file(folder: Path) -> "Counter[str]":
-    """Seconds by test file, of all lanes that wrote into a folder."""
+def by_file(folder: Path, lanes: Iterable[str]) -> "Counter[str]":
+    """Seconds by test file, of those of these lanes that wrote into a folder."""
     files: Counter[str] = Counter()
-    for path in folder.glob(f"*{SUFFIX}"):
-        for line in path.read_text().splitlines():
+    for path in [folder / f"{lane}{SUFFIX}" for lane in lanes]:
+        for line in path.read_text().splitlines() if path.exists() else ():
             seconds, _, test = line.partition("\t")
             files[test.partition("::")[0]] += float(seconds)  # type: ignore[assignment]
     return files
 
 
-def long_files(folder: Path, run_s: float, spread: tuple[str, ...]) -> list[LongFile]:
-    """Files that take too much of a run of `run_s` seconds; those that begin with one of `spread`
-    do not stay with one worker."""
+def long_files(
+    folder: Path, lanes: Iterable[str], run_s: float, spread: tuple[str, ...]
+) -> list[LongFile]:
+    """Files of lanes with several workers that take too much of a run of `run_s` seconds; those
+    that begin with one of `spread` do not stay with one worker."""
     most_s = max(FILE_S, FILE_SHARE * run_s)
     return [
         LongFile(file, seconds, most_s)
-        for file, seconds in by_file(folder).most_common()
+        for file, seconds in by_file(folder, lanes).most_common()
         if seconds > most_s and not file.startswith(spread)
     ]

@@ -23,6 +23,7 @@ WORKERS = min(CORES, 4)  # of the lane with most tests
 SOAK_S = 1_800
 FRESH_SEEDS = "1000,5000"  # of one engine, and of several instances
 MUTANTS = 50  # a room
+WITH_WORKERS = ("python",)  # lanes in which files compete for workers
 LANDING_AT_ONCE = 5 if CORES > 1 else 2
 LONG_AT_ONCE = 2
 

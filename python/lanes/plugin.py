@@ -14,7 +14,12 @@ import pytest
 
 from lanes.durations import SUFFIX, Durations
 
-SPREAD = ("python/tests/simulation/", "python/tests/contracts/")
+SPREAD = (
+    "python/tests/simulation/",
+    "python/tests/contracts/",
+    "python/tests/house/test_docs.py",
+    "python/tests/house/test_examples.py",
+)
 INTO = Path(__file__).resolve().parents[2] / "build" / "tests"
 
 

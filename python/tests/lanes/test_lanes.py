@@ -99,21 +99,22 @@ def test_a_file_may_take_so_much_of_a_worker_and_no_more(
     durations.note("integration/test_soak.py::test_two", FILE_S - 1)
     durations.note("integration/test_soak.py::test_two", 2.0)  # its tear-down
     durations.write(tmp_path / f"lane{SUFFIX}")
-    (found,) = long_files(tmp_path, 300.0, SPREAD)
+    (found,) = long_files(tmp_path, ["lane"], 300.0, SPREAD)
     assert found.file == "integration/test_soak.py" and found.seconds == FILE_S + 1
     assert report([], [], 300.0, [found]) == 1
     assert "integration/test_soak.py took 91 s of a worker, 90 s is the most" in (
         capsys.readouterr().out
     )
-    assert long_files(tmp_path, 2_000.0, SPREAD) == []  # where everything takes longer
+    assert long_files(tmp_path, ["lane"], 2_000.0, SPREAD) == []
+    assert long_files(tmp_path, ["other"], 300.0, SPREAD) == []  # where everything takes longer
 
 
 def test_a_file_whose_tests_are_spread_may_take_longer(tmp_path: Path) -> None:
     durations = Durations()
     durations.note(f"{SPREAD[0]}test_simulation.py::test_x[1]", 500.0)
     durations.write(tmp_path / f"lane{SUFFIX}")
-    assert long_files(tmp_path, 300.0, SPREAD) == []
-    assert by_file(tmp_path) == {f"{SPREAD[0]}test_simulation.py": 500.0}
+    assert long_files(tmp_path, ["lane"], 300.0, SPREAD) == []
+    assert by_file(tmp_path, ["lane"]) == {f"{SPREAD[0]}test_simulation.py": 500.0}
 
 
 def test_the_plugin_notes_seconds_and_keeps_files_together(
