@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import tms
+from tests import cpu
 from tests.access_kit import People, until_polling, waits
 from tests.http_kit import Served, serving
+from tests.waiting import PATIENCE_S
 from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
 from tms.client.client import Bus
@@ -299,10 +301,9 @@ def test_a_long_poll_ends_with_what_allowed_it(
     with tms.connect(people.url, token=token.token) as bus:
         thread, ended = waits(bus, topic)
         until_polling(people, principal)
-        began_s = time.monotonic()
         change(people, token.id)
-        thread.join(15)
-        assert not thread.is_alive() and time.monotonic() - began_s < 10
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
     assert isinstance(ended[0], (error, Unavailable)), ended
 
 
@@ -314,7 +315,7 @@ def test_another_grant_ends_nobodys_poll(admin: Bus, people: People) -> None:
         people.access.add_grant("stranger", "publish", "topic:calm-1")
         people.access.revoke_token(people.access.create_token("stranger").id)
         admin.publish("calm-1", b"x")
-        thread.join(15)
+        thread.join(PATIENCE_S)
     assert isinstance(ended[0], float)
 
 
@@ -347,7 +348,7 @@ def test_access_is_managed_over_http_as_it_is_embedded(admin: Bus, people: Peopl
 
 
 def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
-    """10,000 of each: at most 10 µs of CPU, best of five rounds of 1,000."""
+    """10,000 of each: at most 10 µs of a quiet core."""
     store = MemoryStore()
     with serving(store, network=NetworkOptions(AccessLimits())) as served:
         access, guard = served.service.engine.access, served.service.guard
@@ -371,12 +372,11 @@ def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
         access._changed()
         headers = {b"authorization": b"Bearer " + token.token.encode()}
         exchange: Any = SimpleNamespace(headers=headers, peer_certificate_name=None)
-        best_s = 1.0
-        for _ in range(5):
+
+        def thousand() -> None:
             guard._decisions.clear()
-            began_s = time.thread_time()
             for number in range(1_000):
                 principal, _ = guard._shown(exchange)
                 assert guard._may(principal, Access.PUBLISH, f"topic:default:t{number}")
-            best_s = min(best_s, time.thread_time() - began_s)
-    assert best_s / 1_000 < 10e-6
+
+        assert cpu.units(thousand) < 33

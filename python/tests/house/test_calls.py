@@ -16,6 +16,7 @@ import pytest
 
 import tms
 from tests.http_kit import serving
+from tms.server import speakers
 from tms.store.leveldb import LevelDBStore
 
 WARM_UP = 50
@@ -24,8 +25,8 @@ PUBLISH_MANY_CALLS = 93
 FETCH_CALLS = 37
 COMMIT_CALLS = 129
 RECEIVE_CALLS = 326  # of a message that is acknowledged; 220 are enough
-PUBLISH_CALLS_HTTP = 98  # of the client and of the service
-RECEIVE_CALLS_HTTP = 361  # the same; 250 are enough
+PUBLISH_CALLS_HTTP = 98  # of the client and of the service, whose event loop does everything
+RECEIVE_CALLS_HTTP = 576  # the same; 400 are enough
 
 
 @pytest.fixture
@@ -33,6 +34,13 @@ def bus(tmp_path: Path) -> Iterator[tms.Bus]:
     with tms.open(tmp_path / "data") as opened:
         opened.create_topic("t")
         yield opened
+
+
+@pytest.fixture
+def in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service leaves a disk that was slow once to threads, whose calls are not counted: here no
+    disk counts as slow, however busy the machine."""
+    monkeypatch.setattr(speakers, "SLOW_S", 60)
 
 
 def calls(what: Callable[[], object]) -> "Counter[str]":
@@ -121,6 +129,7 @@ def _receiving(bus: tms.Bus, topic: str) -> Callable[[], None]:
     return receive
 
 
+@pytest.mark.usefixtures("in_the_loop")
 def test_a_message_is_received_and_acknowledged_over_http_in_few_calls(tmp_path: Path) -> None:
     store = LevelDBStore(tmp_path / "data", create=True)
     with serving(store) as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
@@ -137,6 +146,7 @@ def test_a_message_is_received_and_acknowledged_over_http_in_few_calls(tmp_path:
     assert found.total() <= RECEIVE_CALLS_HTTP, described(found)
 
 
+@pytest.mark.usefixtures("in_the_loop")
 def test_a_lone_publish_over_http_takes_few_calls_of_client_and_service(tmp_path: Path) -> None:
     store = LevelDBStore(tmp_path / "data", create=True)
     with serving(store) as served, tms.connect("http://{}:{}".format(*served.address)) as bus:

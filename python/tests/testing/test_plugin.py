@@ -13,6 +13,8 @@ import pytest
 
 import tms
 import tms.aio
+from tests import cpu
+from tests.waiting import PATIENCE_S
 from tms.testing.clock import MovableClock
 from tms.testing.faults import Faults
 from tms.testing.memory import MemoryLog, TopicUnderTest
@@ -38,7 +40,6 @@ __all__ = [
 ]
 
 PYTHON = Path(__file__).resolve().parents[2]
-TEST_MS_MAX, TESTS = 5.0, 20
 
 
 @pytest.mark.parametrize("value", [b"one", b"two"])
@@ -129,7 +130,7 @@ def test_a_publish_that_fails_says_so_at_once_and_stores_nothing(
     began_s = time.perf_counter()
     with pytest.raises(tms.errors.Unavailable if error is None else type(error)):
         tms_topic.bus.publish(tms_topic.name, b"x")
-    assert time.perf_counter() - began_s < 5
+    assert time.perf_counter() - began_s < PATIENCE_S / 4
     assert tms_topic.values() == []
     tms_topic.bus.publish(tms_topic.name, b"y")
     assert tms_topic.values() == [b"y"]
@@ -239,16 +240,14 @@ def test_a_program_reaches_the_same_log_over_http(
 
 
 def test_a_test_costs_five_milliseconds_at_most() -> None:
-    def ms() -> float:
-        began_s = time.process_time()
+    def use() -> None:
         log = MemoryLog()
         log.bus.create_topic("test")
         log.bus.publish("test", b"x")
         assert TopicUnderTest(log.bus, "test").values() == [b"x"]
         log.close()
-        return (time.process_time() - began_s) * 1_000
 
-    assert sorted(ms() for _ in range(TESTS))[TESTS // 2] <= TEST_MS_MAX
+    assert cpu.units(use, time.process_time) <= 16
 
 
 PROGRAM = """
