@@ -45,14 +45,14 @@ class Kind:
         if self.asynchronous:
             asyncio.run(self._on_a_loop(handler, chosen))
             return
-        with tms.connect(self.url, timeout_s=0.3) as bus, bus.consumer(**chosen) as consumer:
+        with tms.connect(self.url, timeout_s=3) as bus, bus.consumer(**chosen) as consumer:
             self.close = consumer.close
             consumer.handle(self._within(bus, consumer, handler, chosen))
 
     async def _on_a_loop(self, handler: Handler, chosen: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         async with (
-            tms.aio.connect(self.url, timeout_s=0.3) as bus,
+            tms.aio.connect(self.url, timeout_s=3) as bus,
             bus.consumer(**chosen) as consumer,
         ):
             self.close = lambda: asyncio.run_coroutine_threadsafe(consumer.close(), loop).result()

@@ -23,7 +23,7 @@ from tms.store.base import Map, Store
 from tms.store.leveldb import LevelDBLimits, LevelDBStore
 
 ENDURED = 90
-REPEATED_MAX = 400
+REPEATED_MAX = 60
 WRITE_BUFFER_BYTES = 64 << 10  # the least that LevelDB takes, so that logs become tables soon
 Ack = Callable[..., None]
 ALL = 1 << 40
