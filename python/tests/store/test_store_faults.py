@@ -2,6 +2,7 @@
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -62,9 +63,8 @@ def test_a_process_killed_at_any_step_loses_nothing_that_it_acknowledged(
     data, recorded = recording
     there = moments([call for call in recorded if call.name == name], data)
     points, random = min(kills, len(there)), Random(seed_for(f"kills at {name}"))
-    spread = [
-        random.randrange(i * len(there), (i + 1) * len(there)) // points for i in range(points)
-    ]
+    ends = [i * len(there) // points for i in range(points + 1)]
+    spread = [random.randrange(first, end) for first, end in pairwise(ends)]
     others = [i for i in range(len(there)) if i not in spread]
     random.shuffle(others)
 
