@@ -3,8 +3,8 @@
     def test_something(hbase_url: str) -> None: …     # hbase://127.0.0.1:PORT/NAMESPACE
     def test_other(hbase: Endpoint) -> None: …        # connections, admin, Thrift 1, ZooKeeper
 
-Nobody may stop, kill or reconfigure the shared one. A test that wants to takes `own_hbase`, whose
-every process is its own. An HBase that does not start fails the tests that asked for it.
+No test may stop, kill or reconfigure the shared one. A test that wants to takes `own_hbase`, which
+no other test uses at the same time. An HBase that does not start fails the tests that asked for it.
 """
 
 import os
@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from integration import coprocessor
-from integration.cluster import Endpoint, Standalone
+from integration.cluster import Endpoint, Standalone, ZooKeeper
 from integration.containers import Containers
 from integration.install import install
-from integration.shared import make_hbase, shared_hbase
+from integration.instances import Instances, Standing
+from integration.shared import Mortal, shared_hbase
 from tests import interrupts
 
 interrupts.heed()
@@ -63,11 +64,58 @@ def hbase_url(hbase: Endpoint, hbase_namespace: str) -> str:
     return hbase.url(hbase_namespace)
 
 
+@pytest.fixture(scope="session")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+    """The HBase that tests kill in turn; started by the first of them."""
+    made = Mortal(tmp_path_factory.mktemp("mortal"))
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def own_hbase(tmp_path: Path) -> Iterator[Standalone | Containers]:
-    """A standalone HBase of this test's own, to be killed, paused and restarted."""
-    with make_hbase(tmp_path / "hbase") as started:
-        yield started
+def own_hbase(mortal: Mortal) -> Standalone | Containers:
+    """A standalone HBase without tables, to be killed, paused and restarted by this test alone."""
+    return mortal.take()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """The ZooKeeper of this test run."""
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: ZooKeeper) -> ZooKeeper:
+    """A ZooKeeper, in which each test has a folder of its own; it may be killed and started."""
+    if not zookeeper_server.process.running():
+        zookeeper_server.start()
+    return zookeeper_server
+
+
+@pytest.fixture(scope="session")
+def standing(hbase: Endpoint, zookeeper_server: ZooKeeper) -> Iterator[Standing]:
+    """The three instances that tests use in turn; started by the first of them."""
+    url = hbase.url("standing")
+    install(url, coprocessor.build())
+    made = Standing(url, zookeeper_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def instances(standing: Standing, zookeeper: ZooKeeper) -> Iterator[Instances]:
+    """Three instances of one cluster on the shared HBase. They have topics of tests before: a test
+    has its own in the namespace `topics`."""
+    found = standing.take()
+    yield found
+    found.print_logs()
+
+
+@pytest.fixture
+def topics() -> str:
+    """A namespace of the service for the topics of one test."""
+    return f"t{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """`tms serve` as instances of a cluster: processes over one HBase and one ZooKeeper."""
 
+import contextlib
 import json
 import os
 import signal
+import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.faults.service import Service, within
 SESSION_S = 1.0
 CALL_S = 5  # that HBase has for a call
 PARTITIONS = 8
+MEET_S = 90.0  # in which instances must see each other; a quiet machine needs one or two
 
 
 class Links:
@@ -50,8 +53,8 @@ class Instances:
         self, store: str, zookeeper: ZooKeeper, names: str = "abc", cut: bool = False
     ) -> None:
         self._store = store
-        self._folder = Path(store).name
-        self.zookeeper = f"zookeeper://{zookeeper.address}/{self._folder}"
+        self.folder = Path(store).name
+        self.zookeeper = f"zookeeper://{zookeeper.address}/{self.folder}"
         self.ports = {name: free_port() for name in names}
         self._stack = ExitStack()
         self.links: dict[str, Links] = {}
@@ -63,10 +66,21 @@ class Instances:
 
     def wait(self) -> None:
         """Until all see each other, and one of them coordinates."""
-        count = len(self.running)
-        within(30, lambda: all(len(self.view(n)["instances"]) == count for n in self.running))
+        within(MEET_S, self.meet)
         with self.connect() as bus:
             bus.create_topic("warm", partitions=PARTITIONS)
+
+    def meet(self) -> bool:
+        """True if all instances run, see each other and are ready."""
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            names = sorted(self.ports)
+            return all(
+                name in self.running
+                and sorted(self.members(name)) == names
+                and self.running[name].ready()
+                for name in names
+            )
+        return False
 
     @property
     def urls(self) -> str:
@@ -105,6 +119,15 @@ class Instances:
     def kill(self, name: str) -> None:
         self.running.pop(name).kill()
 
+    def wait_until_gone(self, name: str) -> None:
+        """Until the others that run see that this instance is no member any more."""
+        others = [other for other in self.running if other != name]
+        within(MEET_S, lambda: all(name not in self.members(other) for other in others))
+
+    def members(self, name: str) -> list[str]:
+        """The ids of the instances that one of them sees."""
+        return [instance["id"] for instance in self.view(name)["instances"]]
+
     def pause(self, name: str) -> None:
         os.kill(self.running[name].pid, signal.SIGSTOP)
 
@@ -112,11 +135,16 @@ class Instances:
         os.kill(self.running[name].pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End all of them; what they logged last is shown if the test failed."""
-        for name, service in self.running.items():
+        """End all of them."""
+        for service in self.running.values():
             service.kill()
-            print(name, *service.lines[-60:], sep="\n")
+        self.print_logs()
         self._stack.close()
+
+    def print_logs(self) -> None:
+        """What they logged last; pytest shows it if the test failed."""
+        for name, service in self.running.items():
+            print(name, *service.lines[-60:], sep="\n")
 
     def _serve(self, name: str) -> Service:
         store, zookeeper = self._store, self.zookeeper
@@ -125,5 +153,29 @@ class Instances:
         if name in self.links:
             links = self.links[name]
             store, flags = links.store, [*flags, "--advertise", links.advertised]
-            zookeeper = f"zookeeper://127.0.0.1:{links.zookeeper.port}/{self._folder}"
+            zookeeper = f"zookeeper://127.0.0.1:{links.zookeeper.port}/{self.folder}"
         return Service(store, *flags, "--cluster", zookeeper)
+
+
+class Standing:
+    """Three instances that one test after another uses, with topics of its own: starting three
+    takes seconds. If a test has left them in another state, the next test has new ones."""
+
+    def __init__(self, store: str, zookeeper: ZooKeeper) -> None:
+        self._store = store
+        self._zookeeper = zookeeper
+        self._instances: Instances | None = None
+
+    def take(self) -> Instances:
+        """The instances: all of them run, see each other and are ready."""
+        if self._instances is not None and not self._instances.meet():
+            self.close()
+        if self._instances is None:
+            self._instances = Instances(self._store, self._zookeeper)
+        return self._instances
+
+    def close(self) -> None:
+        """End them."""
+        if self._instances is not None:
+            self._instances.close()
+            self._instances = None

@@ -1,4 +1,5 @@
-"""The one HBase of a test run, whichever of its processes need it, and however they end.
+"""The HBases of a test run: one that all of its processes share, however they end, and one that
+tests of a process kill in turn (`Mortal`).
 
 The first process that asks starts a keeper (`python -m integration.shared`), whose child HBase is;
 the others wait for it. The keeper ends HBase and itself when the process of the whole run (under
@@ -17,13 +18,17 @@ import select
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
+
+from thriftpy2.thrift import TException
 
 from integration.cluster import Description, Endpoint, LocalEndpoint, Standalone, Unavailable
 from integration.containers import ContainerEndpoint, Containers
 
 BACKEND = "TMS_TEST_CLUSTER"
 START_S = 600  # more than HBase and its gateway are given
+DEFAULT, SYSTEM = "default", "hbase"  # namespaces that every HBase has
 
 
 def shared_hbase(directory: Path, run: int) -> Endpoint:
@@ -48,6 +53,47 @@ def make_hbase(directory: Path) -> Standalone | Containers:
     if backend != "process":
         raise Unavailable(f"{BACKEND} is {backend!r}; give process (the default) or docker")
     return Standalone(directory)
+
+
+class Mortal:
+    """An HBase to be killed, paused and restarted: starting one takes many seconds, so one test
+    after another has the same. Each finds it running and without tables; if a test has left an
+    HBase that cannot be brought to that, the next test has a new one."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._hbase: Standalone | Containers | None = None
+
+    def take(self) -> Standalone | Containers:
+        """The HBase, running and empty."""
+        if self._hbase is not None:
+            try:
+                if not self._hbase.answers():  # perhaps it is paused
+                    self._hbase.kill()
+                self._hbase.start()
+                _empty(self._hbase)
+                return self._hbase
+            except (Unavailable, TException, OSError, EOFError) as error:
+                print(f"a new HBase is started, because of the one before: {error!r}")
+                self.close()
+        self._hbase = make_hbase(self._directory / uuid.uuid4().hex[:8])
+        self._hbase.start()
+        return self._hbase
+
+    def close(self) -> None:
+        """End it and delete its files."""
+        if self._hbase is not None:
+            self._hbase.remove()
+            self._hbase = None
+
+
+def _empty(hbase: Endpoint) -> None:
+    """Drop all tables and namespaces but its own."""
+    with hbase.connect() as gateway:
+        gateway.drop_tables(DEFAULT)
+        for name in gateway.namespaces():
+            if name not in (DEFAULT, SYSTEM):
+                gateway.drop_namespace(name)
 
 
 def _start_keeper(directory: Path, run: int) -> None:

@@ -7,7 +7,7 @@ from integration.install import install
 from tests.faults.clients import Clients, free_port
 from tests.faults.service import Service
 
-CALL_S = 10
+CALL_S = 5
 
 
 class Stack:
@@ -52,5 +52,5 @@ class Stack:
     def pause_thrift(self) -> None:
         """Longer than any call may take: what it holds lands when it goes on."""
         self.hbase.thrift.pause()
-        time.sleep(CALL_S + 2)
+        time.sleep(CALL_S + 1)
         self.hbase.thrift.resume()

@@ -169,6 +169,7 @@ def test_an_hbase_that_cannot_start_fails_with_the_end_of_its_log(tmp_path: Path
 # The command for people.
 
 
+@pytest.mark.long
 def test_the_command_runs_hbase_until_it_is_interrupted(tmp_path: Path) -> None:
     command = subprocess.Popen(
         [sys.executable, "-m", "integration.cluster", "--directory", str(tmp_path / "kept")],

@@ -26,6 +26,7 @@ class TestTransactions(TransactionContract):
     pass
 
 
+@pytest.mark.long
 class TestService(TransactionContract):
     @pytest.fixture
     def bus(self, tms_url: str) -> Iterator[tms.Bus]:

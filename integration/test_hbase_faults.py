@@ -2,15 +2,12 @@
 they saw is checked as a history: nothing acknowledged lost or twice, one order, whole transactions.
 """
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from integration.cluster import Standalone
 from integration.stack import Stack
-
-BUSY_S = 4.0
 
 
 @pytest.fixture
@@ -20,6 +17,7 @@ def stack(own_hbase: Standalone) -> Iterator[Stack]:
     made.service.kill()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_faults_16_and_17_clients_see_nothing_wrong_whatever_is_killed_below_them(
     stack: Stack,
@@ -34,7 +32,7 @@ def test_faults_16_and_17_clients_see_nothing_wrong_whatever_is_killed_below_the
         stack.kill_all,
     ]
     for step in steps:
-        time.sleep(BUSY_S)
+        stack.clients.get_on()
         step()
-    time.sleep(BUSY_S)
+    stack.clients.get_on()
     assert stack.clients.check() > 50, "hardly anything happened"

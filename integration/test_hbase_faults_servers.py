@@ -12,7 +12,6 @@ from integration.cluster.distributed import SESSION_MS
 from integration.stack import Stack
 from tests.faults.service import within
 
-BUSY_S = 4.0
 UNAVAILABLE_S = 60  # the aim is 30; two cores carry seven servers and the clients here
 
 
@@ -35,19 +34,19 @@ def test_fault_16_clients_see_nothing_wrong_when_region_servers_die_or_wake_late
     hbase: Distributed, stack: Stack
 ) -> None:
     stack.clients.start()
-    time.sleep(BUSY_S)
+    stack.clients.get_on()
     hbase.regions[0].kill()
     stack.clients.killed()
     took_s = within(UNAVAILABLE_S, lambda: _publishes(stack))
-    time.sleep(BUSY_S)
+    stack.clients.get_on()
     hbase.master.kill()
     hbase.start()
-    time.sleep(BUSY_S)
+    stack.clients.get_on()
     hbase.regions[1].pause()
     time.sleep(2 * SESSION_MS / 1000)
     hbase.regions[1].resume()  # somebody else has its regions now
     within(UNAVAILABLE_S, lambda: _publishes(stack))
-    time.sleep(BUSY_S)
+    stack.clients.get_on()
     assert stack.clients.check() > 20, "hardly anything happened"
     print(f"unavailable for {took_s:.1f} s after a region server was killed")
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 PARTITIONS = 3
+pytestmark = pytest.mark.long  # `test_hbase_view` reads the same way, without a Spark
 
 
 @pytest.fixture(scope="module")

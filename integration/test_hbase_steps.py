@@ -13,7 +13,7 @@ import pytest
 from integration.cluster import Endpoint
 from sim.faulty import FaultyStore
 from tests.log_kit import block
-from tests.steps import Kind, first_and_last, kind
+from tests.steps import Kind, first_and_last_of_each, kind
 from tms.client.client import Bus
 from tms.clock import SystemClock
 from tms.engine import Engine, EngineConfig
@@ -30,18 +30,34 @@ STEPS_MAX = 400
 
 Work = Callable[[Engine, str], None]
 Check = Callable[[Engine, list[str]], None]
+Dies = Callable[[list[Kind]], bool]  # before the last of these calls
 
 
 class Died(BaseException):
     """The process ended here."""
 
 
-class Mortal:
-    """An engine whose process dies before its nth call to the store; 0: it lives."""
+def never(calls: list[Kind]) -> bool:
+    """The process lives."""
+    return False
 
-    def __init__(self, url: str, nth: int, **log: int) -> None:
+
+def at(nth: int) -> Dies:
+    """The process dies before its nth call."""
+    return lambda calls: len(calls) == nth
+
+
+def at_kind(of: Kind, nth: int) -> Dies:
+    """The process dies before its nth call of a kind."""
+    return lambda calls: calls[-1] == of and calls.count(of) == nth
+
+
+class Mortal:
+    """An engine whose process dies before one of its calls to the store."""
+
+    def __init__(self, url: str, dies: Dies, **log: int) -> None:
         self.kinds: list[Kind] = []  # of the calls so far
-        self._nth = nth
+        self._dies = dies
         self._inner = HBaseStore(url)
         self._store = FaultyStore(self._inner, self._before)
         self._log = LogLimits(**log)
@@ -64,7 +80,7 @@ class Mortal:
 
     def _before(self, operation: str, name: str) -> None:
         self.kinds.append(kind(operation, name))
-        if len(self.kinds) == self._nth:
+        if self._dies(self.kinds):
             self._store.crashed = True
             raise Died
 
@@ -79,23 +95,27 @@ class Steps:
     def die_at_each(self, work: Work, check: Check) -> int:
         """Die at the first call, then at the second …; how often the process died."""
         for nth in range(1, STEPS_MAX):
-            if self.lives(nth, work, check):
+            if self.lives(at(nth), work, check):
                 return nth - 1
         raise AssertionError("it never came to an end")
 
     def die_at_each_kind(self, work: Work, check: Check) -> set[Kind]:
-        """Die at the first call of each kind, and at the last; the kinds."""
-        kinds: list[Kind] = []
-        assert self.lives(0, work, check, kinds)
-        for step in first_and_last(kinds):
-            died_at: list[Kind] = []
-            assert not self.lives(step + 1, work, check, died_at), step
-            assert died_at[-1] in kinds
-        return set(kinds)
+        """Die at the first call of each kind, and at the last, as a process that lived made them;
+        the kinds of the calls that a process died at."""
+        calls: list[Kind] = []
+        assert self.lives(never, work, check, calls)
+        visited: set[Kind] = set()
+        for step in first_and_last_of_each(calls):
+            made: list[Kind] = []
+            dies = at_kind(calls[step], calls[: step + 1].count(calls[step]))
+            if not self.lives(dies, work, check, made):
+                visited.add(made[-1])
+        assert visited == set(calls)
+        return visited
 
-    def lives(self, nth: int, work: Work, check: Check, kinds: list[Kind] | None = None) -> bool:
-        """One process works, the second dies at its nth call (0: at none), the third works and
-        checks what there must be. True if the second lived; `kinds` gets those of its calls."""
+    def lives(self, dies: Dies, work: Work, check: Check, calls: list[Kind] | None = None) -> bool:
+        """One process works, the second one may die, the third works, and what there must be is
+        checked. True if the second lived; `calls` gets those that it made."""
         self._clear()
         acknowledged: list[str] = []
 
@@ -106,17 +126,17 @@ class Steps:
 
             return go
 
-        assert self._mortal(0).run(works("first"))
-        second = self._mortal(nth)
+        assert self._mortal().run(works("first"))
+        second = self._mortal(dies)
         lived = second.run(works("second"))
-        assert self._mortal(0).run(works("third"))
-        assert self._mortal(0).run(partial(check, acknowledged=acknowledged))
-        if kinds is not None:
-            kinds += second.kinds
+        assert self._mortal().run(works("third"))
+        assert self._mortal().run(partial(check, acknowledged=acknowledged))
+        if calls is not None:
+            calls += second.kinds
         return lived
 
-    def _mortal(self, nth: int) -> Mortal:
-        return Mortal(self._url, nth, segment_bytes=5_000)
+    def _mortal(self, dies: Dies = never) -> Mortal:
+        return Mortal(self._url, dies, segment_bytes=5_000)
 
     def _clear(self) -> None:
         with self._hbase.connect() as gateway:

@@ -105,9 +105,18 @@ class Segments:
 
 
 class TestHBase(DurableStoreContract):
+    random_operations = 200
+
     @pytest.fixture
     def reopen(self, url: str) -> Callable[[], Store]:
         return lambda: HBaseStore(url)
+
+
+@pytest.mark.long
+def test_a_map_agrees_with_a_dictionary_over_as_many_operations_as_elsewhere(url: str) -> None:
+    contract = TestHBase()
+    contract.random_operations = DurableStoreContract.random_operations
+    contract.test_a_map_agrees_with_a_dictionary_over_random_operations(lambda: HBaseStore(url))
 
 
 # What rows look like

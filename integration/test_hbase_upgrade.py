@@ -265,6 +265,7 @@ def _cleaned(cli: Tms) -> list[int | None]:
     return [one["cleaned_before_ms"] for one in cli("status")[1]["tables"][:2]]
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_read_the_jar_serves_again_once_it_is_put_back(
     own_hbase: Standalone, jar: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

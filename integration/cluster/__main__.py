@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
+from integration.cluster import archive
 from integration.cluster.hbase import Standalone
 from integration.cluster.runtime import LINES, Unavailable, resolve, resolve_connector
 from integration.cluster.site import listens
@@ -34,7 +35,7 @@ def main() -> int:
     )
     parser.add_argument("--line", choices=LINES, default="", help="of HBase [2.6]")
     parser.add_argument(
-        "--resolve", action="store_true", help="only fetch the jars of HBase, then end"
+        "--resolve", action="store_true", help="only fetch the jars of HBase and make their archive"
     )
     parser.add_argument(
         "--resolve-connector",
@@ -45,7 +46,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         if options.resolve:
-            print(resolve(options.line).lib)
+            runtime = resolve(options.line)
+            archive.make(runtime)
+            print(runtime.lib)
         elif options.resolve_connector:
             print(resolve_connector())
         elif options.directory is not None:

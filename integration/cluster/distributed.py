@@ -41,6 +41,7 @@ _SETTINGS = {
     "hbase.zookeeper.property.tickTime": "1000",
     "hbase.zookeeper.property.maxSessionTimeout": str(SESSION_MS),
     "hbase.master.wait.on.regionservers.mintostart": str(REGION_SERVERS),
+    "hbase.master.wait.on.regionservers.maxtostart": str(REGION_SERVERS),
 }
 
 

@@ -128,7 +128,10 @@ class LocalEndpoint(Endpoint):
         return port
 
     def admin_command(self) -> list[str]:
-        return self.runtime.command(str(Admin.SOURCE), conf=self.conf, heap_mb=GATEWAY_HEAP_MB)
+        classes = self.runtime.compiled(Admin.SOURCE)
+        return self.runtime.command(
+            "Admin", conf=self.conf, heap_mb=GATEWAY_HEAP_MB, classes=classes
+        )
 
     def detach(self) -> None:
         super().detach()

@@ -65,11 +65,15 @@ class Gateway:
 
     def drop_namespace(self, name: str) -> None:
         """The namespace with every table in it."""
-        for table in self.call("getTableNamesByNamespace", name):
+        self.drop_tables(name)
+        self.call("deleteNamespace", name)
+
+    def drop_tables(self, namespace: str) -> None:
+        """Every table of a namespace."""
+        for table in self.call("getTableNamesByNamespace", namespace):
             if self.call("isTableEnabled", table):
                 self.call("disableTable", table)
             self.call("deleteTable", table)
-        self.call("deleteNamespace", name)
 
     def namespaces(self) -> list[str]:
         return [_text(one.name) for one in self.call("listNamespaceDescriptors")]

@@ -28,6 +28,10 @@ from integration.cluster.site import GATEWAY, LOCAL, common, free_ports, write_c
 MASTER = "org.apache.hadoop.hbase.master.HMaster"
 READY = "Master has completed initialization"
 _THRIFT2 = "org.apache.hadoop.hbase.thrift2.ThriftServer"
+_SETTINGS = {
+    "hbase.cluster.distributed": "false",
+    "hbase.master.wait.on.regionservers.maxtostart": "1",  # it waits for no second one
+}
 
 
 class HBase(LocalEndpoint):
@@ -119,8 +123,8 @@ class Standalone(HBase):
         runtime: Runtime | None = None,
         port: int | None = None,
     ) -> None:
-        settings = {"hbase.cluster.distributed": "false", **(settings or {})}
-        super().__init__(directory, f"file://{directory.resolve()}/data", settings, runtime, port)
+        root = f"file://{directory.resolve()}/data"
+        super().__init__(directory, root, {**_SETTINGS, **(settings or {})}, runtime, port)
         self.server = self.java("server", MASTER, "start")
 
     def servers(self) -> list[Process]:

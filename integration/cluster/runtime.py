@@ -5,7 +5,7 @@ Invariants
 
 * A folder of jars is named by a hash of the `pom.xml` that lists them: another pom, another
   folder; a folder that is there is whole (it is renamed into place when Maven has filled it).
-* Of two processes that need the same jars at once, one resolves them and the other waits.
+* Of two processes that need the same folder at once, one fills it and the other waits.
 """
 
 import fcntl
@@ -14,13 +14,14 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 POM = Path(__file__).resolve().parents[1] / "runtime" / "pom.xml"
 CONNECTOR_POM = POM.parents[1] / "spark35" / "pom.xml"
 RESOLVE_S = 900
+COMPILE_S = 120
 MAVEN = ("mvn", "-B", "-ntp", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime")
 JAVA_MAJOR_MIN = 17
 LINE = "TMS_TEST_HBASE"  # names the line of HBase that tests run on
@@ -47,6 +48,8 @@ OPTIONS = (
     "-XX:+ExitOnOutOfMemoryError",
     "-Djava.net.preferIPv4Stack=true",
 )
+# Java's own warnings, as of an archive that it does not take, are not among a program's output.
+_LOG = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 
 
 class Unavailable(Exception):
@@ -55,25 +58,57 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A Java program and a folder of jars."""
+    """A Java program, a folder of jars, and options of Java besides those that all need."""
 
     java: str
     lib: Path
+    options: tuple[str, ...] = ()
 
     def command(
-        self, main: str, *arguments: str, conf: Path, heap_mb: int, options: Sequence[str] = ()
+        self, main: str, *arguments: str, conf: Path, heap_mb: int, classes: Path | None = None
     ) -> list[str]:
-        """The command that runs a class; what lies in `conf` is on its class path."""
+        """The command that runs a class of the jars, or of a folder; `conf` is on its class path."""
+        path = [f"{self.lib}/*", *([] if classes is None else [str(classes)]), str(conf)]
+        archive = self.archive
         return [
             self.java,
             f"-Xmx{heap_mb}m",
             *OPTIONS,
-            *options,
+            *self.options,
+            *((*_LOG, f"-XX:SharedArchiveFile={archive}") if archive.exists() else ()),
             "-cp",
-            f"{conf}:{self.lib}/*",
+            ":".join(path),
             main,
             *arguments,
         ]
+
+    @property
+    def archive(self) -> Path:
+        """Where the archive of the classes of these jars is, if it was made; see `archive`."""
+        release = Path(self.java).resolve().parents[1] / "release"
+        of = release.read_bytes() if release.exists() else self.java.encode()
+        digest = hashlib.sha256(of).hexdigest()[:16]
+        return self.lib.with_name(f"{self.lib.name}-archive-{digest}") / "hbase.jsa"
+
+    def compiled(self, source: Path) -> Path:
+        """The folder of a Java file's classes; they are compiled once."""
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+        folder = self.lib.with_name(f"{self.lib.name}-{source.stem}-{digest}")
+        return filled(folder, lambda fresh: self._compile(source, fresh))
+
+    def _compile(self, source: Path, into: Path) -> None:
+        compiler = (self.java, "-m", "jdk.compiler/com.sun.tools.javac.Main")
+        path = ":".join(map(str, self.lib.glob("*.jar")))  # a module's main expands no *
+        options = ("-cp", path, "-d", str(into), str(source))
+        done = subprocess.run(
+            [*compiler, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMPILE_S,
+        )
+        if done.returncode != 0:
+            raise Unavailable(f"{self.java} cannot compile {source}:\n{done.stdout[-4000:]}")
 
     def extract(self, jar: str, member: str, target: Path) -> Path:
         """Copy a file out of the one jar that fits a pattern."""
@@ -102,24 +137,30 @@ def jars(name: str, pom: Path, *profiles: str) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tms"
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     lib = cache / "-".join([*(profiles or [name]), digest])
-    if not lib.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with open(lib.with_name(f"{lib.name}.lock"), "w") as lock:
+    return filled(lib, lambda fresh: _fill(fresh, pom, profiles))
+
+
+def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """A folder that is filled by the first process that needs it."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not lib.is_dir():
-                _fill(lib, pom, profiles)
-    return lib
+            if not folder.is_dir():
+                fresh = folder.with_name(f"{folder.name}.new")
+                shutil.rmtree(fresh, ignore_errors=True)
+                fill(fresh)
+                os.rename(fresh, folder)
+    return folder
 
 
-def _fill(lib: Path, pom: Path, profiles: Sequence[str]) -> None:
+def _fill(fresh: Path, pom: Path, profiles: Sequence[str]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable(
             "Maven is needed to fetch jars and there is no mvn on PATH; install it (on Debian: "
             "apt-get install maven) and try again, or let `make test` install it as root"
         )
-    fresh = lib.with_name(f"{lib.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
     try:
         subprocess.run(
             [
@@ -145,7 +186,6 @@ def _fill(lib: Path, pom: Path, profiles: Sequence[str]) -> None:
             f"Maven did not resolve the jars named in {pom} within {RESOLVE_S} s; what it has "
             "fetched is kept, so try again"
         ) from error
-    os.rename(fresh, lib)
 
 
 def java() -> str:

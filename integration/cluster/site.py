@@ -22,6 +22,16 @@ _TRIES = 200
 
 SERVER_HANDLERS = "10"
 
+# HBase's defaults suit a large cluster: each start waits seconds for servers that do not exist, and
+# each region that opens or closes waits 150 ms for others to share its request.
+SOON = {
+    "hbase.regionserver.msginterval": "250",  # a server gets its first region after its report
+    "hbase.master.wait.on.regionservers.interval": "100",
+    "hbase.procedure.remote.dispatcher.delay.msec": "0",
+    "hbase.client.pause": "20",
+    "hbase.client.retries.number": "30",  # the time-out of an operation ends it, not their number
+}
+
 # What a gateway's own client waits. The defaults, 60 s and 20 min, let one hung server of
 # hbase:meta hold every connection.
 GATEWAY = {
@@ -77,9 +87,9 @@ def common(directory: Path, root: str, zookeeper: int, master: int, region: int)
         "hbase.regionserver.info.port": "-1",
         # Files that a compaction has replaced go soon, and regions that had them can merge.
         "hbase.hfile.compaction.discharger.interval": "1000",
-        "hbase.master.wait.on.regionservers.interval": "200",
         "hbase.regionserver.handler.count": SERVER_HANDLERS,
         "hbase.master.handler.count": SERVER_HANDLERS,
+        **SOON,
     }
 
 

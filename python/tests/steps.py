@@ -6,7 +6,7 @@ pair of kinds stand for the others. Tests marked `long` take every step.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 Kind = tuple[str, str]
 _OWN = re.compile(r"[0-9a-f]{8,}|\d+")  # of a name: what differs from map to map of a kind
@@ -19,9 +19,13 @@ def kind(operation: str, name: str) -> Kind:
 
 def first_and_last(kinds: Sequence[Kind]) -> list[int]:
     """The first and the last step of each pair of kinds that follow one another, in order."""
-    pairs = list(zip([None, *kinds], kinds, strict=False))
-    first = {pair: step for step, pair in reversed(list(enumerate(pairs)))}
-    last = {pair: step for step, pair in enumerate(pairs)}
+    return first_and_last_of_each(list(zip([None, *kinds], kinds, strict=False)))
+
+
+def first_and_last_of_each(steps: Sequence[Hashable]) -> list[int]:
+    """The first and the last of those steps that are equal, in order."""
+    first = {what: step for step, what in reversed(list(enumerate(steps)))}
+    last = {what: step for step, what in enumerate(steps)}
     return sorted({*first.values(), *last.values()})
 
 

@@ -22,6 +22,8 @@ def rows_of(one: Map) -> list[tuple[bytes, bytes]]:
 class StoreContract:
     """The promises of `tms.store.base`, one test each."""
 
+    random_operations = 1_500  # fewer where each of them goes to another process
+
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:
         """Makes the store, and after `close` makes it again with what it holds."""
@@ -286,7 +288,7 @@ class StoreContract:
         random, model = Random(7), dict[bytes, bytes]()
         store = reopen()
         one = store.open("m", create=True)
-        for _ in range(1_500):
+        for _ in range(self.random_operations):
             key = random.randbytes(random.randint(1, 2))
             choice = random.random()
             if choice < 0.5:

@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import NamedTuple, Self
 
 import tms
 from integration.cluster.site import free_ports
@@ -22,20 +23,24 @@ from sim.rules.checker import check
 from tms.client.client import Bus
 from tms.errors import Conflict, TMSError
 from tms.model.position import Position
+from tms.model.topic import DEFAULT_NAMESPACE
 
 A, B, MADE = ("a", 0), ("b", 0), ("made", 0)
 PLACES: tuple[Place, ...] = (A, B, MADE)
 JOBS, LATER = "jobs", "later"
 DELAY_S = 1.0
 PATIENCE_S = 60.0
+PACE_S = 0.02  # between two calls of a client: what serves it needs the processor, too
 END_S = 90.0  # in which everybody must have come to an end
+ON_S = 90.0  # in which all must have got on; a quiet machine needs half a second
 
 
 class Run:
     """What the clients of one run share."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, namespace: str) -> None:
         self.url = url
+        self.namespace = namespace
         self.history = History()
         self.stop = threading.Event()
         self.jobs: list[str] = []  # that were acknowledged
@@ -59,6 +64,10 @@ class Run:
         with self._settling:
             self.settled |= values
 
+    def topic(self, name: str) -> str:
+        """The topic of this name, in the namespace of the run."""
+        return f"{self.namespace}:{name}"
+
     def bus(self) -> Bus:
         """A bus with patience for a service that starts again."""
         return tms.connect(self.url, timeout_s=PATIENCE_S)
@@ -68,7 +77,7 @@ def write(run: Run, name: str) -> None:
     """Commit transactions over two topics; every answer comes in the end."""
     history, number = run.history, 0
     with run.bus() as bus:
-        while not run.stop.is_set():
+        while not run.stop.wait(PACE_S):
             number += 1
             tx_name = f"{name}-{number}"
             for place in (A, B):
@@ -78,7 +87,7 @@ def write(run: Run, name: str) -> None:
             tx = bus.transaction(durability="synced")
             for place in (A, B):
                 for n in range(2):
-                    tx.send(place[0], f"{tx_name}.{place[0]}.{n}".encode())
+                    tx.send(run.topic(place[0]), f"{tx_name}.{place[0]}.{n}".encode())
             try:
                 tx.commit()
             except TMSError:
@@ -90,12 +99,12 @@ def read(run: Run, name: str, place: Place) -> None:
     """Read to the end over and over; now and then from the beginning."""
     history, random, turn, after = run.history, Random(name), 0, ""
     with run.bus() as bus:
-        while not run.stop.is_set():
+        while not run.stop.wait(PACE_S):
             if random.random() < 0.02:
                 turn, after = turn + 1, ""
             began = history.now()
             start = Position.parse(f"after:{after}") if after else Position.earliest()
-            page = bus.fetch(place[0], {0: start})
+            page = bus.fetch(run.topic(place[0]), {0: start})
             seen = tuple((str(m.id), (m.value or b"").decode()) for m in page.messages())
             history.add(
                 Read(began, name, turn, place, True, after, seen, history.now(), held_by="?")
@@ -107,8 +116,9 @@ def transform(run: Run, name: str) -> None:
     """Make a message of each message of `a`, in a group with others."""
     history, number = run.history, 0
     with run.bus() as bus:
-        while not run.stop.is_set():
-            consumer = bus.consumer("a", group="g", stop_at_end=True, bytes_max=2_000)
+        while not run.stop.wait(PACE_S):
+            topic = run.topic("a")
+            consumer = bus.consumer(topic, group="g", stop_at_end=True, bytes_max=2_000)
             for batch in consumer.batches():
                 messages = list(batch.messages())
                 number += 1
@@ -120,7 +130,7 @@ def transform(run: Run, name: str) -> None:
                 history.add(Asked(history.now(), tx_name, moves))
                 tx = bus.transaction(durability="synced")
                 for value in values:
-                    tx.send("made", value.encode())
+                    tx.send(run.topic("made"), value.encode())
                 tx.ack(consumer)
                 try:
                     tx.commit()
@@ -138,10 +148,10 @@ def publish_jobs(run: Run) -> None:
     """Publish what workers are to do; what was not acknowledged may be there."""
     number = 0
     with run.bus() as bus:
-        while not run.stop.wait(0.02):
+        while not run.stop.wait(PACE_S):
             number += 1
             try:
-                bus.publish(JOBS, b"job-%d" % number)
+                bus.publish(run.topic(JOBS), b"job-%d" % number)
             except TMSError:
                 continue
             run.jobs.append(f"job-{number}")
@@ -150,7 +160,8 @@ def publish_jobs(run: Run) -> None:
 def settle_jobs(run: Run, until_empty: bool = False) -> None:
     """Settle what the queue has, until the end of the run or of the queue."""
     with run.bus() as bus:
-        queue = bus.queue(JOBS, group="workers", start="earliest", lease_s=2.0, deliveries_max=0)
+        settings = {"start": "earliest", "lease_s": 2.0, "deliveries_max": 0}
+        queue = bus.queue(run.topic(JOBS), group="workers", **settings)
         while until_empty or not run.stop.is_set():
             before = run.snapshot()
             try:
@@ -175,7 +186,7 @@ def publish_later(run: Run) -> None:
             value = f"later-{number}"
             due_s = time.time() + DELAY_S
             try:
-                bus.publish_later(LATER, value.encode(), delay=DELAY_S)
+                bus.publish_later(run.topic(LATER), value.encode(), delay=DELAY_S)
             except TMSError:
                 continue
             run.later[value] = due_s
@@ -194,7 +205,7 @@ def finish_later(run: Run) -> None:
     ended_s = time.monotonic() + END_S
     with run.bus() as bus:
         while True:
-            found = list(bus.consumer(LATER, stop_at_end=True))
+            found = list(bus.consumer(run.topic(LATER), stop_at_end=True))
             came = Counter((message.value or b"").decode() for message in found)
             if came.keys() >= run.later.keys():
                 break
@@ -214,18 +225,39 @@ def finish(run: Run) -> None:
     history = run.history
     with run.bus() as bus:
         for place in PLACES:
-            found = bus.consumer(place[0], stop_at_end=True)
+            found = bus.consumer(run.topic(place[0]), stop_at_end=True)
             messages = tuple((str(m.id), (m.value or b"").decode()) for m in found)
             history.add(Final(history.now(), place, messages))
-        for position in bus.positions("a", group="g").values():
+        for position in bus.positions(run.topic("a"), group="g").values():
             history.add(Done(history.now(), "g", A, str(position.id), "made"))
+
+
+class Progress(NamedTuple):
+    """How far the clients are, each kind by itself."""
+
+    commits: int
+    reads: int
+    jobs: int
+    settled: int
+    later: int
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """It counts what was acknowledged."""
+        events = run.history.events
+        commits = sum(isinstance(event, Ended) and event.committed for event in events)
+        reads = sum(isinstance(event, Read) for event in events)
+        return cls(commits, reads, len(run.jobs), len(run.settled), len(run.later))
+
+
+STEP = Progress(commits=10, reads=10, jobs=5, settled=5, later=3)
 
 
 class Clients:
     """All of them, each in a thread; the service at `url` has to be there when they start."""
 
-    def __init__(self, url: str) -> None:
-        self.run = Run(url)
+    def __init__(self, url: str, namespace: str = DEFAULT_NAMESPACE) -> None:
+        self.run = Run(url, namespace)
         self._failures: list[BaseException] = []
         self._threads: list[threading.Thread] = []
 
@@ -233,7 +265,7 @@ class Clients:
         """Make the topics, and begin."""
         with self.run.bus() as bus:
             for topic in (*(topic for topic, _ in PLACES), JOBS, LATER):
-                bus.create_topic(topic)
+                bus.create_topic(self.run.topic(topic))
         for number in range(2):
             self._go(write, f"w{number}")
         for number in range(2):
@@ -244,6 +276,16 @@ class Clients:
         self._go(publish_later)
         for _ in range(2):
             self._go(settle_jobs)
+
+    def get_on(self) -> None:
+        """Wait until each kind of client has done a little more: something happens to busy
+        clients, and what happened before is over."""
+        goal = Progress(*map(sum, zip(Progress.of(self.run), STEP, strict=True)))
+        ended_s = time.monotonic() + ON_S
+        while any(now < then for now, then in zip(Progress.of(self.run), goal, strict=True)):
+            assert not self._failures, self._failures
+            assert time.monotonic() < ended_s, f"no progress: {Progress.of(self.run)} of {goal}"
+            time.sleep(0.05)
 
     def killed(self) -> None:
         """Something that stores was killed."""

@@ -1,11 +1,18 @@
 """What is said about the coprocessor, by what its regions answer."""
 
 import re
+import threading
 from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 import tms
-from tms.store.hbase.admin import Probe, Region
-from tms.store.hbase.coprocessor import AGE_MS_MAX, VERSION, judge
+from tests.clocks import ManualClock
+from tests.faults.service import within
+from tms.store.hbase.admin import Admin, Probe, Region
+from tms.store.hbase.coprocessor import AGE_MS_MAX, LOOK_S, VERSION, CoprocessorWatch, judge
+from tms.store.hbase.thrift.pool import HBasePlace
 
 ROOT = Path(__file__).resolve().parents[3]
 FRESH = Probe(VERSION, True, "tms:messages", 1_000, 1_000)
@@ -53,3 +60,30 @@ def test_records_that_are_old_or_were_never_read_are_told() -> None:
 def test_each_table_is_told_of_by_itself() -> None:
     found = judge([(region(), None), (region("payloads"), None)], "tms")
     assert [one.split(":")[1][:8] for one in found] == ["messages", "payloads"]
+
+
+def test_a_coprocessor_that_was_well_is_looked_at_again_and_soon_while_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.store.hbase.coprocessor.LOOK_AGAIN_S", 0.01)
+    admin, clock = Mock(spec=Admin, place=HBasePlace.parse("hbase://h:1/tms")), ManualClock()
+    admin.regions.side_effect = lambda table: [region(table)]
+    admin.probe.return_value = FRESH
+    watch = CoprocessorWatch(admin, clock)
+    watch.warnings()
+    _join_looks()
+    assert watch.warnings() == [] and admin.probe.call_count == 2
+    admin.probe.return_value = None
+    clock.pass_ms(int(LOOK_S - 1) * 1_000)
+    assert watch.warnings() == [] and admin.probe.call_count == 2
+    clock.pass_ms(1_000)
+    within(30, lambda: len(watch.warnings()) == 2)
+    admin.probe.return_value = FRESH
+    within(30, lambda: watch.warnings() == [])
+    _join_looks()
+
+
+def _join_looks() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "tms-hbase-watch":
+            thread.join(30)
