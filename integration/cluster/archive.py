@@ -1,5 +1,5 @@
-"""An archive of the classes that HBase loads (Java's class-data sharing): a JVM that maps it neither
-reads nor verifies them again, and starts in half the processor time.
+"""An archive of the classes that HBase loads (Java's class-data sharing): a JVM that maps it does
+not read and verify them again, and starts in half the processor time.
 
     make(runtime)      starts an HBase once, to see what is loaded; half a minute for each machine
 

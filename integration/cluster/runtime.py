@@ -67,7 +67,7 @@ class Runtime:
     def command(
         self, main: str, *arguments: str, conf: Path, heap_mb: int, classes: Path | None = None
     ) -> list[str]:
-        """The command that runs a class of the jars, or of a folder; `conf` is on its class path."""
+        """The command that runs a class of the jars or of a folder; `conf` is on the class path."""
         path = [f"{self.lib}/*", *([] if classes is None else [str(classes)]), str(conf)]
         archive = self.archive
         return [
