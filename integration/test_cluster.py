@@ -1,11 +1,13 @@
 """What tests and people rely on when they start HBase here."""
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from thriftpy2.thrift import TException
@@ -20,7 +22,7 @@ from integration.cluster import (
     resolve,
 )
 from integration.containers import Containers
-from integration.shared import make_hbase, shared_hbase
+from integration.shared import Mortal, make_hbase, shared_hbase
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = {b"%04d" % number: {b"m:b": b"value %d" % number} for number in range(500)}
@@ -130,7 +132,29 @@ def test_thrift_1_is_started_when_it_is_wanted(hbase: Endpoint) -> None:
     assert hbase.thrift1_port() == port
 
 
-# One of a test's own.
+# One that tests kill in turn.
+
+
+def test_an_hbase_that_a_test_has_left_broken_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [MagicMock(spec=Standalone) for _ in range(2)]
+    monkeypatch.setattr("integration.shared.make_hbase", lambda directory: made[0])
+    mortal = Mortal(tmp_path)
+    assert mortal.take() is made[0]
+    gateway = made[0].connect.return_value.__enter__.return_value
+    gateway.namespaces.return_value = ["default", "hbase", "tms"]
+    made[0].answers.return_value = False
+    assert mortal.take() is made[0]
+    made[0].kill.assert_called_once()  # it was paused
+    gateway.drop_tables.assert_called_once_with("default")
+    gateway.drop_namespace.assert_called_once_with("tms")
+    made[0].start.side_effect = Unavailable("its files are gone")
+    monkeypatch.setattr("integration.shared.make_hbase", lambda directory: made[1])
+    assert mortal.take() is made[1]
+    made[0].remove.assert_called_once()
+    mortal.close()
+    made[1].remove.assert_called_once()
 
 
 def test_acknowledged_rows_survive_kills_and_restarts_at_the_same_address(
@@ -280,6 +304,20 @@ def _wait_for(process: int, ended: threading.Event) -> None:
 
 
 # Java and the jars.
+
+
+def test_an_archive_of_classes_that_java_does_not_take_changes_nothing(tmp_path: Path) -> None:
+    found = resolve()
+    (tmp_path / "jars").symlink_to(found.lib)
+    runtime = dataclasses.replace(found, lib=tmp_path / "jars")
+    command = ("org.apache.hadoop.hbase.util.VersionInfo",)
+    assert not any("Archive" in word for word in runtime.command(*command, conf=ROOT, heap_mb=64))
+    runtime.archive.parent.mkdir()
+    runtime.archive.write_bytes(b"of another Java")
+    shared = runtime.command(*command, conf=ROOT, heap_mb=64)
+    assert f"-XX:SharedArchiveFile={runtime.archive}" in shared
+    done = subprocess.run(shared, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("HBase 2."), done
 
 
 def test_without_java_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,8 +160,8 @@ def publish_jobs(run: Run) -> None:
 def settle_jobs(run: Run, until_empty: bool = False) -> None:
     """Settle what the queue has, until the end of the run or of the queue."""
     with run.bus() as bus:
-        settings = {"start": "earliest", "lease_s": 2.0, "deliveries_max": 0}
-        queue = bus.queue(run.topic(JOBS), group="workers", **settings)
+        jobs = run.topic(JOBS)
+        queue = bus.queue(jobs, group="workers", start="earliest", lease_s=2.0, deliveries_max=0)
         while until_empty or not run.stop.is_set():
             before = run.snapshot()
             try:
