@@ -100,13 +100,11 @@ def log_of(folder: Path) -> Path:
 
 def serve(folder: Path) -> None:
     """Answer requests until there are no more."""
-    import tms.spark
-    from tests.spark_kit import small
+    from tests.spark_kit import started
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Spark and its workers write to the log
-    spark = tms.spark.session("local[2]", "tests", **small(folder))
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = started("local[2]", folder)
     for line in sys.stdin:
         asked = json.loads(line)
         error = None

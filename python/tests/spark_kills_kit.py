@@ -20,11 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import pyspark
-
 from tests.faults import streaming
 from tests.faults.service import within
 from tests.proxy import Reader
+from tests.spark_kit import home
 from tests.tcp_proxy import TcpProxy
 
 WAIT_S = 150.0  # longer than the client repeats a request
@@ -138,7 +137,7 @@ class Life:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
-            "SPARK_HOME": str(_home(folder)),
+            "SPARK_HOME": str(home(folder)),
             "TMPDIR": str(folder),
         }
         with self._log.open("wb") as log:
@@ -229,13 +228,3 @@ def _killed(processes: Mapping[int, str]) -> int:
         except ProcessLookupError:
             continue
     return count
-
-
-def _home(folder: Path) -> Path:
-    """Spark's home as it is installed, but executors may write there."""
-    home = folder / "home"
-    if not home.exists():
-        home.mkdir()
-        for one in Path(pyspark.__file__).parent.iterdir():
-            (home / one.name).symlink_to(one)
-    return home

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import tms.spark
 from integration.cluster import Standalone
 from integration.cluster.runtime import resolve_connector
 from integration.install import install
-from tests.spark_kit import small
+from tests.spark_kit import started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +35,7 @@ def store(hbase: Standalone) -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory, hbase: Standalone) -> Iterator["SparkSession"]:
     """A session with two threads, with the connector to HBase."""
     jars = ",".join(map(str, resolve_connector().glob("*.jar")))
-    options = small(tmp_path_factory.mktemp("spark")) | {"spark.jars": jars}
-    session = tms.spark.session("local[2]", "tests", zookeeper=hbase.zookeeper, **options)
-    session.sparkContext.setLogLevel("ERROR")
+    folder, options = tmp_path_factory.mktemp("spark"), {"spark.jars": jars}
+    session = started("local[2]", folder, hbase.zookeeper, **options)
     yield session
     session.stop()

@@ -1,145 +1,36 @@
 """README and docs say what is true: their snippets run, their links lead somewhere, their lists are
 whole.
 
-Blocks marked `python` and `console` of a page run in their order, in one temporary directory, with
-one namespace and one service; where they name port 7070, that service is meant. In `console` blocks
-lines that begin with `$` are commands; what follows a command is what it must print, where `…`
-stands for anything. Blocks marked otherwise are not run.
+`tests.snippets_kit` says how snippets run. Those of pages that start Spark run in
+`tests/spark/test_spark_docs.py`.
 """
 
-import fnmatch
-import os
 import re
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import pytest
 
 import tms
-from tests.http_kit import serving
-from tests.spark_kit import spark
+from tests.snippets_kit import PAGES, ROOT, run_page, snippets, starts_spark, url
 from tms.cli.main import EXIT_CODES, cli
 from tms.cli.serve import settings
 from tms.errors import codes
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+__all__ = ["url"]
 
-__all__ = ["spark"]
-
-ROOT = Path(__file__).resolve().parents[3]
-PAGES = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-)
-BLOCK = re.compile(r"^( *)```(python|console)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-RELATIVE = re.compile(r'"(\w+\.(?:parquet|checkpoint))"')
-PORT = re.compile(r"(?:localhost|127\.0\.0\.1):7070")
 
 
-class Snippet(NamedTuple):
-    """A block of a page."""
-
-    line: int
-    kind: str
-    text: str
-
-
-def _snippets(page: str) -> list[Snippet]:
-    text = (ROOT / page).read_text()
-    return [
-        Snippet(text.count("\n", 0, match.start()) + 2, match[2], textwrap.dedent(match[3]))
-        for match in BLOCK.finditer(text)
-    ]
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    """A service."""
-    with serving() as served:
-        served.service.engine.start()
-        yield "http://{}:{}".format(*served.address)
-
-
-@pytest.fixture
-def spark_here(spark: "SparkSession", tmp_path: Path) -> Iterator[None]:
-    """The Spark of all tests, whose files without a directory are in a temporary one: Java's own
-    working directory cannot be changed."""
-    hadoop: Any = spark._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
-    files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
-    before = files.getWorkingDirectory()
-    files.setWorkingDirectory(hadoop.Path(str(tmp_path)))
-    yield
-    files.setWorkingDirectory(before)
-
-
-@pytest.mark.timeout(300)  # docs/spark.md starts a Spark
-@pytest.mark.parametrize("page", [page for page in PAGES if _snippets(page)])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if snippets(page) and not starts_spark(page)]
+)
 def test_the_snippets_of_a_page_run(
-    page: str,
-    url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    page: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if page == "docs/spark.md":  # what it calls "the one there is" is that of all tests
-        request.getfixturevalue("spark_here")
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    try:
-        for snippet in _snippets(page):
-            text = PORT.sub(url.removeprefix("http://"), snippet.text)
-            if page == "docs/spark.md":  # tasks do not always resolve names as `spark_here` says
-                text = RELATIVE.sub(rf'"{tmp_path}/\1"', text)
-            if snippet.kind == "python":
-                padded = "\n" * (snippet.line - 1) + text
-                exec(compile(padded, str(ROOT / page), "exec"), namespace)
-            else:
-                _run_console(page, snippet.line, text, url)
-    finally:
-        for value in namespace.values():
-            if isinstance(value, tms.Bus):
-                value.close()
-
-
-def _run_console(page: str, line: int, text: str, url: str) -> None:
-    tools = Path(sys.executable).parent
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("TMS_")},
-        "PATH": f"{tools}:{os.environ['PATH']}",
-        "TMS_URL": url,
-        "XDG_CONFIG_HOME": str(Path.cwd() / "config"),
-    }
-    for command, expected in _commands(text):
-        made = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=environment,
-        )
-        where = f"{page}, block at line {line}: {command}"
-        assert made.returncode == 0, f"{where}\n{made.stdout}{made.stderr}"
-        if expected:
-            pattern = expected.replace("[", "[[]").replace("…", "*")
-            matched = fnmatch.fnmatchcase(made.stdout.rstrip(), pattern.rstrip())
-            assert matched, f"{where}\n{made.stdout}"
-
-
-def _commands(text: str) -> Iterator[tuple[str, str]]:
-    """Commands, continued ones joined, and what each is said to print."""
-    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        lines = part.splitlines(keepends=True)
-        command = lines.pop(0)
-        while command.rstrip().endswith("\\") and lines:
-            command += lines.pop(0)
-        yield command, "".join(lines)
+    run_page(page, url)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -52,18 +52,6 @@ def test_a_recipe_runs_as_its_readers_run_it(name: str) -> None:
     assert done.returncode == 0 and "messages" in done.stdout, done.stderr
 
 
-@pytest.mark.timeout(400)  # a cold Spark on a busy machine
-def test_the_pipeline_of_spark_counts_archives_and_reports(tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLES / "flights_pipeline.py", tmp_path / "made", "12000"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=380)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("✓") == 4, done.stdout
-    assert "counted in 4 batches" in done.stdout
-    assert {"archive", "report.html", "report.png"} == {
-        one.name for one in (tmp_path / "made").iterdir()
-    }
-
-
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_relay_that_dies_between_the_commits_neither_loses_nor_repeats(
     bus: Bus, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch, answered: bool

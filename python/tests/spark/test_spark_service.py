@@ -164,7 +164,7 @@ def test_a_topic_that_was_created_anew_is_another_one(world: Topics) -> None:
 
 
 def test_a_service_that_is_away_is_an_error_that_names_it() -> None:
-    reader = ServiceReader("http://127.0.0.1:9", timeout_s=0.2)
+    reader = ServiceReader("http://127.0.0.1:9", timeout_s=0.2, outage_s=0.2)
     with pytest.raises(Unavailable, match=r"Nothing listens at http://127.0.0.1:9\. Start"):
         reader.offsets("flights", Position.latest())
     with pytest.raises(Unavailable, match="Nothing listens"):

@@ -1,6 +1,8 @@
 """Writing to topics from a real Spark, to a real service: what is in the topics is what was in the
 rows, once, whatever fails on the way."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,16 +304,25 @@ def test_a_commit_that_fails_is_done_once(
     assert position(world, query) == Position.offset(2)
 
 
-def test_from_topic_to_topic_every_message_is_once_there(
+def test_fault_32_every_message_is_once_there_although_a_worker_is_killed(
     spark: "SparkSession", world: Topics, topic: str, tmp_path: Path
 ) -> None:
     world.bus.create_topic(f"{topic}-in", partitions=2)
+    flag = tmp_path / "killed"
+
+    def kill_once(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if flag.exists():
+                flag.unlink(missing_ok=True)
+                os.kill(os.getpid(), signal.SIGKILL)  # a Python worker, in its task
+            yield batch
 
     def run() -> "StreamingQuery":
         reader = spark.readStream.format("tms").option("tms.url", world.url)
         rows = reader.option("subscribe", f"{topic}-in").option("maxOffsetsPerTrigger", "300")
         writer = rows.option("startingOffsets", "earliest").load().select("key", "value")
-        stream = writer.writeStream.format("tms").option("tms.url", world.url)
+        mapped = writer.mapInArrow(kill_once, "key binary, value binary")
+        stream = mapped.writeStream.format("tms").option("tms.url", world.url)
         stream = stream.option("topic", topic).option("checkpointLocation", str(tmp_path / "c"))
         started = stream.trigger(availableNow=True).start()
         assert started.awaitTermination(WAIT_S)
@@ -319,7 +330,9 @@ def test_from_topic_to_topic_every_message_is_once_there(
 
     for start in (0, 700):
         world.bus.publish_many(f"{topic}-in", [b"%d" % n for n in range(start, start + 700)])
+        flag.touch()
         run()
+        assert not flag.exists()
         assert values(world, topic) == numbers(start + 700)
 
 

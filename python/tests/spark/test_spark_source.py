@@ -258,6 +258,7 @@ def test_a_topic_that_is_not_there_is_an_error_that_names_it(
         table(spark, world, subscribe="nowhere").collect()
 
 
+@pytest.mark.long  # it is waited for, as long as the options allow at least
 def test_a_service_that_is_away_is_an_error_that_says_so(
     spark: SparkSession, world: Topics
 ) -> None:
