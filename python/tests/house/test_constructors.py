@@ -1,33 +1,32 @@
 """A constructor with many parameters says that an object is missing.
 
-Counted is what a class says itself: the parameters of its `__init__` besides `self`, `*args` and
-`**more` as one each. Records have none to count: dataclasses, named tuples and structs of msgspec
-are made from their fields, which are the value.
+Counted are the parameters of a class's own `__init__` besides `self`. A rail limits the
+constructors that hide parameters in `*args` or `**more`. Records have no `__init__` to count:
+dataclasses, named tuples and structs of msgspec are made from their fields, which are the value.
 """
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[2] / "tms"
+from tests.house.source import sources
+
 PARAMETERS_MAX = 6
 # Classes that take more, and how many. The list may only get shorter.
 EXCEPTIONS: dict[str, int] = {}
 
 
-def parameters(made: ast.FunctionDef) -> int:
-    said = made.args
-    named = [*said.posonlyargs, *said.args, *said.kwonlyargs]
-    return len(named) - 1 + (said.vararg is not None) + (said.kwarg is not None)
+def parameters(init: ast.FunctionDef) -> int:
+    """Number of named parameters besides `self`."""
+    return len([*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs]) - 1
 
 
 def constructors() -> Iterator[tuple[str, int]]:
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                for inner in node.body:
-                    if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
-                        yield node.name, parameters(inner)
+    """Each class with an `__init__`, and the number of its parameters."""
+    for source in sources().values():
+        for owner in source.of(ast.ClassDef):
+            for node in owner.body:
+                if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                    yield owner.name, parameters(node)
 
 
 def test_a_constructor_takes_six_parameters_at_most() -> None:

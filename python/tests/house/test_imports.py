@@ -7,17 +7,14 @@
 
 import ast
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise, product
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "tms"
-FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
-KNOWN_FILES = frozenset(FILES)
+from tests.house.source import PACKAGE, ROOT, Import, Source, module_file, sources
+
 DATES = {"datetime", "datetime.datetime", "date", "datetime.date"}
 
 PICTURES = [("CONTRIBUTING.md", " ← "), ("docs/architecture.md", " ◀─ ")]
@@ -25,6 +22,7 @@ FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 50
 
 # Each room, and what it may import besides itself. Longest prefix wins; every file is in a room.
+# Lower rooms come first: an import of a later room runs up, and rails.toml limits how many do.
 _VALUES = {"errors", "extras", "model", "block"}
 _TOLD = {"clock", "events"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -33,11 +31,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clock": set(),
     "events": {"clock"},
     "forks": {"errors"},
-    "serializers": {"errors", "extras", "model"},
     "options": {"errors"},
     "retrying": {"errors"} | _TOLD,
     "tls": {"errors"},
     "model": {"errors"},
+    "serializers": {"errors", "extras", "model"},
     "block": {"errors", "extras", "model"},
     "api": _VALUES,
     "store/base": _VALUES,
@@ -45,9 +43,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": {"errors", "model"},
     "log": _VALUES | _TOLD | {"options", "store/base", "journal"},
     "access": _VALUES | {"clock", "store/base"},
+    "topics": _VALUES | _TOLD | {"store/base", "journal", "log"},
     "cluster": _VALUES | _TOLD | {"options", "tls", "store/base", "log", "topics"},
     "cluster/workers": _VALUES | _TOLD | {"store"},  # the store of a worker is a kind of LevelDB's
-    "topics": _VALUES | _TOLD | {"store/base", "journal", "log"},
     "observer": _VALUES | {"clock", "store/base", "topics", "log"},
     "transactions": _VALUES | _TOLD | {"store/base", "journal", "topics", "log"},
     "groups": _VALUES | _TOLD | {"journal", "topics", "log", "transactions"},
@@ -62,6 +60,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     | _TOLD
     | {"forks", "options", "store/base", "log", "topics", "access", "cluster", "shards", "backup"}
     | {"transactions", "compaction", "tables", "glance"},
+    "telemetry": _VALUES | {"clock", "root"},  # its version stands in what it tells
+    "client": _VALUES | _TOLD | {"forks", "retrying", "telemetry", "tls", "api"},
+    # The two composition roots of the Python API: they join client, engine and store.
+    "root": _VALUES | {"clock", "options", "tls", "client", "cluster", "engine", "store", "topics"},
+    "aio": _VALUES | {"clock", "options", "tls", "client", "engine", "store", "topics", "root"},
     "server": _VALUES
     | _TOLD
     | {"access", "tls", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
@@ -72,18 +75,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compat": _VALUES
     | _TOLD
     | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},
-    "telemetry": _VALUES | {"clock", "root"},  # its version stands in what it tells
-    "client": _VALUES | _TOLD | {"forks", "retrying", "telemetry", "tls", "api"},
-    "doctor": _VALUES | {"clock", "tls"},
-    "fsck": _VALUES | {"store", "log", "topics", "delayed"},
-    "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck", "backup"},
-    "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
-    "cli/hbase_options": _VALUES | {"clock", "root", "store"},
-    "cli/spark": _VALUES | {"spark", "doctor"},
-    **dict.fromkeys(
-        [f"cli/spark_{job}" for job in ("archive", "audit", "report", "running", "sql")],
-        _VALUES | {"spark"},
-    ),
     "sql": _VALUES | {"clock", "client", "api"},
     "testing": _VALUES | {"clock", "client", "engine", "server", "store"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
@@ -94,9 +85,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark/sink": _VALUES | {"clock", "retrying", "tls", "api", "client"},
     "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown
     "spark": _VALUES | {"clock", "tls", "root"},
-    # The two composition roots of the Python API: they join client, engine and store.
-    "root": _VALUES | {"clock", "options", "tls", "client", "cluster", "engine", "store", "topics"},
-    "aio": _VALUES | {"clock", "options", "tls", "client", "engine", "store", "topics", "root"},
+    "doctor": _VALUES | {"clock", "tls"},
+    "fsck": _VALUES | {"store", "log", "topics", "delayed"},
+    "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck", "backup"},
+    "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
+    "cli/hbase_options": _VALUES | {"clock", "root", "store"},
+    "cli/spark": _VALUES | {"spark", "doctor"},
+    **dict.fromkeys(
+        [f"cli/spark_{job}" for job in ("archive", "audit", "report", "running", "sql")],
+        _VALUES | {"spark"},
+    ),
 }
 # Single files that may know more than their room does, and why.
 EXCEPTIONS: dict[str, set[str]] = {
@@ -186,135 +184,45 @@ DRIVERS: dict[str, set[str]] = {
 }
 
 
-class Import(NamedTuple):
-    """One name that a file imports, also within a function."""
-
-    line: int
-    dotted: str
-    for_types: bool  # below `if TYPE_CHECKING`
-
-
-@dataclass(slots=True)
-class Source:
-    """What the rules below ask of one file, gathered in one walk over its tree."""
-
-    name: str
-    lines: int
-    docstring: str | None
-    imports: list[Import] = field(default_factory=list)
-    classes: list[str] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)  # where a number stands for an HTTP status
-    clocks: list[str] = field(default_factory=list)  # where a date asks the machine for the time
-    long_functions: list[str] = field(default_factory=list)
-
-
 @cache
-def _sources() -> list[Source]:
-    return [_source(file) for file in FILES]
-
-
-def _source(file: str) -> Source:
-    text = (PACKAGE / file).read_text()
-    tree = ast.parse(text, file)
-    source = Source(file, len(text.splitlines()), ast.get_docstring(tree))
-    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
-    while waiting:
-        node, for_types = waiting.pop()
-        _note(source, node, for_types)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for_types = True
-        waiting += [(child, for_types) for child in ast.iter_child_nodes(node)]
-    source.imports.sort()
-    return source
-
-
-def _note(source: Source, node: ast.AST, for_types: bool) -> None:
-    match node:
-        case ast.Import():
-            names = [alias.name for alias in node.names]
-            source.imports += [Import(node.lineno, name, for_types) for name in names]
-        case ast.ImportFrom():
-            where = f"{source.name}:{node.lineno}"
-            assert node.level == 0, f"{where}: relative import; write the full name"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            source.imports += [Import(node.lineno, name, for_types) for name in names]
-        case ast.ClassDef():
-            source.classes.append(node.name)
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            size = (node.end_lineno or node.lineno) - node.lineno + 1
-            if size > FUNCTION_LINES_MAX:
-                source.long_functions.append(f":{node.lineno} {node.name} has {size} lines")
-        case ast.keyword(arg="status" | "status_code", value=ast.Constant(value=int(number))):
-            if number in range(100, 600):
-                source.statuses.append(f":{node.lineno} {ast.unparse(node)}")
-        case ast.Compare(left=left, comparators=[ast.Constant(value=int(number)), *_]):
-            if number in range(100, 600) and "status" in ast.unparse(left):
-                source.statuses.append(f":{node.lineno} {ast.unparse(node)}")
-        case ast.Attribute(attr="now" | "utcnow" | "today"):
-            if ast.unparse(node.value) in DATES:
-                source.clocks.append(f":{node.lineno} {ast.unparse(node)}")
-
-
-@cache
-def _module_file(dotted: str) -> str | None:
-    """The file of `tms` that a dotted name stands in; None for names outside of the package."""
-    parts = dotted.split(".")
-    if parts[0] != "tms":
-        return None
-    while len(parts) > 1:
-        path = "/".join(parts[1:])
-        for candidate in (f"{path}.py", f"{path}/__init__.py"):
-            if candidate in KNOWN_FILES:
-                return candidate
-        parts.pop()
-    return "__init__.py"
-
-
-@cache
-def _room(file: str) -> str:
+def room(file: str) -> str:
+    """The row of `MAY_IMPORT` that a file is in."""
     if file == "__init__.py":
         return "root"
     name = file.removesuffix(".py").removesuffix("/__init__")
     fitting = [room for room in MAY_IMPORT if name == room or name.startswith(room + "/")]
-    assert fitting, f"{file} is in no room of MAY_IMPORT; say there what it may import"
+    assert fitting, f"{file} is in no room of MAY_IMPORT; add a row with what it may import"
     return max(fitting, key=len)
 
 
-def arrows() -> dict[str, set[str]]:
-    """The files that each file imports, also within functions, but not for types only."""
-    return {
-        source.name: {
-            target
-            for _, dotted, for_types in source.imports
-            if not for_types and (target := _module_file(dotted)) not in (None, source.name)
-        }
-        for source in _sources()
-    }
+def _imports(source: Source) -> Iterator[tuple[Import, str | None]]:
+    """Each import of a file, and the file of the package that it imports."""
+    for one in source.imports:
+        yield one, module_file(one.dotted, sources())
 
 
 def _covers(grant: str, file: str) -> bool:
-    room = _room(file)
-    return room == grant or room.startswith(grant + "/")
+    name = room(file)
+    return name == grant or name.startswith(grant + "/")
 
 
 def test_a_room_imports_only_the_rooms_below_it() -> None:
     astray = []
-    for source in _sources():
-        room = _room(source.name)
-        own = room if room == "store/base" else room.partition("/")[0]
-        granted = MAY_IMPORT[room] | EXCEPTIONS.get(source.name, set()) | {own}
-        for line, dotted, _ in source.imports:
-            target = _module_file(dotted)
+    for source in sources().values():
+        home = room(source.name)
+        own = home if home == "store/base" else _folder(home)
+        granted = MAY_IMPORT[home] | EXCEPTIONS.get(source.name, set()) | {own}
+        for (line, dotted, _), target in _imports(source):
             if target is None or (target == "__init__.py" and dotted in ("tms", "tms.__version__")):
                 continue
             if not any(_covers(grant, target) for grant in granted):
-                astray.append(f"{source.name}:{line} imports {dotted} ({_room(target)})")
+                astray.append(f"{source.name}:{line} imports {dotted} ({room(target)})")
     assert not astray, "\n".join(astray)
 
 
 def _drawn(page: str, arrow: str) -> set[tuple[str, str]]:
     """The arrows of a page's picture: (room, room that may import it)."""
-    lines = (PACKAGE.parents[1] / page).read_text().splitlines()
+    lines = (ROOT / page).read_text().splitlines()
     arrows: set[tuple[str, str]] = set()
     for line in lines:
         if not line.startswith("    ") or arrow not in line:
@@ -345,7 +253,7 @@ def test_a_picture_draws_no_arrow_that_the_rules_do_not_have(page: str, arrow: s
 
 def test_the_whole_picture_leads_to_whatever_a_room_may_import() -> None:
     drawn = _drawn(*PICTURES[1])
-    rooms = {_folder(file) for file in FILES if "/" in file}
+    rooms = {_folder(file) for file in sources() if "/" in file}
     assert rooms == {room for arrow in drawn for room in arrow} & rooms
     reached = drawn
     while True:
@@ -363,11 +271,10 @@ def _is_pure(file: str) -> bool:
 
 def test_a_pure_file_imports_values_and_pure_files_only() -> None:
     astray = []
-    for source in _sources():
+    for source in sources().values():
         if not _is_pure(source.name):
             continue
-        for line, dotted, for_types in source.imports:
-            target = _module_file(dotted)
+        for (line, dotted, for_types), target in _imports(source):
             if target is None:
                 impure = dotted.partition(".")[0] in IMPURE
             else:
@@ -384,7 +291,7 @@ def test_every_pure_file_is_there() -> None:
 
 def test_a_driver_is_imported_only_in_its_files() -> None:
     astray = []
-    for source in _sources():
+    for source in sources().values():
         for line, dotted, for_types in source.imports:
             allowed = DRIVERS.get(dotted.partition(".")[0])
             if allowed is None or for_types:
@@ -398,22 +305,44 @@ def test_a_driver_is_imported_only_in_its_files() -> None:
     assert not astray, "\n".join(astray)
 
 
+def _statuses(source: Source) -> Iterator[ast.keyword | ast.Compare]:
+    """Nodes in which a number stands for an HTTP status."""
+    for keyword in source.of(ast.keyword):
+        if keyword.arg in ("status", "status_code") and _is_status(keyword.value):
+            yield keyword
+    for compare in source.of(ast.Compare):
+        if _is_status(compare.comparators[0]) and "status" in ast.unparse(compare.left):
+            yield compare
+
+
+def _is_status(value: ast.expr) -> bool:
+    return (
+        isinstance(value, ast.Constant)
+        and isinstance(value.value, int)
+        and value.value in range(100, 600)
+    )
+
+
 def test_http_status_numbers_stand_only_in_the_routes() -> None:
     astray = [
-        source.name + status
-        for source in _sources()
+        f"{source.name}:{number.lineno} {ast.unparse(number)}"
+        for source in sources().values()
         if source.name != "api/routes.py"
-        for status in source.statuses
+        for number in _statuses(source)
     ]
     assert not astray, "\n".join(astray)
 
 
 def test_time_is_read_only_by_the_clock() -> None:
     astray = []
-    for source in _sources():
+    for source in sources().values():
         if source.name == "clock.py":
             continue
-        astray += [source.name + clock for clock in source.clocks]
+        astray += [
+            f"{source.name}:{node.lineno} {ast.unparse(node)}"
+            for node in source.of(ast.Attribute)
+            if node.attr in ("now", "utcnow", "today") and ast.unparse(node.value) in DATES
+        ]
         astray += [
             f"{source.name}:{line} imports {dotted}"
             for line, dotted, _ in source.imports
@@ -424,20 +353,24 @@ def test_time_is_read_only_by_the_clock() -> None:
 
 def test_files_and_functions_stay_short_and_say_what_they_own() -> None:
     astray = []
-    for source in _sources():
+    for source in sources().values():
         if not source.docstring:
             astray.append(f"{source.name} does not say what it owns")
-        if source.lines > FILE_LINES_MAX:
-            astray.append(f"{source.name} has {source.lines} lines")
-        astray += [source.name + function for function in source.long_functions]
+        lines = len(source.text.splitlines())
+        if lines > FILE_LINES_MAX:
+            astray.append(f"{source.name} has {lines} lines")
+        for node in source.functions():
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                astray.append(f"{source.name}:{node.lineno} {node.name} has {lines} lines")
     assert not astray, "\n".join(astray)
 
 
 def test_a_class_name_exists_once() -> None:
     """A reader who meets a name knows from the name alone which room is meant."""
     homes: dict[str, list[str]] = {}
-    for source in _sources():
-        for name in source.classes:
-            homes.setdefault(name, []).append(source.name)
+    for source in sources().values():
+        for node in source.of(ast.ClassDef):
+            homes.setdefault(node.name, []).append(source.name)
     twice = {name: files for name, files in homes.items() if len(files) > 1}
     assert not twice, twice
