@@ -89,7 +89,7 @@ $(STAMP_SPARK35): requirements-spark35.lock pyproject.toml | env
 	$(PY) -m pip --python $(PY_SPARK35) install -q --disable-pip-version-check --no-deps --no-index "$$folder"/*.whl
 	@touch $(STAMP_SPARK35)
 
-CHECKED := $(addprefix house/test_,imports.py rails.py constructors.py signatures.py calls.py) $(addprefix simulation/test_,bounds.py bugs.py)
+CHECKED := $(addprefix house/test_,imports.py rails.py room_lists.py constructors.py signatures.py calls.py) $(addprefix simulation/test_,bounds.py bugs.py)
 check: env
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .

@@ -6,6 +6,7 @@ newest       the newest offset of each key in a range
 rewriting    taking messages out of sealed segments, so that a crash leaves a correct log
 progress     how far a partition is, and what is left to do, in its record
 throttle     how much of the time all this takes
+merging      small sealed segments of a partition become one
 erasing      taking the messages of a key, or one message, out for good
 
 Invariants

@@ -5,6 +5,5 @@ membership       pure: the members of one group, their epochs
 members          the members of all groups over the journal `system:_groups`, sessions, the fence
 positions        pure: positions of groups as one value
 group_positions  the same over the journal `system:_positions`, a participant of commits
-lag              how far a group is behind
 groups           the facade: what engine and rooms above use
 """

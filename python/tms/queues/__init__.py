@@ -20,7 +20,7 @@ over the journal and the log
     waiters       who waits for messages
     checks        what callers ask, checked
     queue         one open queue
-    shard         the queues of one shard, over their journal
+    queue_shard   the queues of one shard, over their journal
     queues        the facade: all queues of an engine
 """
 

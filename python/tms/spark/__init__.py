@@ -3,14 +3,15 @@
     spark = tms.spark.session()                    # everything set for the pyspark that is here
     tms.spark.register(spark)                      # or: in a session of your own
 
-    rows/      blocks → Arrow record batches; knows nothing of Spark
-    source/    the data source "tms", its reading half, from a service or HBase itself
-    sink/      its writing half
-    options    the options of both halves: names, and how values are read
-    connector/ the HBase connector, for pyspark 3.5
-    jobs/      archive, restore, report, audit, SQL
-    sessions   sessions with everything set
-    runtime    which pyspark and which Java there are, and whether they fit
+    rows            blocks → Arrow record batches; knows nothing of Spark
+    source          the data source "tms", its reading half, from a service or HBase itself
+    sink            its writing half
+    options         the options of both halves: names, and how values are read
+    connector       the HBase connector, for pyspark 3.5
+    jobs            archive, restore, report, audit, SQL
+    archive_limits  bounds of an archive
+    sessions        sessions with everything set
+    runtime         which pyspark and which Java there are, and whether they fit
 
 Importing this module loads neither pyspark nor pyarrow.
 """

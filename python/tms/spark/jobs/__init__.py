@@ -1,11 +1,17 @@
 """Jobs on whole topics: each a function that takes a session of Spark and says where topics are.
 
-    archive         topic → Parquet, exactly once, resumable
-    archived        the rows of an archive
-    restore         archive → topic, in one transaction
-    report          messages, bytes, keys, sizes and gaps, by hour
-    compact_check   an audit of everything that is stored
-    sql             topics as views
+    place            the topics of a job, and its errors
+    archiving        `archive`: topic → Parquet, exactly once, resumable
+    archive_layout   `archived`: the rows of an archive, and the files of its directory
+    restoring        `restore`: archive → topic, in one transaction
+    report_measures  `report`: messages, bytes, keys, sizes and gaps, by hour
+    report_plot      a report as a plot
+    report_page      a report as a page with the plot
+    report_units     numbers of a report as people read them
+    auditing         `compact_check`: an audit of everything that is stored
+    audit_stored     the blocks of an audit, from a service or from HBase
+    audit_checking   the rules for the blocks of a partition, without Spark
+    views            `sql`: topics as views
 
 All take `url` (and `token`) of a service, or `store` of an HBase. `tms spark …` are their commands.
 """

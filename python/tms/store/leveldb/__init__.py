@@ -3,6 +3,7 @@ directory; where LevelDB does not install, a RocksDB.
 
 store      maps by name
 map        one map: writes, reads, failing and recovering, at most so many databases open
+databases  how databases of maps are opened, how many may be open, the state of the disk
 directory  the data directory: its format, its lock, how maps come and go in one step
 drivers    what TMS needs of the database, and which one a directory has
 plyveldb   LevelDB, through plyvel
