@@ -24,7 +24,7 @@ from celery import Celery
 import tms
 from tms.errors import WrongLastId
 
-TASKS, UNLUCKY, WAIT_S = 40, 13, 60
+TASKS, UNLUCKY, WAIT_S = 40, 13, 120
 FOLDER = Path(os.environ.get("CELERY_FOLDER", "celery-broker")).absolute()
 FOLDER.mkdir(exist_ok=True)
 

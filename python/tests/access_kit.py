@@ -6,6 +6,7 @@ from typing import Any
 
 import tms
 from tests.http_kit import Answer, Served
+from tests.waiting import PATIENCE_S, until
 from tms.api.operation import Operation
 from tms.client.client import Bus
 
@@ -58,7 +59,7 @@ def waits(bus: Bus, topic: str) -> tuple[threading.Thread, list[BaseException | 
     def poll() -> None:
         began_s = time.monotonic()
         try:
-            bus.fetch(topic, {0: "latest"}, wait_s=20)
+            bus.fetch(topic, {0: "latest"}, wait_s=2 * PATIENCE_S)
         except BaseException as error:
             ended.append(error)
         else:
@@ -72,8 +73,4 @@ def waits(bus: Bus, topic: str) -> tuple[threading.Thread, list[BaseException | 
 def until_polling(people: People, principal: str) -> None:
     active = people.served.service.guard
     assert active is not None
-    for _ in range(500):
-        if any(one.principal == principal for one in [*active._active]):
-            return
-        time.sleep(0.01)
-    raise AssertionError("nobody polls")
+    until(lambda: any(one.principal == principal for one in [*active._active]), "it polls")

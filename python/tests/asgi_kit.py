@@ -9,6 +9,8 @@ from typing import Any
 
 import uvicorn
 
+from tests.waiting import PATIENCE_S
+
 
 @contextlib.contextmanager
 def running(app: Any) -> Iterator[tuple[str, int]]:
@@ -29,9 +31,9 @@ def running(app: Any) -> Iterator[tuple[str, int]]:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            started.result(20)
+            started.result(PATIENCE_S)
             yield listener.getsockname()
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(PATIENCE_S)
         assert not thread.is_alive(), "the application did not stop"

@@ -10,6 +10,7 @@ from typing import Any
 import tms
 from tests.http_kit import Client, Served, serving
 from tests.log_kit import KeptStore
+from tests.waiting import until
 from tms.client.client import Bus
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
@@ -176,12 +177,15 @@ class Instances:
 
     def coordinator(self) -> str:
         """Who coordinates, once somebody does."""
-        for _ in range(500):
-            for id, served in self.served.items():
-                if served.service.engine.coordinates:
-                    return id
-            threading.Event().wait(0.01)
-        raise AssertionError("nobody coordinates")
+        found: list[str] = []
+
+        def coordinates() -> bool:
+            served = self.served.items()
+            found.extend(id for id, one in served if one.service.engine.coordinates)
+            return bool(found)
+
+        until(coordinates, "an instance coordinates")
+        return found[0]
 
 
 @contextlib.contextmanager

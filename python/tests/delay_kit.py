@@ -11,6 +11,7 @@ from typing import Self
 from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
+from tests.waiting import PATIENCE_S
 from tms.block import decode, encode
 from tms.engine import Engine, EngineConfig
 from tms.model import keys
@@ -126,7 +127,7 @@ class AtStep:
     ) -> None:
         self._store.before = lambda operation, name: None
         if self.came:
-            self._thread.join(10)
+            self._thread.join(PATIENCE_S)
             assert not self._thread.is_alive()
 
     def _before(self, operation: str, name: str) -> None:

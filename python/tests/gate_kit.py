@@ -6,8 +6,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
+from tests.waiting import PATIENCE_S
+
 T = TypeVar("T")
-WAIT_S = 20.0
 
 
 class StoreGate:
@@ -30,7 +31,7 @@ class StoreGate:
             self._wanted = None
         self.held = thread
         self._reached.set()
-        assert self._opened.wait(WAIT_S), "nobody opened the gate"
+        assert self._opened.wait(PATIENCE_S), "nobody opened the gate"
 
     @contextmanager
     def holding(self, operation: str, prefix: str = "", thread: str = "") -> Iterator[None]:
@@ -47,7 +48,7 @@ class StoreGate:
 
     def wait_reached(self) -> None:
         """Until an operation waits here."""
-        assert self._reached.wait(WAIT_S), "nobody came to the gate"
+        assert self._reached.wait(PATIENCE_S), "nobody came to the gate"
 
 
 def in_thread(work: Callable[[], T]) -> "Future[T]":

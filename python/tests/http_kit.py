@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import uvloop
 
+from tests.waiting import PATIENCE_S
 from tms.api import routes
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
@@ -62,7 +63,7 @@ class Answer:
 class Client:
     """One connection."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float = 20.0) -> None:
+    def __init__(self, address: tuple[str, int], timeout_s: float = PATIENCE_S) -> None:
         self.socket = socket.create_connection(address, timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._left = b""
@@ -173,7 +174,7 @@ class Served:
     tephra_address: tuple[str, int] | None = None
     clients: list[Client] = field(default_factory=list)
 
-    def connect(self, timeout_s: float = 20.0) -> Client:
+    def connect(self, timeout_s: float = PATIENCE_S) -> Client:
         """A new connection, closed with the service at the latest."""
         client = Client(self.address, timeout_s)
         self.clients.append(client)
@@ -192,7 +193,7 @@ class Served:
         done = threading.Lock()
         done.acquire()
         self.loop.call_soon_threadsafe(lambda: (do(), done.release()))
-        assert done.acquire(timeout=10)
+        assert done.acquire(timeout=PATIENCE_S)
 
     def stop(self) -> None:
         """As SIGTERM does."""
@@ -244,7 +245,7 @@ def serving(
 
     thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
     thread.start()
-    service, server, loop = started.result(10)
+    service, server, loop = started.result(PATIENCE_S)
     served = Served(service, server, listener.getsockname()[:2], thread, loop)
     if other is not None:
         served.tephra_address = other.getsockname()[:2]
@@ -254,7 +255,7 @@ def serving(
         served.stop()
         for client in served.clients:
             client.socket.close()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         engine.close()
         listener.close()
         if other is not None:

@@ -15,6 +15,7 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 
 from tests.tls_kit import Certificate
+from tests.waiting import PATIENCE_S
 
 ISSUER, AUDIENCE = "https://issuer.example", "tms"
 FOREVER_S = 4_000_000_000
@@ -114,7 +115,7 @@ class JwksServer:
 
     def hang(self, _: BaseHTTPRequestHandler) -> None:
         """An answer that does not come."""
-        self.gone.wait(30)
+        self.gone.wait(PATIENCE_S)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -124,4 +125,4 @@ class JwksServer:
         self.gone.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)

@@ -2,14 +2,14 @@
 as plain tuples."""
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
+from tests.waiting import PATIENCE_S
 from tms.block import decode, encode
 from tms.block.placing import places
 from tms.engine import Engine, EngineConfig
@@ -180,15 +180,6 @@ def small(limits: Limits | None = None, **log: int) -> Limits:
     return replace(limits, log=replace(limits.log, **log))
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread is about to do."""
-    for _ in range(60_000):
-        if condition():
-            return
-        time.sleep(0.001)
-    raise AssertionError("waited in vain")
-
-
 class Gate:
     """Holds back writes to segments until it is opened."""
 
@@ -210,7 +201,7 @@ class Gate:
 
     def wait_entered(self) -> None:
         """Wait until a write stands at the gate."""
-        assert self.entered.acquire(timeout=10), "no write came"
+        assert self.entered.acquire(timeout=PATIENCE_S), "no write came"
 
     def open(self) -> None:
         """Let everything through from now on."""
@@ -219,4 +210,4 @@ class Gate:
     def _before(self, operation: str, name: str) -> None:
         if operation == "write" and name.startswith(SEGMENTS) and not self._open.is_set():
             self.entered.release()
-            assert self._open.wait(10), "the gate was never opened"
+            assert self._open.wait(PATIENCE_S), "the gate was never opened"

@@ -15,8 +15,7 @@ from enum import Enum, auto
 from urllib.parse import urlsplit
 
 from tests.tcp_proxy import Address, TcpProxy
-
-WAIT_S = 20
+from tests.waiting import PATIENCE_S
 
 
 class Fault(Enum):
@@ -38,7 +37,7 @@ class Proxy(TcpProxy):
     """Between clients and the service at `url`."""
 
     def __init__(self, url: str, faulty_method: bytes = b"POST") -> None:
-        super().__init__(_address(url), WAIT_S)
+        super().__init__(_address(url), PATIENCE_S)
         self.url = f"http://127.0.0.1:{self.port}"
         self.requests = 0
         self._faulty_method = faulty_method

@@ -14,7 +14,8 @@ import uvloop
 import tms
 from tests.clocks import ManualClock
 from tests.databases import crash_image
-from tests.log_kit import KeptStore, until
+from tests.log_kit import KeptStore
+from tests.waiting import PATIENCE_S, until
 from tms.client.client import Bus
 from tms.clock import SystemClock
 from tms.engine import Engine, EngineConfig
@@ -151,12 +152,12 @@ def serving(engine: Engine, limits: RequestLimits = LIMITS) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: uvloop.run(run()), name="service")
     thread.start()
-    server = started.result(10)
+    server = started.result(PATIENCE_S)
     try:
         yield "http://{}:{}".format(*listener.getsockname())
     finally:
         server.ask_to_stop()
-        thread.join(30)
+        thread.join(PATIENCE_S)
         listener.close()
         assert not thread.is_alive(), "the service did not stop"
 

@@ -12,6 +12,7 @@ import pytest
 import tms
 from tests.access_kit import People, until_polling, waits
 from tests.http_kit import Served, serving
+from tests.waiting import PATIENCE_S
 from tests.yardstick import in_yardsticks
 from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
@@ -300,10 +301,9 @@ def test_a_long_poll_ends_with_what_allowed_it(
     with tms.connect(people.url, token=token.token) as bus:
         thread, ended = waits(bus, topic)
         until_polling(people, principal)
-        began_s = time.monotonic()
         change(people, token.id)
-        thread.join(15)
-        assert not thread.is_alive() and time.monotonic() - began_s < 10
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
     assert isinstance(ended[0], (error, Unavailable)), ended
 
 
@@ -315,7 +315,7 @@ def test_another_grant_ends_nobodys_poll(admin: Bus, people: People) -> None:
         people.access.add_grant("stranger", "publish", "topic:calm-1")
         people.access.revoke_token(people.access.create_token("stranger").id)
         admin.publish("calm-1", b"x")
-        thread.join(15)
+        thread.join(PATIENCE_S)
     assert isinstance(ended[0], float)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import tms
 from tests.http_kit import serving
+from tests.waiting import PATIENCE_S
 from tms.access.quotas import BURST_S, Allowance, Meter
 from tms.errors import Invalid, NotFound, Overloaded
 from tms.model.access import Quota, check_quota
@@ -80,12 +81,12 @@ def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
         for name in ("greedy", "calm", "large"):
             access.add_grant(name, "all", "namespace:default")
             tokens[name] = access.create_token(name).token
-        access.set_quota("greedy", requests_s=5)
+        access.set_quota("greedy", requests_s=2)
         access.set_quota("large", bytes_out_s=1_000)
         with (
-            tms.connect(url, token=tokens["greedy"], timeout_s=20) as greedy,
+            tms.connect(url, token=tokens["greedy"], timeout_s=PATIENCE_S) as greedy,
             tms.connect(url, token=tokens["calm"]) as calm,
-            tms.connect(url, token=tokens["large"], timeout_s=20) as large,
+            tms.connect(url, token=tokens["large"], timeout_s=PATIENCE_S) as large,
         ):
             calm.create_topic("t", durability="written")
             calm.publish("t", b"x" * 3_000)
@@ -100,26 +101,26 @@ def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
                         assert int(answer.headers["retry-after"]) >= 1
             assert statuses[0] == 200 and 429 in statuses
             began_s = time.monotonic()
-            for _ in range(5):  # repeated by the client until they pass
+            for _ in range(3):  # repeated by the client until they pass; two pass at once, at most
                 greedy.access.whoami()
             assert time.monotonic() - began_s > 0.4
             for _ in range(50):
                 calm.access.whoami()
-            large.fetch("t", {0: "earliest"})
             began_s = time.monotonic()
+            large.fetch("t", {0: "earliest"})
             large.access.whoami()
             assert time.monotonic() - began_s > 1
             access.remove_quota("greedy")
             began_s = time.monotonic()
-            for _ in range(20):
+            for _ in range(100):  # 49 s with the quota
                 greedy.access.whoami()
-            assert time.monotonic() - began_s < 5
+            assert time.monotonic() - began_s < PATIENCE_S / 2
             with pytest.raises(NotFound):
                 access.remove_quota("greedy")
             access.set_quota("*", requests_s=0.01)
             with (
                 pytest.raises(Overloaded),
-                tms.connect(url, token=tokens["calm"], timeout_s=1) as bus,
+                tms.connect(url, token=tokens["calm"], timeout_s=PATIENCE_S) as bus,
             ):
                 for _ in range(3):
                     bus.access.whoami()

@@ -17,6 +17,7 @@ import tms.aio
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.faults.service import within
 from tests.http_kit import Served, serving
+from tests.waiting import PATIENCE_S
 from tms.backup.images import IDLE_S, IMAGES_MAX, Images
 from tms.backup.keeping import back_up
 from tms.backup.restoring import restore
@@ -163,7 +164,7 @@ def check(bus: Bus, known: Acknowledged, ever: Acknowledged, tables: bool = True
     assert set(jobs) - unsettled <= ever.settled
     waiting = sorted(int(one.value or b"") for one in bus.delayed_messages("later"))
     assert waiting == list(range(len(waiting)))
-    within(20, lambda: bus.delayed("soon").waiting == 0)
+    within(PATIENCE_S, lambda: bus.delayed("soon").waiting == 0)
     soon = sorted(values(bus, "soon"))
     assert soon == list(range(len(soon)))
     assert acknowledged["delayed"] <= len(soon) <= len(waiting) <= len(soon) + 1

@@ -20,6 +20,7 @@ import yaml
 
 import tms
 from tests.http_kit import serving
+from tests.waiting import PATIENCE_S
 from tms.cli import main
 
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
@@ -424,7 +425,7 @@ def test_a_reader_that_goes_away_is_no_error(run: Run, data: Path) -> None:
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -546,7 +547,7 @@ def test_what_is_no_tms_is_recognised_at_once(run: Run) -> None:
         answering = threading.Thread(target=_answer_like_redis, args=[foreign])
         answering.start()
         made = run("--url", f"http://127.0.0.1:{port}", "topic", "list", "--json")
-        answering.join(5)
+        answering.join(PATIENCE_S)
     assert made.code == 6
     assert "Redis" in made.json["error"]["message"]
 

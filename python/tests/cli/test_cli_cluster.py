@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster_kit import Instances, instances
 from tests.http_kit import serving
-from tests.log_kit import until
+from tests.waiting import until
 from tms.cli.main import run
 
 Tms = Callable[..., tuple[int, Any]]

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 import tms
 from tests.http_kit import Served, serving
+from tests.waiting import until
 
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
@@ -20,13 +20,6 @@ TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 def served() -> Iterator[Served]:
     with serving() as running:
         yield running
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline_s, "it does not come true"
-        time.sleep(0.01)
 
 
 def as_text(line: bytes) -> str:

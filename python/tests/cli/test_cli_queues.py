@@ -8,7 +8,7 @@ import pytest
 
 import tms
 from tests.http_kit import serving
-from tests.log_kit import until
+from tests.waiting import until
 from tms.cli.main import run
 from tms.model.topic import TopicName
 

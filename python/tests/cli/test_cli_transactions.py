@@ -9,6 +9,7 @@ import pytest
 
 import tms
 from tests.http_kit import serving
+from tests.waiting import PATIENCE_S
 from tms.cli.main import run
 
 Tms = Callable[..., tuple[int, Any]]
@@ -85,7 +86,7 @@ def test_consume_may_read_what_is_not_committed(tmp_path: Path, capsysbinary: An
         from tms.model.topic import TopicName
 
         blocks = [NewBlock(0, encode([b"open"]))]
-        engine.transactions.submit(TopicName.parse("in"), blocks, id).result(5)
+        engine.transactions.submit(TopicName.parse("in"), blocks, id).result(PATIENCE_S)
         bus.publish("in", b"behind")
     for isolation, expected in (("committed", b""), ("uncommitted", b"open\nbehind\n")):
         capsysbinary.readouterr()

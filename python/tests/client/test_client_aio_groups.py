@@ -11,11 +11,11 @@ import pytest
 import tms
 import tms.aio
 from tests.http_kit import serving
+from tests.waiting import PATIENCE_S
 from tms.aio import AsyncBus
 from tms.errors import Fenced, Invalid
 
 Open = Callable[[], AsyncBus]
-WAIT_S = 20.0
 pytestmark = pytest.mark.usefixtures("event_loop")
 PARTITIONS = 4
 
@@ -45,13 +45,13 @@ class Worker:
 
     async def stop(self) -> None:
         await self.consumer.close()
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             await self.task
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
     """Wait until something is so."""
-    for _ in range(int(WAIT_S / 0.02)):
+    for _ in range(int(PATIENCE_S / 0.02)):
         if await true():
             return
         await asyncio.sleep(0.02)
@@ -210,7 +210,7 @@ class AsyncGroupContract:
             given_up = bus.consumer("in", group="g", stop_at_end=True, session_s=600)
             async for _ in given_up:
                 break
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 again = bus.consumer("in", group="g", stop_at_end=True)
                 found = [message.value async for message in again]
             assert sorted(found) == sorted(values)  # type: ignore[type-var]

@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE_S, until
 from tms.block import decode
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.batching import KnownTopic
@@ -46,7 +47,7 @@ class Service:
             raise failed
         self.requests.append([value for one in blocks for value in decode(one.block).values()])
         self.begun.release()
-        assert self.gate.wait(10)
+        assert self.gate.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
         at = len(self.requests)
@@ -71,7 +72,7 @@ def publish_behind(
 ) -> tuple["Future[MessageId | None]", list["Future[MessageId | None]"]]:
     """One publish that is under way, and others that wait behind it."""
     first = pool.submit(bus.publish, KNOWN, lone(b"first"), None, None)
-    assert service.begun.acquire(timeout=10)
+    assert service.begun.acquire(timeout=PATIENCE_S)
     others = [pool.submit(bus.publish, KNOWN, lone(value), None, None) for value in values]
     until(lambda: waiting(bus) == len(values))
     return first, others
@@ -79,15 +80,6 @@ def publish_behind(
 
 def waiting(bus: Coalescing) -> int:
     return sum(map(len, bus._publishes._waiting.values()))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(2_000):
-        if condition():
-            return
-        pause.wait(0.005)
-    raise AssertionError("It did not become true within 10 s.")
 
 
 def test_a_publish_that_is_alone_waits_for_nobody() -> None:
@@ -104,14 +96,14 @@ def test_what_gathers_behind_a_publish_goes_in_one_request_in_order() -> None:
     bus = together(service)
     with ThreadPoolExecutor(5) as pool:
         first = pool.submit(bus.publish, KNOWN, lone(b"first"), None, None)
-        assert service.begun.acquire(timeout=10)
+        assert service.begun.acquire(timeout=PATIENCE_S)
         others = []
         for count, value in enumerate((b"a", b"b", b"c"), start=1):
             others.append(pool.submit(bus.publish, KNOWN, lone(value), None, None))
             until(lambda count=count: waiting(bus) == count)  # type: ignore[misc]
         service.gate.set()
-        assert first.result(10) == MessageId(1, 0)
-        assert [one.result(10) for one in others] == [MessageId(2, i) for i in range(3)]
+        assert first.result(PATIENCE_S) == MessageId(1, 0)
+        assert [one.result(PATIENCE_S) for one in others] == [MessageId(2, i) for i in range(3)]
     assert service.requests == [[b"first"], [b"a", b"b", b"c"]]
     assert not bus._publishes._waiting
 
@@ -124,7 +116,7 @@ def test_a_bad_message_fails_alone() -> None:
         with pytest.raises(TooLarge):
             bus.publish(KNOWN, lone(b"x" * 101), None, None)
         service.gate.set()
-        assert first.result(10) and others[0].result(10)
+        assert first.result(PATIENCE_S) and others[0].result(PATIENCE_S)
 
 
 def test_a_group_that_fails_is_told_to_each_of_it_with_an_error_of_its_own() -> None:
@@ -134,7 +126,7 @@ def test_a_group_that_fails_is_told_to_each_of_it_with_an_error_of_its_own() -> 
         first, others = publish_behind(service, bus, pool, [b"a", b"b"])
         service.error = StorageFull("The disk is full.")
         service.gate.set()
-        errors = [one.exception(10) for one in (first, *others)]
+        errors = [one.exception(PATIENCE_S) for one in (first, *others)]
         assert all(isinstance(error, StorageFull) for error in errors)
         assert len({id(error) for error in errors}) == 3
         service.error = None
@@ -148,8 +140,8 @@ def test_a_leader_that_is_interrupted_leaves_nobody_waiting() -> None:
         first, others = publish_behind(service, bus, pool, [b"a", b"b"])
         service.error = KeyboardInterrupt()
         service.gate.set()
-        assert isinstance(first.exception(10), KeyboardInterrupt)
-        kinds = {type(one.exception(10)) for one in others}
+        assert isinstance(first.exception(PATIENCE_S), KeyboardInterrupt)
+        kinds = {type(one.exception(PATIENCE_S)) for one in others}
         assert kinds == {KeyboardInterrupt, Unavailable}
 
 
@@ -163,7 +155,7 @@ def test_who_gave_up_waiting_is_neither_sent_nor_made_to_lead() -> None:
         patient = pool.submit(bus.publish, KNOWN, lone(b"patient"), None, None)
         until(lambda: waiting(bus) == 2)
         service.gate.set()
-        assert first.result(10) and patient.result(10)
+        assert first.result(PATIENCE_S) and patient.result(PATIENCE_S)
     assert b"patient" in service.requests[1]
     assert not bus._publishes._waiting
 
@@ -173,11 +165,11 @@ def test_each_durability_has_a_company_of_its_own() -> None:
     bus = together(service)
     with ThreadPoolExecutor(2) as pool:
         synced = pool.submit(bus.publish, KNOWN, lone(b"synced"), "synced", None)
-        assert service.begun.acquire(timeout=10)
+        assert service.begun.acquire(timeout=PATIENCE_S)
         written = pool.submit(bus.publish, KNOWN, lone(b"written"), "written", None)
-        assert service.begun.acquire(timeout=10)
+        assert service.begun.acquire(timeout=PATIENCE_S)
         service.gate.set()
-        assert synced.result(10) and written.result(10)
+        assert synced.result(PATIENCE_S) and written.result(PATIENCE_S)
 
 
 def test_a_group_is_bounded_in_messages_and_bytes() -> None:

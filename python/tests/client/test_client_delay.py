@@ -13,7 +13,7 @@ import tms.aio
 from tests.clocks import ManualClock
 from tests.contracts.delay_contract import DelayContract
 from tests.http_kit import Client, serving
-from tests.log_kit import until
+from tests.waiting import until
 from tests.worlds import EmbeddedWorld, HttpWorld, MemoryWorld, World
 from tms.api import routes
 from tms.api.bodies import frames

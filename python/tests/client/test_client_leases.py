@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.clocks import ManualClock
+from tests.waiting import PATIENCE_S
 from tms.block.received import Delivered
 from tms.client.leases import AHEAD_MAX, Leases, Pace
 from tms.errors import Unavailable
@@ -130,7 +131,7 @@ def test_an_acknowledgement_waits_for_an_extension_that_is_under_way() -> None:
 
     def extend(tokens: list[str]) -> TokenResult:
         extending.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE_S)
         said.append("extended")
         return TokenResult(1)
 
@@ -138,7 +139,7 @@ def test_an_acknowledgement_waits_for_an_extension_that_is_under_way() -> None:
     service.clock.pass_ms(4_000)
     thread = threading.Thread(target=service.leases.extend)
     thread.start()
-    assert extending.wait(10)
+    assert extending.wait(PATIENCE_S)
 
     def give_back() -> None:
         with service.leases.settling([message(0).token]):
@@ -147,8 +148,8 @@ def test_an_acknowledgement_waits_for_an_extension_that_is_under_way() -> None:
     other = threading.Thread(target=give_back)
     other.start()
     go_on.set()
-    thread.join(10)
-    other.join(10)
+    thread.join(PATIENCE_S)
+    other.join(PATIENCE_S)
     assert said == ["extended", "given back"] and kept.settled
 
 

@@ -19,10 +19,10 @@ from tests.client.test_client_faults import APPENDED, TOPIC, numbers, pretending
 from tests.client.test_client_leases import LEASE_S, Service, message
 from tests.client.test_surviving import Restarted
 from tests.clocks import ManualClock
-from tests.gate_kit import WAIT_S, in_thread
+from tests.gate_kit import in_thread
 from tests.http_kit import serving
-from tests.log_kit import until
 from tests.proxy import Fault, Proxy
+from tests.waiting import PATIENCE_S, until
 from tms.errors import OutOfOrderSequence, Overloaded, Unavailable
 from tms.events import LINES, LINES_S, BoundedLog, Event
 from tms.retrying import retrying
@@ -301,7 +301,7 @@ def test_a_service_that_is_not_there_is_told_and_that_it_comes(
         publishing = in_thread(lambda: publish("t", 1))
         until(lambda: len(told(caplog, "connection_lost")) == 1)
         with service:
-            publishing.result(WAIT_S)
+            publishing.result(PATIENCE_S)
             until(lambda: len(told(caplog, "connection_restored")) == 1)
     [(_, _, lost)] = told(caplog, "connection_lost")
     assert lost["error"].startswith(f"Nothing listens at {service.url}")
@@ -319,7 +319,7 @@ def test_a_consumer_that_cannot_connect_says_so(
         reading = in_thread(lambda: list(consumer))
         until(lambda: len(told(caplog, "connection_lost")) == 1)
         with service:
-            reading.result(WAIT_S)
+            reading.result(PATIENCE_S)
     [(_, _, lost)] = told(caplog, "connection_lost")
     assert lost["error"].startswith(f"Nothing listens at {service.url}")
 
@@ -344,7 +344,7 @@ def test_what_a_program_gives_up_itself_is_no_connection_lost(
             waiting = in_thread(lambda: list(consumer))
             until(lambda: served.service.metrics.long_polls + served.service.metrics.followers > 0)
             consumer.close()
-            waiting.result(WAIT_S)
+            waiting.result(PATIENCE_S)
         asyncio.run(leave(url))
     assert told(caplog, "connection_lost") == []
 
@@ -384,7 +384,7 @@ def consuming(kind: str, url: str, name: str, stop: list[Callable[[], object]]) 
         loop = asyncio.get_running_loop()
         async with tms.aio.connect(url) as bus, bus.consumer(name, **options) as consumer:
             stop.append(
-                lambda: asyncio.run_coroutine_threadsafe(consumer.close(), loop).result(WAIT_S)
+                lambda: asyncio.run_coroutine_threadsafe(consumer.close(), loop).result(PATIENCE_S)
             )
             async for _ in consumer:
                 pass
@@ -406,7 +406,7 @@ def test_partitions_that_come_and_go_are_told(kind: str, caplog: pytest.LogCaptu
         until(lambda: len(told(caplog, "partitions_assigned")) == 2)
         for stop, reading in ((first, one), (second, other)):
             stop[-1]()
-            reading.result(WAIT_S)
+            reading.result(PATIENCE_S)
     [(logger, level, got), (_, _, handed)] = told(caplog, "partitions_assigned")[:2]
     assert (logger, level) == ("tms.client.member", "INFO")
     assert got["partitions"] == [0, 1, 2, 3] and (got["group"], got["topic"]) == ("g", "t")

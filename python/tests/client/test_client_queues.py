@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 import tms
-from tests.log_kit import until
+from tests.waiting import PATIENCE_S, until
 from tms.client.client import Bus
 from tms.client.queue import Queue, tokens_of
 from tms.errors import Closed, Conflict, Fenced, Invalid, TMSError, TopicNotFound
@@ -132,18 +132,28 @@ def test_rejected_messages_come_back_with_redrive(bus: Bus) -> None:
 # Waiting
 
 
+@pytest.fixture
+def woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that wait get nothing unless they are woken."""
+    monkeypatch.setattr("tms.queues.queues.LOOK_S", 2 * PATIENCE_S)
+
+
+@pytest.mark.usefixtures("woken")
 def test_a_worker_that_waits_gets_what_is_published(bus: Bus) -> None:
     queue = bus.queue("jobs", group="g")
     found: list[bytes | None] = []
-    thread = threading.Thread(target=lambda: found.extend(m.value for m in queue.receive(1, 10)))
+    thread = threading.Thread(
+        target=lambda: found.extend(m.value for m in queue.receive(1, 2 * PATIENCE_S))
+    )
     thread.start()
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
     until(lambda: len(opened.waiters) == 1)
     bus.publish("jobs", b"1")
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert found == [b"1"]
 
 
+@pytest.mark.usefixtures("woken")
 @pytest.mark.parametrize("why", ["lease", "nack", "transaction", "key"])
 def test_a_worker_that_waits_gets_what_becomes_ready(bus: Bus, why: str) -> None:
     ordered = "key" if why == "key" else ""
@@ -161,12 +171,14 @@ def test_a_worker_that_waits_gets_what_becomes_ready(bus: Bus, why: str) -> None
             "key": lambda: queue.ack(messages),
         }[why]
     found: list[bytes | None] = []
-    thread = threading.Thread(target=lambda: found.extend(m.value for m in queue.receive(1, 10)))
+    thread = threading.Thread(
+        target=lambda: found.extend(m.value for m in queue.receive(1, 2 * PATIENCE_S))
+    )
     thread.start()
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
     until(lambda: len(opened.waiters) == 1 or not thread.is_alive())
     release()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert found == [b"1"]
 
 
@@ -204,7 +216,7 @@ def test_who_waits_learns_of_what_ends_sooner_than_it_knew(
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
     until(lambda: len(opened.waiters) == 1)
     queue.nack(messages, 0.05)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert found == [b"1"]
 
 
@@ -225,7 +237,7 @@ def test_a_worker_that_waits_is_told_when_the_bus_closes(tmp_path: Path) -> None
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
     until(lambda: len(opened.waiters) == 1)
     bus.close()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert isinstance(errors[0], Closed)
 
 

@@ -7,8 +7,8 @@ import pytest
 import tms
 from tests.clocks import ManualClock
 from tests.http_kit import Served, serving
-from tests.log_kit import until
 from tests.proxy import Fault, Proxy
+from tests.waiting import until
 from tms.errors import QueueNotFound, TimedOut, Unavailable
 from tms.model.queue import QueueSettings, Token
 from tms.model.topic import TopicName

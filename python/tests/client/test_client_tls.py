@@ -13,6 +13,7 @@ import pytest
 import tms
 import tms.aio
 from tests.http_kit import serving
+from tests.waiting import PATIENCE_S
 
 # Of 127.0.0.1, until 2120, signed by itself; its key guards nothing.
 CERTIFICATE = """\
@@ -46,7 +47,7 @@ class TlsFront:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         opening = asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context)
-        self._server = asyncio.run_coroutine_threadsafe(opening, self._loop).result(20)
+        self._server = asyncio.run_coroutine_threadsafe(opening, self._loop).result(PATIENCE_S)
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"https://127.0.0.1:{self.port}"
 
@@ -62,7 +63,7 @@ class TlsFront:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

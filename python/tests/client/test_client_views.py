@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +17,13 @@ import tms
 import tms.aio
 from tests.http_kit import Served, serving
 from tests.proxy import Proxy
+from tests.waiting import until
 from tms import Bus, Message
 from tms.clock import SystemClock
 from tms.engine import Engine
 from tms.errors import Conflict, OffsetOutOfRange, TMSError, TopicNotFound, ViewFailed, WrongLastId
 from tms.store.leveldb.store import LevelDBStore
 from tms.store.memory import MemoryStore
-
-WAIT_S = 20
 
 
 @pytest.fixture(params=["embedded", "http"])
@@ -48,16 +47,9 @@ def put(bus: Bus, **values: str | None) -> None:
         bus.publish("settings", None if value is None else value.encode(), key=key.encode())
 
 
-def soon(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until_s, "it did not come"
-        threading.Event().wait(0.005)
-
-
 def a_moment() -> None:
     began_s = time.time()
-    soon(lambda: time.time() > began_s + 0.01)
+    until(lambda: time.time() > began_s + 0.01)
 
 
 def added(before: int | None, message: Message) -> int:
@@ -73,7 +65,7 @@ def test_it_has_the_newest_value_of_each_key_and_follows_the_log(bus: Bus) -> No
         assert dict(view) == {b"a": b"2", b"c": b"1"}
         assert (len(view), b"b" in view, view.get(b"b")) == (2, False, None)
         put(bus, a="3", c=None, d="1")
-        soon(lambda: dict(view.items()) == {b"a": b"3", b"d": b"1"})
+        until(lambda: dict(view.items()) == {b"a": b"3", b"d": b"1"})
         assert sorted(view.values()) == [b"1", b"3"]
         id = bus.publish("settings", b"4", key=b"a")
         view.refresh()
@@ -150,7 +142,7 @@ def test_changes_are_told(bus: Bus) -> None:
     with bus.view("settings", on_change=lambda key, value: told.append((key, value))):
         assert told == [(b"a", b"1")]
         put(bus, a=None)
-        soon(lambda: told[1:] == [(b"a", None)])
+        until(lambda: told[1:] == [(b"a", None)])
 
 
 def test_deciding_on_what_it_has_and_expecting_that_loses_no_update(bus: Bus) -> None:
@@ -194,7 +186,7 @@ def test_a_function_that_fails_ends_the_view_and_its_use_says_so(bus: Bus) -> No
             except ViewFailed as error:
                 return isinstance(error.__cause__, ValueError)
 
-        soon(failed)
+        until(failed)
 
 
 def test_whatever_ends_a_view_its_use_says_so(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +204,7 @@ def test_whatever_ends_a_view_its_use_says_so(bus: Bus, monkeypatch: pytest.Monk
             except ViewFailed as error:
                 return isinstance(error.__cause__, KeyError)
 
-        soon(failed)
+        until(failed)
 
 
 def test_a_topic_that_is_deleted_is_told(bus: Bus) -> None:
@@ -225,7 +217,7 @@ def test_a_topic_that_is_deleted_is_told(bus: Bus) -> None:
         except TopicNotFound:
             return True
 
-    soon(gone)
+    until(gone)
     with pytest.raises(TopicNotFound):
         bus.view("settings")
 
@@ -264,7 +256,7 @@ def test_it_goes_on_when_a_service_that_was_away_is_back(tmp_path: Path) -> None
         with tms.connect(url_of(again)) as other:
             put(other, a="2")
         proxy.lead_to(url_of(again))
-        soon(lambda: view[b"a"] == b"2")
+        until(lambda: view[b"a"] == b"2")
         opened.close()
 
 

@@ -7,16 +7,16 @@ import pytest
 
 import tms
 import tms.aio
-from tests.gate_kit import WAIT_S, in_thread
+from tests.gate_kit import in_thread
 from tests.http_kit import Served, serving
-from tests.log_kit import until
+from tests.waiting import PATIENCE_S, until
 from tms.client.http.transport import HttpTransport
 from tms.server.service import RequestLimits
 
 Ask = Callable[[tms.Bus], list[bytes | None]]
 
 
-def fetched(bus: tms.Bus, wait_s: float = WAIT_S) -> list[bytes | None]:
+def fetched(bus: tms.Bus, wait_s: float = PATIENCE_S) -> list[bytes | None]:
     return [message.value for message in bus.fetch("a", "latest", wait_s=wait_s).messages()]
 
 
@@ -24,14 +24,14 @@ def consumed(bus: tms.Bus) -> list[bytes | None]:
     return [next(iter(bus.consumer("a"))).value]
 
 
-def received(bus: tms.Bus, wait_s: float = WAIT_S) -> list[bytes | None]:
+def received(bus: tms.Bus, wait_s: float = PATIENCE_S) -> list[bytes | None]:
     return [message.value for message in bus.queue("a", group="g").receive(wait_s=wait_s)]
 
 
 def fetched_on_a_loop(bus: tms.Bus) -> list[bytes | None]:
     async def fetch() -> list[bytes | None]:
         async with tms.aio.connect(url(bus)) as other:
-            page = await other.fetch("a", "latest", wait_s=WAIT_S)
+            page = await other.fetch("a", "latest", wait_s=PATIENCE_S)
             return [message.value for message in page.messages()]
 
     return asyncio.run(fetch())
@@ -41,7 +41,7 @@ def received_on_a_loop(bus: tms.Bus) -> list[bytes | None]:
     async def receive() -> list[bytes | None]:
         async with tms.aio.connect(url(bus)) as other:
             queue = await other.queue("a", group="g")
-            return [message.value for message in await queue.receive(wait_s=WAIT_S)]
+            return [message.value for message in await queue.receive(wait_s=PATIENCE_S)]
 
     return asyncio.run(receive())
 
@@ -64,7 +64,7 @@ def test_a_client_that_waits_for_longer_than_the_service_gets_what_comes(
         asked = in_thread(lambda: ask(bus))
         until(lambda: polls(served) >= 3 or served.service.metrics.followers)
         bus.publish("a", b"1")
-        assert asked.result(WAIT_S) == [b"1"]
+        assert asked.result(PATIENCE_S) == [b"1"]
 
 
 @pytest.mark.parametrize("ask", [fetched, received])

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 import tms
 from tests.http_kit import Served, serving
+from tests.waiting import PATIENCE_S, until
 from tms.client.http.following import FollowedTail
 from tms.client.transport import FetchRequest, open_channel
 from tms.errors import Forbidden, Unavailable
@@ -33,13 +34,6 @@ def bus(served: Served) -> Iterator[tms.Bus]:
         yield connected
 
 
-def wait_until(true: Callable[[], Any], timeout_s: float = 10) -> None:
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end, "it does not come true"
-        time.sleep(0.005)
-
-
 class Reading:
     """A consumer in a thread, and what it has read."""
 
@@ -56,7 +50,7 @@ class Reading:
 
     def has(self, count: int) -> list[int]:
         """The values once there are so many."""
-        wait_until(lambda: len(self.values) >= count, 20)
+        until(lambda: len(self.values) >= count)
         return self.values
 
     def __enter__(self) -> "Reading":
@@ -64,7 +58,7 @@ class Reading:
 
     def __exit__(self, *_: object) -> None:
         self.consumer.close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 
@@ -75,14 +69,14 @@ def fetches(served: Served) -> int:
 
 def test_at_the_end_a_consumer_follows_and_asks_no_more(served: Served, bus: tms.Bus) -> None:
     with Reading(bus.consumer("a", wait_s=0.2)) as reading:
-        wait_until(lambda: served.service.metrics.followers == 1)
+        until(lambda: served.service.metrics.followers == 1)
         before = fetches(served)
         for number in range(100):
             bus.publish("a", b"%d" % number)
         assert reading.has(100) == list(range(100))
         time.sleep(0.5)
         assert fetches(served) == before
-    wait_until(lambda: served.service.metrics.followers == 0)
+    until(lambda: served.service.metrics.followers == 0)
 
 
 def test_who_reads_up_to_the_end_does_not_follow(served: Served, bus: tms.Bus) -> None:
@@ -98,7 +92,7 @@ def test_a_connection_that_is_cut_costs_a_fetch_and_no_message(
         for number in range(200):
             bus.publish("a", b"%d" % number)
             if number % 20 == 0:
-                wait_until(lambda: served.service.metrics.followers == 1)
+                until(lambda: served.service.metrics.followers == 1)
                 served.in_loop(
                     lambda: [one.transport.abort() for one in served.service.watchdog.connections]
                 )
@@ -127,13 +121,13 @@ def test_an_iteration_that_is_begun_anew_gets_every_message_once(
 def test_a_part_that_nobody_took_is_not_passed_over(bus: tms.Bus) -> None:
     channel = open_channel(bus._transport)
     at = request("offset:0")
-    first = channel.begin_fetch(at).result(5)  # the end
+    first = channel.begin_fetch(at).result(PATIENCE_S)  # the end
     at = at.after(first, 1.0)
-    assert channel.begin_fetch(at).result(5).blocks == []  # follows
+    assert channel.begin_fetch(at).result(PATIENCE_S).blocks == []  # follows
     bus.publish("a", b"1")
     untaken = channel.begin_fetch(at)
-    wait_until(untaken.done)
-    taken = channel.begin_fetch(at).result(5)
+    until(untaken.done)
+    taken = channel.begin_fetch(at).result(PATIENCE_S)
     assert [stored.partition for stored in taken.blocks] == [0]
     channel.close()
 
@@ -165,17 +159,17 @@ def test_members_of_a_group_follow_and_share(served: Served, bus: tms.Bus) -> No
         for number in range(400):
             bus.publish("b", b"%d" % number, partition=number % 4)
             time.sleep(0.002)
-        wait_until(lambda: len(set(one.values + other.values)) == 400, 20)
-        wait_until(lambda: served.service.metrics.followers == 2)
+        until(lambda: len(set(one.values + other.values)) == 400)
+        until(lambda: served.service.metrics.followers == 2)
         assert one.values and other.values
 
 
 def test_a_view_follows(served: Served, bus: tms.Bus) -> None:
     bus.create_topic("c", partitions=1, cleanup="compact")
     with bus.view("c") as view:
-        wait_until(lambda: served.service.metrics.followers == 1)
+        until(lambda: served.service.metrics.followers == 1)
         bus.publish("c", b"1", key=b"k")
-        wait_until(lambda: view.get(b"k") == b"1")
+        until(lambda: view.get(b"k") == b"1")
 
 
 def test_a_service_that_was_stopped_is_followed_again_when_it_is_back(tmp_path: Path) -> None:
@@ -186,12 +180,12 @@ def test_a_service_that_was_stopped_is_followed_again_when_it_is_back(tmp_path: 
         reading = Reading(bus.consumer("a"))
         bus.publish("a", b"0")
         reading.has(1)
-        wait_until(lambda: served.service.metrics.followers == 1)
+        until(lambda: served.service.metrics.followers == 1)
     listener = socket.create_server(address, backlog=64)
     with serving(LevelDBStore(tmp_path, create=False), listener=listener) as again, reading:
         bus.publish("a", b"1")
         assert reading.has(2) == [0, 1]
-        wait_until(lambda: again.service.metrics.followers == 1)
+        until(lambda: again.service.metrics.followers == 1)
     bus.close()
 
 

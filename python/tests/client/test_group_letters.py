@@ -14,8 +14,8 @@ import tms
 import tms.aio
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.client.test_surviving import Restarted, away, service  # noqa: F401
-from tests.gate_kit import WAIT_S, in_thread
-from tests.log_kit import until
+from tests.gate_kit import in_thread
+from tests.waiting import PATIENCE_S, until
 from tms.client.client import Bus
 from tms.client.committed import CommittedPositions
 from tms.client.member import Member
@@ -222,7 +222,7 @@ def test_a_dead_letter_survives_an_outage_once(
     service.start()
     until(lambda: len(handler.seen) == 20 and not rest(kind.url))
     kind.close()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     assert handler.seen == [b"%d" % n for n in range(20)]
     assert [letter.message.value for letter in letters(kind.url)] == [POISON]
     assert rest(kind.url) == []
@@ -262,7 +262,7 @@ def test_closed_during_an_outage_it_ends_before_the_message(
     working = in_thread(lambda: kind.handle(handle, dead_letter="", **chosen))
     until(lambda: away(caplog))
     kind.close()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     service.start()
     assert rest(kind.url)[0] == POISON
 
@@ -284,7 +284,7 @@ def test_while_it_waits_others_join_and_nothing_is_lost(delivery: str, kind: Kin
     first = in_thread(
         lambda: kind.handle(handle, topic="wide", delivery=delivery, dead_letter="", **SLOW)
     )
-    assert failing.wait(WAIT_S)
+    assert failing.wait(PATIENCE_S)
     second, seen = Kind(kind.url, kind.asynchronous), []
 
     def take(message: tms.Message) -> None:
@@ -299,12 +299,12 @@ def test_while_it_waits_others_join_and_nothing_is_lost(delivery: str, kind: Kin
             on_assigned=lambda partitions: given.set(),
         )
     )
-    assert given.wait(WAIT_S)  # one of the two partitions
+    assert given.wait(PATIENCE_S)  # one of the two partitions
     kind.close()
-    first.result(WAIT_S)
+    first.result(PATIENCE_S)
     until(lambda: {b"18", b"19"} <= set(seen))
     second.close()
-    other.result(WAIT_S)
+    other.result(PATIENCE_S)
     for parity in range(2):
         assert [v for v in seen if v and int(v) % 2 == parity] == [
             b"%d" % n for n in range(parity, 20, 2)
@@ -332,9 +332,9 @@ def test_closed_in_the_pause_it_ends_before_the_message(
     working = in_thread(
         lambda: kind.handle(handle, dead_letter="", delivery="at-least-once", **SLOW)
     )
-    assert failed.wait(WAIT_S)
+    assert failed.wait(PATIENCE_S)
     kind.close()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     assert rest(kind.url)[0] == POISON
 
 

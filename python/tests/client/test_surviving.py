@@ -14,9 +14,9 @@ import tms
 import tms.aio
 from integration.cluster.site import free_ports
 from tests.client.test_client_faults import pretending
-from tests.gate_kit import WAIT_S, in_thread
+from tests.gate_kit import in_thread
 from tests.http_kit import Served, serving
-from tests.log_kit import until
+from tests.waiting import PATIENCE_S, until
 from tms.errors import Conflict, TopicNotFound, Unavailable
 from tms.store.leveldb import LevelDBStore
 
@@ -195,7 +195,7 @@ def test_every_message_comes_once_after_an_outage(
         assert not reading.done()
         service.start()
         service.publish(AFTER)
-        reading.result(WAIT_S)
+        reading.result(PATIENCE_S)
     assert seen == [*BEFORE, *AFTER]
     assert events(caplog)[-1] == "service_back"
 
@@ -238,7 +238,7 @@ def test_a_consumer_is_closed_during_an_outage(
         service.stop()
         until(lambda: away(caplog))
         consumer.close()
-        reading.result(WAIT_S)
+        reading.result(PATIENCE_S)
 
 
 def test_a_topic_that_is_gone_after_the_outage_ends_the_consumer(
@@ -255,7 +255,7 @@ def test_a_topic_that_is_gone_after_the_outage_ends_the_consumer(
             other.delete_topic("t")
         service.start()
         with pytest.raises(TopicNotFound):
-            reading.result(WAIT_S)
+            reading.result(PATIENCE_S)
 
 
 def test_who_was_moved_during_the_outage_is_told_by_its_ack(
@@ -271,7 +271,7 @@ def test_who_was_moved_during_the_outage_is_told_by_its_ack(
             other.set_positions("t", {0: "latest"}, group="g")
         service.start()
         with pytest.raises(Conflict):
-            acking.result(WAIT_S)
+            acking.result(PATIENCE_S)
 
 
 def test_a_bad_gateway_is_a_service_that_is_away() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import tms
 import tms.aio
+from tests.waiting import PATIENCE_S
 from tms.block.received import Delivered
 from tms.errors import Invalid, Undecodable, ViewFailed
 from tms.model.message import Message
@@ -310,7 +311,7 @@ def test_a_view_fails_alike_whoever_of_its_threads_meets_it(bus: tms.Bus) -> Non
         bus.publish(TOPIC, b"{", key=b"k")
         thread = view._thread
         assert thread is not None
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         with pytest.raises(ViewFailed, match="cannot go on: Undecodable"):
             view.refresh()

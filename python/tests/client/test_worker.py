@@ -16,8 +16,8 @@ import pytest
 import tms
 import tms.aio
 from tests.client.test_surviving import AFTER, BEFORE, Restarted, away
-from tests.gate_kit import WAIT_S, in_thread
-from tests.log_kit import until
+from tests.gate_kit import in_thread
+from tests.waiting import PATIENCE_S, until
 from tms.errors import Conflict, Invalid, QueueNotFound
 
 Work = Callable[[tms.Delivered], None]
@@ -32,7 +32,7 @@ class Kind:
         self.settings = settings
         self.stop: Callable[[], object] = lambda: None
 
-    def work(self, handle: Work, concurrency: int = 1, drain_s: float = WAIT_S) -> None:
+    def work(self, handle: Work, concurrency: int = 1, drain_s: float = PATIENCE_S) -> None:
         """Until `stop`."""
         if self.asynchronous:
             asyncio.run(self._work_on_a_loop(handle, concurrency, drain_s))
@@ -89,7 +89,7 @@ def test_each_message_is_handled_once_and_acked(
     until(lambda: len(seen) == 40)
     until(lambda: is_empty(service))
     kind.stop()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     assert sorted(seen, key=str) == sorted([*BEFORE, *AFTER], key=str)
 
 
@@ -100,12 +100,12 @@ def test_as_many_are_handled_at_once_as_were_asked_for(kind: Kind, service: Rest
     until(lambda: described(service).backlog <= len(BEFORE) - 3)
     kind.stop()
     together.abort()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
 
 
 def _wait(together: threading.Barrier) -> None:
     try:
-        together.wait(WAIT_S)
+        together.wait(PATIENCE_S)
     except threading.BrokenBarrierError:
         return
 
@@ -125,7 +125,7 @@ def test_a_handler_that_raises_gives_back_and_in_the_end_there_is_a_dead_letter(
     working = in_thread(lambda: kind.work(handle))
     until(lambda: len(tries) == 3 and described(service).dead == 1)
     kind.stop()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     assert sorted(tries, key=str) == [(b"bad", 1), (b"bad", 2), (b"good", 1)]
     with tms.connect(service.url) as bus:
         [letter] = bus.consumer("t-workers-dead", stop_at_end=True)
@@ -133,26 +133,26 @@ def test_a_handler_that_raises_gives_back_and_in_the_end_there_is_a_dead_letter(
 
 
 def test_a_slow_handler_keeps_its_lease(kind: Kind, service: Restarted) -> None:
-    kind.settings = {"lease_s": 0.2}
+    kind.settings = {"lease_s": 1}
     service.publish([b"slow"])
     tries: list[int] = []
     done = threading.Event()
 
     def handle(message: tms.Delivered) -> None:
         tries.append(message.deliveries)
-        assert done.wait(WAIT_S)
+        assert done.wait(PATIENCE_S)
 
     working = in_thread(lambda: kind.work(handle))
     until(lambda: bool(tries))
     began_s = time.monotonic()
     with tms.connect(service.url) as bus:
         other = bus.queue("t", group="workers")
-        while time.monotonic() < began_s + 0.6:
+        while time.monotonic() < began_s + 1.5:
             assert other.receive(wait_s=0.1) == []
     done.set()
     until(lambda: is_empty(service))
     kind.stop()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     assert tries == [1]
 
 
@@ -167,13 +167,13 @@ def test_who_stops_finishes_what_is_begun_and_gives_back_the_rest(
         seen.append(message.value)
         if len(seen) == 10:  # it leases ahead by now
             begun.set()
-            assert done.wait(WAIT_S)
+            assert done.wait(PATIENCE_S)
 
     working = in_thread(lambda: kind.work(handle))
-    assert begun.wait(WAIT_S)
+    assert begun.wait(PATIENCE_S)
     kind.stop()
     done.set()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     info = described(service)
     assert info.leased == 0
     assert info.backlog + info.ready == len(BEFORE) - len(seen) == 10
@@ -187,15 +187,15 @@ def test_a_handler_that_does_not_finish_is_not_waited_for(
 
     def handle(_: tms.Delivered) -> None:
         begun.set()
-        done.wait(WAIT_S)
+        done.wait(PATIENCE_S)
 
     working = in_thread(lambda: kind.work(handle, drain_s=0))
-    assert begun.wait(WAIT_S)
+    assert begun.wait(PATIENCE_S)
     kind.stop()
     until(lambda: "worker_not_drained" in caplog.text)
     if kind.asynchronous:  # the loop ends when its threads have
         done.set()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     done.set()
 
 
@@ -214,14 +214,14 @@ def test_a_worker_survives_an_outage(
             down.set()
 
     working = in_thread(lambda: kind.work(handle))
-    assert down.wait(WAIT_S)
+    assert down.wait(PATIENCE_S)
     until(lambda: away(caplog))
     service.start()
     service.publish(AFTER)
     until(lambda: len(seen) >= 40)
     until(lambda: is_empty(service))
     kind.stop()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
     assert sorted(seen, key=str) == sorted([*BEFORE, *AFTER], key=str)
 
 
@@ -235,7 +235,7 @@ def test_a_worker_is_stopped_during_an_outage(
     service.stop()
     until(lambda: away(caplog))
     kind.stop()
-    working.result(WAIT_S)
+    working.result(PATIENCE_S)
 
 
 def test_a_queue_that_is_deleted_ends_its_worker_with_an_error(
@@ -248,7 +248,7 @@ def test_a_queue_that_is_deleted_ends_its_worker_with_an_error(
     with tms.connect(service.url) as bus:
         bus.queue("t", group="workers").delete()
     with pytest.raises(QueueNotFound):
-        working.result(WAIT_S)
+        working.result(PATIENCE_S)
 
 
 def test_a_worker_is_a_context_manager_and_may_be_called(service: Restarted) -> None:
@@ -332,7 +332,7 @@ def test_a_signal_drains(service: Restarted, kind_name: str, sent: signal.Signal
     assert program.stdout is not None
     first = program.stdout.readline()
     program.send_signal(sent)
-    rest, _ = program.communicate(timeout=WAIT_S)
+    rest, _ = program.communicate(timeout=PATIENCE_S)
     assert program.returncode == 0
     handled = [first.strip(), *rest.split()]
     assert handled.pop() == "drained"

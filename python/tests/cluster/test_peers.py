@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.cluster_kit import instances
+from tests.waiting import PATIENCE_S
 from tms.client.http.peer import HttpPeer
 from tms.errors import TMSError, Unavailable
 from tms.model.message import PartitionPosition
@@ -15,12 +16,13 @@ from tms.model.position import Position
 from tms.model.topic import TopicName, TopicSettings
 
 NAME = TopicName.parse("orders")
-SOON_S = 2.0  # less than any time-out of a peer
 
 
 @pytest.fixture
-def silent() -> Iterator[socket.socket]:
-    """A machine that takes connections and answers nothing, as one does whose process stands."""
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A machine that takes connections and answers nothing, as one does whose process stands. Its
+    requests take longer than a test waits."""
+    monkeypatch.setattr("tms.client.http.peer.TIMEOUT_S", 10 * PATIENCE_S)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener
 
@@ -50,7 +52,7 @@ def test_a_question_under_way_ends_when_the_peer_is_given_up(silent: socket.sock
     with connection:
         connection.recv(1)
         peer.give_up()
-        asking.join(SOON_S)
+        asking.join(PATIENCE_S)
     assert [type(error) for error in errors] == [Unavailable]
 
 
@@ -61,7 +63,7 @@ def test_a_question_that_is_repeated_is_not_repeated_any_more(silent: socket.soc
     asking.join(0.5)
     assert asking.is_alive()
     peer.give_up()
-    asking.join(SOON_S)
+    asking.join(PATIENCE_S)
     assert [type(error) for error in errors] == [Unavailable]
 
 
@@ -82,7 +84,7 @@ def test_who_waits_for_news_of_a_peer_that_is_given_up_looks_again(silent: socke
     with connection:
         connection.recv(1)
         peer.give_up()
-        assert told.wait(SOON_S)
+        assert told.wait(PATIENCE_S)
 
 
 def test_nobody_waits_for_an_instance_that_is_not_in_the_view() -> None:

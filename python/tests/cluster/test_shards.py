@@ -6,8 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from tests.cluster.test_instances import TOPIC, until
+from tests.cluster.test_instances import TOPIC
 from tests.cluster_kit import Instances, instances
+from tests.waiting import until
 from tms.client.http.transport import HttpTransport
 from tms.clock import SystemClock
 from tms.engine import Engine

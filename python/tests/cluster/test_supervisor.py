@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from tms.clock import SystemClock
 from tms.cluster.workers.supervisor import STARTS_MAX, Supervisor
 from tms.errors import Unavailable
@@ -50,5 +51,5 @@ def test_workers_that_do_not_end_are_killed_at_the_third_time_of_asking() -> Non
         running.join(0.5)
         assert running.is_alive()
     supervisor.ask_to_stop()
-    running.join(10)
+    running.join(PATIENCE_S)
     assert not running.is_alive()

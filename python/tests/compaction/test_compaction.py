@@ -459,7 +459,7 @@ def test_the_throttle_takes_its_share_of_the_time_and_ends_when_told() -> None:
 
 
 def test_the_thread_compacts_by_itself_and_ends_with_the_engine(tmp_path: Path) -> None:
-    from tests.log_kit import until
+    from tests.waiting import until
     from tms.client.client import Bus
     from tms.compaction.compaction import CompactionLimits
     from tms.engine import Engine, EngineConfig

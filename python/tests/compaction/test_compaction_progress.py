@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from tests.compaction_kit import NAME, World, compacted
-from tests.log_kit import until
+from tests.waiting import until
 from tms.block import encode
 from tms.clock import SystemClock
 from tms.compaction.compaction import CompactionLimits

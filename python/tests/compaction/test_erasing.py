@@ -12,7 +12,8 @@ import tms
 from sim.faulty import FaultyStore
 from tests.compaction_kit import HOUR_MS, NAME, World, compacted
 from tests.http_kit import Served, serving
-from tests.log_kit import DAY_MS, KeptStore, until
+from tests.log_kit import DAY_MS, KeptStore
+from tests.waiting import until
 from tms.block import Flags, encode, flags_of
 from tms.errors import (
     BadMessageId,

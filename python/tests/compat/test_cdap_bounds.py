@@ -13,7 +13,7 @@ import pytest
 from tests import cdap_kit
 from tests.compat.test_cdap import AVRO, NS, TEXT, payloads, pointer, poll, post, publish, snapshot
 from tests.http_kit import Client, Served, serving
-from tests.log_kit import until
+from tests.waiting import until
 from tms.block import encode
 from tms.compat.cdap import avro
 from tms.compat.cdap.avro import ConsumeRequest, PublishRequest, RollbackDetail

@@ -13,6 +13,7 @@ from thriftpy2.transport import TFramedTransportFactory
 
 from tests.clocks import START_MS, ManualClock
 from tests.http_kit import Served, serving
+from tests.waiting import PATIENCE_S
 from tms.block import decode, encode
 from tms.clock import SystemClock
 from tms.compat.tephra.checking import DEPTH_MAX, check_message
@@ -250,7 +251,7 @@ def connected(served: Served) -> Any:
 
 def publish_in(served: Served, pointer: int, value: bytes) -> None:
     block = NewBlock(0, encode([value]))
-    served.service.engine.transactions.submit(TOPIC, [block], pointer).result(10)
+    served.service.engine.transactions.submit(TOPIC, [block], pointer).result(PATIENCE_S)
 
 
 def read(served: Served) -> list[bytes | None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.test_server_main import refusal, running
+from tests.waiting import PATIENCE_S
 from tms.cluster import sessions
 from tms.cluster.sessions import Sessions
 from tms.compat.tephra.discovery import Registration
@@ -31,7 +32,7 @@ class Ensemble:
 
     def until(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, 10)
+            assert self.changed.wait_for(condition, PATIENCE_S)
 
     def expire(self, session: "Session") -> None:
         """The session is over: its nodes go, and its client hears of it."""
@@ -87,7 +88,7 @@ def registered(ensemble: Ensemble) -> Iterator[Sessions]:
         yield found
     finally:
         found.stop()
-        found._thread.join(10)
+        found._thread.join(PATIENCE_S)
         assert not found._thread.is_alive()
 
 
@@ -183,17 +184,17 @@ def test_a_stop_in_the_middle_of_a_connection_leaves_no_node(
 
     def slow(session: Session, timeout: float) -> None:
         connecting.set()
-        go.wait(10)
+        go.wait(PATIENCE_S)
         start(session, timeout)
 
     monkeypatch.setattr(Session, "start", slow)
     found = Sessions(ensemble.connect, Registration("transaction", "here", 1))
     found.start()
-    connecting.wait(10)
+    connecting.wait(PATIENCE_S)
     found.stop()
     assert found._thread.is_alive()
     go.set()
-    found._thread.join(10)
+    found._thread.join(PATIENCE_S)
     assert ensemble.nodes == {} and ensemble.sessions[0].closed
 
 

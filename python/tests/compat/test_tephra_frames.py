@@ -13,6 +13,7 @@ from random import Random
 import pytest
 import uvloop
 
+from tests.waiting import PATIENCE_S, until
 from tms.compat.tephra import frames
 from tms.compat.tephra.frames import FRAME_BYTES_MAX, FrameLimits, FrameServer
 from tms.errors import Malformed
@@ -56,7 +57,7 @@ class Running:
 
         self.thread = threading.Thread(target=lambda: uvloop.run(run()))
         self.thread.start()
-        started.result(10)
+        started.result(PATIENCE_S)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         self._stop(timeout_s)
@@ -72,7 +73,7 @@ def running(answer: Answer = echo, **limits: float) -> Iterator[Running]:
         yield found
     finally:
         found.stop()
-        found.thread.join(20)
+        found.thread.join(PATIENCE_S)
         assert not found.thread.is_alive()
         assert not found.server.connections
         assert found.server.room == frames.FRAMES_BYTES_MAX
@@ -161,11 +162,6 @@ def test_who_does_not_read_an_answer_is_cut_off() -> None:
         assert there.server.room == frames.FRAMES_BYTES_MAX
 
 
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        os.sched_yield()
-
-
 def test_connections_are_bounded_and_a_free_place_is_taken(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -225,14 +221,14 @@ def test_a_stop_answers_what_was_received_and_takes_nothing_more() -> None:
 
     def slow(raw: bytes) -> bytes:
         working.set()
-        go.wait(10)
+        go.wait(PATIENCE_S)
         return raw
 
     with running(slow) as there, contextlib.ExitStack() as stack:
         busy, half, idle = (stack.enter_context(there.connect()) for _ in range(3))
         half.sendall(frame(b"abc")[:5])
         busy.sendall(frame(b"1") + frame(b"2"))
-        working.wait(10)
+        working.wait(PATIENCE_S)
         there.stop()
         assert ended(idle) and ended(half)
         with pytest.raises(OSError):
@@ -249,12 +245,12 @@ def test_a_stop_does_not_wait_for_longer_than_it_was_given(
 
     def slow(raw: bytes) -> bytes:
         working.set()
-        go.wait(10)
+        go.wait(PATIENCE_S)
         return raw
 
     with running(slow) as there, there.connect() as busy:
         busy.sendall(frame(b"1"))
-        working.wait(10)
+        working.wait(PATIENCE_S)
         there.stop(0.1)
         assert ended(busy)
         assert "tephra_drain_incomplete" in caplog.text
@@ -324,4 +320,4 @@ def test_a_connection_from_elsewhere_is_closed() -> None:
             assert client.recv(1) == b""
     finally:
         found.stop()
-        found.thread.join(20)
+        found.thread.join(PATIENCE_S)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tms
+from tests.waiting import PATIENCE_S
 from tms import Bus, MessageId, Position
 from tms.client import known
 from tms.errors import (
@@ -30,8 +31,6 @@ from tms.errors import (
 )
 from tms.model.keys import partition_for_key
 from tms.model.topic import RETENTION_MS_DEFAULT, Durability, TopicName, TopicSettings
-
-WAIT_S = 10
 
 
 def all_messages(bus: Bus, topic: str, start: object = "earliest") -> list[tms.Message]:
@@ -308,7 +307,7 @@ class PublishContract:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
         values = all_values(bus, "orders")
         assert len(values) == len(set(values)) == 160
         mine = [value for value in values if value and value.startswith(b"3:")]
@@ -393,7 +392,7 @@ class ProducerContract:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(WAIT_S)
+                thread.join(PATIENCE_S)
         found = [tuple(map(int, (value or b"").split(b":"))) for value in all_values(bus, "orders")]
         for name in range(4):
             assert [n for who, n in found if who == name] == list(range(400))
@@ -599,10 +598,10 @@ class ConsumerContract:
 
         thread = threading.Thread(target=read)
         thread.start()
-        assert began.wait(WAIT_S)
+        assert began.wait(PATIENCE_S)
         consumer.close()
-        assert ended.wait(WAIT_S)
-        thread.join(WAIT_S)
+        assert ended.wait(PATIENCE_S)
+        thread.join(PATIENCE_S)
 
     def test_one_fetch_says_where_to_go_on(self, bus: Bus, ids: list[MessageId]) -> None:
         page = bus.fetch("orders", bytes_max=1)
@@ -617,7 +616,7 @@ class ConsumerContract:
         bus.create_topic("quiet")
         later = threading.Timer(0.05, lambda: bus.publish("quiet", b"here"))
         later.start()
-        page = bus.fetch("quiet", wait_s=WAIT_S)
+        page = bus.fetch("quiet", wait_s=PATIENCE_S)
         assert [m.value for m in page.messages()] == [b"here"]
         later.join()
 

@@ -10,11 +10,11 @@ from typing import Any, Self
 import pytest
 
 import tms
+from tests.waiting import PATIENCE_S, until
 from tms import Bus
 from tms.client.group_consumer import MemberConsumer
 from tms.errors import Conflict, Fenced, GroupNotFound, Invalid, TopicNotFound
 
-WAIT_S = 20.0
 PARTITIONS = 4
 
 
@@ -60,14 +60,14 @@ class Worker:
         """Wait until it has had so many messages."""
         with self._changed:
             assert self._changed.wait_for(
-                lambda: len(self.seen) >= count or self.error is not None, WAIT_S
+                lambda: len(self.seen) >= count or self.error is not None, PATIENCE_S
             ), f"{len(self.seen)} of {count}"
         assert self.error is None, self.error
         return self
 
     def end(self) -> Self:
         """Wait until its iteration ends."""
-        self._thread.join(WAIT_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         assert self.error is None, self.error
         return self
@@ -75,16 +75,6 @@ class Worker:
     def stop(self) -> Self:
         self.consumer.close()
         return self.end()
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    pause = threading.Event()
-    for _ in range(int(WAIT_S / 0.02)):
-        if true():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it never was")
 
 
 def owned(bus: Bus) -> dict[str, list[int]]:

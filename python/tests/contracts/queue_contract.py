@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tms
-from tests.log_kit import until
+from tests.waiting import PATIENCE_S, until
 from tms import Bus, Delivered, Queue
 from tms.errors import (
     Conflict,
@@ -25,8 +25,6 @@ from tms.errors import (
     TransactionEnded,
 )
 from tms.model.queue import QueuePartition, Token, TokenResult
-
-WAIT_S = 10.0
 
 
 def prepared(bus: Bus, *values: bytes, partitions: int = 1, **settings: Any) -> Queue:
@@ -160,10 +158,11 @@ class QueueContract:
         assert queue.receive(5) == []
 
     def test_what_is_acknowledged_never_comes_again(self, bus: Bus) -> None:
-        queue = prepared(bus, b"a", b"b", b"c", lease_s=0.2)
+        queue = prepared(bus, b"a", b"b", b"c")
         messages = collect(queue, 3)
         assert queue.ack(messages[:2]) == (2, ())
-        assert got(queue.receive(3, WAIT_S)) == [(b"c", 2)]
+        queue.extend(messages[2], 0.01)  # and this lease ends
+        assert got(queue.receive(3, PATIENCE_S)) == [(b"c", 2)]
 
     def test_messages_tokens_and_what_was_received_are_all_taken(self, bus: Bus) -> None:
         queue = prepared(bus, *(b"%d" % n for n in range(6)))
@@ -178,44 +177,48 @@ class QueueContract:
         assert queue.describe().partitions[0].cursor == 6
 
     def test_a_lease_ends_and_the_old_token_is_too_late(self, bus: Bus) -> None:
-        queue = prepared(bus, b"a", lease_s=0.2)
+        queue = prepared(bus, b"a")
         [late] = queue.receive()
-        [again] = queue.receive(1, WAIT_S)
+        queue.extend(late, 0.01)
+        [again] = queue.receive(1, PATIENCE_S)
         assert again.deliveries == 2
         assert queue.ack(late) == (0, (late.token,))
         assert queue.ack(again) == (1, ())
 
     def test_an_extended_lease_lasts(self, bus: Bus) -> None:
-        queue = prepared(bus, b"kept", b"lost", lease_s=0.3)
+        queue = prepared(bus, b"kept", b"lost", lease_s=1)
         kept, _ = collect(queue, 2)
         assert queue.extend(kept, 60).done == 1
-        assert got(queue.receive(5, WAIT_S)) == [(b"lost", 2)]
+        assert got(queue.receive(5, PATIENCE_S)) == [(b"lost", 2)]
         assert queue.ack(kept).done == 1
 
     def test_what_is_given_back_comes_after_its_delay(self, bus: Bus) -> None:
-        queue = prepared(bus, b"a", b"b", backoff_first_s=0.2)
+        queue = prepared(bus, b"a", b"b", backoff_first_s=1)
         a, b = collect(queue, 2)
         queue.nack(b)
         queue.nack(a, delay_s=0)
         assert got(queue.receive(5)) == [(b"a", 2)]
         assert queue.describe().delayed == 1
-        assert got(queue.receive(5, WAIT_S)) == [(b"b", 2)]
+        assert got(queue.receive(5, PATIENCE_S)) == [(b"b", 2)]
 
     def test_an_ack_that_is_repeated_counts_as_done(self, bus: Bus) -> None:
         queue = prepared(bus, b"a")
         messages = queue.receive()
         assert queue.ack(messages) == queue.ack(messages) == (1, ())
 
-    def test_a_receive_waits_for_the_first_message(self, bus: Bus) -> None:
+    def test_a_receive_waits_for_the_first_message(
+        self, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tms.queues.queues.LOOK_S", PATIENCE_S)  # it is woken
         queue = prepared(bus, partitions=2)
         found: list[Delivered] = []
-        waiter = threading.Thread(target=lambda: found.extend(queue.receive(5, WAIT_S)))
+        waiter = threading.Thread(target=lambda: found.extend(queue.receive(5, PATIENCE_S)))
         started = time.monotonic()
         waiter.start()
         bus.publish("jobs", b"a", partition=1)
-        waiter.join(WAIT_S)
+        waiter.join(PATIENCE_S)
         assert got(found) == [(b"a", 1)]
-        assert time.monotonic() - started < WAIT_S / 2
+        assert time.monotonic() - started < PATIENCE_S / 2
         assert queue.receive(5, 0.05) == []
 
     def test_a_receive_is_bounded_in_messages_and_bytes(self, bus: Bus) -> None:
@@ -331,7 +334,7 @@ class QueueContract:
             "tms-dead-origin": f"default:jobs/0/0/{bad.id}".encode(),
         }
         assert (queue.redrive(), queue.redrive()) == (1, 0)
-        [back] = queue.receive(1, WAIT_S)
+        [back] = queue.receive(1, PATIENCE_S)
         assert (back.value, back.headers, back.deliveries) == (b"bad", {"h": b"1"}, 1)
         assert queue.describe().dead == 0
 
@@ -365,14 +368,19 @@ class QueueContract:
         assert letter.headers["tms-dead-cause"] == b"ValueError: no image"
 
     def test_what_was_delivered_too_often_is_dead(self, bus: Bus) -> None:
-        queue = prepared(bus, b"poison", b"good", deliveries_max=2, lease_s=0.2)
+        queue = prepared(bus, b"poison", b"good", deliveries_max=2)
         deliveries: Counter[bytes | None] = Counter()
-        until_s = time.monotonic() + WAIT_S
-        while queue.describe().dead == 0 and time.monotonic() < until_s:
+
+        def is_dead() -> bool:
             for one in queue.receive(5, 0.1):
                 deliveries[one.value] += 1
                 if one.value == b"good":
                     queue.ack(one)
+                else:
+                    queue.extend(one, 0.01)  # and this lease ends
+            return queue.describe().dead > 0
+
+        until(is_dead)
         assert deliveries == {b"poison": 2, b"good": 1}
         [letter] = everything(bus, "jobs-workers-dead")
         assert letter.headers["tms-dead-deliveries"] == b"2"
@@ -486,7 +494,7 @@ class QueueContract:
             assert queue.ack(message) == (1, ())
             break
         seen = len(results)
-        [message] = queue.receive(1, WAIT_S)
+        [message] = queue.receive(1, PATIENCE_S)
         with queue.settling(message):
             until(lambda: len(results) >= seen + 3)
         assert {*results} == {(1, ())}
@@ -501,7 +509,7 @@ class QueueContract:
             queue.settling(message),
         ):
             other.nack(message, delay_s=0)
-            [again] = other.receive(1, WAIT_S)
+            [again] = other.receive(1, PATIENCE_S)
         assert other.ack(again) == (1, ())
 
     def test_what_a_block_has_settled_itself_is_left_so(self, bus: Bus) -> None:
@@ -522,7 +530,7 @@ class QueueContract:
             if done == 20:
                 break
         del message
-        found = bus.queue("jobs", group="workers").receive(40, WAIT_S)
+        found = bus.queue("jobs", group="workers").receive(40, PATIENCE_S)
         rest = 0
         while found:
             rest += len(found)

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from tms import Bus
 from tms.block import encode
 from tms.errors import (
@@ -189,7 +190,7 @@ class TransactionContract:
             with bus.transaction() as tx:
                 for value in (b"1", b"2", b"3"):
                     tx.send("in", value)
-            thread.join(10)
+            thread.join(PATIENCE_S)
         assert seen == [b"1", b"2", b"3"]
 
     # Positions

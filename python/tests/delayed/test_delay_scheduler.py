@@ -9,7 +9,8 @@ import pytest
 
 from tests.clocks import START_MS
 from tests.delay_kit import PARTITIONS, A, World
-from tests.log_kit import HOUR_MS, until
+from tests.log_kit import HOUR_MS
+from tests.waiting import until
 from tms.block import decode, encode
 from tms.delayed import delayed, packing
 from tms.delayed.changes import Addition, Cancellation, CheckedBlock

@@ -22,8 +22,8 @@ from tests.log_kit import (
     Limits,
     block,
     small,
-    until,
 )
+from tests.waiting import until
 from tms.block import Compression, encode
 from tms.engine import Engine
 from tms.errors import (

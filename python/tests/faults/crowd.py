@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import PATIENCE_S
+
 
 @contextlib.contextmanager
 def descriptors(wanted: int) -> Iterator[None]:
@@ -66,15 +68,15 @@ class Crowd:
                 took += 1
         return took
 
-    def wait_ended(self, timeout_s: float) -> int:
-        """How many are left that the service has not ended after this time; returns as soon as
-        there are none."""
-        end = time.monotonic() + timeout_s
+    def wait_ended(self, enough: int = 0) -> int:
+        """How many are left that the service has not ended, once there are no more than `enough`
+        or time is over."""
+        end = time.monotonic() + PATIENCE_S
         left = set(self.sockets)
         with selectors.DefaultSelector() as selector:
             for one in left:
                 selector.register(one, selectors.EVENT_READ)
-            while left and (wait_s := end - time.monotonic()) > 0:
+            while len(left) > enough and (wait_s := end - time.monotonic()) > 0:
                 for key, _ in selector.select(wait_s):
                     if isinstance(key.fileobj, socket.socket) and _ended(key.fileobj):
                         selector.unregister(key.fileobj)
@@ -108,7 +110,7 @@ def exchange(address: tuple[str, int], asked: bytes) -> int:
         if status >= 400:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-        sender.join(60)
+        sender.join(PATIENCE_S)
         return status
 
 

@@ -14,6 +14,7 @@ from typing import Self
 
 from tests.faults import publisher
 from tests.faults.strace import strace
+from tests.waiting import PATIENCE_S
 
 CALLS = ("write", "pwritev2", "fdatasync", "fsync", "openat", "rename", "unlink", "mkdir")
 
@@ -79,5 +80,5 @@ class Publishers:
             raise AssertionError(f"strace does not attach: {attached}{tracer.stderr.read()}")
         os.kill(pid, signal.SIGCONT)
         code = int(self._forker.stdout.readline())
-        tracer.communicate(timeout=10)
+        tracer.communicate(timeout=PATIENCE_S)
         return code

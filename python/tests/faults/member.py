@@ -19,10 +19,9 @@ from types import TracebackType
 from typing import Self
 
 import tms
+from tests.waiting import PATIENCE_S
 from tms.client.client import Bus
 from tms.errors import Conflict, Fenced, TimedOut, Unavailable
-
-WAIT_S = 30.0
 
 
 def say(what: str, value: bytes | None) -> None:
@@ -93,7 +92,7 @@ class Process:
     def until(self, true: Callable[["Process"], bool]) -> None:
         """Wait until it has said enough."""
         with self._changed:
-            assert self._changed.wait_for(lambda: true(self), WAIT_S), self.said[-5:]
+            assert self._changed.wait_for(lambda: true(self), PATIENCE_S), self.said[-5:]
 
     @property
     def died(self) -> bool:
@@ -105,7 +104,7 @@ class Process:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._reader.join(WAIT_S)
+        self._reader.join(PATIENCE_S)
 
     def __enter__(self) -> Self:
         return self

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 CGROUPS = Path("/sys/fs/cgroup")
 DATA_FACTOR = 3
-_EMPTY_S = 10
+_EMPTY_S = PATIENCE_S
 
 
 @dataclass(frozen=True)

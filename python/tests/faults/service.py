@@ -19,7 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-START_S = 90  # on a loaded machine
+from tests.waiting import PATIENCE_S
+
+START_S = 2 * PATIENCE_S
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
 
@@ -78,7 +80,7 @@ class Service:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
-    def stop(self, timeout_s: float = 30) -> int:
+    def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM; the exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait(timeout_s)
@@ -88,7 +90,7 @@ class Service:
         self._process.kill()
         self.wait()
 
-    def wait(self, timeout_s: float = 30) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """The exit code, once it has ended."""
         code = self._process.wait(timeout_s)
         self._reader.join(timeout_s)

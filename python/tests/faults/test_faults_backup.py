@@ -16,6 +16,7 @@ from tests.backup.test_backup import Work, check
 from tests.faults.history import read_all
 from tests.faults.mending import fsck
 from tests.faults.service import TMS, Service, within
+from tests.waiting import PATIENCE_S
 from tms.client.client import Bus
 
 pytestmark = pytest.mark.timeout(240)
@@ -80,9 +81,11 @@ def test_a_backup_whose_service_is_killed_changes_nothing_and_is_made_anew(tmp_p
             bus.publish_many("t", [bytes(100_000)] * 20)
         command = [*TMS, "backup", "--to", str(backup), "--url", service.url, "--timeout", "3"]
         running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        within(20, lambda: any((backup / "incoming").glob("*")) or running.poll() is not None)
+        within(
+            PATIENCE_S, lambda: any((backup / "incoming").glob("*")) or running.poll() is not None
+        )
         service.kill()
-        assert running.wait(60) != 0
+        assert running.wait(PATIENCE_S) != 0
     assert (backup / "manifest.json").read_bytes() == whole
     tms_json("restore", "--from", backup, "--data", tmp_path / "restored")
     with Service(place) as service:  # what the image left goes with the start
@@ -100,10 +103,10 @@ def test_a_backup_that_is_killed_holds_nothing_and_the_next_one_is_whole(tmp_pat
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             command = [*TMS, "backup", "--to", str(backup), "--url", service.url]
             running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-            within(20, lambda: any((backup / "incoming").glob("*")))
+            within(PATIENCE_S, lambda: any((backup / "incoming").glob("*")))
             time.sleep(0.02)
             running.send_signal(number)
-            assert running.wait(20) != 0
+            assert running.wait(PATIENCE_S) != 0
             assert not (backup / "manifest.json").exists()
         tms_json("backup", "--to", backup, "--url", service.url)
         restored = tms_json("restore", "--from", backup, "--data", tmp_path / "new")
@@ -127,6 +130,6 @@ def test_workers_refuse_a_backup_and_say_how_their_directory_is_backed_up(tmp_pa
     tms_json("restore", "--from", backup, "--data", tmp_path / "new")
     for flags in ((), ("--workers", "2")):
         with Service(tmp_path / "new", *flags) as service, tms.connect(service.url) as bus:
-            within(20, service.ready)
+            within(PATIENCE_S, service.ready)
             assert len(read_all(bus, "t")) == 100
             assert service.stop() == 0

@@ -10,6 +10,7 @@ from tests.faults.faketime import WallClock
 from tests.faults.history import SYNCED, History, read_all, value_of
 from tests.faults.service import Service, metric, within
 from tests.http_kit import serving
+from tests.waiting import PATIENCE_S
 from tms import block
 from tms.api import bodies, routes
 from tms.client.client import Bus
@@ -80,7 +81,7 @@ def test_fault_10_a_confirmed_clock_is_believed(fast_path: Path) -> None:
         tms.connect(service.url) as bus,
     ):
         assert read_all(bus, LONG) == []
-        within(10, lambda: bool(service.events("segments_dropped")))
+        within(PATIENCE_S, lambda: bool(service.events("segments_dropped")))
         assert metric(service, "tms_retention_held_back_ms") == 0
         history = History()
         publish(bus, LONG, history)
@@ -102,7 +103,7 @@ def let_clean(data: Path) -> None:
     """Wait for one whole pass of the cleaner: each begins with a write to the metadata."""
     for _ in range(2):
         before = metadata_bytes(data)
-        within(10, lambda before=before: metadata_bytes(data) != before)  # type: ignore[misc]
+        within(PATIENCE_S, lambda before=before: metadata_bytes(data) != before)  # type: ignore[misc]
 
 
 def metadata_bytes(data: Path) -> int:

@@ -18,6 +18,7 @@ from tests.faults.load import Load
 from tests.faults.service import Service, within
 from tests.faults.strace import strace
 from tests.http_kit import Client
+from tests.waiting import PATIENCE_S
 from tms.api import routes
 
 DISK_BYTES = 48 << 20
@@ -25,7 +26,7 @@ TOPIC, OTHER = "load", "other"
 LARGE_BYTES = 64 << 10  # several pages: does not fit into what a file has already
 NOT_READY_S = 1.0
 RECOVERY_S = 5.0
-SLACK_S = 1.0  # for a machine that does other things too
+SLACK_S = 20.0  # for a machine that does other things too
 
 
 @pytest.mark.parametrize("mount", [True, False], ids=["tmpfs", "file-size limit"])
@@ -42,10 +43,10 @@ def test_fault_4_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itse
         if isinstance(disk, SmallFiles):
             disk.process_id, left_bytes = service.pid, 0
         bus.create_topic(OTHER)
-        within(20, lambda: load.acknowledged() > 100)
+        within(PATIENCE_S, lambda: load.acknowledged() > 100)
 
         disk.fill(left_bytes)
-        within(20, lambda: publish(service, LARGE_BYTES) == (507, "storage-full"))
+        within(PATIENCE_S, lambda: publish(service, LARGE_BYTES) == (507, "storage-full"))
         within(NOT_READY_S + SLACK_S, lambda: not service.ready())
         before = dict(load.history.acknowledged)
         there = {str(message.id) for message in read_all(bus, TOPIC)}
@@ -56,9 +57,9 @@ def test_fault_4_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itse
 
         disk.free()
         within(RECOVERY_S + SLACK_S, lambda: publish(service)[0] == routes.OK)
-        within(RECOVERY_S, service.ready)
+        within(RECOVERY_S + SLACK_S, service.ready)
         published = load.acknowledged()
-        within(30, lambda: load.acknowledged() > published + 100)
+        within(PATIENCE_S, lambda: load.acknowledged() > published + 100)
         load.stop()
         assert not load.errors, load.errors
         messages = read_all(bus, TOPIC)
@@ -79,14 +80,14 @@ def test_fault_5_an_io_error_is_unavailability_for_a_moment_and_a_repeated_publi
     ):
         bus.create_topic(OTHER)
         assert publish(service)[0] == routes.OK
-        within(20, lambda: load.acknowledged() > 50)
+        within(PATIENCE_S, lambda: load.acknowledged() > 50)
         with failing(service, call, sorted((data / "maps").glob("t*/*.log"))):
             said = publish(service)
             assert said == (503, "storage-unavailable"), said
-            within(RECOVERY_S, lambda: publish(service)[0] == routes.OK)
+            within(RECOVERY_S + SLACK_S, lambda: publish(service)[0] == routes.OK)
             published = load.acknowledged()
-            within(30, lambda: load.acknowledged() > published + 50)
-        within(RECOVERY_S, service.ready)
+            within(PATIENCE_S, lambda: load.acknowledged() > published + 50)
+        within(RECOVERY_S + SLACK_S, service.ready)
         load.stop()
         assert not load.errors, load.errors
         messages = read_all(bus, TOPIC)
@@ -117,7 +118,7 @@ def failing(service: Service, call: str, files: list[Path]) -> Iterator[None]:
         yield
     finally:
         tracer.terminate()
-        tracer.communicate(timeout=10)
+        tracer.communicate(timeout=PATIENCE_S)
 
 
 def publish(service: Service, value_bytes: int = 1) -> tuple[int, str]:

@@ -15,11 +15,12 @@ import tms
 from tests.faults.clients import free_port
 from tests.faults.member import Process
 from tests.faults.service import Service, within
+from tests.waiting import PATIENCE_S
 from tms.client.client import Bus
 
 PARTITIONS = 4
 SESSION_S = 1.0
-END_S = 40.0
+END_S = PATIENCE_S
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from tests.faults.crowd import exchange
 from tests.faults.hostile import KINDS, MIB, TOPICS, call, post, prepare
 from tests.faults.service import Service, within
 from tests.http_kit import Client, request
+from tests.waiting import PATIENCE_S
 from tms.api import routes
 
 CLIENTS = 20
@@ -61,7 +62,7 @@ class Waiting:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
     def _ask(self) -> None:
@@ -118,5 +119,5 @@ def test_memory_comes_back_after_crowds(crowds: tuple[str, ...], tmp_path: Path)
             crowd(service, KINDS[kind](), 6)
             peak = max(peak, service.resident_bytes())
         assert peak > before
-        within(120, lambda: service.resident_bytes() < before + LEFT_BYTES)
+        within(PATIENCE_S, lambda: service.resident_bytes() < before + LEFT_BYTES)
         assert service.stop() == 0

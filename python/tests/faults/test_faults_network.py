@@ -9,6 +9,7 @@ from tests.faults.history import History, read_all, value_of
 from tests.faults.load import Load
 from tests.faults.service import Service, within
 from tests.proxy import Fault, Proxy
+from tests.waiting import PATIENCE_S
 
 TOPIC = "load"
 SEED = 20
@@ -28,12 +29,12 @@ def test_fault_20_whatever_happens_to_requests_each_message_is_stored_once_under
         Proxy(service.url) as proxy,
         Load(proxy.url, TOPIC, publishers=3, timeout_s=9) as load,
     ):
-        within(20, lambda: load.acknowledged() > 20)
+        within(PATIENCE_S, lambda: load.acknowledged() > 20)
         for fault in script:
             count = load.acknowledged()
             proxy.script(fault)
-            within(20, lambda count=count: load.acknowledged() > count + 3)  # type: ignore[misc]
-        within(20, lambda: proxy.done)
+            within(PATIENCE_S, lambda count=count: load.acknowledged() > count + 3)  # type: ignore[misc]
+        within(PATIENCE_S, lambda: proxy.done)
         load.stop()
         assert not load.errors, load.errors
         with tms.connect(service.url) as bus:
@@ -80,12 +81,12 @@ def test_fault_1_a_service_that_is_killed_and_started_again_loses_and_repeats_no
         ):
             for _ in range(KILLS):
                 count = load.acknowledged()
-                within(30, lambda count=count: load.acknowledged() > count + 40)  # type: ignore[misc]
+                within(PATIENCE_S, lambda count=count: load.acknowledged() > count + 40)  # type: ignore[misc]
                 service.kill()
                 service = Service(data)
                 proxy.lead_to(service.url)
             count = load.acknowledged()
-            within(30, lambda: load.acknowledged() > count + 40)
+            within(PATIENCE_S, lambda: load.acknowledged() > count + 40)
             load.stop()
             assert not load.errors, load.errors
         assert service.stop() == 0

@@ -11,6 +11,7 @@ from tests.databases import make_directory
 from tests.faults.history import read_all
 from tests.faults.load import Load
 from tests.faults.service import Service, within
+from tests.waiting import PATIENCE_S
 from tms.errors import AlreadyRunning, TMSError
 
 ALREADY_RUNNING = 75
@@ -63,10 +64,10 @@ def test_fault_31_sigterm_under_load_drains_ends_with_zero_and_loses_nothing(
             with Load(service.url, f"load-{number}", publishers=4, timeout_s=1) as load:
                 loads.append(load)
                 poll = wait_for_what_never_comes(service.url, f"load-{number}")
-                within(20, lambda: loads[-1].acknowledged() > 50)
+                within(PATIENCE_S, lambda: loads[-1].acknowledged() > 50)
                 assert service.stop() == 0
                 load.stop()
-                poll.join(20)
+                poll.join(PATIENCE_S)
                 assert not poll.is_alive()
             refused = {error.code for error in load.errors}
             assert refused <= {"unavailable", "timed-out"}, refused
@@ -75,7 +76,9 @@ def test_fault_31_sigterm_under_load_drains_ends_with_zero_and_loses_nothing(
         for number, load in enumerate(loads):
             messages = read_all(bus, f"load-{number}")
             load.history.check(messages)
-            assert len(messages) == load.acknowledged(), "a stored message was not acknowledged"
+            late = sum(error.code == "timed-out" for error in load.errors)
+            unacknowledged = len(messages) - load.acknowledged()
+            assert unacknowledged <= late, "a stored message was not acknowledged"
 
 
 def wait_for_what_never_comes(url: str, topic: str) -> threading.Thread:

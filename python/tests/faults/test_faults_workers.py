@@ -12,6 +12,7 @@ import tms
 from tests.faults.clients import Clients
 from tests.faults.mending import fsck
 from tests.faults.service import Service, within
+from tests.waiting import PATIENCE_S
 
 SESSION_S = 1.0
 FLAGS = ("--workers", "2", "--session-s", str(SESSION_S))
@@ -36,7 +37,7 @@ def all_there(service: Service) -> bool:
 
 def test_workers_are_killed_and_paused_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
     with Service(tmp_path / "data", *FLAGS) as service:
-        within(20, lambda: all_there(service))
+        within(PATIENCE_S, lambda: all_there(service))
         clients = Clients(service.url)
         clients.start()
         for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
@@ -45,8 +46,8 @@ def test_workers_are_killed_and_paused_under_load_and_nothing_is_lost(tmp_path: 
                 pid = [*workers(service).values()][place]
                 os.kill(pid, number)
                 clients.killed()
-                within(20, lambda pid=pid: pid not in workers(service).values())
-                within(20, lambda: all_there(service))
+                within(PATIENCE_S, lambda pid=pid: pid not in workers(service).values())
+                within(PATIENCE_S, lambda: all_there(service))
         time.sleep(1)
         assert clients.check() > 10
         assert service.stop() == 0
@@ -56,17 +57,17 @@ def test_workers_are_killed_and_paused_under_load_and_nothing_is_lost(tmp_path: 
 
 def test_workers_end_with_their_supervisor_and_another_one_goes_on(tmp_path: Path) -> None:
     with Service(tmp_path / "data", *FLAGS) as service:
-        within(20, lambda: all_there(service))
+        within(PATIENCE_S, lambda: all_there(service))
         clients = Clients(service.url)
         clients.start()
         time.sleep(2)
         pids = workers(service).values()
         service.kill()
         clients.killed()
-        within(10, lambda: not any(_lives(pid) for pid in pids))
+        within(PATIENCE_S, lambda: not any(_lives(pid) for pid in pids))
         port = str(service.address[1])
         with Service(tmp_path / "data", *FLAGS, "--port", port) as again:
-            within(20, lambda: all_there(again))
+            within(PATIENCE_S, lambda: all_there(again))
             time.sleep(1)
             assert clients.check() > 5
 

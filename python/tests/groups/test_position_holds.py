@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tests.clocks import ManualClock
-from tests.log_kit import until
+from tests.waiting import until
 from tms.block import Flags
 from tms.engine import Engine
 from tms.errors import Fenced, StorageUnavailable, TransactionConflict

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from tests.asgi_kit import running
 from tests.house.test_examples import EXAMPLES, load
+from tests.waiting import PATIENCE_S, until
 from tms.testing.memory import MemoryLog
 from tms.testing.service import ServiceUnderTest
 
@@ -32,7 +32,7 @@ def ask(
     address: tuple[str, int], method: str, body: object = None, **headers: str
 ) -> tuple[int, Any]:
     """Status and JSON of the answer of `/orders`."""
-    connection = http.client.HTTPConnection(*address, timeout=20)
+    connection = http.client.HTTPConnection(*address, timeout=PATIENCE_S)
     with contextlib.closing(connection):
         sent = None if body is None else json.dumps(body)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -81,19 +81,21 @@ def test_tasks_of_celery_publish_once_though_a_worker_dies(log: MemoryLog, tmp_p
             env=environment,
             capture_output=True,
             text=True,
-            timeout=80,
+            timeout=3 * PATIENCE_S,
         )
         assert done.stdout == "40 squares, each once; a worker died behind the one of 13\n", (
             done.stderr + told.read_text()
         )
-        until_s = time.monotonic() + 20
-        while told.read_text().count("] succeeded in ") < 40:  # the one that was lost, too
-            assert worker.poll() is None and time.monotonic() < until_s, told.read_text()
-            time.sleep(0.05)
+
+        def all_succeeded() -> bool:  # the one that was lost, too
+            assert worker.poll() is None, told.read_text()
+            return told.read_text().count("] succeeded in ") >= 40
+
+        until(all_succeeded)
     finally:
         worker.terminate()
         try:
-            ended = worker.wait(20)
+            ended = worker.wait(PATIENCE_S)
         finally:
             worker.kill()
             service.close()

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.clocks import ManualClock
 from tests.http_kit import Served, serving
+from tests.waiting import PATIENCE_S
 from tms.block import encode
 from tms.model.message import NewBlock
 from tms.model.position import Position
@@ -189,7 +190,7 @@ def test_alerts_fire_in_a_bad_state_and_not_before(served: Served, clock: Manual
     assert [name for name in FIRED if fires(name, before)] == []
     engine = served.service.engine
     id = engine.transactions.begin(long=True).transaction_id
-    engine.transactions.submit(TOPIC, [NewBlock(0, encode([b"x"]))], id).result(5)
+    engine.transactions.submit(TOPIC, [NewBlock(0, encode([b"x"]))], id).result(PATIENCE_S)
     clock.pass_ms(3_700_000)
     engine.append(TOPIC, [NewBlock(0, encode([b"x"]))])
     clock.jump_ms(-2_000)

@@ -8,10 +8,9 @@ from random import Random
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from tms.journal import group_commit
 from tms.journal.group_commit import GroupCommit, Lead
-
-WAIT_S = 20.0
 
 
 class Place:
@@ -112,7 +111,7 @@ def test_a_request_that_never_waits_is_written_between_lead_and_led() -> None:
 def test_what_waits_can_be_written_by_any_thread() -> None:
     place = Place()
     place.commits.submit(0, Lead.NO)
-    assert place.commits.write_what_waits(WAIT_S) and place.groups == [[0]]
+    assert place.commits.write_what_waits(PATIENCE_S) and place.groups == [[0]]
     place.run_background()  # finds nothing
     assert place.groups == [[0]] and not place.commits.busy
     with place.turn:
@@ -206,7 +205,7 @@ def test_each_request_of_many_threads_is_written_once_and_in_order(
         for one in threads:
             one.start()
         for one in threads:
-            one.join(WAIT_S)
+            one.join(PATIENCE_S)
         pool.shutdown()  # once everything that was begun has ended
     assert sorted(written) == sorted(answered)
     for thread in range(writers):
@@ -218,10 +217,10 @@ def test_who_joins_writes_what_waits_unless_somebody_else_has() -> None:
     place.commits.join(0)
     place.commits.join(1)
     assert place.groups == [] and not place.commits.busy and not place.background
-    assert place.commits.write_what_waits(WAIT_S, lambda: 0 in place.answered)
+    assert place.commits.write_what_waits(PATIENCE_S, lambda: 0 in place.answered)
     assert place.groups == [[0, 1]]
     place.commits.join(2)
-    assert place.commits.write_what_waits(WAIT_S, lambda: 1 in place.answered)
+    assert place.commits.write_what_waits(PATIENCE_S, lambda: 1 in place.answered)
     assert place.groups == [[0, 1]] and not place.turn.locked()  # 2 is left to whoever brought it
-    assert place.commits.write_what_waits(WAIT_S, lambda: 2 in place.answered)
+    assert place.commits.write_what_waits(PATIENCE_S, lambda: 2 in place.answered)
     assert place.groups == [[0, 1], [2]]

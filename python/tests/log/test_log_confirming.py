@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from tests.log_kit import MANY, NAME, SEGMENTS, block, until
+from tests.log_kit import MANY, NAME, SEGMENTS, block
 from tests.owners_kit import Later, Processes
+from tests.waiting import until
 from tms.errors import StorageUnavailable, WrongLastId
 from tms.log import writer
 from tms.log.pending import PendingAppend

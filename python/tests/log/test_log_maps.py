@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from tests.gate_kit import WAIT_S, in_thread
+from tests.gate_kit import in_thread
 from tests.log_kit import NAME, Bench
+from tests.waiting import PATIENCE_S
 from tms.errors import NotOwner
 from tms.log.maps import PartitionMaps
 from tms.model.position import Position
@@ -45,7 +46,7 @@ def test_a_release_waits_for_who_is_opening() -> None:
 
         def open(self, name: str, create: bool) -> Map:
             reached.set()
-            assert may_go.wait(WAIT_S)
+            assert may_go.wait(PATIENCE_S)
             self.open_ones += 1
             raise NotOwner("whatever")
 
@@ -57,14 +58,14 @@ def test_a_release_waits_for_who_is_opening() -> None:
     store = Slow()
     maps = PartitionMaps(store)
     opening = in_thread(lambda: maps.open("a", False))
-    assert reached.wait(WAIT_S)
+    assert reached.wait(PATIENCE_S)
     releasing = in_thread(lambda: maps.release(GONE))
     assert not releasing.done()
     may_go.set()
-    releasing.result(WAIT_S)
+    releasing.result(PATIENCE_S)
     assert store.open_ones == 1
     with pytest.raises(NotOwner, match="whatever"):
-        opening.result(WAIT_S)
+        opening.result(PATIENCE_S)
     with pytest.raises(NotOwner, match="Another one"):
         maps.open("a", False)
     assert store.open_ones == 1

@@ -26,8 +26,8 @@ from tests.log_kit import (
     Limits,
     block,
     small,
-    until,
 )
+from tests.waiting import until
 from tms.block import Flags, decode, place, read_header
 from tms.client.consumer import FETCH_BYTES
 from tms.errors import DataCorrupt, StorageUnavailable

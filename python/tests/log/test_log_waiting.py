@@ -20,8 +20,8 @@ from tests.log_kit import (
     block,
     seen,
     small,
-    until,
 )
+from tests.waiting import until
 from tms.block import read_header
 from tms.errors import OffsetOutOfRange
 from tms.model.ids import MessageId

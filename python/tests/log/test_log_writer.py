@@ -22,8 +22,8 @@ from tests.log_kit import (
     Limits,
     block,
     small,
-    until,
 )
+from tests.waiting import until
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicSettings

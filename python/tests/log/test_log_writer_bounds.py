@@ -14,8 +14,8 @@ from tests.log_kit import (
     Limits,
     block,
     small,
-    until,
 )
+from tests.waiting import until
 from tms.errors import (
     Closed,
     Overloaded,

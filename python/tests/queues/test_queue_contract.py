@@ -12,7 +12,7 @@ import tms.aio
 from tests.client.test_client_aio import Open, run
 from tests.contracts.queue_contract import QueueContract, extensions
 from tests.http_kit import Served, serving
-from tests.log_kit import until
+from tests.waiting import until
 from tms import Delivered
 from tms.aio import AsyncBus, AsyncQueue
 from tms.errors import Closed, Fenced, QueueNotFound

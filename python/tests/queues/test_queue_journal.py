@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from tms.errors import StorageUnavailable, TimedOut, TMSError
 from tms.journal.journaled import Cells, JournalEntry
 from tms.model.topic import Durability
@@ -15,7 +16,6 @@ from tms.queues import journal as queue_journal
 from tms.queues.journal import QueueJournal, QueueWrite
 from tms.topics.internal_topic import InternalTopic
 
-WAIT_S = 20.0
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 
 
@@ -147,7 +147,7 @@ def test_what_many_threads_were_told_is_so(seed: int) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
     stored = [value for value in one.stored if value is not None]
     assert len(stored) == len(set(stored)) and set(told) <= set(stored)
     for name in range(4):

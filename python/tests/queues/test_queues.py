@@ -8,7 +8,7 @@ import pytest
 
 from sim.world import shorten
 from tests.clocks import ManualClock
-from tests.log_kit import until
+from tests.waiting import until
 from tms.block import encode
 from tms.block.received import Delivered
 from tms.engine import Engine, EngineConfig

@@ -15,7 +15,7 @@ from tests.access.test_access_process import first_token, run
 from tests.faults.service import Service
 from tests.http_kit import Served, serving
 from tests.jwt_kit import claims, key_of, sign
-from tests.log_kit import until
+from tests.waiting import until
 from tms.events import Event
 from tms.server import access_log
 from tms.server.service import AccessLimits, NetworkOptions

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.clocks import START_MS, ManualClock
 from tests.http_kit import Served, serving
-from tests.log_kit import until
+from tests.waiting import PATIENCE_S, until
 from tms.errors import Invalid, NotFound, Unavailable
 from tms.model.log_level import FOR_S_MAX, LogLevel
 from tms.server.log_levels import LogLevels
@@ -48,7 +48,7 @@ class Timers:
         cancelled: list[Any] = []
         timer.cancelled = cancelled  # type: ignore[attr-defined]
         start, timer.start = timer.start, lambda: None  # type: ignore[method-assign]
-        timer.ring = lambda: (start(), timer.join(10))  # type: ignore[attr-defined]
+        timer.ring = lambda: (start(), timer.join(PATIENCE_S))  # type: ignore[attr-defined]
         self.all.append(timer)
         return timer
 
@@ -233,7 +233,7 @@ def test_a_level_is_set_and_shown_over_http(served: Served) -> None:
         assert answer.status == 200 and answer.json == {"levels": [info | {"level": "debug"}]}
         assert TMS.level == logging.DEBUG
     served.stop()
-    served.thread.join(10)
+    served.thread.join(PATIENCE_S)
     assert TMS.level == logging.INFO
 
 

@@ -17,8 +17,9 @@ import tms
 from sim.faulty import FaultyStore
 from tests.gate_kit import StoreGate, in_thread
 from tests.http_kit import Answer, Client, Served, request, serving
-from tests.log_kit import KeptStore, until
+from tests.log_kit import KeptStore
 from tests.proxy import Fault, Proxy
+from tests.waiting import PATIENCE_S, until
 from tms.api import bodies, commits, routes
 from tms.block import encode
 from tms.errors import Conflict
@@ -297,7 +298,7 @@ def test_a_commit_of_a_client_whose_connection_is_cut(
             ids = in_thread(tx.commit)
             world.gate.wait_reached()
             until(lambda: proxy.done)
-        assert len(ids.result(20)) == 1
+        assert len(ids.result(PATIENCE_S)) == 1
     assert [value[:1] for value in world.values()] == ["a", "b", "1"]
     assert world.call("GET", TRANSACTIONS).json == {"transactions": []}
 
@@ -400,7 +401,7 @@ def test_a_key_whose_first_request_is_under_way() -> None:
             world.gate.wait_reached()
             grow(world, 7)
             second = in_thread(lambda: publish_keyed(world))
-        alike([first.result(20), second.result(20)])
+        alike([first.result(PATIENCE_S), second.result(PATIENCE_S)])
         assert len(world.values(limit="1000")) == 1 + len(KEYED)
 
 

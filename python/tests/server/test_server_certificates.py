@@ -13,6 +13,7 @@ import tms
 from tests.faults.service import Service, within
 from tests.http_kit import serving
 from tests.tls_kit import Authority, Certificate
+from tests.waiting import PATIENCE_S
 from tms.errors import ConfigError
 from tms.server import certificates
 from tms.server.certificates import Certificates
@@ -86,7 +87,7 @@ def test_a_renewed_certificate_is_shown_under_load_and_no_request_fails(
             thread.start()
             for name in ("second", "third", "fourth"):
                 certificate.replace(authority.sign(name))
-                within(10, lambda name=name: shown(served.address, authority.ca) == name)
+                within(PATIENCE_S, lambda name=name: shown(served.address, authority.ca) == name)
             stop.set()
             thread.join()
             assert not failures
@@ -153,7 +154,7 @@ def test_a_ca_that_is_taken_back_lets_nobody_in_any_more(
 
         assert gets_in()
         ca.write_bytes(Authority(tmp_path, "others").ca.read_bytes())
-        within(10, lambda: not gets_in())
+        within(PATIENCE_S, lambda: not gets_in())
 
 
 @pytest.mark.timeout(300)
@@ -167,7 +168,9 @@ def test_the_process_reloads_at_sighup_and_by_itself(
     own = authority.sign("alice")
     with Service(tmp_path / "data", *flags) as service:
         assert service.url.startswith("https://")
-        within(60, lambda: len(service.events("ready")) == workers)  # with the first certificate
+        within(
+            PATIENCE_S, lambda: len(service.events("ready")) == workers
+        )  # with the first certificate
         address = ("127.0.0.1", int(service.url.rpartition(":")[2]))
         with tms.connect(service.url, ca=authority.ca, cert=own.pair) as bus:
             bus.create_topic("t", partitions=4)
@@ -180,13 +183,13 @@ def test_the_process_reloads_at_sighup_and_by_itself(
 
         assert names() == {"first"}
         certificate.replace(authority.sign("second"))
-        within(60, lambda: len(service.events("certificate_reloaded")) == workers)
+        within(PATIENCE_S, lambda: len(service.events("certificate_reloaded")) == workers)
         assert names() == {"second"}
         service.signal(signal.SIGHUP)
-        within(60, lambda: len(service.events("certificate_reloaded")) == 2 * workers)
+        within(PATIENCE_S, lambda: len(service.events("certificate_reloaded")) == 2 * workers)
         certificate.key.write_text("broken")
         service.signal(signal.SIGHUP)
-        within(60, lambda: len(service.events("certificate_not_reloaded")) >= workers)
+        within(PATIENCE_S, lambda: len(service.events("certificate_not_reloaded")) >= workers)
         assert names() == {"second"}
         assert service.stop() == 0
 

@@ -4,13 +4,13 @@ import contextlib
 import gc
 import resource
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.http_kit import Client, Served, request, serving
+from tests.waiting import until
 from tms import block
 from tms.api import bodies, routes
 from tms.model.message import NewBlock
@@ -191,16 +191,8 @@ def test_a_silent_connection_is_closed(served: Served) -> None:
 def test_a_client_that_leaves_ends_its_long_poll(served: Served) -> None:
     with served.connect() as leaving:
         leaving.send(request("GET", f"{PATH}?start=latest&wait_s=60"))
-        wait_for(lambda: served.service.metrics.long_polls == 1)
-    wait_for(lambda: served.service.metrics.long_polls == 0)
-
-
-def wait_for(condition: object, timeout_s: float = 10) -> None:
-    assert callable(condition)
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
+        until(lambda: served.service.metrics.long_polls == 1)
+    until(lambda: served.service.metrics.long_polls == 0)
 
 
 def test_connections_beyond_the_limit_are_told_so_and_those_before_served() -> None:
@@ -253,8 +245,8 @@ def test_a_thousand_consumers_that_do_not_read_cost_little_and_are_cut_off() -> 
                 answer = other.request("GET", f"{path}?start=latest", Accept=routes.BLOCKS)
                 assert answer.status == routes.OK
             assert resident_bytes() - before <= 32 << 20
-            wait_for(lambda: served.service.watchdog.cut_off > 0, 60)  # else all fits into buffers
-            wait_for(lambda: served.service.fetching.bytes == 0, 60)
+            until(lambda: served.service.watchdog.cut_off > 0)  # else all fits into buffers
+            until(lambda: served.service.fetching.bytes == 0)
 
 
 def stalled_consumer(served: Served) -> socket.socket:

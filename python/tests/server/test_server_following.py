@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pytest
 
 import tms
 from tests.http_kit import Served, request, serving
+from tests.waiting import PATIENCE_S, until
 from tms import block
 from tms.api import bodies, routes
 from tms.api.following import MARK, MARK_BYTES_MAX, FollowedParts, Stand, mark
@@ -46,13 +47,6 @@ def topic(bus: tms.Bus, request: pytest.FixtureRequest) -> str:
 
 def path_of(topic: str) -> str:
     return f"/v2/namespaces/default/topics/{topic}/messages"
-
-
-def wait_until(true: Callable[[], Any], timeout_s: float = 10) -> None:
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end, "it does not come true"
-        time.sleep(0.005)
 
 
 class Following:
@@ -122,7 +116,7 @@ def test_it_says_now_and_again_that_nothing_came(served: Served, topic: str, med
     started = time.monotonic()
     for _ in range(3):
         assert following.chunk()
-    assert 0.35 <= time.monotonic() - started < 5
+    assert 0.35 <= time.monotonic() - started < PATIENCE_S / 2
 
 
 def test_a_wait_that_is_too_short_does_not_make_it_chatter(served: Served, topic: str) -> None:
@@ -207,7 +201,7 @@ def write_open(served: Served, topic: str) -> int:
     transactions = served.service.engine.transactions
     id = transactions.begin().transaction_id
     made = [NewBlock(0, block.encode([b"in"], [None], None))]
-    transactions.submit(TopicName("default", topic), made, id).result(5)
+    transactions.submit(TopicName("default", topic), made, id).result(PATIENCE_S)
     return id
 
 
@@ -299,7 +293,7 @@ def test_a_follower_that_leaves_costs_nothing_more(
     following.part()
     assert served.service.metrics.followers == before + 1
     following.client.socket.close()
-    wait_until(lambda: served.service.metrics.followers == before)
+    until(lambda: served.service.metrics.followers == before)
 
 
 def test_its_time_is_no_latency_and_what_it_is_sent_is_counted() -> None:
@@ -316,7 +310,7 @@ def test_its_time_is_no_latency_and_what_it_is_sent_is_counted() -> None:
         bus.delete_topic("a")
         following.rest()
         metrics = served.service.metrics
-        wait_until(lambda: metrics.answers["fetch", routes.OK] == 1)
+        until(lambda: metrics.answers["fetch", routes.OK] == 1)
         assert sum(metrics.seconds["fetch"].counts) == 0
 
 
@@ -350,7 +344,7 @@ def scraped(served: Served) -> list[str]:
 
 
 def test_a_service_that_drains_ends_it_at_a_place() -> None:
-    with serving() as served:
+    with serving(drain_s=PATIENCE_S) as served:
         served.create("a")
         following = Following(served, "a", "&start=earliest")
         with served.connect() as client:
@@ -360,7 +354,7 @@ def test_a_service_that_drains_ends_it_at_a_place() -> None:
         started = time.monotonic()
         served.stop()
         rest = following.rest()
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < PATIENCE_S / 2
     assert found == ["one"]
     assert not any(b"problem" in chunk for chunk in rest)
 
@@ -374,7 +368,7 @@ def test_who_does_not_read_holds_little_and_goes_on_from_the_store() -> None:
         for number in range(count):
             bus.publish("a", b"%d " % number + value)
         budget = served.service.fetching
-        wait_until(lambda: budget.bytes > 0)  # a part is stuck
+        until(lambda: budget.bytes > 0)  # a part is stuck
         assert budget.bytes < 2 << 20
         values = following.values(count)
     assert [int(one.split()[0]) for one in values] == list(range(count))
@@ -390,7 +384,7 @@ def test_who_never_reads_is_cut_off() -> None:
         Following(served, "a")
         for _ in range(400):
             bus.publish("a", b"x" * 50_000)
-        wait_until(lambda: served.service.metrics.followers == 0, 20)
+        until(lambda: served.service.metrics.followers == 0)
         assert served.service.fetching.bytes == 0
 
 

@@ -2,7 +2,6 @@
 
 import re
 import socket
-import time
 from collections.abc import Iterator
 from random import Random
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.http_kit import Served, serving
 from tests.http_kit import request as raw
+from tests.waiting import PATIENCE_S, until
 from tms.server.http import heads
 from tms.server.http.heads import KnownHeads
 from tms.store.memory import MemoryStore
@@ -35,15 +35,18 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def answers(served: Served, *pieces: bytes) -> bytes:
-    """What the service answers to pieces that are sent one after another, and nothing behind them;
-    without what differs from request to request."""
+    """The answers to pieces that the service receives one after another, and to the end of the
+    connection, which it receives once all are answered: answers to a connection that has ended
+    already say `close`. Without what differs from request to request."""
     found = b""
-    with socket.create_connection(served.address, 20) as connection:
+    with socket.create_connection(served.address, PATIENCE_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             for piece in pieces:
                 connection.sendall(piece)
-                time.sleep(0.01)
+                for _ in range(2):  # the loop looks at its sockets in between
+                    served.in_loop(lambda: None)
+            until(lambda: not served.server._http.requests)
             connection.shutdown(socket.SHUT_WR)
         except OSError:  # it has been closed before that
             pass

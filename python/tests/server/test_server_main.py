@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.http_kit import Client, request
+from tests.waiting import PATIENCE_S
 from tms import block
 from tms.api import bodies, routes
 from tms.model.message import NewBlock
@@ -52,7 +53,7 @@ class Process:
         host, _, port = url.removeprefix("http://").rpartition(":")
         return host, int(port)
 
-    def event(self, name: str, timeout_s: float = 20) -> dict[str, Any]:
+    def event(self, name: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """The next log line of this event."""
         stream = self.popen.stderr
         assert stream is not None
@@ -65,7 +66,7 @@ class Process:
                 return event
         raise AssertionError(f"no event {name}: {self.lines}")
 
-    def end(self, number: int = signal.SIGTERM, timeout_s: float = 20) -> int:
+    def end(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         """Its exit code after this signal."""
         self.popen.send_signal(number)
         _, rest = self.popen.communicate(timeout=timeout_s)
@@ -218,22 +219,22 @@ def test_draining_answers_what_was_received_and_shows_in_readyz(tmp_path: Path) 
                 assert answer.headers["retry-after"]
         slow.send(sent[-1:])
         assert slow.answer().status == routes.OK
-        assert process.popen.wait(10) == 0
+        assert process.popen.wait(PATIENCE_S) == 0
 
 
 def test_draining_ends_when_its_time_is_over_or_at_the_second_signal(tmp_path: Path) -> None:
-    for flag, signals in (("server.drain_s=0.3", 1), ("server.drain_s=3600", 2)):
+    for flag, again in (("server.drain_s=0.3", False), ("server.drain_s=3600", True)):
         with running(tmp_path / "data", flag) as (process, address), Client(address) as client:
             client.request("PUT", TOPIC, b"{}")
             client.send(request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)[:-1])
             with Client(address) as other:
                 assert other.request("GET", "/livez").status == routes.OK
-            for _ in range(signals):
+            process.popen.send_signal(signal.SIGTERM)
+            process.event("draining")
+            if again:
                 process.popen.send_signal(signal.SIGTERM)
-                if signals == 2:
-                    time.sleep(0.3)
             process.event("drain_incomplete")
-            assert process.popen.wait(10) == 0
+            assert process.popen.wait(PATIENCE_S) == 0
 
 
 def test_logs_are_json_lines_of_at_most_4_kib_without_payloads(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.http_kit import Answer, Client, Served, request, serving
-from tests.log_kit import until
+from tests.waiting import PATIENCE_S, until
 from tms.api import queues, routes
 from tms.block.received import Received
 from tms.model.queue import QueueInfo, QueueSettings, Token
@@ -21,7 +21,6 @@ from tms.server.metrics import QUEUES_SHOWN, of_queues
 from tms.server.service import RequestLimits
 
 _topics = itertools.count()
-SOON_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +153,7 @@ def test_a_lease_can_be_made_longer_and_ends_by_itself(client: Client, topic: st
     kept, lost = receive(client, queue)["messages"]
     answer = post(client, f"{queue}/extend", {"tokens": [kept["token"]], "lease_s": 60})
     assert answer.json["done"] == 1
-    assert values(receive(client, queue, wait_s=SOON_S)) == [("lost", 2)]
+    assert values(receive(client, queue, wait_s=PATIENCE_S)) == [("lost", 2)]
     assert post(client, f"{queue}/ack", {"tokens": [kept["token"]]}).json["done"] == 1
     assert post(client, f"{queue}/ack", {"tokens": [lost["token"]]}).json["done"] == 0
 
@@ -224,7 +223,7 @@ def test_without_memory_nothing_is_leased(served: Served, client: Client, queue:
 def waiting(served: Served, queue: str, count: int = 1, **asked: object) -> list[Client]:
     """Clients that wait for a message."""
     before = served.service.metrics.long_polls
-    body = json.dumps({"limit": 1, "wait_s": 30, **asked}).encode()
+    body = json.dumps({"limit": 1, "wait_s": PATIENCE_S, **asked}).encode()
     clients = [served.connect() for _ in range(count)]
     for one in clients:
         one.send(request("POST", f"{queue}/receive", body))
@@ -232,12 +231,15 @@ def waiting(served: Served, queue: str, count: int = 1, **asked: object) -> list
     return clients
 
 
-def test_a_receive_waits_for_the_first_message(served: Served, client: Client, queue: str) -> None:
+def test_a_receive_waits_for_the_first_message(
+    served: Served, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.queues.queues.LOOK_S", PATIENCE_S)  # it is woken
     [waiter] = waiting(served, queue)
     started = time.monotonic()
     publish(client, queue, "a")
     assert values(waiter.answer("POST").json) == [("a", 1)]
-    assert time.monotonic() - started < SOON_S
+    assert time.monotonic() - started < PATIENCE_S / 2
     assert served.service.metrics.long_polls == 0
 
 
@@ -300,20 +302,20 @@ def test_what_was_leased_for_a_client_that_left_is_given_back_at_once(
     def slowly(*args: Any) -> Received:
         found = right(*args)
         here.set()
-        assert there.wait(SOON_S)
+        assert there.wait(PATIENCE_S)
         return found
 
     monkeypatch.setattr(served.service.engine.queues, "receive", slowly)
     before = set(served.service.watchdog.connections)
     gone = served.connect()
     gone.send(request("POST", f"{queue}/receive", b"{}"))
-    assert here.wait(SOON_S)
+    assert here.wait(PATIENCE_S)
     gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     gone.socket.close()  # with a reset: it will not read what it is owed
     until(lambda: set(served.service.watchdog.connections) <= before)
     there.set()
     monkeypatch.undo()
-    assert values(receive(client, queue, wait_s=SOON_S)) == [("a", 2)]
+    assert values(receive(client, queue, wait_s=PATIENCE_S)) == [("a", 2)]
 
 
 def test_a_queue_that_is_deleted_ends_the_wait_for_it(

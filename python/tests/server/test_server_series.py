@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.http_kit import serving
+from tests.waiting import PATIENCE_S
 from tms.block import encode
 from tms.model.group import GroupLag
 from tms.model.lag import Lag
@@ -22,7 +23,10 @@ from tms.store.memory import MemoryStore
 GROUPS, QUEUES, SERIES_MAX = 10_000, 150, 2_000
 
 
-def test_ten_thousand_groups_and_hundreds_of_queues_make_few_series() -> None:
+def test_ten_thousand_groups_and_hundreds_of_queues_make_few_series(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operating, "LOOK_S", PATIENCE_S)
     with serving(MemoryStore()) as served:
         engine = served.service.engine
         names = [TopicName("default", f"t{number}") for number in range(100)]
@@ -81,7 +85,7 @@ def test_a_store_that_hangs_keeps_no_other_numbers_back(monkeypatch: pytest.Monk
 
         def hang(partitions_max: int) -> tuple[list[GroupLag], int]:
             looks.append(partitions_max)
-            assert go_on.wait(30)
+            assert go_on.wait(PATIENCE_S)
             return [GroupLag("hanging", "t", 1, (Lag(1, 1_000),))], 0
 
         groups.lags_here = hang  # type: ignore[method-assign]
@@ -90,7 +94,7 @@ def test_a_store_that_hangs_keeps_no_other_numbers_back(monkeypatch: pytest.Monk
                 assert "tms_ready 1.0" in client.request("GET", "/metrics").body.decode()
             assert len(looks) == 1, "one look at a time"
             go_on.set()
-            monkeypatch.setattr(operating, "LOOK_S", 30.0)
+            monkeypatch.setattr(operating, "LOOK_S", PATIENCE_S)
             text = client.request("GET", "/metrics").body.decode()
             assert 'tms_group_members{group="hanging",topic="t"} 1.0' in text
             groups.lags_here = look  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ import pytest
 import tms
 from sim.faulty import FaultyStore
 from tests.http_kit import Served, serving
-from tests.log_kit import until
+from tests.waiting import PATIENCE_S, until
 from tms.client.queue import Queue
 from tms.server import speakers
 from tms.server.receive import AT_ONCE_MAX
@@ -156,9 +156,12 @@ def test_after_a_rest_it_tries_again(
 ) -> None:
     monkeypatch.setattr(speakers, "REST_TIMES", 1)
     slowly(bus, written, monkeypatch)
-    time.sleep(0.1)
-    publish(bus)
-    assert written.threads() == {LOOP}
+
+    def in_the_loop() -> bool:
+        publish(bus)
+        return written.threads() == {LOOP}
+
+    until(in_the_loop)
 
 
 def test_a_commit_of_who_asks_alone_waits_for_nobody_in_the_event_loop(
@@ -179,7 +182,7 @@ def test_a_commit_of_who_asks_alone_waits_for_nobody_in_the_event_loop(
         with served.connect() as client:
             assert client.request("GET", "/livez").status == 200
         assert not done.is_set()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert done.is_set()
 
 
@@ -300,4 +303,4 @@ def test_the_event_loop_does_not_wait_for_who_is_at_a_queue(
                 publish(other)
             if held != "_reading":
                 assert not answer.done()
-        assert answer.result(10)
+        assert answer.result(PATIENCE_S)

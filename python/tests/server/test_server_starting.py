@@ -1,5 +1,6 @@
 """What a service answers before it has opened its store, and the three questions afterwards."""
 
+import contextlib
 import socket
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 from integration.cluster.site import free_ports
 from tests.http_kit import Client, serving
 from tests.server.test_server_main import Process
+from tests.waiting import PATIENCE_S, until
 from tms.api import routes
 from tms.clock import SystemClock
 from tms.server import starting
@@ -66,12 +68,15 @@ def test_a_start_that_is_short_or_fails_leaves_nothing_behind(
 
 def reached(address: tuple[str, int]) -> Client:
     """A connection to a process that is about to listen."""
-    for _ in range(400):
-        try:
-            return Client(address)
-        except ConnectionRefusedError:
-            threading.Event().wait(0.05)
-    raise AssertionError("nobody listens")
+    found: list[Client] = []
+
+    def listens() -> bool:
+        with contextlib.suppress(ConnectionRefusedError):
+            found.append(Client(address))
+        return bool(found)
+
+    until(listens)
+    return found[0]
 
 
 def test_a_service_whose_store_is_away_is_alive() -> None:
@@ -83,7 +88,7 @@ def test_a_service_whose_store_is_away_is_alive() -> None:
         with Client(address) as client:
             assert client.request("GET", "/startupz").status == routes.NOT_READY
         process.popen.terminate()
-        assert process.popen.wait(20) != 0
+        assert process.popen.wait(PATIENCE_S) != 0
 
 
 def test_a_service_that_serves_is_alive_and_started_whatever_its_store_does() -> None:

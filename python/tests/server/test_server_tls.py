@@ -15,6 +15,7 @@ import pytest
 import tms
 from tests.http_kit import Client, Served, request, serving
 from tests.tls_kit import Authority, Certificate
+from tests.waiting import until
 from tms.api import routes
 from tms.errors import ConfigError, NotFound
 from tms.server.http.exchange import Exchange
@@ -128,7 +129,7 @@ def test_a_handshake_that_does_not_get_on_is_closed_within_its_time(
 
 
 def test_a_handshake_that_trickles_has_no_more_time(served: Served) -> None:
-    client = served.connect(10)
+    client = served.connect()
     hello = b"\x16\x03\x01\x02\x00" + bytes(512)
 
     def trickle() -> None:
@@ -189,12 +190,7 @@ def test_who_does_not_read_holds_up_no_more_than_its_buffers_and_is_cut_off(
             request("GET", "/v2/namespaces/default/topics/t/messages?bytes_max=8000000&limit=1000")
         )
     before = served.service.watchdog.cut_off
-    for _ in range(100):
-        if served.service.watchdog.cut_off > before:
-            break
-        threading.Event().wait(0.1)
-    else:
-        raise AssertionError("it was not cut off")
+    until(lambda: served.service.watchdog.cut_off > before)
 
 
 def test_a_body_that_is_cut_in_the_middle_stores_nothing(

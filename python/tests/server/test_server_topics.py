@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 import tms
 from sim.faulty import FaultyStore
 from tests.http_kit import Client, Served, serving
+from tests.waiting import until
 from tms.api import routes
 from tms.errors import DataCorrupt
 from tms.store.memory import MemoryStore
@@ -136,9 +136,7 @@ def test_it_is_not_ready_while_the_store_fails_and_ready_again_by_itself() -> No
         found = client.request("GET", f"{topic}/messages")
         assert [message["value"] for message in found.json["messages"]] == ["before"]
         store.release()
-        end = time.monotonic() + 10
-        while client.request("GET", "/readyz").status != routes.OK:
-            assert time.monotonic() < end
+        until(lambda: client.request("GET", "/readyz").status == routes.OK)
         publish(client, topic, "after")
 
 

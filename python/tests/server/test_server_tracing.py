@@ -19,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import tms
 from tests.http_kit import Client, serving
 from tests.server.test_server_main import running
+from tests.waiting import PATIENCE_S
 from tms.server import tracing
 from tms.server.app import App
 
@@ -167,7 +168,7 @@ def test_a_service_sends_spans_to_the_collector_of_its_environment(
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
         with running(tmp_path / "data") as (_, address):
             assert create_topic(address) == 201
-            assert collector.came.wait(20)
+            assert collector.came.wait(PATIENCE_S)
     body = b"".join(collector.bodies)
     assert b"service.name" in body and b"topics.create_topic" in body
 

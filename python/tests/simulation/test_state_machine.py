@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.bounds_kit import SEEDS, bounds_of
 from tests.clocks import ManualClock
-from tests.log_kit import until
 from tests.model_log import ModelClock, ModelTopic
+from tests.waiting import until
 from tests.worlds import EmbeddedWorld, HttpWorld, MemoryWorld, World
 from tms.client import sending as producing
 from tms.client.client import Bus

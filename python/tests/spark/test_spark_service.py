@@ -12,10 +12,10 @@ import pytest
 import tms
 from tests.client.test_surviving import BEFORE, Restarted, away
 from tests.clocks import ManualClock
-from tests.gate_kit import WAIT_S, in_thread
-from tests.log_kit import until
+from tests.gate_kit import in_thread
 from tests.proxy import Fault, Proxy
 from tests.spark_topics_kit import Topics, consumed, in_order, world
+from tests.waiting import PATIENCE_S, until
 from tms.api.operations import OPERATIONS
 from tms.block import encode, place, read_header
 from tms.client.http.channel import HttpChannel
@@ -303,8 +303,8 @@ def test_a_stream_waits_for_a_service_that_is_away(
         read = in_thread(lambda: rows(pickle.loads(pickle.dumps(reader)), [split]))
         until(lambda: away(caplog) and not ends.done() and not read.done())
         service.start()
-        assert ends.result(WAIT_S) == {0: 20}
-        assert [row["value"] for row in read.result(WAIT_S)] == BEFORE
+        assert ends.result(PATIENCE_S) == {0: 20}
+        assert [row["value"] for row in read.result(PATIENCE_S)] == BEFORE
         service.stop()
         bounded = ServiceReader(service.url, timeout_s=0.2, outage_s=0.5)
         with pytest.raises(Unavailable, match="Nothing listens"):
@@ -313,7 +313,7 @@ def test_a_stream_waits_for_a_service_that_is_away(
         until(lambda: away(caplog))
         reader.close()  # the query is stopped
         with pytest.raises((Unavailable, Closed)):
-            stopped.result(WAIT_S)
+            stopped.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.contracts.store_contract import (
     run_together,
 )
 from tests.databases import disturb
-from tests.log_kit import until
+from tests.waiting import PATIENCE_S, until
 from tms.errors import (
     Closed,
     DataCorrupt,
@@ -181,13 +181,13 @@ def test_a_map_stays_open_while_one_of_several_readers_is_in_it(
     leave = {b"a": threading.Event(), b"b": threading.Event()}
 
     def open_late(open: Callable[..., object], *args: object) -> object:
-        assert opening.wait(30)
+        assert opening.wait(PATIENCE_S)
         return open(*args)
 
     def read(key: bytes) -> None:
         found = one._pin()
-        reading.wait(30)
-        assert leave[key].wait(30)
+        reading.wait(PATIENCE_S)
+        assert leave[key].wait(PATIENCE_S)
         assert found.db.get(key, verify_checksums=True) is not None
         one._unpin(found)
 
@@ -197,12 +197,12 @@ def test_a_map_stays_open_while_one_of_several_readers_is_in_it(
         reader.start()
     until(lambda: all(_waits_in("_pin", reader) for reader in readers.values()))
     opening.set()
-    reading.wait(30)
+    reading.wait(PATIENCE_S)
     assert not one.rest()
     for key, reader in readers.items():
         assert not one.rest()
         leave[key].set()
-        reader.join(30)
+        reader.join(PATIENCE_S)
         assert not reader.is_alive()
     assert one.rest()
     store.close()
@@ -244,7 +244,7 @@ def test_closing_and_dropping_wait_for_readers(tmp_path: Path) -> None:
     reading = threading.Barrier(5)
 
     def read(one: Map) -> None:
-        reading.wait(30)
+        reading.wait(PATIENCE_S)
         try:
             while True:
                 assert len(rows_of(one)) == 5_000
@@ -252,7 +252,7 @@ def test_closing_and_dropping_wait_for_readers(tmp_path: Path) -> None:
             return
 
     def end() -> None:
-        reading.wait(30)
+        reading.wait(PATIENCE_S)
         store.drop("map/0")
         store.close()
 

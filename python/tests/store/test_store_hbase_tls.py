@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.tls_kit import Authority, Certificate
+from tests.waiting import PATIENCE_S
 from tms.clock import SystemClock
 from tms.errors import ConfigError
 from tms.store.hbase.thrift.connection import Failure, ThriftConnection, types
@@ -48,7 +49,7 @@ def thrift(certificate: Certificate, client_ca: Path | None = None) -> Iterator[
             yield listener.getsockname()[1]
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 def check(port: int, tls: ClientTls) -> None:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gate_kit import WAIT_S, StoreGate, in_thread
-from tests.log_kit import SEGMENTS, SYNCED, Bench, until
+from tests.gate_kit import StoreGate, in_thread
+from tests.log_kit import SEGMENTS, SYNCED, Bench
+from tests.waiting import PATIENCE_S, until
 from tms.block import Flags
 from tms.errors import StorageUnavailable, TimedOut
 from tms.log.groups import Stamp
@@ -100,7 +101,7 @@ def test_nothing_is_replayed_while_a_write_that_failed_is_under_way(
             _write(topic, b"3")
         with pytest.raises(StorageUnavailable, match="under way"):
             _values(topic)
-    leader.result(WAIT_S)
+    leader.result(PATIENCE_S)
     until(lambda: all(pending.done() for pending in topic._failed))
     assert _values(topic) == [b"1", b"2", b"3"]
 
@@ -110,7 +111,7 @@ def test_entries_of_transactions_are_given_with_their_pointers(bench: Bench) -> 
     _write(topic, b"0")
     for pointer in (5, 8):
         flags = Flags.TRANSACTIONAL | (Flags.ISSUED if pointer == 8 else 0)
-        topic.append([(None, b"%d" % pointer)], SYNCED, Stamp(flags, pointer)).result(WAIT_S)
+        topic.append([(None, b"%d" % pointer)], SYNCED, Stamp(flags, pointer)).result(PATIENCE_S)
     found = [(entry.value, entry.write_pointer) for entry in topic.replay()]
     assert found == [(b"0", 0), (b"5", 5), (b"8", 8)]
 

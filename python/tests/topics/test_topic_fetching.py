@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.log_kit import EARLIEST, LATEST, MANY, NAME, Bench, block, seen, until
+from tests.log_kit import EARLIEST, LATEST, MANY, NAME, Bench, block, seen
+from tests.waiting import until
 from tms.block import encode
 from tms.model.filter import Filter
 from tms.model.message import NewBlock, PartitionPosition

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clocks import START_MS, ManualClock
-from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench, Limits, block, small, until
+from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench, Limits, block, small
+from tests.waiting import until
 from tms.log.partition_log import floor_by_bytes
 from tms.log.records import FIRST_KEY
 from tms.model import keys

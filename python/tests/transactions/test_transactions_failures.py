@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.transactions.test_transactions_repeated import TOPIC, WAIT_S, World, commit
+from tests.transactions.test_transactions_repeated import TOPIC, World, commit
+from tests.waiting import PATIENCE_S
 from tms.block import encode
 from tms.errors import StorageUnavailable, TransactionEnded
 from tms.model.message import NewBlock
@@ -22,7 +23,7 @@ def stored(request: pytest.FixtureRequest) -> bool:
 
 
 def publish(world: World, id: int, value: bytes) -> None:
-    world.tx.submit(TOPIC, [NewBlock(0, encode([value]))], id).result(WAIT_S)
+    world.tx.submit(TOPIC, [NewBlock(0, encode([value]))], id).result(PATIENCE_S)
 
 
 def fail_to_publish(world: World, id: int, stored: bool) -> None:
@@ -54,7 +55,7 @@ def test_who_waits_for_a_transaction_is_told_what_the_journal_says_once_it_is_re
     world.tx.manager.watch_end(id, woken.set)
     assert not woken.is_set()
     world.tx.begin()
-    assert woken.wait(WAIT_S)
+    assert woken.wait(PATIENCE_S)
     assert world.tx.describe(id).outcome != "open"
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
-from tests.log_kit import KeptStore, until
+from tests.log_kit import KeptStore
 from tests.transactions.test_transactions import WRITTEN, A, World, commit
+from tests.waiting import until
 from tms.block import Flags, decode, encode, flags_of
 from tms.engine import Engine
 from tms.errors import Closed, NotFound, StorageUnavailable

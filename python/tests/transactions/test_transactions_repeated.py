@@ -13,9 +13,10 @@ from msgspec.structs import replace
 import tms
 from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
-from tests.gate_kit import WAIT_S, StoreGate, in_thread
-from tests.log_kit import KeptStore, until
+from tests.gate_kit import StoreGate, in_thread
+from tests.log_kit import KeptStore
 from tests.shards_kit import shorten_journals
+from tests.waiting import PATIENCE_S, until
 from tms import Bus
 from tms.block import decode, encode
 from tms.engine import Engine
@@ -109,7 +110,7 @@ def both(
         world.gate.wait_reached()
         second = world.tx.submit_commit(request(), SYNCED)
         assert not second.done(), "it does not wait for the first attempt"
-    return [first, in_thread(lambda: second.result(WAIT_S)[0])]
+    return [first, in_thread(lambda: second.result(PATIENCE_S)[0])]
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "shared"])
@@ -132,7 +133,7 @@ def test_a_commit_repeated_while_its_first_attempt_looks_at_the_log_is_done_once
     last = world.last_id()
     world.restart()
     attempts = both(world, "scan", world.segments(), lambda: commit(b"1", expect=last, **named))
-    first, second = (one.result(WAIT_S) for one in attempts)
+    first, second = (one.result(PATIENCE_S) for one in attempts)
     assert first == second and len(first.appended) == 1
     assert world.read() == [b"0", b"1"]
 
@@ -141,7 +142,7 @@ def test_a_commit_repeated_while_its_blocks_are_stored_is_done_once(
     world: World, named: dict[str, object]
 ) -> None:
     attempts = both(world, "write", world.segments(), lambda: commit(b"1", **named))
-    first, second = (one.result(WAIT_S) for one in attempts)
+    first, second = (one.result(PATIENCE_S) for one in attempts)
     assert first == second and len(first.appended) == 1
     assert world.read() == [b"1"]
 
@@ -154,7 +155,7 @@ def test_a_commit_that_takes_long_is_not_given_up_meanwhile(
         world.gate.wait_reached()
         world.clock.pass_ms(60_000)
         assert world.tx.manager.expire() == 0
-    assert first.result(WAIT_S).appended
+    assert first.result(PATIENCE_S).appended
     assert world.read() == [b"1"]
 
 
@@ -164,7 +165,7 @@ def test_the_first_commit_after_a_start_repeated_at_once_is_done_once(
     world.tx.commit(commit(b"0"))
     world.restart()
     attempts = both(world, "write", world.segments(TRANSACTIONS), lambda: commit(b"1", **named))
-    first, second = (one.result(WAIT_S) for one in attempts)
+    first, second = (one.result(PATIENCE_S) for one in attempts)
     assert first == second and len(first.appended) == 1
     assert world.read() == [b"0", b"1"]
 
@@ -179,7 +180,7 @@ def test_who_repeats_a_commit_that_is_refused_is_told_the_same(
     attempts = both(world, "scan", world.segments(), lambda: commit(b"never", expect=old, **named))
     for one in attempts:
         with pytest.raises(WrongLastId):
-            one.result(WAIT_S)
+            one.result(PATIENCE_S)
     with pytest.raises(WrongLastId):
         world.tx.commit(commit(b"never", expect=old, **named))
     assert world.tx.commit(commit(b"2", **named)).appended
@@ -201,19 +202,19 @@ def test_an_attempt_that_is_interrupted_leaves_nobody_waiting(
         if name != TOPIC:  # the journal's
             return right(name, *more, **options)
         reached.set()
-        assert go.wait(WAIT_S)
+        assert go.wait(PATIENCE_S)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(world.tx._parts.publisher, where, interrupt)
         first = in_thread(lambda: world.tx.commit(request))
-        assert reached.wait(WAIT_S)
+        assert reached.wait(PATIENCE_S)
         second = world.tx.submit_commit(request, SYNCED)
         go.set()
         with pytest.raises(KeyboardInterrupt):
-            first.result(WAIT_S)
+            first.result(PATIENCE_S)
     with pytest.raises(TimedOut, match="interrupted"):
-        second.result(WAIT_S)
+        second.result(PATIENCE_S)
     world.tx.manager.expire()
     with suppress(TransactionEnded):
         world.tx.commit(request)
@@ -232,7 +233,7 @@ def test_what_begins_with_the_token_of_a_commit_that_looks_at_the_log_is_one_wit
         world.gate.wait_reached()
         id = world.tx.begin(token="t").transaction_id
     with pytest.raises(TimedOut, match="began with this token"):
-        first.result(WAIT_S)
+        first.result(PATIENCE_S)
     assert world.tx.commit(commit(b"1", token="t", expect=last)).transaction_id == id
     assert world.tx.commit(commit(b"1", id=id, expect=last)).transaction_id == id
     assert world.read() == [b"0", b"1"]
@@ -344,7 +345,7 @@ def together(world: World, tokens: list[str], nth: int) -> dict[str, "Future[Com
             until(lambda: len(world.tx.manager.commits) == number + 1)  # noqa: B023
         world.store.before = count
     for one in (begun, *attempts.values()):
-        one.exception(WAIT_S)
+        one.exception(PATIENCE_S)
     return attempts
 
 
@@ -369,7 +370,7 @@ def test_a_commit_that_began_while_the_journal_failed_may_be_repeated(world: Wor
         with pytest.raises(StorageUnavailable):
             world.tx.begin()
     with pytest.raises(StorageUnavailable, match="failed meanwhile"):
-        first.result(WAIT_S)
+        first.result(PATIENCE_S)
     world.tx.commit(commit(b"1", token="t"))
     assert world.read() == [b"0", b"1"]
 
@@ -396,7 +397,7 @@ def test_a_journal_that_could_not_be_shortened_forgets_no_commit(world: World) -
         with pytest.raises(StorageUnavailable):
             world.tx.manager.shorten(0)
     try:
-        acknowledged = first.result(WAIT_S) is not None
+        acknowledged = first.result(PATIENCE_S) is not None
     except StorageUnavailable:
         acknowledged = False
     world.engine._threads.shutdown()
@@ -435,7 +436,8 @@ def test_what_was_staged_and_is_published_twice_at_once_is_there_once(
         first = in_thread(lambda: world.tx.refer(TOPIC, 0, pointer))
         world.gate.wait_reached()
         second = in_thread(lambda: world.tx.refer(TOPIC, 0, pointer))
-    assert first.result(WAIT_S) == second.result(WAIT_S) == world.tx.refer(TOPIC, 0, pointer)
+    expected = world.tx.refer(TOPIC, 0, pointer)
+    assert first.result(PATIENCE_S) == second.result(PATIENCE_S) == expected
     assert len(first.result()) == 2
     world.tx.stage(TOPIC, [NewBlock(0, encode([b"2"]))], pointer)
     assert len(world.tx.refer(TOPIC, 0, pointer)) == 1
@@ -507,7 +509,7 @@ def test_a_commit_repeated_after_a_restart_is_answered_with_the_places_of_the_fi
 
 def test_what_a_transaction_published_before_its_commit_is_no_answer_to_it(world: World) -> None:
     id = world.tx.begin().transaction_id
-    world.tx.submit(TOPIC, [NewBlock(0, encode([b"0"]))], id).result(WAIT_S)
+    world.tx.submit(TOPIC, [NewBlock(0, encode([b"0"]))], id).result(PATIENCE_S)
     first = world.tx.commit(commit(b"1", id))
     world.restart()
     assert world.tx.commit(commit(b"1", id)) == first
@@ -544,6 +546,6 @@ def test_who_is_interrupted_while_it_writes_for_others_leaves_nobody_waiting(
     monkeypatch.setattr(commits, "_decide", interrupt)
     with pytest.raises((KeyboardInterrupt, TimedOut)):  # whichever thread led
         world.tx.commit(commit(b"1", token="1"))
-    behind[0].result(WAIT_S)
+    behind[0].result(PATIENCE_S)
     world.tx.commit(commit(b"3", token="3"))
     assert world.read() == [b"0", b"2", b"3"]

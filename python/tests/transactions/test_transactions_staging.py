@@ -4,8 +4,9 @@ import pytest
 from msgspec import structs
 
 from sim.faulty import FaultyStore
-from tests.log_kit import DAY_MS, KeptStore, until
+from tests.log_kit import DAY_MS, KeptStore
 from tests.transactions.test_transactions import A, B, World, world
+from tests.waiting import until
 from tms.block import BlockHeader, Flags, decode, encode, place, read_header
 from tms.errors import Conflict, DataCorrupt, StorageUnavailable
 from tms.log.recovery import header_of

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from tests.gate_kit import WAIT_S, in_thread
-from tests.log_kit import until
+from tests.gate_kit import in_thread
 from tests.transactions.test_transactions import A, B, World, commit
+from tests.waiting import PATIENCE_S, until
 from tms.block import encode
 from tms.errors import (
     Conflict,
@@ -141,9 +141,9 @@ def test_of_those_that_are_written_together_with_the_same_change_the_first_wins(
             attempts.append(in_thread(lambda seen=seen: world.commit(seen)))
             until(lambda: len(commits) == number + 1)  # noqa: B023
     for one in (attempts[0], attempts[2]):
-        one.result(WAIT_S)
+        one.result(PATIENCE_S)
     with pytest.raises(TransactionConflict) as caught:
-        attempts[1].result(WAIT_S)
+        attempts[1].result(PATIENCE_S)
     assert caught.value.details["client"] == "first"
     assert caught.value.details["key"] == b"k".hex()
     outcomes = [world.tx.describe(one.transaction_id).outcome for one in begun]
