@@ -41,7 +41,8 @@ def report(
     print(f"== {len(lanes)} lanes in {run_s:.0f} s; seconds of each test: {INTO}/")
     for one in ended:
         how = "passed" if one.status == 0 else f"failed with {one.status}"
-        print(f"   {one.lane.name:16} {one.seconds:6.0f} s  {how}")
+        took = f"{one.seconds:6.0f} s {one.cpu_s:6.0f} s CPU"
+        print(f"   {one.lane.name:16} {took}  {how}")
     for file in too_long:
         print(f"   {file}")
     return 1 if too_long or any(one.status for one in ended) else 0

@@ -1,6 +1,7 @@
-"""The seconds that each test took of a worker, as a file a lane: `build/tests/LANE.durations.tsv`.
+"""The seconds that each test took of a worker, and of a processor, as a file a lane:
+`build/tests/LANE.durations.tsv`.
 
-    SECONDS \t python/tests/log/test_log.py::test_a_block_is_stored_once
+    SECONDS \t PROCESSOR_SECONDS \t python/tests/log/test_log.py::test_a_block_is_stored_once
 
 A run is as short as its longest file allows, because a file stays with one worker. So a file may
 take `FILE_S` of a worker, or a share of the run on a machine that is busy with something else,
@@ -17,20 +18,29 @@ FILE_SHARE = 0.1  # of the whole run
 SUFFIX = ".durations.tsv"
 
 
+class Taken(NamedTuple):
+    """Seconds of a worker, and of a processor."""
+
+    seconds: float
+    cpu_s: float = 0.0
+
+
 class Durations:
-    """Seconds by test, as they are noted."""
+    """What tests took, as it is noted."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.taken: dict[str, Taken] = {}
 
-    def note(self, test: str, seconds: float) -> None:
+    def note(self, test: str, more: Taken) -> None:
         """Add to what a test took: set-up, call and tear-down come one by one."""
-        self.seconds[test] += seconds  # type: ignore[assignment]
+        before = self.taken.get(test, Taken(0.0))
+        self.taken[test] = Taken(before.seconds + more.seconds, before.cpu_s + more.cpu_s)
 
     def write(self, path: Path) -> None:
         """Write all, longest first."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [f"{seconds:.3f}\t{test}\n" for test, seconds in self.seconds.most_common()]
+        longest = sorted(self.taken.items(), key=lambda noted: -noted[1].seconds)
+        lines = [f"{taken.seconds:.3f}\t{taken.cpu_s:.2f}\t{test}\n" for test, taken in longest]
         path.write_text("".join(lines))
 
 
@@ -53,7 +63,7 @@ def by_file(folder: Path, lanes: Iterable[str]) -> "Counter[str]":
     files: Counter[str] = Counter()
     for path in [folder / f"{lane}{SUFFIX}" for lane in lanes]:
         for line in path.read_text().splitlines() if path.exists() else ():
-            seconds, _, test = line.partition("\t")
+            seconds, _, test = line.split("\t")
             files[test.partition("::")[0]] += float(seconds)  # type: ignore[assignment]
     return files
 

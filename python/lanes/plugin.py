@@ -6,13 +6,18 @@ Invariants
   below `SPREAD` share nothing: each goes to the next worker that is free, after all other files,
   so that the workers end together.
 * Only the process that reports notes seconds: with xdist the one that started the workers.
+* Processor time is measured where the test runs. It holds that of all threads there, and of
+  processes that ended and were waited for meanwhile.
 """
 
+import os
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lanes.durations import SUFFIX, Durations
+from lanes.durations import SUFFIX, Durations, Taken
 
 SPREAD = (
     "python/tests/simulation/",
@@ -30,8 +35,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     name = config.getoption("lane")
+    if name:
+        config.pluginmanager.register(_Measuring())
     if name and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Noting(config.getoption("notes") / f"{name}{SUFFIX}"))
+
+
+class _Measuring:
+    """Gives the report of each phase of a test the processor time since the report before."""
+
+    def __init__(self) -> None:
+        self._before_s = _cpu_s()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
+        report = yield
+        now_s = _cpu_s()
+        report.cpu_s, self._before_s = now_s - self._before_s, now_s
+        return report
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])
 
 
 class Noting:
@@ -43,7 +68,8 @@ class Noting:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A phase of a test has ended."""
-        self._durations.note(report.nodeid, report.duration)
+        taken = Taken(report.duration, getattr(report, "cpu_s", 0.0))
+        self._durations.note(report.nodeid, taken)
 
     def pytest_sessionfinish(self) -> None:
         """All have ended."""

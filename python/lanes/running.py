@@ -9,6 +9,7 @@ Invariants
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -31,6 +32,7 @@ class Ended(NamedTuple):
     lane: Lane
     status: int
     seconds: float
+    cpu_s: float  # of all processes that it started and waited for
     printed: str
 
 
@@ -52,11 +54,13 @@ class _Running:
 
     def ended(self) -> Ended | None:
         """How it ended; None while it runs."""
+        before_s = _cpu_of_children_s()
         status = self.process.poll()
         if status is None:
             return None
+        cpu_s = _cpu_of_children_s() - before_s
         printed = self.log.read_text(errors="replace")
-        return Ended(self.lane, status, time.monotonic() - self._started, printed)
+        return Ended(self.lane, status, time.monotonic() - self._started, cpu_s, printed)
 
     def progress(self) -> str:
         """How far it says it is."""
@@ -73,6 +77,11 @@ class _Running:
                 return
             except subprocess.TimeoutExpired:
                 continue
+
+
+def _cpu_of_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lanes.__main__ import report
-from lanes.durations import FILE_S, SUFFIX, Durations, by_file, long_files
+from lanes.durations import FILE_S, SUFFIX, Durations, Taken, by_file, long_files
 from lanes.lanes import LANDING, ROOT, Lane, long_lanes
 from lanes.plugin import SPREAD
 from lanes.running import Ended, run
@@ -86,18 +86,18 @@ def _runs(pid: int) -> bool:
 
 def test_the_report_is_bad_if_a_lane_failed(capsys: pytest.CaptureFixture[str]) -> None:
     lane = _python("x", "")
-    assert report([lane], [Ended(lane, 0, 1.0, "")], 1.0, []) == 0
-    assert report([lane], [Ended(lane, 2, 1.0, "")], 1.0, []) == 1
-    assert "x                     1 s  failed with 2" in capsys.readouterr().out
+    assert report([lane], [Ended(lane, 0, 1.0, 1.0, "")], 1.0, []) == 0
+    assert report([lane], [Ended(lane, 2, 1.0, 1.0, "")], 1.0, []) == 1
+    assert "x                     1 s      1 s CPU  failed with 2" in capsys.readouterr().out
 
 
 def test_a_file_may_take_so_much_of_a_worker_and_no_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     durations = Durations()
-    durations.note(f"{LOG}::test_one", FILE_S - 1)
-    durations.note("integration/test_soak.py::test_two", FILE_S - 1)
-    durations.note("integration/test_soak.py::test_two", 2.0)  # its tear-down
+    durations.note(f"{LOG}::test_one", Taken(FILE_S - 1))
+    durations.note("integration/test_soak.py::test_two", Taken(FILE_S - 1))
+    durations.note("integration/test_soak.py::test_two", Taken(2.0))  # its tear-down
     durations.write(tmp_path / f"lane{SUFFIX}")
     (found,) = long_files(tmp_path, ["lane"], 300.0, SPREAD)
     assert found.file == "integration/test_soak.py" and found.seconds == FILE_S + 1
@@ -111,7 +111,7 @@ def test_a_file_may_take_so_much_of_a_worker_and_no_more(
 
 def test_a_file_whose_tests_are_spread_may_take_longer(tmp_path: Path) -> None:
     durations = Durations()
-    durations.note(f"{SPREAD[0]}test_simulation.py::test_x[1]", 500.0)
+    durations.note(f"{SPREAD[0]}test_simulation.py::test_x[1]", Taken(500.0))
     durations.write(tmp_path / f"lane{SUFFIX}")
     assert long_files(tmp_path, ["lane"], 300.0, SPREAD) == []
     assert by_file(tmp_path, ["lane"]) == {f"{SPREAD[0]}test_simulation.py": 500.0}
@@ -122,7 +122,8 @@ def test_the_plugin_notes_seconds_and_keeps_files_together(
 ) -> None:
     pytester.makeini("[pytest]")
     body = (
-        "import os\n\ndef test_{}(record_property):\n    print(os.environ['PYTEST_XDIST_WORKER'])"
+        "import subprocess, sys\n\ndef test_{}():\n"
+        "    subprocess.run([sys.executable, '-c', 'sum(range(3_000_000))'])"
     )
     tests = "\n".join(body.format(number) for number in range(6))
     pytester.makepyfile(test_a=tests, test_b=tests)
@@ -135,7 +136,9 @@ def test_the_plugin_notes_seconds_and_keeps_files_together(
             workers.setdefault(line.split()[-1].partition("::")[0], set()).add(line.split("]")[0])
     assert {name: len(by) for name, by in workers.items()} == {"test_a.py": 1, "test_b.py": 1}
     noted = (tmp_path / f"x{SUFFIX}").read_text().splitlines()
-    assert len(noted) == 12 and all(float(line.split("\t")[0]) >= 0 for line in noted)
+    taken = [line.split("\t") for line in noted]
+    assert len(taken) == 12
+    assert all(float(seconds) > 0 and float(cpu_s) > 0.02 for seconds, cpu_s, _ in taken)
 
 
 @pytest.mark.parametrize("lane", [*LANDING, *long_lanes()], ids=lambda lane: lane.name)
