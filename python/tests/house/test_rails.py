@@ -198,7 +198,7 @@ def package(texts: Mapping[str, str]) -> Files:
     return {name: parse(name, text) for name, text in texts.items()}
 
 
-@pytest.mark.parametrize("name", COUNTERS.keys() - {"exceptions"})
+@pytest.mark.parametrize("name", sorted(COUNTERS.keys() - {"exceptions"}))
 def test_a_counter_finds_what_it_counts(name: str) -> None:
     texts, count = PLANTED[name]
     found = COUNTERS[name](package(texts))
