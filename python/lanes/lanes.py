@@ -1,6 +1,6 @@
 """The lanes of both runs. A lane is one command; lanes share nothing that one of them changes.
 
-    make test        LANDING, all lanes at once: a lane with a JVM waits a good part of its time,
+    make test        LANDING, four lanes at once: a lane with a JVM waits a good part of its time,
                      and the lane with most tests has a worker a core, so that all are busy; with
                      a single core two lanes at a time
     make test-long   long_lanes(), two at a time: everything that a landing does without
@@ -21,10 +21,11 @@ MAVEN = ("mvn", "-B", "-ntp", "-q")
 CORES = len(os.sched_getaffinity(0))
 WORKERS = min(CORES, 4)  # of the lane with most tests
 SOAK_S = 1_800
+OPENAPI = "python/tests/api/test_server_openapi.py"  # to collect it takes many seconds
 FRESH_SEEDS = "1000,5000"  # of one engine, and of several instances
 MUTANTS = 50  # a room
 WITH_WORKERS = ("python",)  # lanes in which files compete for workers
-LANDING_AT_ONCE = 5 if CORES > 1 else 2
+LANDING_AT_ONCE = 4 if CORES > 1 else 2
 LONG_AT_ONCE = 2
 
 
@@ -42,20 +43,24 @@ def _pytest(name: str, *arguments: str, python: str = PYTHON) -> tuple[str, ...]
 
 
 def _python(name: str, mark: str) -> Lane:
-    """Everything below python/tests but Spark, spread over workers."""
-    spread = ("-n", str(WORKERS), "--ignore", "python/tests/spark")
-    return Lane(name, _pytest(name, "-m", mark, *spread, "python/tests"))
+    """Everything below python/tests that has no lane of its own, spread over workers."""
+    others = ("python/tests/spark", OPENAPI)
+    spread = ("-n", str(WORKERS), *(f"--ignore={other}" for other in others))
+    return Lane(name, _pytest(name, "-m", mark, "-p", "no:schemathesis", *spread, "python/tests"))
+
+
+def _spark35(name: str, mark: str) -> Lane:
+    """Both Sparks: 3.5, which has a connector to HBase, and 4 in a process beside it."""
+    command = _pytest(name, "-m", mark, "python/tests_spark35", python=PYTHON_SPARK35)
+    return Lane(name, command, (("TMS_TEST_SPARK4_PYTHON", PYTHON),))
 
 
 LANDING: tuple[Lane, ...] = (
     Lane("hbase", _pytest("hbase", "-m", "not long", "integration")),
     Lane("spark", _pytest("spark", "-m", "not long", "python/tests/spark")),
     _python("python", "not long"),
-    Lane(
-        "spark35",
-        _pytest("spark35", "python/tests_spark35", python=PYTHON_SPARK35),
-        (("TMS_TEST_SPARK4_PYTHON", PYTHON),),
-    ),
+    Lane("openapi", _pytest("openapi", OPENAPI)),
+    _spark35("spark35", "not long"),
     Lane("java", (*MAVEN, "verify")),
 )
 
@@ -69,6 +74,7 @@ def long_lanes() -> Iterator[Lane]:
     yield Lane("seeds", fresh, (("TMS_TEST_SEEDS", FRESH_SEEDS),))
     yield Lane("hbase-long", _pytest("hbase-long", "-m", "long", "integration"))
     yield Lane("spark-long", _pytest("spark-long", "-m", "long", "python/tests/spark"))
+    yield _spark35("spark35-long", "long")
     yield _python("python-long", "long")
     yield Lane("java-2.5", (*MAVEN, "-Phbase-2.5", "verify"))
     yield Lane("pythons", ("make", "test-pythons"))

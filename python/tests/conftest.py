@@ -26,7 +26,7 @@ settings.register_profile(
 settings.load_profile("tms")
 interrupts.heed()
 
-GARBAGE_OBJECTS = 10_000  # made before the youngest generation is collected; 700 by default
+GARBAGE_OBJECTS = 50_000  # made before the youngest generation is collected; 700 by default
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,8 +9,9 @@ tests start inherit the decision by the environment.
 """
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -18,7 +19,7 @@ import tms
 from sim.corpus.seeds import ENGINE, INSTANCES, Kind, commit, number
 
 SEED, COUNTS = "TMS_TEST_SEED", "TMS_TEST_SEEDS"
-FRESH = {ENGINE: 200, INSTANCES: 300}  # seeds of the simulation in one run of the tests
+FRESH = {ENGINE: 100, INSTANCES: 120}  # seeds of the simulation in one run of the tests
 _SEEDS_MAX = 1 << 64
 
 
@@ -37,6 +38,17 @@ def run_seed() -> str:
 def seed_for(purpose: str) -> int:
     """A seed for a tool that draws by itself."""
     return number(run_seed(), purpose, _SEEDS_MAX)
+
+
+def drawn(purpose: str, choices: Iterable[object], count: int) -> list[object]:
+    """Parameters of a test: `count` of the choices in a landing, drawn from the run seed; the
+    others run in `make test-long`."""
+    every = list(choices)
+    landing = Random(seed_for(purpose)).sample(range(len(every)), count)
+    return [
+        choice if number in landing else pytest.param(choice, marks=pytest.mark.long)
+        for number, choice in enumerate(every)
+    ]
 
 
 def fresh_count(kind: Kind) -> int:

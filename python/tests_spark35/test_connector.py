@@ -74,7 +74,7 @@ def fill(bus: tms.Bus, seed: int) -> None:
             tx.send(TOPIC, b"staged %d" % i + bytes(1 << 20), partition=i % 4)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_spark_reads_what_consumers_read(spark: "SparkSession", store: str, seed: int) -> None:
     with tms.open(store) as bus:
         fill(bus, seed)

@@ -24,7 +24,7 @@ from sim.world import World
 FOLDER = Path(__file__).parent
 FRESH_MIN, FRESH_MAX = 1_000_000, 999_000_000  # far from the seeds that the corpus is made of
 COVER = "cover"
-_GARBAGE_OBJECTS = 10_000  # made before the youngest generation is collected; 700 by default
+_GARBAGE_OBJECTS = 50_000  # made before the youngest generation is collected; 700 by default
 
 
 class WrongRun(AssertionError):

@@ -78,7 +78,7 @@ NEEDS_MORE = {  # the id of something that is there
     "backups.end",
     "backups.begin",  # or a store that is not in memory
 }
-BOUNDED = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+BOUNDED = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @schemathesis.serializer(routes.BLOCKS, routes.COMMIT)
@@ -206,5 +206,5 @@ def test_sequences_of_requests_are_answered_as_documented() -> None:
 
     run_state_machine_as_test(
         Workflow,
-        settings=settings(BOUNDED, max_examples=20, stateful_step_count=10),
+        settings=settings(BOUNDED, max_examples=12, stateful_step_count=10),
     )

@@ -112,6 +112,14 @@ class Service:
         """What the process has in memory now."""
         return 1024 * self._status("VmRSS")
 
+    def peak_resident_bytes(self) -> int:
+        """The most that it has had in memory since `forget_peak`, or ever."""
+        return 1024 * self._status("VmHWM")
+
+    def forget_peak(self) -> None:
+        """See `peak_resident_bytes`; proc(5) says what a 5 does."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
     def address_space_bytes(self) -> int:
         """What the process has asked of the system, in memory or not."""
         return 1024 * self._status("VmSize")

@@ -35,19 +35,21 @@ def all_there(service: Service) -> bool:
     return len(workers(service)) == 2 and service.ready() and len(instances(service)) == 2
 
 
-def test_workers_are_killed_and_paused_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_workers_are_killed_and_paused_under_load_and_nothing_is_lost(
+    tmp_path: Path, times: int
+) -> None:
     with Service(tmp_path / "data", *FLAGS) as service:
         within(PATIENCE_S, lambda: all_there(service))
         clients = Clients(service.url)
         clients.start()
-        for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
-            for place in range(2):
-                time.sleep(1.5)
-                pid = [*workers(service).values()][place]
-                os.kill(pid, number)
-                clients.killed()
-                within(PATIENCE_S, lambda pid=pid: pid not in workers(service).values())
-                within(PATIENCE_S, lambda: all_there(service))
+        for place, number in times * ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
+            time.sleep(1.5)
+            pid = [*workers(service).values()][place]
+            os.kill(pid, number)
+            clients.killed()
+            within(PATIENCE_S, lambda pid=pid: pid not in workers(service).values())
+            within(PATIENCE_S, lambda: all_there(service))
         time.sleep(1)
         assert clients.check() > 10
         assert service.stop() == 0

@@ -1,8 +1,8 @@
 """The tests of a file, and the run that each belongs to, read from its source without importing it.
 
 * `pytest.mark.long` on a test, on its class, in `pytestmark` of its file, or on all parameters of a
-  `parametrize` or fixture: the test runs in `make test-long` only. Marks on some parameters: it has
-  cases in both runs. No mark: it runs in `make test`.
+  `parametrize` or fixture: the test runs in `make test-long` only. Marks on some parameters, or
+  parameters that are `drawn`: it has cases in both runs. No mark: it runs in `make test`.
 * Every `mark.long` of a file is one of these, or `Source.untold` names its line: a mark that comes
   about in another way, such as under a name of its own, would put a test into the wrong run.
 """
@@ -116,6 +116,8 @@ class Source:
     def _of_parameters(self, node: ast.expr) -> Run:
         if isinstance(node, ast.Name):
             node = self._constants.get(node.id, node)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "drawn":
+            return Run.BOTH
         if not isinstance(node, ast.List | ast.Tuple):
             return Run.LANDING
         long = []

@@ -56,6 +56,7 @@ def changed(room: Room, before: str, after: str) -> Mutant:
     return Mutant(file, CODE.replace(before, after), range(line, line + 1), before, after)
 
 
+@pytest.mark.long
 def test_a_change_that_a_test_notices_is_killed_and_one_that_none_notices_survives(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_change_within_a_statement_of_several_lines_is_of_all_of_them(room: Ro
     assert {mutant.lines for mutant in sample([file], 99, 1)} == {range(2, 6)}
 
 
+@pytest.mark.long
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
     files = ROOMS["groups"].files()[:3]
     assert sample(files, 5, 7) == sample(files, 5, 7) != sample(files, 5, 8)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.log_kit import NAME, Seen, block
 from tests.owners_kit import Later, LateStore, Processes
+from tests.run_seed import drawn
 from tms.errors import StorageUnavailable, TMSError
 from tms.log import writer
 from tms.model.message import Appended, NewBlock
@@ -102,7 +103,7 @@ class Fight:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 4])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", drawn("fights", range(40), 10))
 def test_nothing_acknowledged_is_lost_or_moved_whatever_two_owners_do(
     seed: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

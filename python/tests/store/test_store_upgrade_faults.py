@@ -20,11 +20,11 @@ from tms.store.leveldb.upgrade import upgrade
 pytestmark = pytest.mark.skipif(len(NAMES) < 2, reason="needs plyvel and rocksdict")
 
 PROGRAM = "import sys; from tms.store.leveldb.upgrade import upgrade; list(upgrade(sys.argv[1]))"
-KILLS_OF_MAPS = 12  # within the maps that are copied; at all other calls each
+KILLS_OF_MAPS = 4  # within the maps that are copied; at all other calls each
 # Moments while maps are copied: some in a landing, more in the long run; all around the change of
 # FORMAT.
-POWER_LOSSES = [8, pytest.param(30, marks=pytest.mark.long)]
-KINDS = 3  # of what survives each of these
+POWER_LOSSES = [3, pytest.param(30, marks=pytest.mark.long)]
+KINDS = 2  # of what survives each of these
 
 
 class Recording(NamedTuple):
