@@ -18,7 +18,7 @@ BACK_S = SESSION_S + 3  # within which what a dead instance owned takes writes a
 BUSY = 20  # for each second that the same writes take before: a machine that does other things
 OUTAGES_S = (0.3, SESSION_S + 1.5)  # of ZooKeeper: sessions survive, and do not
 pytestmark = pytest.mark.timeout(300)
-often = pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.long)])
+TIMES = [1, pytest.param(4, marks=pytest.mark.long)]
 
 
 def test_any_of_three_instances_answers(instances: Instances, topics: str) -> None:
@@ -45,7 +45,7 @@ def victims(instances: Instances, times: int) -> Iterator[str]:
         yield instances.view()["coordinator"]
 
 
-@often
+@pytest.mark.parametrize("times", TIMES)
 def test_fault_12_instances_die_or_are_paused_and_wake_up_and_nothing_is_lost(
     instances: Instances, topics: str, times: int
 ) -> None:
@@ -68,7 +68,7 @@ def test_fault_12_instances_die_or_are_paused_and_wake_up_and_nothing_is_lost(
     assert clients.check() > 20
 
 
-@often
+@pytest.mark.parametrize("times", TIMES)
 def test_faults_13_and_14_zookeeper_is_killed_comes_back_and_forgets_everything(
     instances: Instances, zookeeper: ZooKeeper, topics: str, times: int
 ) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.clocks import LateClock
 from tests.log_kit import HOUR_MS, KeptStore
-from tests.run_seed import seed_for
+from tests.run_seed import drawn
 from tests.spark4_kit import PYTHON, Spark4, spark4
 from tests.spark_topics_kit import Row, Topics, consumed, in_order, topics
 from tms.model.topic import MESSAGE_BYTES_MAX, TopicName
@@ -165,13 +165,7 @@ def test_these_topics_have_messages_of_every_fate() -> None:
     assert keys >= {None, b"", b"staged", b"gone"}
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(seed_for("lanes"), id="drawn"),
-        *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS),
-    ],
-)
+@pytest.mark.parametrize("seed", drawn("lanes of Spark", SEEDS, 1))
 def test_every_lane_has_the_rows_that_a_consumer_gets(
     spark: "SparkSession", other: Spark4, store: str, seed: int
 ) -> None:
