@@ -13,7 +13,7 @@ import pytest
 
 from sim.bugs.bugs import planted
 from sim.bugs.found import ELSEWHERE
-from tests import gate_kit
+from tests import gate_kit, waiting
 
 TESTS = Path(__file__).parent
 TIMEOUT_S = 100.0
@@ -50,7 +50,7 @@ def _try(bug: str, log: str) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
-    gate_kit.WAIT_S = VAIN_S
+    gate_kit.PATIENCE_S = waiting.PATIENCE_S = VAIN_S
     file, _, test = ELSEWHERE[bug].test.partition("::")
     (path,) = TESTS.glob(f"*/{file}")
     bodies = _Bodies()

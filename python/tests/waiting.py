@@ -13,9 +13,11 @@ _EVERY_S = 0.002
 
 
 def until(
-    holds: Callable[[], object], what: str = "the condition", timeout_s: float = PATIENCE_S
+    holds: Callable[[], object], what: str = "the condition", timeout_s: float | None = None
 ) -> None:
-    """Wait until the condition holds; fails when it does not within `timeout_s`."""
+    """Wait until the condition holds; fails when it does not within `timeout_s`, by default
+    `PATIENCE_S`."""
+    timeout_s = PATIENCE_S if timeout_s is None else timeout_s
     deadline_s = time.monotonic() + timeout_s
     pause = threading.Event()
     while not holds():
