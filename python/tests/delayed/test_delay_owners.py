@@ -11,6 +11,7 @@ import pytest
 from tests.clocks import ManualClock
 from tests.delay_kit import World
 from tests.log_kit import KeptStore
+from tests.run_seed import drawn
 from tms.errors import TMSError
 from tms.model import keys
 from tms.model.delayed import Due
@@ -126,7 +127,7 @@ class Succession:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", drawn("owners of delayed messages", range(SEEDS), 20))
 def test_what_is_acknowledged_is_delivered_once_whoever_takes_over_meanwhile(seed: int) -> None:
     owners = Succession(seed)
     first = owners.engines[0]
