@@ -15,6 +15,7 @@ from tests.faults.clients import Clients
 from tests.faults.service import within
 
 CUT_S = 2 * SESSION_S
+HEALED_S = 15.0  # within which everybody takes writes again
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -88,7 +89,7 @@ def test_fault_18_instances_are_cut_off_and_come_back(tms_url: str, zookeeper: Z
                 clients.killed()
                 time.sleep(CUT_S)
                 link.heal()
-                within(MEET_S, instances.meet)
+                within(HEALED_S, instances.meet)
         clients.get_on()
         assert clients.check() > 20
 
@@ -111,7 +112,7 @@ def test_fault_22_a_coordinator_that_wakes_up_decides_nothing(
         began_s = time.monotonic()
         with bus.transaction() as tx:
             tx.send(orders, b"first", partition=0)
-        print(f"the next coordinator has committed after {time.monotonic() - began_s:.1f} s")
+        assert time.monotonic() - began_s < SESSION_S + 5 + CALL_S
         instances.wait_until_gone(old)
         new = [bus.transaction(durability="synced") for _ in range(OPEN)]
         ids += [tx.id for tx in new]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILE_S = 90.0
-FILE_SHARE = 0.2  # of the whole run: files that sync take long on a disk that others use
+FILE_SHARE = 0.1  # of the whole run
 SUFFIX = ".durations.tsv"
 
 

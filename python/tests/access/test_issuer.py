@@ -16,7 +16,6 @@ import pytest
 from tests.clocks import START_MS, ManualClock
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
 from tests.tls_kit import Authority
-from tests.waiting import PATIENCE_S
 from tms.access.jwt import JwtRules, UnknownKey
 from tms.errors import ConfigError, Unauthenticated, Unavailable
 from tms.server import issuer as trusting
@@ -226,7 +225,7 @@ def test_a_server_that_is_slow_is_given_up(
     issuer = TrustedIssuer(options(server.url, timeout_s=0.3), clock)
     began_s = monotonic()
     fetched(issuer)
-    assert 0.3 <= monotonic() - began_s < PATIENCE_S / 2
+    assert 0.3 <= monotonic() - began_s < 5
     assert issuer.warnings()
 
 

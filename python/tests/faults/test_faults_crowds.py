@@ -176,19 +176,21 @@ def test_fault_30_with_256_descriptors_5000_idle_connections_shed_only_themselve
     assert narrow.stop() == 0
 
 
-def test_fault_30_a_thousand_slow_heads_are_cut_off_in_time(narrow: Service) -> None:
+def test_fault_30_a_thousand_slow_heads_are_cut_off_within_ten_seconds(narrow: Service) -> None:
     with (
         descriptors(1_200),
         tms.connect(narrow.url) as existing,
         Crowd(narrow.address) as crowd,
     ):
         usual = publish_for(existing, 50)
+        began = time.monotonic()
         crowd.join(1_000, f"GET {MESSAGES} HTTP/1.1\r\nHost: slow\r\nX-Slow: ".encode())
         stop = threading.Event()
         trickle = threading.Thread(target=lambda: trickling(crowd, stop), daemon=True)
         trickle.start()
         latencies = publish_for(existing, 300, pause_s=0.01)
         assert crowd.wait_ended() == 0, "a slow head is still read"
+        assert time.monotonic() - began < 12
         stop.set()
         trickle.join(PATIENCE_S)
         assert_unhurt(usual, latencies)

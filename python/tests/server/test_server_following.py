@@ -116,7 +116,7 @@ def test_it_says_now_and_again_that_nothing_came(served: Served, topic: str, med
     started = time.monotonic()
     for _ in range(3):
         assert following.chunk()
-    assert 0.35 <= time.monotonic() - started < PATIENCE_S / 2
+    assert 0.35 <= time.monotonic() - started < 5
 
 
 def test_a_wait_that_is_too_short_does_not_make_it_chatter(served: Served, topic: str) -> None:
