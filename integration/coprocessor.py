@@ -9,13 +9,13 @@ Invariants
 import fcntl
 import os
 import shutil
-import subprocess
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import tms
 from integration.cluster import Unavailable
+from integration.cluster.runtime import succeed
 
 ROOT = Path(__file__).resolve().parents[1]
 JAR = ROOT / "coprocessor" / "target" / f"tms-coprocessor-{tms.__version__}.jar"
@@ -46,16 +46,8 @@ def _build() -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable("Maven is needed to build the coprocessor; install it and try again")
-    made = subprocess.run(
-        [maven, "-B", "-ntp", "-q", "-DskipTests", "package"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=BUILD_S,
-    )
-    if made.returncode != 0:
-        raise Unavailable(f"Maven could not build the coprocessor:\n{made.stdout[-4000:]}")
+    command = [maven, "-B", "-ntp", "-q", "-DskipTests", "package"]
+    succeed(command, BUILD_S, "Maven could not build the coprocessor", ROOT)
     os.utime(JAR)  # Maven leaves a jar alone in which nothing changed
 
 

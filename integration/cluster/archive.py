@@ -10,12 +10,11 @@ Invariants
 """
 
 import dataclasses
-import subprocess
 import tempfile
 from pathlib import Path
 
 from integration.cluster.hbase import Standalone
-from integration.cluster.runtime import Runtime, Unavailable, filled
+from integration.cluster.runtime import Runtime, filled, succeed
 
 DUMP_S = 300
 _LISTS = "classes-%p"  # %p: the process
@@ -47,18 +46,5 @@ def _fill(fresh: Path, runtime: Runtime) -> None:
 
 def _dump(runtime: Runtime, classes: Path, target: Path) -> None:
     options = ("-Xshare:dump", f"-XX:SharedClassListFile={classes}", "-XX:+UseSerialGC")
-    done = subprocess.run(
-        [
-            runtime.java,
-            *options,
-            f"-XX:SharedArchiveFile={target}",
-            "-cp",
-            f"{runtime.lib}/*",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=DUMP_S,
-    )
-    if done.returncode != 0:
-        raise Unavailable(f"{runtime.java} cannot archive classes:\n{done.stdout[-4000:]}")
+    into = (f"-XX:SharedArchiveFile={target}", "-cp", f"{runtime.lib}/*")
+    succeed([runtime.java, *options, *into], DUMP_S, f"{runtime.java} cannot archive classes")

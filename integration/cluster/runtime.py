@@ -100,15 +100,7 @@ class Runtime:
         compiler = (self.java, "-m", "jdk.compiler/com.sun.tools.javac.Main")
         path = ":".join(map(str, self.lib.glob("*.jar")))  # a module's main expands no *
         options = ("-cp", path, "-d", str(into), str(source))
-        done = subprocess.run(
-            [*compiler, *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMPILE_S,
-        )
-        if done.returncode != 0:
-            raise Unavailable(f"{self.java} cannot compile {source}:\n{done.stdout[-4000:]}")
+        succeed([*compiler, *options], COMPILE_S, f"{self.java} cannot compile {source}")
 
     def extract(self, jar: str, member: str, target: Path) -> Path:
         """Copy a file out of the one jar that fits a pattern."""
@@ -138,6 +130,20 @@ def jars(name: str, pom: Path, *profiles: str) -> Path:
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     lib = cache / "-".join([*(profiles or [name]), digest])
     return filled(lib, lambda fresh: _fill(fresh, pom, profiles))
+
+
+def succeed(command: Sequence[str], timeout_s: float, wrong: str, cwd: Path | None = None) -> None:
+    """Run a program. Raises `Unavailable` with `wrong` and the end of its output if it fails."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+    )
+    if done.returncode != 0:
+        raise Unavailable(f"{wrong}:\n{done.stdout[-4000:]}")
 
 
 def filled(folder: Path, fill: Callable[[Path], None]) -> Path:

@@ -2,7 +2,6 @@
 a store on disk, both event loops, and what the garbage collector leaves alone."""
 
 import asyncio
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +10,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from sim.corpus.seeds import collect_rarely
 from tests import interrupts, run_seed
 from tests.databases import NAMES, prefer
 
@@ -27,7 +27,6 @@ settings.load_profile("tms")
 interrupts.heed()
 
 BROKEN = ("python/tests/faults/", "python/tests/store/test_store_faults.py")
-GARBAGE_OBJECTS = 50_000  # made before the youngest generation is collected; 700 by default
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,16 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.nodeid.startswith(BROKEN):
             name = item.callspec.params.get("database") if hasattr(item, "callspec") else None
-            drawn = NAMES[run_seed.seed_for(item.originalname) % len(NAMES)]
-            if name not in (None, drawn):
+            if name not in (None, run_seed.one_of(item.originalname, NAMES)):
                 item.add_marker(pytest.mark.long)
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: collecting it again and again took half of a simulation's time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS, 10, 10)
+    collect_rarely()
 
 
 @pytest.fixture(scope="session", autouse=True)

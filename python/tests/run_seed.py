@@ -9,7 +9,7 @@ tests start inherit the decision by the environment.
 """
 
 import os
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -38,6 +38,11 @@ def run_seed() -> str:
 def seed_for(purpose: str) -> int:
     """A seed for a tool that draws by itself."""
     return number(run_seed(), purpose, _SEEDS_MAX)
+
+
+def one_of(purpose: str, names: Sequence[str]) -> str:
+    """The name that the run seed draws."""
+    return names[seed_for(purpose) % len(names)]
 
 
 def drawn(purpose: str, choices: Iterable[object], count: int) -> list[object]:

@@ -10,7 +10,7 @@ import pytest
 
 import tms
 from sim.corpus.seeds import ENGINE, INSTANCES, fresh
-from tests.run_seed import COUNTS, FRESH, SEED, decide, fresh_count, seed_for
+from tests.run_seed import COUNTS, FRESH, SEED, decide, drawn, fresh_count, one_of, seed_for
 
 PYTHON = Path(__file__).resolve().parents[2]
 PROBE = """
@@ -147,13 +147,37 @@ def test_without_git_the_version_is_the_run_seed(
 
 
 def test_fresh_seeds_are_others_for_each_run_seed_and_each_kind() -> None:
-    drawn = [tuple(fresh(kind, seed, 9)) for kind in (ENGINE, INSTANCES) for seed in "abc"]
-    assert len({seed for seeds in drawn for seed in seeds}) == 6 * 9
+    runs = [tuple(fresh(kind, seed, 9)) for kind in (ENGINE, INSTANCES) for seed in "abc"]
+    assert len({seed for seeds in runs for seed in seeds}) == 6 * 9
 
 
 def test_purposes_draw_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SEED, "a")
     assert seed_for("hypothesis") != seed_for("schemathesis")
+
+
+def test_a_landing_has_some_of_all_choices_others_for_each_run_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    landings = []
+    for seed in "abc":
+        monkeypatch.setenv(SEED, seed)
+        parameters = drawn("points", range(40), 10)
+        assert parameters == drawn("points", range(40), 10)
+        landing = [one for one in parameters if isinstance(one, int)]
+        long = [one for one in parameters if not isinstance(one, int)]
+        assert len(landing) == 10 and all(one.marks[0].name == "long" for one in long)
+        assert sorted([*landing, *(one.values[0] for one in long)]) == [*range(40)]
+        landings.append(tuple(landing))
+    assert len(set(landings)) == 3
+
+
+def test_over_some_run_seeds_each_name_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set()
+    for seed in range(20):
+        monkeypatch.setenv(SEED, str(seed))
+        names.add(one_of("a fault", ["leveldb", "rocksdb"]))
+    assert names == {"leveldb", "rocksdb"}
 
 
 def test_a_run_may_have_more_fresh_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
