@@ -36,7 +36,7 @@ from tms.log.pending import PendingAppend
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition, Readable
+from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosition, Readable
 from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.stats import EngineStats
@@ -445,7 +445,7 @@ class Engine:
         name: TopicName,
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
-        held: Mapping[int, int] | None = None,
+        held: Mapping[int, Holder] | None = None,
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Callable[[], None]:
         """Call `callback`, from any thread and at least once, when something may be there after

@@ -152,7 +152,7 @@ class FollowingReader:
         at = [PartitionPosition(self._place[1], self._position)]
         fetched = engine.fetch_cached(TopicName.parse(self._place[0]), at, 1)
         if fetched is not None:
-            held = held_name(self._world, fetched.held.get(self._place[1], 0))
+            held = held_name(self._world, fetched.held.get(self._place[1]))
             self._note(self._since, (), True, held)
 
     def _note(

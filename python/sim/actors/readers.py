@@ -4,7 +4,7 @@ from sim.actors.actor import after_of, seen
 from sim.history import Place, Read
 from sim.world import World, quietly
 from tms.model.ids import MessageId
-from tms.model.message import PartitionPosition
+from tms.model.message import Holder, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
@@ -68,7 +68,7 @@ class Reader:
         if self._position is not position:  # it has glanced meanwhile
             return
         messages = seen(fetched, position)
-        held = fetched.held.get(partition, 0)
+        held = fetched.held.get(partition)
         world.history.add(
             Read(
                 began,
@@ -87,9 +87,9 @@ class Reader:
             self._position = fetched.next[partition]
 
 
-def held_name(world: World, pointer: int) -> str:
-    """What the run calls the transaction with this pointer, `?` if nothing; empty for none."""
-    if not pointer:
+def held_name(world: World, holder: Holder | None) -> str:
+    """What the run calls this transaction, `?` if nothing; empty for none."""
+    if holder is None:
         return ""
     tokens = world.engine.transactions.manager.state.tokens
-    return next((token for token, id in tokens.items() if id == pointer), "?")
+    return next((token for token, id in tokens.items() if (id, True) == holder[:2]), "?")

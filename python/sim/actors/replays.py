@@ -114,7 +114,7 @@ class Replayer:
         position = Position.after(MessageId.parse(after)) if after else Position.earliest()
         at = [PartitionPosition(place[1], position)]
         fetched = self._world.engine.fetch(topic_of(place), at, 1 << 20)
-        return held_name(self._world, fetched.held.get(place[1], 0))
+        return held_name(self._world, fetched.held.get(place[1]))
 
     # -- ways --------------------------------------------------------------------------------------
 

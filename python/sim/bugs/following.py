@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from sim.replacing import Replacement
 from tms.engine import Engine
-from tms.model.message import PartitionPosition
+from tms.model.message import Holder, PartitionPosition
 from tms.model.position import Position
 from tms.server.fetch_request import RequestedFetch
 from tms.server.following import Follower
@@ -23,7 +23,7 @@ def _go_on_from_where_it_waits() -> list[Replacement]:
     ends: WeakKeyDictionary[Follower, Mapping[int, Position]] = WeakKeyDictionary()
 
     async def wait(
-        self: Follower, request: RequestedFetch, held: Mapping[int, int], timeout_s: float
+        self: Follower, request: RequestedFetch, held: Mapping[int, Holder], timeout_s: float
     ) -> None:
         at, view = _at_the_end(request), request.isolation
         fetched = self._service.engine.fetch_cached(request.name, at, 1, view)

@@ -8,12 +8,15 @@ import pytest
 from tests.log_kit import EARLIEST, LATEST, MANY, NAME, Bench, block, seen
 from tests.waiting import until
 from tms.block import encode
+from tms.errors import PartitionNotFound
 from tms.model.filter import Filter
-from tms.model.message import NewBlock, PartitionPosition
+from tms.model.message import Fetched, Holder, NewBlock, PartitionPosition
 from tms.model.position import Position
+from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicSettings
 from tms.model.transaction import Commit
 from tms.topics.filtering import PAGE_BYTES
+from tms.transactions.uncommitted import StoredRange
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_who_waits_for_a_transaction_is_told_when_it_ends_and_not_before(bench: 
     id = transactions.begin().transaction_id
     transactions.submit(NAME, [NewBlock(0, block(b"in doubt"))], id).result(5)
     fetched = bench.fetch(EARLIEST)
-    assert (fetched.held, fetched.ends, fetched.reached) == ({0: id}, {0: 1}, {0: 1})
+    assert (fetched.held, fetched.ends, fetched.reached) == ({0: Holder(id, True)}, {0: 1}, {0: 1})
     calls: list[int] = []
     at = [PartitionPosition(0, fetched.next[0])]
     bench.engine.watch(NAME, at, lambda: calls.append(1), fetched.held)
@@ -59,6 +62,56 @@ def test_who_waits_for_a_transaction_is_told_when_it_ends_and_not_before(bench: 
     transactions.commit(Commit(id))
     until(lambda: calls == [1])
     assert bench.values(fetched.next[0]) == [b"in doubt", b"behind it"]
+
+
+def in_doubt(bench: Bench, pointer: int) -> tuple[StoredRange, Fetched]:
+    """A message of a transaction that was begun elsewhere, and a fetch that it holds back."""
+    (place,) = bench.engine.transactions.submit(
+        NAME, [NewBlock(0, block(b"in doubt"))], pointer
+    ).result(5)
+    return StoredRange.of(NAME, place, pointer), bench.fetch(EARLIEST)
+
+
+def test_who_waits_for_a_transaction_of_elsewhere_is_told_when_it_is_rolled_back(
+    bench: Bench,
+) -> None:
+    """And once the power has gone, when a pointer of elsewhere may have been given here, too."""
+    pointer = bench.clock.now_ms() * POINTERS_PER_MS - 1
+    range_, fetched = in_doubt(bench, pointer)
+    assert fetched.held == {0: Holder(pointer, False)}
+    bench.engine.transactions.manager.state.lost.append((pointer - 1, pointer + 1))
+    calls: list[int] = []
+    at = [PartitionPosition(0, fetched.next[0])]
+    bench.engine.watch(NAME, at, lambda: calls.append(1), fetched.held)
+    bench.publish(b"behind it")
+    assert calls == []
+    bench.engine.transactions.roll_back(range_)
+    assert calls == [1]
+    bench.engine.watch(NAME, at, lambda: calls.append(2), fetched.held)
+    assert calls == [1, 2], "it was rolled back before"
+    assert bench.values(fetched.next[0]) == [b"behind it"]
+
+
+def test_who_waits_for_a_message_that_a_snapshot_will_never_show_looks_once(bench: Bench) -> None:
+    """Whatever has ended: it would look again without a pause."""
+    transactions = bench.engine.transactions
+    snapshot = transactions.manager.snapshot(transactions.begin().transaction_id)
+    other = transactions.begin().transaction_id
+    transactions.submit(NAME, [NewBlock(0, block(b"later"))], other).result(5)
+    transactions.commit(Commit(other))
+    at, before = [PartitionPosition(0, EARLIEST)], bench.engine.stats().cache_hits
+    fetched = bench.engine.fetch(NAME, at, MANY, 0.2, snapshot)
+    assert (fetched.blocks, fetched.held) == ([], {0: Holder(other, True)})
+    assert bench.engine.stats().cache_hits - before <= 2
+
+
+def test_a_watch_that_cannot_begin_leaves_none_behind(bench: Bench) -> None:
+    calls: list[int] = []
+    at = [PartitionPosition(0, bench.fetch(LATEST).next[0]), PartitionPosition(7, LATEST)]
+    with pytest.raises(PartitionNotFound):
+        bench.engine.watch(NAME, at, lambda: calls.append(1))
+    bench.publish(b"v")
+    assert calls == []
 
 
 def test_a_page_with_a_filter_is_bounded_in_bytes_and_goes_on_behind_it(bench: Bench) -> None:

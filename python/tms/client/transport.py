@@ -21,7 +21,7 @@ from tms.api.operations import (
 from tms.api.queue_operations import QueuesApi
 from tms.errors import Closed
 from tms.model.filter import Filter
-from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosition
 from tms.model.snapshot import Isolation, View
 from tms.model.topic import Durability, TopicName
 
@@ -139,7 +139,7 @@ class LocalTransport(Transport, Protocol):
         name: TopicName,
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
-        held: Mapping[int, int] | None = None,
+        held: Mapping[int, Holder] | None = None,
         isolation: View = Isolation.COMMITTED,
     ) -> Callable[[], None]: ...
 

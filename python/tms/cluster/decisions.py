@@ -82,7 +82,8 @@ class AskedDecisions:
         """See `Decisions`: whoever is asked looks before it answers."""
 
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
+        """Call `callback` once when a transaction that was begun here ends, at once if it has.
+        Returns a cancel."""
         with self._lock:
             if pointer not in self._decided:
                 self._waiting.setdefault(pointer, []).append(callback)

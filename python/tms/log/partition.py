@@ -38,6 +38,7 @@ REST_BYTES = 1 << 20
 ROLL_BACK_BYTES = 8 << 20  # looked through at once
 LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
 SNAPSHOT_BLOCKS = 16_384  # since the last snapshot: small ones take as long to read
+_Callbacks = dict[int, Callable[[], None]]
 _log = EventLog(__name__)
 
 
@@ -95,13 +96,15 @@ class PartitionState:
         self._metadata = metadata
         self._cache = cache
         self._retention = retention
-        self._watchers: dict[int, Callable[[], None]] = {}
+        self._watchers: _Callbacks = {}
+        self._held_back: _Callbacks = {}  # until something is rolled back
         self._segment_bytes = 0
         self._since_snapshot = self._blocks_since_snapshot = 0
         self._until_look = 0
         self._watcher_ids = 0
         self.retired: TMSError | None = None  # why nothing more will come
         self._term: object = None  # of who read it last, and decides what is appended
+        self.roll_backs = 0
         self.rewrites = 0  # after which messages that somebody has read may be gone
 
     # -- the owner's ---------------------------------------------------------------------------
@@ -148,7 +151,7 @@ class PartitionState:
                 self.tail = Tail(end.last)
             self.end_offset, self.last = end.end_offset, end.last
             self.known, self.loaded, self.failed = True, True, False
-            watchers = self._take_watchers()
+            watchers = _taken(self._watchers)
         _call(watchers)
 
     def begin_term(self, term: object) -> None:
@@ -208,7 +211,7 @@ class PartitionState:
                 self._cache.add(self.tail, self.lock, (block.time_ms, block.last_sequence), block)
                 size += len(block.block)
             self.end_offset, self.last = end_offset, last
-            watchers = self._take_watchers() if self._watchers else ()
+            watchers = _taken(self._watchers) if self._watchers else ()
         counters.bytes += size
         self._segment_bytes += size
         self._since_snapshot += size
@@ -253,11 +256,16 @@ class PartitionState:
         if marked:
             try:
                 self.chain.replace(marked, Durability.SYNCED)
+                with self.lock:
+                    self.tail.replace({(one.time_ms, one.last_sequence): one for one in marked})
             except BaseException:  # some may be marked: only the store knows which
                 self.forget_cached(first)
                 raise
-            with self.lock:
-                self.tail.replace({(block.time_ms, block.last_sequence): block for block in marked})
+            finally:
+                with self.lock:
+                    self.roll_backs += 1
+                    held_back = _taken(self._held_back)
+                _call(held_back)
         return len(marked)
 
     def forget_cached(self, before: BlockKey) -> None:
@@ -372,10 +380,16 @@ class PartitionState:
         cancel."""
         with self.lock:
             if self.known and self.retired is None and self.last <= seen:
-                self._watcher_ids += 1
-                token = self._watcher_ids
-                self._watchers[token] = callback
-                return lambda: self._unwatch(token)
+                return self._await(self._watchers, callback)
+        callback()
+        return _nothing
+
+    def watch_roll_backs(self, seen: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` once when more than `seen` transactions were rolled back, at once if they
+        were. Returns a cancel."""
+        with self.lock:
+            if self.known and self.retired is None and self.roll_backs == seen:
+                return self._await(self._held_back, callback)
         callback()
         return _nothing
 
@@ -385,17 +399,26 @@ class PartitionState:
         with self.lock:
             self.retired = reason
             self._cache.forget(self.tail)
-            watchers = self._take_watchers()
+            watchers = _taken(self._watchers) + _taken(self._held_back)
         _call(watchers)
 
-    def _take_watchers(self) -> list[Callable[[], None]]:
-        watchers = list(self._watchers.values())
-        self._watchers.clear()
-        return watchers
+    def _await(self, watchers: _Callbacks, callback: Callable[[], None]) -> Callable[[], None]:
+        """The caller holds the lock."""
+        self._watcher_ids += 1
+        token = self._watcher_ids
+        watchers[token] = callback
 
-    def _unwatch(self, token: int) -> None:
-        with self.lock:
-            self._watchers.pop(token, None)
+        def cancel() -> None:
+            with self.lock:
+                watchers.pop(token, None)
+
+        return cancel
+
+
+def _taken(watchers: _Callbacks) -> list[Callable[[], None]]:
+    taken = list(watchers.values())
+    watchers.clear()
+    return taken
 
 
 def _call(watchers: list[Callable[[], None]]) -> None:

@@ -26,7 +26,7 @@ from tms.log.staging import StagedBlocks, is_reference
 from tms.log.trimming import trimmed
 from tms.log.visibility import FateOf, visible_blocks
 from tms.model.ids import MessageId
-from tms.model.message import StoredBlock
+from tms.model.message import Holder, StoredBlock
 from tms.model.position import Position, PositionKind
 
 _LOOK_BYTES = 4 << 20
@@ -36,14 +36,16 @@ _FEW = 8  # references beyond those that filled the last read
 class Read(NamedTuple):
     """What one partition had: its blocks, where to go on, the offset before which everything was
     looked at, the offset after its last message, and the open transaction that the reader waits
-    for. Messages before the key `start` are not asked for."""
+    for. Messages before the key `start` are not asked for. `roll_backs` of the partition had been
+    made before."""
 
     blocks: list[StoredBlock]
     next: Position
     reached: int
     end: int
     start: BlockKey = FIRST_KEY
-    held_by: int = 0
+    held_by: Holder | None = None
+    roll_backs: int = 0
 
     @property
     def ended(self) -> bool:
@@ -71,7 +73,10 @@ class PartitionReader:
             if start > last:
                 return Read([], _beyond(position, last), end, end)
             blocks = state.tail.read(start, bytes_max)
-        return None if blocks is None else self._found(blocks, position, start, last, end)
+            roll_backs = state.roll_backs
+        if blocks is None:
+            return None
+        return self._found(blocks, position, start, last, end, roll_backs)
 
     def read(self, position: Position, floor: BlockKey, bytes_max: int) -> Read:
         """Blocks from `position` on, each with at least one message there; there may be more where
@@ -85,9 +90,10 @@ class PartitionReader:
         if cached is not None:
             return cached
         last, end = self._end()
+        roll_backs = state.roll_backs
         start = max(start_key(position, last), floor, state.chain.record.floor)
         blocks = self._scan(start, key_after(last), bytes_max)
-        return self._found(blocks, position, start, last, end)
+        return self._found(blocks, position, start, last, end, roll_backs)
 
     def resolved(self, read: Read, bytes_max: int) -> Read:
         """The same with staged blocks in place of the references to them, as far as `bytes_max`
@@ -99,9 +105,9 @@ class PartitionReader:
             if bytes_max <= 0:
                 self._references = references + _FEW
                 last = blocks_[-1]
-                return read._replace(
-                    blocks=blocks_, next=_after(last), reached=place_of(last).end_offset, held_by=0
-                )
+                reached = place_of(last).end_offset
+                behind = _after(last)
+                return read._replace(blocks=blocks_, next=behind, reached=reached, held_by=None)
             if is_reference(stored):
                 references += 1
                 payload = self._resolve(stored)
@@ -268,6 +274,7 @@ class PartitionReader:
         start: BlockKey,
         last: BlockKey,
         end: int,
+        roll_backs: int,
     ) -> Read:
         """What a page from a key on comes to, of a partition that ended there."""
         if not blocks:  # the last ones were cleaned away
@@ -279,7 +286,7 @@ class PartitionReader:
         reached = end if ended else place_of(newest).end_offset
         left = trimmed(blocks, self._state.chain.record.floor, start)
         behind = Position(PositionKind.AFTER, MessageId(newest.time_ms, newest.last_sequence))
-        return Read(left, behind, reached, end, start)
+        return Read(left, behind, reached, end, start, None, roll_backs)
 
     def _at_offset(self, offset: int, floor: BlockKey) -> Position:
         """The id at an offset. Raises `OffsetOutOfRange`."""

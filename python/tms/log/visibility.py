@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tms.block import FLAGS_AT, BlockHeader, Flags
 from tms.log.recovery import header_of
 from tms.model.ids import MessageId
-from tms.model.message import StoredBlock
+from tms.model.message import Holder, StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 
@@ -39,7 +39,7 @@ class VisibleBlocks(NamedTuple):
     blocks: list[StoredBlock]
     stop: Position | None = None
     end_offset: int = 0
-    held_by: int = 0
+    held_by: Holder | None = None
 
 
 def visible_blocks(blocks: list[StoredBlock], fate_of: FateOf) -> VisibleBlocks:
@@ -53,14 +53,13 @@ def visible_blocks(blocks: list[StoredBlock], fate_of: FateOf) -> VisibleBlocks:
             continue
         if flags & Flags.TRANSACTIONAL:
             header = header_of(stored)
-            fate = fate_of(header.write_pointer, bool(flags & Flags.ISSUED))
+            writer = Holder(header.write_pointer, bool(flags & Flags.ISSUED))
+            fate = fate_of(writer.pointer, writer.issued)
             if fate is Fate.SKIPPED:
                 continue
             if fate is Fate.OPEN:
                 first = MessageId(stored.time_ms, stored.last_sequence - header.count + 1)
-                return VisibleBlocks(
-                    shown, Position.at(first), header.base_offset, header.write_pointer
-                )
+                return VisibleBlocks(shown, Position.at(first), header.base_offset, writer)
         shown.append(stored)
     return VisibleBlocks(shown)
 

@@ -136,6 +136,16 @@ class Readable(NamedTuple):
     rewrites: int
 
 
+class Holder(NamedTuple):
+    """The open transaction that a reader waits for, by its write pointer. One that was begun
+    elsewhere is not `issued` and ends by being rolled back; `roll_backs` counts those of the
+    partition when it was read."""
+
+    pointer: int
+    issued: bool
+    roll_backs: int = 0
+
+
 class Fetched(msgspec.Struct, frozen=True):
     """The answer to a fetch.
 
@@ -152,7 +162,7 @@ class Fetched(msgspec.Struct, frozen=True):
     next: dict[int, Position]
     ends: dict[int, int]
     reached: dict[int, int]
-    held: dict[int, int] = {}
+    held: dict[int, Holder] = {}
 
     @property
     def ended(self) -> bool:

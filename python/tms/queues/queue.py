@@ -25,7 +25,7 @@ from tms.errors import DataCorrupt, TMSError
 from tms.events import EventLog
 from tms.journal.journaled import Cells
 from tms.model.ids import MessageId
-from tms.model.message import PartitionPosition, Readable
+from tms.model.message import Holder, PartitionPosition, Readable
 from tms.model.queue import QueueInfo, QueuePartition, Token, TokenResult
 from tms.model.topic import Durability, TopicName
 from tms.queues.delivering import Taking
@@ -347,7 +347,7 @@ class OpenQueue:
             self.waiters.wake()
         return waiter, None if left_ms is None else max(0.0, left_ms / 1_000)
 
-    def _arm(self, positions: Sequence[PartitionPosition], held: Mapping[int, int]) -> None:
+    def _arm(self, positions: Sequence[PartitionPosition], held: Mapping[int, Holder]) -> None:
         """Let the log tell when something is there."""
         cancel = None
         try:

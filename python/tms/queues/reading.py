@@ -24,7 +24,7 @@ from tms.block.placing import dense
 from tms.block.received import Slice
 from tms.errors import DataCorrupt, OffsetOutOfRange, StorageUnavailable, TMSError
 from tms.model.ids import MessageId
-from tms.model.message import Fetched, PartitionPosition, Readable, StoredBlock
+from tms.model.message import Fetched, Holder, PartitionPosition, Readable, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.queues.entries import NOWHERE
@@ -194,7 +194,7 @@ class Scanner:
         self._marks: dict[int, Marks] = {}
         self._turn = 0
         self._ends: dict[int, int] = {}
-        self.held: dict[int, int] = {}
+        self.held: dict[int, Holder] = {}
         self.ahead: dict[int, deque[ReadBlock]] = {}  # by partition, none of them empty
         self.damaged: dict[int, TMSError] = {}  # why a partition cannot be read on
         self._rewrites: dict[int, int] = {}  # that there were when it was read

@@ -24,7 +24,7 @@ from tms.api import bodies, routes
 from tms.api.following import BEAT_S_MIN, Stand, mark
 from tms.api.messages import Unpacked
 from tms.errors import TMSError
-from tms.model.message import Buffer, Fetched
+from tms.model.message import Buffer, Fetched, Holder
 from tms.server.fetch_request import RequestedFetch
 from tms.server.followed_forms import FORMS, FollowedForm
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
@@ -56,7 +56,7 @@ class _Part(NamedTuple):
     behind: RequestedFetch  # what comes next
     pieces: Sequence[Buffer]
     has_blocks: bool  # else nothing came
-    held: Mapping[int, int]  # see `Fetched`
+    held: Mapping[int, Holder]  # see `Fetched`
 
 
 class SharedParts:
@@ -188,7 +188,7 @@ class Follower:
             await self._exchange.sleep(loop.create_future(), pause_s)
 
     async def _news(
-        self, request: RequestedFetch, held: Mapping[int, int], timeout_s: float
+        self, request: RequestedFetch, held: Mapping[int, Holder], timeout_s: float
     ) -> None:
         """Wait until something may be there, or so long."""
         loop = asyncio.get_running_loop()

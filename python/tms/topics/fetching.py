@@ -10,6 +10,7 @@ Invariants
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from tms.log.staging import is_reference
 from tms.log.visibility import FateOf, Unheard, are_plain, pointers_of, visible_blocks
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.message import Fetched, PartitionPosition, Readable
+from tms.model.message import Fetched, Holder, PartitionPosition, Readable
 from tms.model.position import Position
 from tms.model.snapshot import Fate, Isolation, Snapshot
 from tms.model.topic import TopicName
@@ -56,7 +57,8 @@ class Decisions(Protocol):
         ...
 
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
+        """Call `callback` once when a transaction that was begun here ends, at once if it has.
+        Returns a cancel."""
         ...
 
     def undecided_since_ms(self, now_ms: int, foreign: bool) -> int:
@@ -296,7 +298,7 @@ class Fetcher:
         name: TopicName,
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
-        held: Mapping[int, int] | None = None,
+        held: Mapping[int, Holder] | None = None,
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Callable[[], None]:
         """Call `callback`, from any thread and at least once, when something may be there after
@@ -305,26 +307,24 @@ class Fetcher:
         if self._closed is not None:
             raise again(self._closed)
         topic = self._registry.find(name)
-        cancels: list[Callable[[], None]] = []
         elsewhere: dict[Peer, list[PartitionPosition]] = {}
-        for place in positions:
-            if held and place.partition in held:
-                cancels.append(self.decisions.watch_end(held[place.partition], callback))
-                continue
-            peer = self._partitions.peer_of(name, topic, place.partition)
-            if peer is not None:
-                elsewhere.setdefault(peer, []).append(place)
-                continue
-            reader = self._partitions.get(name, topic, place.partition).reader
-            cancels.append(reader.watch(place.position, callback))
-        for peer, some in elsewhere.items():
-            cancels.append(peer.watch(name, some, callback, isolation))
-
-        def cancel() -> None:
-            for each in cancels:
-                each()
-
-        return cancel
+        with ExitStack() as watches:
+            for place in positions:
+                peer = self._partitions.peer_of(name, topic, place.partition)
+                if peer is not None:
+                    elsewhere.setdefault(peer, []).append(place)
+                    continue
+                log = self._partitions.get(name, topic, place.partition)
+                holder = held.get(place.partition) if held else None
+                if holder is None:
+                    watches.callback(log.reader.watch(place.position, callback))
+                    continue
+                watches.callback(log.state.watch_roll_backs(holder.roll_backs, callback))
+                if holder.issued and not isinstance(isolation, Snapshot):  # that shows no more then
+                    watches.callback(self.decisions.watch_end(holder.pointer, callback))
+            for peer, some in elsewhere.items():
+                watches.callback(peer.watch(name, some, callback, isolation))
+            return watches.pop_all().close
 
 
 def _shown(
@@ -382,6 +382,8 @@ def _visible_at_once(read: Read, fate_of: FateOf | None) -> Read:
         return read
     shown, stop, end_offset, held_by = visible_blocks(read.blocks, fate_of)
     if stop is not None:  # for this reader, the partition ends here
+        if held_by is not None:
+            held_by = held_by._replace(roll_backs=read.roll_backs)
         return Read(shown, stop, end_offset, end_offset, read.start, held_by)
     return read if shown is read.blocks else read._replace(blocks=shown)
 
@@ -392,7 +394,7 @@ def _maps_of(fetched: Fetched) -> tuple[dict[int, Any], ...]:
 
 def _add(fetched: Fetched, partition: int, read: Read) -> int:
     fetched.blocks.extend(read.blocks)
-    if read.held_by:
+    if read.held_by is not None:
         fetched.held[partition] = read.held_by
     fetched.next[partition] = read.next
     fetched.ends[partition] = read.end

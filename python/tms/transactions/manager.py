@@ -77,7 +77,7 @@ class TransactionManager:
     def _on_reload(self) -> None:
         """The journal was read again, and may say that transactions have ended."""
         self._reloaded()
-        self._run_in_background(lambda: self._watchers.wake_if(self.knows))  # without a lock
+        self._run_in_background(lambda: self._watchers.wake_if(self._has_ended))  # without a lock
 
     def begin(
         self,
@@ -129,7 +129,7 @@ class TransactionManager:
             with journal.lock:
                 answered = answer(journal.state)
         if any(isinstance(edit, Aborted | Invalidated | Reset) for edit in edits):
-            self._watchers.wake_if(self.knows)
+            self._watchers.wake_if(self._has_ended)
         return answered
 
     def intend(self, id: int, changes: Sequence[bytes]) -> None:
@@ -323,13 +323,16 @@ class TransactionManager:
         state = self.state
         return pointer in state.ended or state.is_invalid(pointer) or state.is_lost(pointer)
 
+    def _has_ended(self, id: int) -> bool:
+        return id not in self.state.in_progress
+
     def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when a transaction ends, at once if it has. Returns a cancel."""
+        """Call `callback` once when a transaction that was begun here ends, at once if it has.
+        Returns a cancel."""
         with self._journal.lock:
             id = self.state.in_progress.get(pointer)
-            if id is not None or not self.knows(pointer):
-                # a foreign one ends by being rolled back
-                return self._watchers.add(pointer if id is None else id, callback)
+            if id is not None:
+                return self._watchers.add(id, callback)
         callback()
         return lambda: None
 
@@ -341,10 +344,6 @@ class TransactionManager:
         if foreign:
             since_ms = min(since_ms, now_ms - self._lifetime_ms)
         return since_ms - LATE_MS
-
-    def rolled_back(self, pointer: int) -> None:
-        """Messages of a transaction were rolled back: who waits for it looks again."""
-        self._watchers.wake([self.state.in_progress.get(pointer, pointer)])
 
     def wake_all(self) -> None:
         """Whoever waits for the end of a transaction looks again."""

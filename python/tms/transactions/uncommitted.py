@@ -180,9 +180,7 @@ class UncommittedMessages:
         _check_pointer(range.write_pointer)
         topic, partition, first, last, pointer = range
         port = self._topics.port(topic, partition)
-        count = port.roll_back(topic, partition, pointer, first, last)
-        self._manager.rolled_back(pointer)
-        return count
+        return port.roll_back(topic, partition, pointer, first, last)
 
     def take_back(self, writes: Writes[StoredRange]) -> bool:
         """Roll back what a transaction stored, which can no longer commit; whether nothing of it is

@@ -14,7 +14,7 @@ from tms.api.queue_operations import QueuesApi
 from tms.block.received import Received
 from tms.client.transport import FetchRequest, LocalTransport
 from tms.errors import Closed, TimedOut, TMSError
-from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
+from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosition
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class AsyncLocalChannel:
     async def fetch(self, request: FetchRequest, timeout_s: float) -> Fetched:
         until_s = asyncio.get_running_loop().time() + request.wait_s
         name, positions, bytes_max, _, isolation, where, _ = request
-        held: Mapping[int, int] = {}
+        held: Mapping[int, Holder] = {}
         while True:
             self._check_open()
             wake = self._wake()
