@@ -1,10 +1,13 @@
 """Tokens and grants in a store: what they are to those who ask, here and at another instance."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.clocks import ManualClock
 from tms.access.records import FIRST, AccessRecords, peer_secret
-from tms.errors import DataCorrupt, Invalid, NotFound
+from tms.errors import DataCorrupt, Forbidden, Invalid, NotFound
 from tms.model import keys
 from tms.model.access import Access, Grant
 from tms.store.base import Map
@@ -112,6 +115,33 @@ def test_the_first_administrator_is_made_once(metadata: Map, clock: ManualClock)
         access.create_token(FIRST, caller="ann")
     access.revoke_token(new.id)
     assert not access.has_administrator
+
+
+def test_of_many_that_use_the_one_time_token_together_one_becomes_administrator(
+    metadata: Map, clock: ManualClock
+) -> None:
+    access = records(metadata, clock)
+    access.first_token()
+    start = threading.Barrier(8)
+
+    def become(number: int) -> bool:
+        start.wait()
+        try:
+            access.create_token(f"person-{number}", caller=FIRST)
+        except Forbidden:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(become, range(8))) == 1
+    (token,) = access.list_tokens()
+    assert access.list_grants() == [Grant(token.principal, Access.ALL, "*")]
+    with pytest.raises(Forbidden, match="--new-administrator"):
+        access.create_token("late", caller=FIRST)
+    access.first_token()
+    with pytest.raises(Invalid, match="expires_s"):
+        access.create_token("ann", -1, caller=FIRST)
+    access.create_token("ann", caller=FIRST)
 
 
 def test_another_process_sees_a_change_when_it_looks(metadata: Map, clock: ManualClock) -> None:

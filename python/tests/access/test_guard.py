@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
+import msgspec
 import pytest
 
 import tms
@@ -21,9 +23,10 @@ from tms.errors import Forbidden, NotFound, TransactionNotFound, Unauthenticated
 from tms.model import keys
 from tms.model.access import Access
 from tms.model.position import Position
-from tms.model.topic import Durability, TopicName
+from tms.model.topic import TOPIC, TOPIC_NAME, Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.server import guard as guarding
+from tms.server.operations import others_of
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.memory import MemoryStore
 
@@ -257,6 +260,63 @@ def test_a_queue_is_settled_in_a_transaction_by_who_may_consume_it(
             tx.ack(mine, [message])
     queue.ack(message)
     assert queue.receive(1) == []
+
+
+def test_dead_letters_go_where_the_principal_may_publish(admin: Bus, people: People) -> None:
+    made(admin, "jobs-3", "secret-3")
+    other = "other:secret-3"
+    with people.bus("owner-3", "all topic:jobs-3", "all queue:jobs-3/*") as bus:
+        for dead_letter in ("secret-3", other):
+            with pytest.raises(Forbidden, match=r"publish topic:\w+:secret-3"):
+                bus.queue("jobs-3", group="g", dead_letter=dead_letter)
+        queue = bus.queue("jobs-3", group="g")
+        with pytest.raises(Forbidden, match="publish topic:default:secret-3"):
+            queue.update(dead_letter="secret-3")
+        assert queue.update(lease_s=50).settings.dead_letter == ""
+        admin.queue("jobs-3", group="g").update(dead_letter="secret-3")
+        assert queue.update(dead_letter="secret-3", lease_s=60).settings.lease_s == 60
+        admin.publish("jobs-3", b"job")
+        queue.reject(queue.receive(1)[0])
+        people.served.service.engine.queues.tidy()
+        with pytest.raises(Forbidden, match="consume topic:default:secret-3"):
+            queue.redrive()
+        people.access.add_grant("owner-3", "consume", "topic:secret-3")
+        assert queue.redrive() == 1
+
+
+def test_an_operation_that_names_a_topic_in_its_body_asks_for_it() -> None:
+    """What a topic is named by is found in the table, so no operation can be forgotten."""
+    asked = set(others_of(MagicMock()))  # and those of a commit, see `require_commit`
+    naming = {
+        operation.name
+        for operation in OPERATIONS.values()
+        if operation.access is not Access.OPEN and operation.on is not Resource.INSTANCE
+        for body in operation.form.body.values()
+        if names_topics(body)
+    }
+    assert naming == asked - {"queues.redrive"}, "which reads the topic that the queue names"
+
+
+def names_topics(kind: Any) -> bool:
+    """Whether a value of this type, or something in it, is spelled like a topic."""
+    schema = json.dumps(msgspec.json.schema(kind))
+    return json.dumps(TOPIC)[1:-1] in schema or json.dumps(TOPIC_NAME)[1:-1] in schema
+
+
+def test_an_idempotency_key_belongs_to_its_principal(admin: Bus, people: People) -> None:
+    made(admin, "keys-1")
+    body = json.dumps({"messages": [{"value": "x"}]}).encode()
+    tokens = [people.token(name, "publish topic:keys-1") for name in ("ann-1", "bob-1")]
+    path = "/v2/namespaces/default/topics/keys-1/messages"
+    with people.served.connect() as client:
+        for token in tokens * 2:
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = client.request("POST", path, body, **headers, Idempotency_Key="one")
+            assert answer.status == 200, answer.json
+        other = body.replace(b'"x"', b'"y"')
+        answer = client.request("POST", path, other, **headers, Idempotency_Key="one")
+        assert answer.problem == "idempotency-key-reused" and "'one'" in str(answer.json)
+    assert len(list(admin.consumer("keys-1", stop_at_end=True))) == 2
 
 
 def test_a_transaction_of_somebody_else_is_not_there(admin: Bus, people: People) -> None:

@@ -118,9 +118,9 @@ def test_keys_that_a_token_brings_are_not_used() -> None:
 def test_a_header_that_two_read_differently_is_refused() -> None:
     good = sign(KEY, claims()).split(".")
     twice = b64(b'{"alg":"ES256","kid":"one","alg":"none"}')
-    refused(f"{twice}.{good[1]}.", "not accepted")
+    refused(f"{twice}.{good[1]}.", "twice")
     twice = b64(b'{"alg":"none","kid":"one","alg":"ES256"}')
-    refused(f"{twice}.{good[1]}.", "signature")
+    refused(f"{twice}.{good[1]}.", "twice")
     other = sign(RSA, claims(), "RS512").encode()
     assert KEYS.opened(other, "rsa", "RS512")
     with pytest.raises(Unauthenticated, match="two ways"):
@@ -193,6 +193,21 @@ def test_a_token_without_an_end_is_refused() -> None:
     refused(
         sign(KEY, json.dumps(claims(exp=0)).replace('"exp": 0', '"exp": 1e999').encode()), "exp"
     )
+
+
+def test_a_claim_that_stands_twice_is_refused() -> None:
+    said = json.dumps(claims())[:-1].encode()
+    for twice in (b'"sub": "eve"', b'"aud": "other"', b'"x": {"a": 1, "a": 2}'):
+        refused(sign(KEY, said + b", " + twice + b"}"), "twice")
+    assert look(sign(KEY, said + b', "x": {"a": 1, "b": {"a": 2}}}')).principal == "ann"
+
+
+def test_a_time_of_many_digits_is_no_time() -> None:
+    for claim in ("exp", "nbf"):
+        written = json.dumps(claims() | {claim: 0})
+        for digits in ("9" * 400, "-" + "9" * 400, "9" * 5_000):
+            payload = written.replace(f'"{claim}": 0', f'"{claim}": {digits}').encode()
+            refused(sign(KEY, payload), f"{claim}|malformed")
 
 
 def test_a_token_is_valid_in_its_time_only() -> None:

@@ -10,9 +10,10 @@ Invariants
 * No claim is looked at before the signature is verified.
 * The header chooses among the keys and algorithms that are allowed, and brings none: `jku`, `jwk`,
   `x5u` and `x5c` are not read. All algorithms are asymmetric.
-* A token without an end, or for another audience, is refused.
+* A token without an end, or for another audience, is refused; so is one that says something twice.
 """
 
+import json
 import re
 from binascii import a2b_base64
 from collections.abc import Callable
@@ -102,10 +103,10 @@ def verify(
         raise Unauthenticated(
             f"The token is not for this service: its audience (aud) has no {rules.audience}."
         )
-    expires_ms = _ms(claims.exp + rules.leeway_s, "exp")
+    expires_ms = _ms(claims.exp, rules.leeway_s, "exp")
     if now_ms >= expires_ms:
         raise Unauthenticated("The token has expired; ask its issuer for another one.")
-    if claims.nbf is not None and now_ms < _ms(claims.nbf - rules.leeway_s, "nbf"):
+    if claims.nbf is not None and now_ms < _ms(claims.nbf, -rules.leeway_s, "nbf"):
         raise Unauthenticated(
             "The token is not valid yet (nbf). Compare the clock of its issuer with this one."
         )
@@ -131,10 +132,10 @@ def _checked_header(token: bytes, rules: JwtRules) -> _JwtHeader:
     return header
 
 
-def _ms(seconds: float, claim: str) -> int:
+def _ms(seconds: float, leeway_s: float, claim: str) -> int:
     if not -EXP_S_MAX < seconds < EXP_S_MAX:
         raise Unauthenticated(f"The claim {claim} of the token is no time in seconds since 1970.")
-    return int(1_000 * seconds)
+    return int(1_000 * (seconds + leeway_s))
 
 
 def _text_in(payload: bytes, claim: str) -> str:
@@ -150,10 +151,21 @@ def _text_in(payload: bytes, claim: str) -> str:
 
 def _decoded(raw: bytes, kind: type[_T]) -> _T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        decoded = msgspec.json.decode(raw, type=kind)
+        _STRICT.decode(raw.decode())
+        return decoded
     except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
         part = "header" if kind is _JwtHeader else "claims"
         raise _malformed(f"its {part}: {exc}") from exc
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    """Two readers may take different ones of two values."""
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a name appears twice in one object")
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_no_duplicates)
 
 
 def _malformed(why: str) -> Unauthenticated:

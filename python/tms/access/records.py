@@ -20,7 +20,7 @@ import msgspec
 from tms.access.grants import Grants
 from tms.access.tokens import ID_BYTES, SECRET_BYTES, digest, make
 from tms.clock import Clock
-from tms.errors import DataCorrupt, Invalid, NotFound, StorageUnavailable
+from tms.errors import DataCorrupt, Forbidden, Invalid, NotFound, StorageUnavailable
 from tms.model import keys
 from tms.model.access import (
     EVERYBODY,
@@ -43,6 +43,7 @@ from tms.model.topic import Durability
 from tms.store.base import Map, pages
 
 FIRST = "first-administrator"  # the principal of the token that makes the first one
+_OF_FIRST = Grant(FIRST, Access.MANAGE, "access")
 T = TypeVar("T")
 _ATTEMPTS = 64
 _SCAN_BYTES = 1 << 20
@@ -142,8 +143,7 @@ class AccessRecords:
             raise Invalid(f"The principal {FIRST} is not for people.", field="principal")
         new = self._make(principal, expires_s)
         if caller == FIRST:
-            self._put_grant(Grant(principal, Access.ALL, "*"))
-            self._drop_first()
+            self._replace_first(new)
         self._changed()
         return new
 
@@ -222,7 +222,7 @@ class AccessRecords:
         """A token that makes the first administrator, in place of one that was not used."""
         self._drop_first()
         token = self._make(FIRST, None).token
-        self._put_grant(Grant(FIRST, Access.MANAGE, "access"))
+        self._put_grant(_OF_FIRST)
         self._changed()
         return token
 
@@ -251,6 +251,19 @@ class AccessRecords:
     def _put_grant(self, grant: Grant) -> None:
         self._metadata.write([(_key(grant), b"{}")], Durability.SYNCED)
 
+    def _replace_first(self, new: NewToken) -> None:
+        """Make the principal of a new token the first administrator. One of several that use the
+        one-time token together gets there. Raises `Forbidden`."""
+        if not self._metadata.compare_and_set(_key(_OF_FIRST), b"{}", None):
+            self._metadata.delete([keys.TOKEN_PREFIX + new.id.encode()])
+            raise Forbidden(
+                "The one-time token was used already. If you did not use it, somebody else made an "
+                "administrator: start the service with `--new-administrator`, and look at `tms "
+                "token list`."
+            )
+        self._put_grant(Grant(new.principal, Access.ALL, "*"))
+        self._drop_first()
+
     def _drop_first(self) -> None:
         first = [
             keys.TOKEN_PREFIX + id.encode()
@@ -258,7 +271,7 @@ class AccessRecords:
             if token.principal == FIRST
         ]
         if first:
-            self._metadata.delete([*first, _key(Grant(FIRST, Access.MANAGE, "access"))])
+            self._metadata.delete([*first, _key(_OF_FIRST)])
 
     def _changed(self) -> None:
         for _ in range(_ATTEMPTS):

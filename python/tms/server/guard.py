@@ -252,7 +252,9 @@ class Guard:
     def _meter(self, exchange: Exchange) -> Meter | None:
         """What is left of the quota of who asks; None without one. What an instance forwards it
         has measured itself."""
-        if PEER in exchange.headers or (quota := self._records.quota(exchange.principal)) is None:
+        if PEER in exchange.headers and self._is_peer(exchange):
+            return None
+        if (quota := self._records.quota(exchange.principal)) is None:
             return None
         meter = self._meters.get(exchange.principal)
         if meter is None or meter.quota != quota:

@@ -11,6 +11,7 @@ Invariants
 * The same key, topic and body make the same blocks for the same partitions, also once the topic has
   more of them: of the numbers that it had, the one counts under which most blocks are stored.
 * At most `KEYS_REMEMBERED` keys are kept, the newest.
+* A key belongs to the principal that sent it: the same key of another principal is another key.
 """
 
 from collections import OrderedDict
@@ -27,10 +28,12 @@ from tms.server.http.request import header
 
 Counts = tuple[int, ...]  # of partitions, newest first
 KEYS_REMEMBERED = 10_000
+_OF = "\n"  # between a key and its principal, in neither
 
 
 def idempotency_key(exchange: Exchange) -> str:
-    """The key of a request, which has one. Raises `Invalid`."""
+    """The key of a request, which has one, with its principal if there is one. Raises
+    `Invalid`."""
     key = header(exchange, b"idempotency-key")
     if not 0 < len(key) <= KEY_CHARS_MAX or not (key.isascii() and key.isprintable()):
         raise Invalid(
@@ -38,7 +41,7 @@ def idempotency_key(exchange: Exchange) -> str:
             "a UUID.",
             header="Idempotency-Key",
         )
-    return key
+    return f"{key}{_OF}{exchange.principal}" if exchange.principal else key
 
 
 def producer_id(key: str) -> int:
@@ -96,7 +99,8 @@ def pack_like_before(
 
 def reused(key: str) -> IdempotencyKeyReused:
     """The error for a key that stands for another body."""
+    shown = key.partition(_OF)[0][:64]
     return IdempotencyKeyReused(
-        f"The Idempotency-Key {key[:64]!r} was used for a publish with another body. Take a new "
+        f"The Idempotency-Key {shown!r} was used for a publish with another body. Take a new "
         "key for each publish, and repeat it only with the same bytes."
     )

@@ -2,6 +2,7 @@
 what is asked in a thread, and its result goes out as JSON.
 
 * What can be refused before the body was read is refused then.
+* Topics that an operation names beside its own resource are asked for, too.
 * Tokens of a queue that nobody else is at are settled by the event loop for a client that asks
   alone.
 * A large body is read when it is its turn, in a thread, and memory for what is made of it is
@@ -9,7 +10,7 @@ what is asked in a thread, and its result goes out as JSON.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from tms.api.commits import PositionsBody
 from tms.api.erasing import EraseBody, ErasedBody
 from tms.api.operation import Operation, Resource, operations_of
 from tms.api.operations import APIS, OPERATIONS
+from tms.api.queue_operations import QueuesApi
 from tms.api.strict import decode_strict
 from tms.engine import Engine
 from tms.errors import QueueNotFound, TopicNotFound
@@ -28,6 +30,7 @@ from tms.model.queue import QueueSettings
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
 from tms.server import instances, listing
+from tms.server.guard import topic_resource
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import (
     accepted,
@@ -45,6 +48,7 @@ INLINE_BYTES = 32 << 10  # a body up to this size is read by the event loop itse
 AT_ONCE_BYTES = 4 << 10  # up to this size, what it asks for is done there for who asks alone
 UNPACKED_FACTOR = 4  # JSON as Python objects takes up to this many times its size
 _Work = Callable[..., Any]
+_Others = Callable[..., Iterable[tuple[Access, TopicName]]]
 
 
 class OperationEndpoint:
@@ -55,11 +59,13 @@ class OperationEndpoint:
         service: Service,
         operation: Operation,
         work: _Work,
+        others: _Others | None,
         is_at_rest: Callable[..., bool] | None,
     ) -> None:
         self._service = service
         self._operation = operation
         self._work = work
+        self._others = others
         self._is_at_rest = is_at_rest  # what it concerns; None: its work may wait
         query, body = operation.form.query, operation.form.body.get(routes.JSON)
         self._parameters = () if query is None else query.__struct_fields__
@@ -79,7 +85,7 @@ class OperationEndpoint:
         if operation.method != "GET":
             _require_writable(operation, arguments)
         if self._decoder is None:
-            result = await self._do(lambda: self._work(**arguments))
+            result = await self._do(lambda: self._run(exchange, **arguments))
         else:
             content_type(header(exchange, b"content-type"), JSON_ONLY)
             result = await self._with_body(exchange, arguments, self._decoder)
@@ -92,9 +98,8 @@ class OperationEndpoint:
         async with service.received(exchange, operation.body_bytes_max) as body:
 
             def work() -> Any:
-                return self._work(
-                    **arguments, **operation.in_body(decode_strict(body.data, decoder))
-                )
+                in_body = operation.in_body(decode_strict(body.data, decoder))
+                return self._run(exchange, **arguments, **in_body)
 
             if len(body.data) <= AT_ONCE_BYTES and self._is_at_rest is not None:
                 speakers = service.speakers
@@ -106,6 +111,15 @@ class OperationEndpoint:
             if operation.on is Resource.INSTANCE:
                 return await service.for_peer(work)
             return await service.in_turn(service.checking, work)
+
+    def _run(self, exchange: Exchange, **arguments: Any) -> Any:
+        """Do the work, if the principal may do that with the other topics that it concerns. Raises
+        `Forbidden`."""
+        guard = self._service.guard
+        if guard is not None and self._others is not None:
+            for verb, name in self._others(**arguments):
+                guard.require(exchange, verb, topic_resource(name))
+        return self._work(**arguments)
 
     async def _do(self, work: Callable[[], Any]) -> Any:
         if self._operation.on is Resource.INSTANCE:
@@ -132,16 +146,54 @@ def routes_of(service: Service) -> list[Route]:
     works = _works_of(service)
     queues = service.engine.queues
     resting = dict.fromkeys(("queues.ack", "queues.nack", "queues.extend"), queues.is_at_rest)
+    others = others_of(queues)
     return [
         Route(
             operation,
-            OperationEndpoint(
-                service, operation, works[operation.name], resting.get(operation.name)
-            ),
+            OperationEndpoint(service, operation, works[name], others.get(name), resting.get(name)),
         )
-        for operation in OPERATIONS.values()
-        if operation.name in works
+        for name, operation in OPERATIONS.items()
+        if name in works
     ]
+
+
+def others_of(queues: QueuesApi) -> dict[str, _Others]:
+    """The topics that an operation concerns beside the resource it declares, each with the verb
+    that it takes there. Topics of a commit are asked for by `Guard.require_commit`."""
+
+    def chosen(
+        topic: TopicName, group: str, dead_letter: str
+    ) -> Iterable[tuple[Access, TopicName]]:
+        """Dead letters are published, and their topic is made."""
+        try:
+            before = queues.describe(topic, group).settings.dead_letter
+        except (QueueNotFound, TopicNotFound):
+            before = ""
+        if dead_letter not in ("", before):
+            yield Access.PUBLISH, TopicName.parse(dead_letter)
+
+    def declared(
+        topic: TopicName, group: str, settings: QueueSettings
+    ) -> Iterable[tuple[Access, TopicName]]:
+        return chosen(topic, group, settings.dead_letter)
+
+    def updated(
+        topic: TopicName, group: str, changes: Mapping[str, object]
+    ) -> Iterable[tuple[Access, TopicName]]:
+        dead_letter = changes.get("dead_letter")
+        return chosen(topic, group, dead_letter if isinstance(dead_letter, str) else "")
+
+    def redriven(topic: TopicName, group: str, **_: Any) -> Iterable[tuple[Access, TopicName]]:
+        """Dead letters are read."""
+        dead_letter = queues.describe(topic, group).settings.dead_letter
+        if dead_letter:
+            yield Access.CONSUME, TopicName.parse(dead_letter)
+
+    return {
+        "queues.declare": declared,
+        "queues.update": updated,
+        "queues.redrive": redriven,
+    }
 
 
 class _Made:
