@@ -2,6 +2,7 @@
 at every other from its next answer on."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.http_kit import Client
 from tms.access.records import peer_secret
 from tms.client.client import Bus
 from tms.errors import Forbidden, TransactionNotFound, Unauthenticated
+from tms.server.forwarding import HOP
 from tms.server.service import AccessLimits
 from tms.topics.sweep import open_metadata
 
@@ -97,6 +99,41 @@ def test_a_transaction_is_its_principals_at_every_instance(three: Instances, adm
             with eve, pytest.raises(TransactionNotFound):
                 eve.transactions.abort(began)
         assert ann.transactions.abort(began).outcome == "aborted"
+
+
+def test_cdaps_protocol_knows_the_principal_before_a_request_is_forwarded(
+    three: Instances, admin: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The instance that gets a forwarded request sees the certificate of the one that forwards."""
+    admin.create_topic("v1-cluster")
+    admin.access.add_grant("ann-v1", "publish", "topic:v1-cluster")
+    token = admin.access.create_token("ann-v1").token
+    path = "/v1/namespaces/default/topics/v1-cluster"
+    for id in IDS:
+        with Client(three.served[id].address) as client:
+            answer = client.request("GET", path, Authorization=f"Bearer {token}")
+            assert answer.status == 200
+            caplog.clear()
+            answer = client.request("DELETE", path, Authorization=f"Bearer {token}")
+            assert answer.status == 403
+            [denied] = [one.msg for one in caplog.records if one.name == "tms.audit"]
+            assert denied.fields["principal"] == "ann-v1"
+            assert denied.fields["operation"] == "cdap.delete"
+            before = [one.service.metrics.forwarded for one in three.served.values()]
+            assert client.request("GET", path).status == 401
+            assert client.request("GET", "/ping").status == 200
+            assert [one.service.metrics.forwarded for one in three.served.values()] == before
+
+
+def test_a_forwarded_request_is_not_its_instances(three: Instances, admin: Bus) -> None:
+    """Whatever certificate the instance shows that forwards it."""
+    exchange = SimpleNamespace(headers={HOP: b"1"}, peer_certificate_name="instance")
+    guard = three.served["a"].service.guard
+    assert guard is not None
+    with pytest.raises(Unauthenticated):
+        guard._shown(exchange)  # type: ignore[arg-type]
+    del exchange.headers[HOP]
+    assert guard._shown(exchange)[0] == "instance"  # type: ignore[arg-type]
 
 
 def test_only_who_knows_the_clusters_secret_is_an_instance(three: Instances, admin: Bus) -> None:

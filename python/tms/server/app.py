@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tms.api import routes
@@ -179,11 +180,9 @@ class App:
             await self._forward(exchange, str(error.details["owner"]), address)
 
     async def _answer_cdap(self, exchange: Exchange) -> None:
-        if await self._forwarded(exchange, TRANSACTIONS):
-            return
         if self._service.ownership is not None:
             await self._service.ownership.confirm()
-        await self._cdap(exchange)
+        await self._cdap(exchange, partial(self._forwarded, exchange, TRANSACTIONS))
 
     async def _forwarded(self, exchange: Exchange, kept: Kept) -> bool:
         """Whether another instance keeps this; it has answered. Raises `Unavailable`."""

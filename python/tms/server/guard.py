@@ -41,7 +41,7 @@ from tms.events import EventLog
 from tms.model.access import Access, is_principal
 from tms.model.topic import TopicName
 from tms.model.transaction import Commit, CommitResult
-from tms.server.forwarding import PEER, PRINCIPAL
+from tms.server.forwarding import HOP, PEER, PRINCIPAL
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import path_text
 from tms.server.issuer import TrustedIssuer
@@ -185,6 +185,8 @@ class Guard:
         authorization = exchange.headers.get(AUTHORIZATION)
         if authorization is None:
             name = exchange.peer_certificate_name
+            if HOP in exchange.headers:
+                name = None  # it is the one of the instance that forwards
             if name is not None and _may_be_named(name):
                 return name, 0
             raise Unauthenticated(

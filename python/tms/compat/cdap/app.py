@@ -34,6 +34,16 @@ _TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
 _PLACES: tuple[Callable[..., Any], ...] = (lambda: None, names.namespace_of, names.topic_of)
 
 
+_OF_TOPIC = {"GET": "describe", "PUT": "create", "DELETE": "delete"}
+
+
+def _operation(exchange: Exchange) -> str:
+    """How the audit log calls what is asked for."""
+    parts = exchange.path.decode("ascii").split("/")[5:]  # the topic, and what of it
+    names = ("list", _OF_TOPIC.get(exchange.method, ""), parts[-1] if parts else "")
+    return f"{CDAP}.{names[len(parts)]}"
+
+
 def is_cdap(path: bytes) -> bool:
     """Whether a path is one of CDAP's."""
     return path == b"/ping" or path.split(b"/", 2)[1:2] == [b"v1"]
@@ -59,8 +69,9 @@ class Cdap:
         ]
         self._routes = RouteTable(routes)
 
-    async def __call__(self, exchange: Exchange) -> None:
-        """Answer a request. Raises `Refusal`, and errors of the engine."""
+    async def __call__(self, exchange: Exchange, forwarded: Callable[[], Awaitable[bool]]) -> None:
+        """Answer a request, once its principal is known: here, unless another instance keeps what
+        it concerns, which `forwarded` then asks. Raises `Refusal`, and errors of the engine."""
         methods, varying = self._routes.find(exchange.path)
         answer = methods.get(exchange.method)
         if answer is None:
@@ -69,6 +80,8 @@ class Cdap:
         place = _PLACES[len(varying)](*varying)
         if self._service.guard is not None and place is not None:
             await self._admit(self._service.guard, exchange, place)
+        if place is not None and await forwarded():
+            return
         if self._service.draining and place is not None:
             raise Unavailable(DRAINING)
         try:
@@ -78,6 +91,7 @@ class Cdap:
 
     async def _admit(self, guard: Guard, exchange: Exchange, place: str | TopicName) -> None:
         """Raises `Unauthenticated`, `Forbidden`."""
+        exchange.operation = _operation(exchange)
         if isinstance(place, str):
             namespace = f"namespace:{place}"
             await guard.admit_foreign(exchange, Access.OBSERVE, namespace, Resource.TOPIC)
