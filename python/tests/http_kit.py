@@ -153,7 +153,7 @@ def request(
     **headers: str,
 ) -> bytes:
     """A request's bytes."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: test"]
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {headers.pop('Host', 'test')}"]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
         if media is not None:

@@ -101,6 +101,8 @@ class App:
                 own = route.operation.api == "service"
                 if service.guard is not None:
                     await self._admit(service.guard, route, exchange, varying)
+                elif service.strangers and route.operation.access is not Access.OPEN:
+                    service.strangers.require_none(exchange, bool(route.operation.form.body))
                 if ACCEPT_ENCODING in exchange.headers:
                     exchange.coding = coding_of(exchange.headers[ACCEPT_ENCODING])
                 here = on is Resource.SERVICE or service.ownership is None
@@ -180,6 +182,8 @@ class App:
             await self._forward(exchange, str(error.details["owner"]), address)
 
     async def _answer_cdap(self, exchange: Exchange) -> None:
+        if self._service.strangers:
+            self._service.strangers.require_none(exchange, True)
         if self._service.ownership is not None:
             await self._service.ownership.confirm()
         await self._cdap(exchange, partial(self._forwarded, exchange, TRANSACTIONS))

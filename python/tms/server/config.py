@@ -19,6 +19,7 @@ from tms.compat.tephra.frames import FrameLimits
 from tms.engine import CompactionLimits, EngineConfig
 from tms.log.partition import LogLimits
 from tms.server.http.cors import EVERY_ORIGIN, Cors, origins_in
+from tms.server.http.strangers import hosts_in
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.issuer import IssuerOptions
 from tms.server.service import CdapLimits, RequestLimits
@@ -54,6 +55,7 @@ class ServerSection(_Section):
     audit: Literal["changes", "all"] = "changes"
     new_administrator: bool = False
     cors: str = ""
+    hosts: str = ""
     drain_s: float = Field(default=10.0, ge=0, le=3_600)
     confirm_clock: bool = False
     take_over: bool = False
@@ -83,8 +85,17 @@ class ServerSection(_Section):
         origins = origins_in(self.cors)
         return Cors(origins) if origins else None
 
+    def names(self) -> frozenset[str]:
+        """The names by which the service is reached, besides those that are local."""
+        own = urlsplit(self.advertise).hostname or self.host
+        return hosts_in(self.hosts) | {own.lower()}
+
     @model_validator(mode="after")
     def _names_origins(self) -> Self:
+        try:
+            hosts_in(self.hosts)
+        except ValueError as exc:
+            raise ValueError(f"hosts: {exc}") from exc
         try:
             origins = origins_in(self.cors)
         except ValueError as exc:

@@ -145,6 +145,7 @@ def _network(settings: Settings) -> NetworkOptions:
         settings.tls.peers(),
         server.pages(),
         server.access_log,
+        server.names(),
     )
 
 

@@ -85,7 +85,7 @@ class OperationEndpoint:
         if operation.method != "GET":
             _require_writable(operation, arguments)
         if self._decoder is None:
-            result = await self._do(lambda: self._run(exchange, **arguments))
+            result = await self._do(lambda: self._run(exchange, arguments))
         else:
             content_type(header(exchange, b"content-type"), JSON_ONLY)
             result = await self._with_body(exchange, arguments, self._decoder)
@@ -98,8 +98,10 @@ class OperationEndpoint:
         async with service.received(exchange, operation.body_bytes_max) as body:
 
             def work() -> Any:
-                in_body = operation.in_body(decode_strict(body.data, decoder))
-                return self._run(exchange, **arguments, **in_body)
+                whole = arguments | operation.in_body(decode_strict(body.data, decoder))
+                if self._others is None:
+                    return self._work(**whole)
+                return self._run(exchange, whole)
 
             if len(body.data) <= AT_ONCE_BYTES and self._is_at_rest is not None:
                 speakers = service.speakers
@@ -112,7 +114,7 @@ class OperationEndpoint:
                 return await service.for_peer(work)
             return await service.in_turn(service.checking, work)
 
-    def _run(self, exchange: Exchange, **arguments: Any) -> Any:
+    def _run(self, exchange: Exchange, arguments: dict[str, Any]) -> Any:
         """Do the work, if the principal may do that with the other topics that it concerns. Raises
         `Forbidden`."""
         guard = self._service.guard

@@ -20,6 +20,7 @@ from tms.server.http.compression import COMPRESS_BYTES_MIN, VARY, Coding, compre
 from tms.server.http.cors import Cors
 from tms.server.http.exchange import Exchange, settle, settle_from_thread
 from tms.server.http.request import Body, Budget
+from tms.server.http.strangers import Strangers
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.server.issuer import IssuerOptions, TrustedIssuer
 from tms.server.log_levels import LogLevels
@@ -86,6 +87,7 @@ class NetworkOptions(NamedTuple):
     peers: ClientTls = ClientTls()
     cors: Cors | None = None  # None: nothing is said to pages of other origins
     access_log: bool = False
+    hosts: frozenset[str] = frozenset()  # further names, where nobody is asked for a token
 
 
 class OwnershipCheck:
@@ -136,9 +138,8 @@ class Service:
         self.clock = clock
         self.limits = limits
         self.watchdog = Watchdog(connection_limits, clock)
-        self.publishing = Budget(
-            "publish", limits.publish_bytes_in_flight_max, limits.budget_wait_s
-        )
+        in_flight = limits.publish_bytes_in_flight_max
+        self.publishing = Budget("publish", in_flight, limits.budget_wait_s)
         # Answers do not wait: what stands in their way may never be read.
         self.fetching = Budget("fetch", limits.fetch_bytes_in_flight_max, wait_s=0)
         self.watchdog.refusals = lambda: self.fetching.refused
@@ -169,6 +170,7 @@ class Service:
         self.log_levels = LogLevels(clock, engine.cluster)
         self.issuer = access and access.issuer and TrustedIssuer(access.issuer, clock)
         self.guard = access and Guard(engine.access, clock, secret, access.audit, self.issuer)
+        self.strangers = None if access else Strangers(network.hosts, network.cors)
         timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
         self.forwarding = Forwarding(timeout_s, network.peers, secret)
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None

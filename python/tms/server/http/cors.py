@@ -66,10 +66,14 @@ class Cors:
         """The lines of an answer to a page of this origin; None: to no page."""
         return self._else if origin is None else self._heads.get(origin, self._else)
 
+    def names(self, origin: bytes) -> bool:
+        """True if pages of this origin may read answers."""
+        return self.head(origin) is not _VARY
+
     def preflight(self, origin: bytes | None, method: bytes | None, allowed: list[str]) -> bytes:
         """Further lines of an answer to a browser that asks whether a page of this origin may send
         this method; empty unless it may."""
-        is_known = origin is not None and self.head(origin) is not _VARY
+        is_known = origin is not None and self.names(origin)
         if not is_known or method is None or method.decode("latin-1") not in allowed:
             return b""
         return f"access-control-allow-methods: {', '.join(allowed)}\r\n".encode() + _PREFLIGHT
