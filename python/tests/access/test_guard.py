@@ -171,6 +171,8 @@ def test_nobody_is_believed_to_be_an_instance(people: People) -> None:
     with people.served.connect() as client:
         spoofed = {"TMS_Principal": "boss", "TMS_Peer": "0" * 64, "TMS_Hop": "1"}
         assert client.request("GET", "/v2/access/tokens", **spoofed).status == 401
+        spoofed["TMS_Peer"] = people.access.peer_secret()  # of a store that has no other instance
+        assert client.request("GET", "/v2/access/tokens", **spoofed).status == 401
         mixed = {**spoofed, "Authorization": f"Bearer {admin}"}
         assert client.request("POST", "/v2/cluster/fates", b"{}", **mixed).status == 403
 

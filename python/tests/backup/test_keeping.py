@@ -111,6 +111,13 @@ def test_a_backup_comes_back_as_it_was(backup: Path, tmp_path: Path) -> None:
     assert verify(backup).pieces[-1].path == "FORMAT"
 
 
+def test_a_backup_and_what_is_restored_are_closed_to_other_users(
+    backup: Path, tmp_path: Path
+) -> None:
+    restored(backup, tmp_path / "data")
+    assert [one.stat().st_mode & 0o777 for one in (backup, tmp_path / "data")] == [0o700] * 2
+
+
 def test_the_next_backup_copies_what_is_new_and_takes_the_place_of_the_first(
     backup: Path, tmp_path: Path
 ) -> None:

@@ -157,7 +157,7 @@ def data(tmp_path: Path) -> Path:
     (path / "maps").mkdir(parents=True)
     (path / "FORMAT").write_text('{"format": 2, "store": "leveldb"}')
     (path / "LOCK").write_text("1")
-    path.chmod(0o750)
+    path.chmod(0o700)
     return path
 
 
@@ -170,9 +170,13 @@ def test_a_data_directory_that_is_a_file_is_found(healthy: Machine, data: Path) 
     assert "data directory" in _bad(directory.check(data / "LOCK", healthy))
 
 
-def test_a_data_directory_that_everybody_may_write_is_found(healthy: Machine, data: Path) -> None:
-    data.chmod(0o777)
-    assert "rights of the data directory" in _bad(directory.check(data, healthy))
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o750, 0o701])
+def test_a_data_directory_that_others_may_write_or_read_is_found(
+    healthy: Machine, data: Path, mode: int
+) -> None:
+    data.chmod(mode)
+    found = _bad(directory.check(data, healthy))["rights of the data directory"]
+    assert found.fix == f"chmod 700 {data}"
 
 
 def test_a_directory_that_holds_something_else_is_found(healthy: Machine, data: Path) -> None:

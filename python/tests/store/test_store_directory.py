@@ -27,6 +27,16 @@ pytestmark = pytest.mark.usefixtures("database")
 # One owner of a data directory
 
 
+def test_a_new_data_directory_is_closed_to_other_users(tmp_path: Path) -> None:
+    """One that is there keeps its mode: somebody has chosen it."""
+    there = tmp_path / "there"
+    there.mkdir()
+    there.chmod(0o750)
+    for path, mode in ((tmp_path / "new", 0o700), (there, 0o750)):
+        LevelDBStore(path, create=True).close()
+        assert path.stat().st_mode & 0o777 == mode
+
+
 def test_a_data_directory_opens_once_in_a_process(tmp_path: Path) -> None:
     store = LevelDBStore(tmp_path / "data", create=True)
     (tmp_path / "link").symlink_to(tmp_path / "data")

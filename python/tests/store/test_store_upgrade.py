@@ -79,6 +79,13 @@ def test_every_row_is_there_and_no_table_of_leveldb(path: Path, content: Content
     assert read(path)["map"] == sorted([*content["map"], (b"new", b"row")])
 
 
+def test_an_upgraded_directory_is_closed_to_other_users(path: Path, content: Content) -> None:
+    for _ in range(2):  # also one that is on RocksDB already
+        path.chmod(0o755)
+        list(upgrade(path))
+        assert path.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_second_time_changes_nothing(path: Path, content: Content) -> None:
     list(upgrade(path))
     before = sorted(path.rglob("*"))

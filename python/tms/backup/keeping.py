@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 from tms.backup.manifest import (
+    CLOSED,
     FILES,
     MANIFEST,
     PIECES_MAX,
@@ -198,7 +199,7 @@ class _BackupDirectory:
 
     def __enter__(self) -> "_BackupDirectory":
         path = self._path
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(CLOSED, parents=True, exist_ok=True)
         if not (path / MANIFEST).exists():
             others = set(os.listdir(path)) - {FILES, _INCOMING, _LOCK, MANIFEST + ".new"}
             if others:

@@ -29,6 +29,7 @@ PIECES_MAX = 64  # of a file; then it is copied whole again
 MANIFEST = "manifest.json"
 FILES = "files"
 MAPS = "maps"
+CLOSED = 0o700  # the mode of a directory: who reads it reads every message
 LAST = "FORMAT"  # makes a data directory whole
 _PATH = re.compile(rf"{LAST}|{MAPS}/[a-z0-9_-][a-z0-9_.+-]*/[A-Za-z0-9_-]+(\.[a-z]+)?", re.ASCII)
 _VERSION = re.compile("[A-Za-z0-9]{1,64}", re.ASCII)

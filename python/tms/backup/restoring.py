@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from tms.backup.keeping import lock, read_manifest, refused, sums, sync, write_synced
-from tms.backup.manifest import LAST, MAPS, KeptPiece, Manifest
+from tms.backup.manifest import CLOSED, LAST, MAPS, KeptPiece, Manifest
 from tms.errors import Conflict, DataCorrupt
 from tms.model.backup import CHUNK_BYTES_MAX
 
@@ -45,7 +45,7 @@ def restore(backup: Path, data: Path) -> Manifest:
     _require_empty(data)
     made = not data.exists()
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(CLOSED, parents=True, exist_ok=True)
         with _alone(data):
             _restore(backup, manifest, data, made)
     except OSError as exc:

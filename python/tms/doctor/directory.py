@@ -53,7 +53,13 @@ def _as_it_is(path: Path, machine: Machine) -> Iterator[Finding]:
         return
     yield ok("data directory", str(path))
     if status.st_mode & 0o002:
-        yield problem("rights of the data directory", "all may write to it", f"chmod o-w {path}")
+        yield problem("rights of the data directory", "all may write to it", f"chmod 700 {path}")
+    elif status.st_mode & 0o077:
+        yield warning(
+            "rights of the data directory",
+            "other users may read its messages, and the secret of the peers",
+            f"chmod 700 {path}",
+        )
     else:
         yield ok("rights of the data directory", "closed to others")
     if status.st_uid != os.geteuid():

@@ -67,7 +67,8 @@ _WRITTEN_DOWN = (Access.MANAGE, Access.OPERATE)
 class Guard:
     """Admits requests. Used by the event loop's thread, but for `require…` and `changed`.
     `audits_all`: also what was allowed and changes nothing but messages is written down; `issuer`:
-    whose tokens are believed besides those of the records."""
+    whose tokens are believed besides those of the records; `peer_secret`: empty where there are no
+    other instances, so that nobody is taken for one."""
 
     def __init__(
         self,
@@ -219,7 +220,8 @@ class Guard:
         return verified.principal, verified.expires_ms
 
     def _is_peer(self, exchange: Exchange) -> bool:
-        return hmac.compare_digest(exchange.headers.get(PEER, b""), self._peer_secret)
+        secret = self._peer_secret
+        return bool(secret) and hmac.compare_digest(exchange.headers.get(PEER, b""), secret)
 
     async def _slow_down(self, exchange: Exchange) -> None:
         """Let who guesses wait, and nobody else."""

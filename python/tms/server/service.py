@@ -166,7 +166,7 @@ class Service:
         self.cors = network.cors
         self.access_log = AccessLog() if network.access_log else None
         access = network.access
-        secret = "" if access is None else engine.access.peer_secret()
+        secret = engine.access.peer_secret() if access and engine.is_disputed else ""
         self.log_levels = LogLevels(clock, engine.cluster)
         self.issuer = access and access.issuer and TrustedIssuer(access.issuer, clock)
         self.guard = access and Guard(engine.access, clock, secret, access.audit, self.issuer)

@@ -38,6 +38,7 @@ from tms.store.leveldb.drivers import LIBRARIES, ROCKSDB, new_store
 FORMAT_VERSION = 2
 FORMAT, _LOCK, MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
 _UPGRADED = "upgraded"
+CLOSED = 0o700  # the mode of a directory: who reads it reads every message, and the peers' secret
 _NEXT = "~"  # behind the name of what takes a map's place
 
 
@@ -52,7 +53,7 @@ class DataDirectory:
         self.path = Path(os.path.realpath(path))
         self._numbers = count()
         if create:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(CLOSED, parents=True, exist_ok=True)
         elif not self.path.is_dir():
             raise NotFound(f"There is no data directory at {self.path}.")
         if not (self.path / FORMAT).exists():

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from tms.errors import StorageUnavailable
 from tms.store.leveldb.databases import WRITE_BUFFER_BYTES, refusing, translate
 from tms.store.leveldb.directory import (
+    CLOSED,
     FORMAT_VERSION,
     DataDirectory,
     JoinedDirectory,
@@ -35,11 +36,13 @@ _ROWS_BYTES = 4 << 20  # of one write
 
 
 def upgrade(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Upgrade the directory, which nobody has open; yields each map once it was copied. Raises
+    """Upgrade the directory, which nobody has open, and close it to other users; yields each map
+    once it was copied. Raises
     `NotFound`, `AlreadyRunning`, `DataCorrupt`, `StorageFull`, and `ConfigError` without
     rocksdict."""
     directory = DataDirectory(path, create=False)
     try:
+        directory.path.chmod(CLOSED)
         target = driver_of(ROCKSDB, directory.path)
         if directory.store == ROCKSDB:
             return
