@@ -186,6 +186,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "queues.partition.STATE_MASK",
         "queues.partition.TIME_SHIFT",
         "queues.deadlines.BUCKET_MS",
+        "store.leveldb.directory.CLOSED",
         "store.leveldb.directory.FORMAT_VERSION",
         "backup.manifest.*",
         "store.leveldb.files._*",

@@ -2,6 +2,7 @@
 operations come from the table, so that none can be forgotten."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -175,6 +176,43 @@ def test_nobody_is_believed_to_be_an_instance(people: People) -> None:
         assert client.request("GET", "/v2/access/tokens", **spoofed).status == 401
         mixed = {**spoofed, "Authorization": f"Bearer {admin}"}
         assert client.request("POST", "/v2/cluster/fates", b"{}", **mixed).status == 403
+
+
+def test_the_audit_log_has_what_was_refused_and_how_access_was_changed(
+    people: People, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = people.served.service.guard
+    assert guard is not None
+    guard._refusals.clear()
+    token = people.token("boss-audit", "all *")
+    people.access.set_quota("slow", requests_s=0.001)
+    slow, asked = people.token("slow"), "/v2/access/whoami"
+    caplog.set_level(logging.INFO, "tms.audit")
+    with people.served.connect() as client:
+        for _ in range(70):
+            client.request("GET", asked, Authorization="Bearer nonsense")
+        client.request("GET", asked)
+        client.request("GET", f"{asked}?token={token}")
+        statuses = {client.request("GET", asked, Authorization=f"Bearer {slow}").status} | {
+            client.request("GET", asked, Authorization=f"Bearer {slow}").status for _ in range(3)
+        }
+        assert 429 in statuses
+    with tms.connect(people.url, token=token) as bus:
+        new = bus.access.create_token("ann-audit", expires_s=60)
+        bus.access.add_grant("ann-audit", "publish", "topic:default:orders")
+    told = [one.msg for one in caplog.records if one.name == "tms.audit"]
+    refused = [one.fields for one in told if one.name == "access_refused"]
+    counts = [one["count"] for one in refused if one["why"] == "wrong token"]
+    assert counts == [1, 2, 3, 4, 5, 8, 16, 32, 64]
+    assert {one["why"] for one in refused} == {"wrong token", "no token", "token in a URL", "quota"}
+    assert {one["principal"] for one in refused if one["why"] == "quota"} == {"slow"}
+    made, added = (one.fields for one in told if one.name == "access_changed")
+    assert made["principal"] == added["principal"] == "boss-audit"
+    assert made["changed"] == {"principal": "ann-audit", "expires_s": 60, "id": new.id}
+    assert added["operation"] == "access.add_grant"
+    assert added["changed"]["pattern"] == "topic:default:orders"
+    secrets = (token, slow, new.token)
+    assert not any(secret in str(one.fields) for one in told for secret in secrets)
 
 
 def test_who_guesses_waits_and_nobody_else(people: People, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import hmac
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tms.access.jwt import UnknownKey, is_jwt
 from tms.access.quotas import Meter
@@ -49,7 +49,7 @@ from tms.server.issuer import TrustedIssuer
 AUTHORIZATION = b"authorization"
 DECISIONS_MAX = 100_000  # remembered; with one more all are made anew
 TOKEN_BYTES_MAX = 8 << 10
-GUESSERS_MAX = 4_096  # addresses whose wrong tokens are counted
+GUESSERS_MAX = 4_096  # addresses and reasons of which refusals are counted
 GUESSES_FREE = 5  # wrong tokens of an address that are answered at once
 GUESSES_FORGOTTEN_S = 60.0
 GUESS_S = 1.0  # that an answer to a wrong token waits then
@@ -88,7 +88,7 @@ class Guard:
         self._expiring: dict[Exchange, int] = {}  # those that wait, and when their tokens expire
         self._ending: asyncio.TimerHandle | None = None  # looks at them
         self._meters: dict[str, Meter] = {}  # of principals that have a quota
-        self._guesses: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._refusals: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
         records.when_changed = self.changed
         if issuer is not None:
@@ -154,6 +154,7 @@ class Guard:
     async def _identify(self, exchange: Exchange) -> None:
         self._loop = self._loop or asyncio.get_running_loop()
         if exchange.query and has_token(exchange.query):
+            self._note_refusal(exchange, "token in a URL")
             raise Malformed(
                 "A token does not belong into a URL, where logs keep it: send it as `Authorization:"
                 " Bearer TOKEN`, and revoke this one."
@@ -164,7 +165,10 @@ class Guard:
         try:
             exchange.principal, expires_ms = await self._known(exchange)
         except (Unauthenticated, Unavailable):
-            await self._slow_down(exchange)
+            if AUTHORIZATION not in exchange.headers:
+                self._note_refusal(exchange, "no token")
+            elif self._note_refusal(exchange, "wrong token") > GUESSES_FREE:
+                await asyncio.sleep(GUESS_S)  # a client that guesses waits, and no other
             raise
         if expires_ms and exchange.operation in _WAITING:
             self._expiring[exchange] = expires_ms
@@ -223,19 +227,29 @@ class Guard:
         secret = self._peer_secret
         return bool(secret) and hmac.compare_digest(exchange.headers.get(PEER, b""), secret)
 
-    async def _slow_down(self, exchange: Exchange) -> None:
-        """Let who guesses wait, and nobody else."""
-        if AUTHORIZATION not in exchange.headers:
-            return
-        address, now_s = exchange.peer_address, self._clock.monotonic_s()
-        count, since_s = self._guesses.pop(address, (0, now_s))
+    def _note_refusal(self, exchange: Exchange, why: str) -> int:
+        """Count the requests of an address that were refused lately for this reason. The first ones
+        are written down, and of many ever fewer."""
+        now_s = self._clock.monotonic_s()
+        key = (exchange.peer_address, why)
+        count, since_s = self._refusals.pop(key, (0, now_s))
         if now_s - since_s > GUESSES_FORGOTTEN_S:
             count, since_s = 0, now_s
-        self._guesses[address] = count + 1, since_s
-        while len(self._guesses) > GUESSERS_MAX:
-            self._guesses.popitem(last=False)
-        if count >= GUESSES_FREE:
-            await asyncio.sleep(GUESS_S)
+        count += 1
+        self._refusals[key] = count, since_s
+        while len(self._refusals) > GUESSERS_MAX:
+            self._refusals.popitem(last=False)
+        if count <= GUESSES_FREE or not count & (count - 1):  # a power of two
+            _audit.warning(
+                "access_refused",
+                why=why,
+                count=count,
+                principal=exchange.principal,
+                operation=exchange.operation,
+                request_id=exchange.request_id,
+                address=exchange.peer_address,
+            )
+        return count
 
     # -- how much ----------------------------------------------------------------------------------
 
@@ -246,6 +260,7 @@ class Guard:
             return
         wait_s = meter.wait_s(self._clock.monotonic_s())
         if wait_s > 0:
+            self._note_refusal(exchange, "quota")
             exchange.principal = ""  # which this does not count for
             raise Overloaded(
                 f"The quota of {meter.quota.principal} is used up. Try again in {wait_s:.3g} s.",
@@ -351,6 +366,17 @@ class Guard:
             operation=exchange.operation,
             verb=str(verb),
             resource=resource,
+            request_id=exchange.request_id,
+            address=exchange.peer_address,
+        )
+
+    def write_change(self, exchange: Exchange, changed: Mapping[str, object]) -> None:
+        """Tokens, grants or quotas were changed: how, without secrets."""
+        _audit.info(
+            "access_changed",
+            principal=exchange.principal,
+            operation=exchange.operation,
+            changed={name: value for name, value in changed.items() if value is not None},
             request_id=exchange.request_id,
             address=exchange.peer_address,
         )

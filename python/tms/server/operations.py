@@ -24,7 +24,7 @@ from tms.api.queue_operations import QueuesApi
 from tms.api.strict import decode_strict
 from tms.engine import Engine
 from tms.errors import QueueNotFound, TopicNotFound
-from tms.model.access import Access
+from tms.model.access import Access, NewToken
 from tms.model.delayed import DelayedId
 from tms.model.queue import QueueSettings
 from tms.model.topic import TopicName, TopicSettings
@@ -66,6 +66,7 @@ class OperationEndpoint:
         self._operation = operation
         self._work = work
         self._others = others
+        self._is_noted = operation.api == "access" and operation.method != "GET"
         self._is_at_rest = is_at_rest  # what it concerns; None: its work may wait
         query, body = operation.form.query, operation.form.body.get(routes.JSON)
         self._parameters = () if query is None else query.__struct_fields__
@@ -99,7 +100,7 @@ class OperationEndpoint:
 
             def work() -> Any:
                 whole = arguments | operation.in_body(decode_strict(body.data, decoder))
-                if self._others is None:
+                if self._others is None and not self._is_noted:
                     return self._work(**whole)
                 return self._run(exchange, whole)
 
@@ -115,13 +116,18 @@ class OperationEndpoint:
             return await service.in_turn(service.checking, work)
 
     def _run(self, exchange: Exchange, arguments: dict[str, Any]) -> Any:
-        """Do the work, if the principal may do that with the other topics that it concerns. Raises
-        `Forbidden`."""
+        """Do the work, if the principal may do that with the other topics that it concerns, and
+        write down how it changed access. Raises `Forbidden`."""
         guard = self._service.guard
         if guard is not None and self._others is not None:
             for verb, name in self._others(**arguments):
                 guard.require(exchange, verb, topic_resource(name))
-        return self._work(**arguments)
+        result = self._work(**arguments)
+        if guard is not None and self._is_noted:
+            made = {"id": result.id} if isinstance(result, NewToken) else {}
+            told = {key: value for key, value in arguments.items() if key != self._operation.caller}
+            guard.write_change(exchange, told | made)
+        return result
 
     async def _do(self, work: Callable[[], Any]) -> Any:
         if self._operation.on is Resource.INSTANCE:
