@@ -401,6 +401,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "log.search.DAMAGED_ROWS_MAX",
         "access.records._SCAN_BYTES",
         "server.guard.DECISIONS_MAX",
+        "server.guard.RESOURCE_CHARS_MAX",
         "server.http.strangers.REMEMBERED_MAX",
         "server.guard.GUESSERS_MAX",
         "server.issuer.VERIFIED_MAX",

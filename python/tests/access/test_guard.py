@@ -246,6 +246,24 @@ def test_what_is_remembered_changes_no_answer(
             assert client.request("GET", path, Authorization="Bearer wrong").status == 401
 
 
+def test_names_that_are_refused_and_those_that_nothing_has_take_no_memory(people: People) -> None:
+    guard = people.served.service.guard
+    assert guard is not None
+    nobody, boss = people.token("nobody-7"), people.token("boss-7", "all *")
+    guard._decisions.clear()
+    path = "/v2/namespaces/default/topics"
+    with people.served.connect() as client:
+        for number in range(20):
+            asked = f"{path}/t{number}"
+            answer = client.request("GET", asked, Authorization=f"Bearer {nobody}")
+            assert answer.status == 403
+        answer = client.request("GET", f"{path}/{'x' * 5_000}", Authorization=f"Bearer {boss}")
+        assert answer.problem == "invalid"
+        assert guard._decisions == {}
+        client.request("GET", f"{path}/orders", Authorization=f"Bearer {boss}")
+        assert len(guard._decisions) == 1
+
+
 # --- what stands in bodies ------------------------------------------------------------------------
 
 

@@ -48,6 +48,7 @@ from tms.server.issuer import TrustedIssuer
 
 AUTHORIZATION = b"authorization"
 DECISIONS_MAX = 100_000  # remembered; with one more all are made anew
+RESOURCE_CHARS_MAX = 600  # of one that is remembered: a kind, a namespace, a topic and a group
 TOKEN_BYTES_MAX = 8 << 10
 GUESSERS_MAX = 4_096  # addresses and reasons of which refusals are counted
 GUESSES_FREE = 5  # wrong tokens of an address that are answered at once
@@ -326,10 +327,12 @@ class Guard:
         decisions = self._decisions  # before the grants: what is older goes with them
         allowed = decisions.get(key)
         if allowed is None:
-            if len(decisions) >= DECISIONS_MAX:
-                decisions.clear()
-            grants = self._records.grants(principal)
-            allowed = decisions[key] = grants.find(verb, resource) is not None
+            allowed = self._records.grants(principal).find(verb, resource) is not None
+            # What is refused, and names that nothing can have, would take the memory of others.
+            if allowed and len(resource) <= RESOURCE_CHARS_MAX:
+                if len(decisions) >= DECISIONS_MAX:
+                    decisions.clear()
+                decisions[key] = True
         return allowed
 
     def require_commit(self, exchange: Exchange, commit: Commit) -> None:
