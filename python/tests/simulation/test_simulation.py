@@ -47,6 +47,7 @@ def _quiet() -> Iterator[None]:
 )
 def test_nothing_is_found_in_the_corpus(kind: Kind, seeds: Sequence[int]) -> None:
     for seed in seeds:
+        print(kind.command(seed))  # the last one, if this is stuck
         kind.check(seed)
 
 
@@ -56,6 +57,7 @@ def test_nothing_is_found_in_the_corpus(kind: Kind, seeds: Sequence[int]) -> Non
 )
 def test_nothing_is_found_in_fresh_seeds(kind: Kind, seeds: Sequence[int]) -> None:
     for seed in seeds:
+        print(kind.command(seed))  # the last one, if this is stuck
         kind.check(seed)
 
 
