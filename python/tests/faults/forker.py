@@ -1,0 +1,172 @@
+"""Starts `tms` in processes that have imported it already: imports are most of a start.
+
+    test's process                     forker                       child
+    ──────────────   Popen, once ──▶   imports, waits
+                     request ───────▶  forks twice ───────────────▶ `tms serve …`
+                     ◀── process id
+
+Invariants
+
+* The forker opens nothing of TMS and starts no thread, so a child begins as a new process does.
+* A child is adopted by the test's process, which gets its exit code and its processor time: the
+  process between forker and child has ended when the forker answers, and the test's process is a
+  reaper of orphans until then.
+* A child has the environment, the directory and the standard error of its request, and no
+  descriptor of the forker.
+"""
+
+import atexit
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import NamedTuple, NoReturn
+
+from tms.cli.main import main
+
+_IMPORTED = (
+    "tms.cli.serve",
+    "tms.server.main",
+    "tms.engine",
+    "tms.store.leveldb",
+)
+_REQUEST_BYTES_MAX = 128 << 10
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Request(NamedTuple):
+    """A child that is asked for."""
+
+    arguments: list[str]
+    env: dict[str, str]
+    directory: str
+
+
+class Child:
+    """A process that runs `tms`, with those methods of `subprocess.Popen` that tests need."""
+
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], stderr: int) -> None:
+        self.returncode: int | None = None
+        self.pid = _forker().fork(Request([*arguments], {**env}, os.getcwd()), stderr)
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code, once it has ended."""
+        if self.returncode is None:
+            watched = os.pidfd_open(self.pid)
+            try:
+                if not select.select([watched], [], [], timeout_s)[0]:
+                    raise subprocess.TimeoutExpired(f"tms ({self.pid})", timeout_s)
+            finally:
+                os.close(watched)
+        code = self._reap(0)
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _reap(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+class _Forker:
+    """The process that forks, and the connection to it."""
+
+    def __init__(self) -> None:
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.forker", str(other.fileno())],
+                pass_fds=[other.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+
+    def fork(self, request: Request, stderr: int) -> int:
+        """The process id of a new child of this process."""
+        data = json.dumps(request._asdict()).encode()
+        _adopt_orphans(True)
+        try:
+            socket.send_fds(self._socket, [data], [stderr])
+            answer = self._socket.recv(100)
+        finally:
+            _adopt_orphans(False)
+        assert answer, "the forker has ended"
+        return int(answer)
+
+    def end(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+@cache
+def _forker() -> _Forker:
+    made = _Forker()
+    atexit.register(made.end)
+    return made
+
+
+def _adopt_orphans(adopts: bool) -> None:
+    """Have this process become the parent of descendants whose parent ends, or no longer."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def serve(connection: socket.socket) -> Request | None:
+    """Fork a child for each request until the other end is closed, then None; in a child its
+    request."""
+    for module in _IMPORTED:
+        import_module(module)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_BYTES_MAX, 1)
+        if not data:
+            return None
+        [stderr] = descriptors
+        pids = os.pipe()
+        between = os.fork()
+        if not between:
+            child = os.fork()
+            if child:
+                os.write(pids[1], b"%d" % child)
+                os._exit(0)
+            os.dup2(stderr, sys.stderr.fileno())
+            connection.close()
+            for descriptor in (stderr, *pids):
+                os.close(descriptor)
+            return Request(**json.loads(data))
+        os.waitpid(between, 0)
+        connection.send(os.read(pids[0], 100))
+        for descriptor in (stderr, *pids):
+            os.close(descriptor)
+
+
+def run(request: Request) -> NoReturn:
+    """Become `tms`."""
+    os.environ.clear()
+    os.environ.update(request.env)
+    os.chdir(request.directory)
+    sys.argv = ["tms", *request.arguments]
+    main()
+
+
+if __name__ == "__main__":
+    asked = serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked is not None:
+        run(asked)
