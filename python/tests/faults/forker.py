@@ -1,8 +1,8 @@
-"""Starts `tms` in processes that have imported it already: imports are most of a start.
+"""Starts programs in processes that have imported `tms` already: imports are most of a start.
 
     test's process                     forker                       child
     ──────────────   Popen, once ──▶   imports, waits
-                     request ───────▶  forks twice ───────────────▶ `tms serve …`
+                     request ───────▶  forks twice ───────────────▶ module.main()
                      ◀── process id
 
 Invariants
@@ -11,7 +11,7 @@ Invariants
 * A child is adopted by the test's process, which gets its exit code and its processor time: the
   process between forker and child has ended when the forker answers, and the test's process is a
   reaper of orphans until then.
-* A child has the environment, the directory and the standard error of its request, and no
+* A child has the environment, the directory, the standard output and error of its request, and no
   descriptor of the forker.
 """
 
@@ -27,11 +27,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import NamedTuple, NoReturn
-
-from tms.cli.main import main
+from typing import NamedTuple
 
 _IMPORTED = (
+    "tests.faults.member",
+    "tms.cli.main",
     "tms.cli.serve",
     "tms.server.main",
     "tms.engine",
@@ -42,19 +42,24 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Request(NamedTuple):
-    """A child that is asked for."""
+    """A child that is asked for: it runs `main()` of a module."""
 
+    module: str
     arguments: list[str]
     env: dict[str, str]
     directory: str
 
 
 class Child:
-    """A process that runs `tms`, with those methods of `subprocess.Popen` that tests need."""
+    """A process that runs `main()` of a module, with those methods of `subprocess.Popen` that
+    tests need."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], stderr: int) -> None:
+    def __init__(
+        self, module: str, arguments: Sequence[str], env: Mapping[str, str], out: int, err: int
+    ) -> None:
         self.returncode: int | None = None
-        self.pid = _forker().fork(Request([*arguments], {**env}, os.getcwd()), stderr)
+        request = Request(module, [*arguments], {**env}, os.getcwd())
+        self.pid = _forker().fork(request, (out, err))
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""
@@ -66,7 +71,7 @@ class Child:
             watched = os.pidfd_open(self.pid)
             try:
                 if not select.select([watched], [], [], timeout_s)[0]:
-                    raise subprocess.TimeoutExpired(f"tms ({self.pid})", timeout_s)
+                    raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s)
             finally:
                 os.close(watched)
         code = self._reap(0)
@@ -99,12 +104,12 @@ class _Forker:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
-    def fork(self, request: Request, stderr: int) -> int:
+    def fork(self, request: Request, descriptors: tuple[int, int]) -> int:
         """The process id of a new child of this process."""
         data = json.dumps(request._asdict()).encode()
         _adopt_orphans(True)
         try:
-            socket.send_fds(self._socket, [data], [stderr])
+            socket.send_fds(self._socket, [data], descriptors)
             answer = self._socket.recv(100)
         finally:
             _adopt_orphans(False)
@@ -135,10 +140,9 @@ def serve(connection: socket.socket) -> Request | None:
     for module in _IMPORTED:
         import_module(module)
     while True:
-        data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_BYTES_MAX, 1)
+        data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_BYTES_MAX, 2)
         if not data:
             return None
-        [stderr] = descriptors
         pids = os.pipe()
         between = os.fork()
         if not between:
@@ -146,24 +150,25 @@ def serve(connection: socket.socket) -> Request | None:
             if child:
                 os.write(pids[1], b"%d" % child)
                 os._exit(0)
-            os.dup2(stderr, sys.stderr.fileno())
+            for descriptor, stream in zip(descriptors, (sys.stdout, sys.stderr), strict=True):
+                os.dup2(descriptor, stream.fileno())
             connection.close()
-            for descriptor in (stderr, *pids):
+            for descriptor in (*descriptors, *pids):
                 os.close(descriptor)
             return Request(**json.loads(data))
         os.waitpid(between, 0)
         connection.send(os.read(pids[0], 100))
-        for descriptor in (stderr, *pids):
+        for descriptor in (*descriptors, *pids):
             os.close(descriptor)
 
 
-def run(request: Request) -> NoReturn:
-    """Become `tms`."""
+def run(request: Request) -> None:
+    """Become the program."""
     os.environ.clear()
     os.environ.update(request.env)
     os.chdir(request.directory)
-    sys.argv = ["tms", *request.arguments]
-    main()
+    sys.argv = [request.module, *request.arguments]
+    import_module(request.module).main()
 
 
 if __name__ == "__main__":
