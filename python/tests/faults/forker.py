@@ -24,30 +24,41 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import NamedTuple
 
+from tests.databases import NAMES
+from tms.block import encode
+from tms.store.leveldb import drivers
+
 _IMPORTED = (
     "tests.faults.member",
+    "tests.faults.transactor",
+    "tests.faults.writer",
     "tms.cli.main",
     "tms.cli.serve",
     "tms.server.main",
     "tms.engine",
-    "tms.store.leveldb",
+    "tms.store.leveldb.upgrade",
+    *(drivers.LIBRARIES[name] for name in NAMES),
 )
 _REQUEST_BYTES_MAX = 128 << 10
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_SET_PTRACER = 36, 0x59616D61
+_ANYBODY = (1 << 64) - 1
 
 
 class Request(NamedTuple):
-    """A child that is asked for: it runs `main()` of a module."""
+    """A child that is asked for: it runs `main()` of a module. It may stop itself before, so that
+    strace attaches to it."""
 
     module: str
     arguments: list[str]
     env: dict[str, str]
     directory: str
+    stops: bool
 
 
 class Child:
@@ -55,11 +66,19 @@ class Child:
     tests need."""
 
     def __init__(
-        self, module: str, arguments: Sequence[str], env: Mapping[str, str], out: int, err: int
+        self,
+        module: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        descriptors: tuple[int, int],
+        stops: bool = False,
     ) -> None:
         self.returncode: int | None = None
-        request = Request(module, [*arguments], {**env}, os.getcwd())
-        self.pid = _forker().fork(request, (out, err))
+        request = Request(module, [*arguments], {**env}, os.getcwd(), stops)
+        self.pid = _forker().fork(request, descriptors)
+        if stops:
+            _, status = os.waitpid(self.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status), f"{module} has ended before it began"
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""
@@ -96,6 +115,7 @@ class _Forker:
     """The process that forks, and the connection to it."""
 
     def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._process = subprocess.Popen(
@@ -107,12 +127,13 @@ class _Forker:
     def fork(self, request: Request, descriptors: tuple[int, int]) -> int:
         """The process id of a new child of this process."""
         data = json.dumps(request._asdict()).encode()
-        _adopt_orphans(True)
-        try:
-            socket.send_fds(self._socket, [data], descriptors)
-            answer = self._socket.recv(100)
-        finally:
-            _adopt_orphans(False)
+        with self._one_at_a_time:
+            _adopt_orphans(True)
+            try:
+                socket.send_fds(self._socket, [data], descriptors)
+                answer = self._socket.recv(100)
+            finally:
+                _adopt_orphans(False)
         assert answer, "the forker has ended"
         return int(answer)
 
@@ -130,8 +151,13 @@ def _forker() -> _Forker:
 
 def _adopt_orphans(adopts: bool) -> None:
     """Have this process become the parent of descendants whose parent ends, or no longer."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    if _prctl(_PR_SET_CHILD_SUBREAPER, int(adopts)):
+        raise OSError("no process may adopt orphans here; run the tests on Linux 3.4 or later")
+
+
+def _prctl(option: int, value: int) -> int:
+    code: int = ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+    return code
 
 
 def serve(connection: socket.socket) -> Request | None:
@@ -139,6 +165,8 @@ def serve(connection: socket.socket) -> Request | None:
     request."""
     for module in _IMPORTED:
         import_module(module)
+    encode([b""])  # pyarrow loads the rest of itself with the first block
+    assert os.listdir("/proc/self/task") == [str(os.getpid())], "a thread does not survive a fork"
     while True:
         data, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_BYTES_MAX, 2)
         if not data:
@@ -168,6 +196,9 @@ def run(request: Request) -> None:
     os.environ.update(request.env)
     os.chdir(request.directory)
     sys.argv = [request.module, *request.arguments]
+    if request.stops:
+        _prctl(_PR_SET_PTRACER, _ANYBODY)
+        os.kill(os.getpid(), signal.SIGSTOP)
     import_module(request.module).main()
 
 

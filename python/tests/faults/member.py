@@ -71,7 +71,7 @@ class Process:
     def __init__(self, url: str, session_s: float, delivery: str) -> None:
         stream, its_own = os.pipe()
         arguments = [url, str(session_s), delivery]
-        self._process = Child("tests.faults.member", arguments, os.environ, its_own, 2)
+        self._process = Child("tests.faults.member", arguments, os.environ, (its_own, 2))
         os.close(its_own)
         self.said: list[tuple[str, str]] = []
         self._changed = threading.Condition()

@@ -44,7 +44,7 @@ class Service:
         stream, its_own = os.pipe()
         self._process: Child | subprocess.Popen[bytes]
         if env is None and before_exec is None:
-            self._process = Child("tms.cli.main", arguments, environment, 1, its_own)
+            self._process = Child("tms.cli.main", arguments, environment, (1, its_own))
         else:  # they may change how the interpreter or its libraries begin
             self._process = subprocess.Popen(
                 [*TMS, *arguments], stderr=its_own, env=environment, preexec_fn=before_exec

@@ -13,14 +13,13 @@ import pytest
 
 from tests.databases import NAMES
 from tests.faults.disk import Disk, Unsynced
-from tests.faults.strace import CHANGING, Call, calls, inject, moments, record, run_program
+from tests.faults.strace import CHANGING, Call, Ended, calls, inject, moments, record, run_program
 from tests.run_seed import seed_for
 from tests.store.test_store_upgrade import Content, make, read, store_of
 from tms.store.leveldb.upgrade import upgrade
 
 pytestmark = pytest.mark.skipif(len(NAMES) < 2, reason="needs plyvel and rocksdict")
 
-PROGRAM = "import sys; from tms.store.leveldb.upgrade import upgrade; list(upgrade(sys.argv[1]))"
 KILLS_OF_MAPS = 4  # within the maps that are copied; at all other calls each
 # Moments while maps are copied, and while the old ones are removed: some in a landing, more in the
 # long run; all between.
@@ -55,11 +54,16 @@ def recording() -> Iterator[Recording]:
         content = make(before, patched)
         shutil.copytree(before, upgraded)
         journal = Path(folder) / "journal"
-        done = run_program(["-c", PROGRAM, str(upgraded)], *record(journal))
+        done = upgrade_under(upgraded, *record(journal))
         assert done.returncode == 0, done.stderr.decode()
         yield Recording(
             before, content, upgraded, list(filter(Disk(upgraded).concerns, calls(journal)))
         )
+
+
+def upgrade_under(data: Path, *options: str) -> Ended:
+    """`tms upgrade` under strace with these options."""
+    return run_program("tms.cli.main", ["upgrade", "--yes", "--data", str(data)], *options)
 
 
 def check(data: Path, content: Content) -> str:
@@ -97,7 +101,7 @@ def test_an_upgrade_killed_at_any_step_leaves_every_row_and_can_be_finished(
         data = fast_path / "data"
         shutil.copytree(recording.before, data)
         options = inject(name, path and data / path, "signal=KILL", nth)
-        done = run_program(["-c", PROGRAM, str(data)], *options)
+        done = upgrade_under(data, *options)
         state = check(data, recording.content)
         found += [] if done.returncode == 0 else [state]
         shutil.rmtree(data)
