@@ -3,6 +3,7 @@ would take longer than the command."""
 
 import contextlib
 import io
+import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -27,8 +28,8 @@ def tms_command(*words: object, env: Mapping[str, str] | None = None) -> Ended:
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(said),
     ):
-        for name in ("TMS_TOKEN", "TMS_TOKEN_FILE", "TMS_URL"):
-            patched.delenv(name, raising=False)
+        for name in [name for name in os.environ if name.startswith("TMS_")]:
+            patched.delenv(name)
         for name, value in (env or {}).items():
             patched.setenv(name, value)
         code = run([*map(str, words)])
