@@ -446,7 +446,6 @@ PROGRAMS: Mapping[str, Callable[[str], None]] = {
     "preload": preload,
     "buffered": buffered,
     "busy": partial(busy, FORKS),
-    "busy_long": partial(busy, FORKS_LONG),
     "thread": thread,
     "consumer": consumer,
     "member": member,
@@ -456,3 +455,4 @@ PROGRAMS: Mapping[str, Callable[[str], None]] = {
     "asyncio": partial(_async, "asyncio"),
     "uvloop": partial(_async, "uvloop"),
 }
+PROGRAMS_LONG = {"busy_long": partial(busy, FORKS_LONG)}

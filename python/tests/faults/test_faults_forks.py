@@ -4,7 +4,7 @@ tests/faults; each says there what must be so."""
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,11 @@ from tests.faults import forking, forking_embedded
 from tests.http_kit import serving
 
 Run = Callable[[str, str], None]
-
-
-def programs(every: Mapping[str, object]) -> list[object]:
-    """Parameters: a program that forks many times runs in `make test-long`."""
-    return [
-        pytest.param(name, marks=pytest.mark.long) if name.endswith("_long") else name
-        for name in every
-    ]
+OVER_HTTP = [*forking.PROGRAMS, pytest.param(*forking.PROGRAMS_LONG, marks=pytest.mark.long)]
+EMBEDDED = [
+    *forking_embedded.PROGRAMS,
+    pytest.param(*forking_embedded.PROGRAMS_LONG, marks=pytest.mark.long),
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +51,13 @@ def run(runner: "subprocess.Popen[str]", tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("program", programs(forking.PROGRAMS))
+@pytest.mark.parametrize("program", OVER_HTTP)
 def test_fault_35_a_fork_shares_nothing_with_its_parent_over_http(program: str, run: Run) -> None:
     with serving() as served:
         run(program, f"http://127.0.0.1:{served.address[1]}")
 
 
-@pytest.mark.parametrize("program", programs(forking_embedded.PROGRAMS))
+@pytest.mark.parametrize("program", EMBEDDED)
 def test_fault_35_a_directory_stays_with_the_process_that_opened_it(
     program: str, run: Run, tmp_path: Path
 ) -> None:
