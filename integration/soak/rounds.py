@@ -113,7 +113,7 @@ class Round:
     def _start(self) -> None:
         flags = ["--port", str(self._port), *self._plan.flags]
         began = time.monotonic()
-        self._service = service = Service(self._data, *flags, wait=False)
+        self._service = service = Service(self._data, *flags, env={}, wait=False)  # not forked
         within(START_S, lambda: bool(service.url) or not service.running())
         if not service.url:
             raise AssertionError(f"the service did not start: {service.lines}")

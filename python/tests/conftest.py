@@ -27,7 +27,13 @@ settings.register_profile(
 settings.load_profile("tms")
 interrupts.heed()
 
-BROKEN = ("python/tests/faults/", "python/tests/store/test_store_faults.py")
+ON_ONE_DATABASE = (
+    "python/tests/faults/",
+    "python/tests/store/test_store.py::TestLevelDBWithValuesApart",
+    "python/tests/store/test_store_damage.py",
+    "python/tests/store/test_store_faults.py",
+    "python/tests/store/test_store_values.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,10 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a landing a fault meets one database, which the run seed draws for each test; in the long
-    run the others."""
+    """In a landing these tests meet one database, which the run seed draws for each test; in the
+    long run the others."""
     for item in items:
-        if isinstance(item, pytest.Function) and item.nodeid.startswith(BROKEN):
+        if isinstance(item, pytest.Function) and item.nodeid.startswith(ON_ONE_DATABASE):
             name = item.callspec.params.get("database") if hasattr(item, "callspec") else None
             if name not in (None, run_seed.one_of(item.originalname, NAMES)):
                 item.add_marker(pytest.mark.long)

@@ -3,7 +3,8 @@
 Blocks marked `python` and `console` of a page run in their order, in the current directory, with
 one namespace and one service; where they name port 7070, that service is meant. In `console` blocks
 lines that begin with `$` are commands; the lines behind a command are what it must print, where `…`
-stands for anything. Blocks marked otherwise are not run.
+stands for anything. Blocks marked otherwise are not run. A `tms` that needs no shell runs in this
+process; those in pipes and loops are processes.
 
 `from tests.snippets_kit import url` makes the fixture known.
 """
@@ -11,6 +12,7 @@ stands for anything. Blocks marked otherwise are not run.
 import fnmatch
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -21,6 +23,7 @@ from typing import NamedTuple
 import pytest
 
 import tms
+from tests.cli_kit import Ended, tms_command
 from tests.http_kit import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +33,7 @@ PAGES = sorted(
 )
 _BLOCK = re.compile(r"^( *)```(python|console)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _PORT = re.compile(r"(?:localhost|127\.0\.0\.1):7070")
+_SHELL = set("|&;<>()$`*?~{}!#\\")  # a command with one of these is left to the shell
 _SPARK = re.compile(r"\btms\.spark\b")
 
 
@@ -91,19 +95,26 @@ def _run_console(page: str, line: int, text: str, url: str) -> None:
         "XDG_CONFIG_HOME": str(Path.cwd() / "config"),
     }
     for command, expected in _commands(text):
-        made = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=environment,
-        )
+        made = _run(command, environment)
         where = f"{page}, block at line {line}: {command}"
         assert made.returncode == 0, f"{where}\n{made.stdout}{made.stderr}"
         if expected:
             pattern = expected.replace("[", "[[]").replace("…", "*")
             matched = fnmatch.fnmatchcase(made.stdout.rstrip(), pattern.rstrip())
             assert matched, f"{where}\n{made.stdout}"
+
+
+def _run(command: str, environment: dict[str, str]) -> "Ended | subprocess.CompletedProcess[str]":
+    """Run a command as a shell does; `tms` in this process if the shell has no part in it."""
+    if command.startswith("tms ") and not _SHELL.intersection(command):
+        return tms_command(*shlex.split(command)[1:], env=environment)
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
 
 
 def _commands(text: str) -> Iterator[tuple[str, str]]:

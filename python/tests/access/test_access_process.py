@@ -2,10 +2,7 @@
 what is written down. No secret stands anywhere but where it was made."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import tms
-from tests.faults.service import TMS, Service
+from tests.cli_kit import Ended, tms_command
+from tests.faults.service import Service
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
+from tests.run_seed import drawn
 from tms.errors import Forbidden, Unauthenticated
 
 FIRST = re.compile(r"TMS_TOKEN=(tms_\w+) tms token create NAME")
@@ -22,14 +21,10 @@ FIRST = re.compile(r"TMS_TOKEN=(tms_\w+) tms token create NAME")
 
 def run(
     service: Service, *words: str, token: str = "", env: Mapping[str, str] | None = None
-) -> "subprocess.CompletedProcess[str]":
+) -> Ended:
     """A command at the service."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TMS_TO")}
-    path = os.pathsep.join(part for part in sys.path if part)
-    given = {**clean, "PYTHONPATH": path, "TMS_URL": service.url, **(env or {})}
-    if token:
-        given["TMS_TOKEN"] = token
-    return subprocess.run([*TMS, *words], capture_output=True, text=True, env=given, timeout=60)
+    given = {"TMS_URL": service.url, **({"TMS_TOKEN": token} if token else {}), **(env or {})}
+    return tms_command(*words, env=given)
 
 
 def first_token(service: Service) -> str:
@@ -160,7 +155,7 @@ def _look_for(secrets: list[str], lines: list[str], data: Path | None) -> None:
             assert secret.encode() not in file.read_bytes(), file
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", drawn("workers and tokens of an issuer", ["1", "2"], 1))
 def test_tokens_of_an_issuer_are_believed_by_a_service(tmp_path: Path, workers: str) -> None:
     key = key_of("RS256")
     keys = tmp_path / "keys.json"

@@ -1,6 +1,6 @@
-"""Programs that fork with a log in their hands; each says by its exit code whether all went well.
+"""Programs that fork while they use a service; the exit code of each is 0 if all went well.
 
-python -m tests.faults.forking PROGRAM URL_OR_DIRECTORY
+`forking_embedded` runs them.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from tms.errors import Closed
 LIMIT_S = 120  # of a whole program, and of each child
 TIMEOUT_S = 30.0
 WORKERS = 4
+FORKS, FORKS_LONG = 5, 15  # of a program that forks again and again
 
 
 class Children:
@@ -191,7 +192,7 @@ def buffered(url: str) -> None:
         expect_stored(bus, ["parent", "child"], 10)
 
 
-def busy(url: str) -> None:
+def busy(forks: int, url: str) -> None:
     """Forked again and again while other threads hold whatever locks there are."""
     with connected(url) as bus:
         producer, ending = bus.producer("t", batch_bytes=200), threading.Event()
@@ -224,7 +225,7 @@ def busy(url: str) -> None:
             bus.close()
 
         children = Children()
-        for number in range(15):
+        for number in range(forks):
             children.fork(partial(work, f"child{number}"))
             children.join()
         ending.set()
@@ -232,7 +233,7 @@ def busy(url: str) -> None:
             thread.join()
         producer.flush()
         wanted = [value for name, times in sent.items() for value in named(name, times)]
-        own = [value for number in range(15) for value in named(f"child{number}", 5)]
+        own = [value for number in range(forks) for value in named(f"child{number}", 5)]
         wanted += own + [f"{value}.sent" for value in own]
         assert Counter(stored(bus)) == Counter(wanted)
 
@@ -444,7 +445,7 @@ PROGRAMS: Mapping[str, Callable[[str], None]] = {
     "pool": pool,
     "preload": preload,
     "buffered": buffered,
-    "busy": busy,
+    "busy": partial(busy, FORKS),
     "thread": thread,
     "consumer": consumer,
     "member": member,
@@ -454,13 +455,4 @@ PROGRAMS: Mapping[str, Callable[[str], None]] = {
     "asyncio": partial(_async, "asyncio"),
     "uvloop": partial(_async, "uvloop"),
 }
-
-
-def main(programs: Mapping[str, Callable[[str], None]]) -> None:
-    """Run the one that is named."""
-    signal.alarm(LIMIT_S)
-    programs[sys.argv[1]](sys.argv[2])
-
-
-if __name__ == "__main__":
-    main(PROGRAMS)
+PROGRAMS_LONG = {"busy_long": partial(busy, FORKS_LONG)}

@@ -1,7 +1,13 @@
-"""Programs that fork with a data directory in their hands; each says by its exit code whether all
-went well.
+"""Programs that fork while they have a data directory open, and the runner of all programs that
+fork; the exit code of a program is 0 if all went well.
 
-    python -m tests.faults.forking_embedded PROGRAM DIRECTORY
+    python -m tests.faults.forking_embedded PROGRAM URL_OR_DIRECTORY     one program
+    python -m tests.faults.forking_embedded     a child for each line `PROGRAM URL_OR_DIRECTORY
+                                                ERRORS` that it reads
+
+A child writes its errors to the file ERRORS and ends as a program does; then its exit code is
+printed. The runner has imported what programs need, opened nothing and started no thread, so a
+child begins as a program does, without the seconds that the start of an interpreter takes.
 """
 
 import asyncio
@@ -13,11 +19,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import tms
 import tms.aio
-from tests.faults.forking import LIMIT_S, Children, Gate, closed, main
+from tests.faults import forking
+from tests.faults.forking import FORKS, FORKS_LONG, LIMIT_S, Children, Gate, closed
+from tms.block import encode
 from tms.errors import AlreadyRunning, ConfigError
 
 
@@ -128,7 +138,7 @@ def dies(directory: str) -> None:
     end.open()
 
 
-def writing(directory: str) -> None:
+def writing(forks: int, directory: str) -> None:
     """Forked again and again while the engine writes and LevelDB compacts: a child that goes
     takes nothing along, and none hangs."""
     with tms.open(directory) as bus:
@@ -151,7 +161,7 @@ def writing(directory: str) -> None:
             closed(lambda: bus.publish("small", b"child"))
             bus.close()
 
-        for _ in range(15):
+        for _ in range(forks):
             bus.publish("small", b"parent")
             children.fork(work)
             children.join()
@@ -159,7 +169,7 @@ def writing(directory: str) -> None:
         for thread in threads:
             thread.join()
     with tms.open(directory) as bus:
-        assert sum(1 for _ in bus.consumer("small", stop_at_end=True)) == 15
+        assert sum(1 for _ in bus.consumer("small", stop_at_end=True)) == forks
         for partition, times in enumerate(written):
             found = bus.consumer("t", partitions=[partition], stop_at_end=True)
             assert sum(1 for _ in found) == times
@@ -204,11 +214,34 @@ PROGRAMS: Mapping[str, Callable[[str], None]] = {
     "embedded": embedded,
     "lives_on": lives_on,
     "dies": dies,
-    "writing": writing,
+    "writing": partial(writing, FORKS),
     "own": own,
     "first": first,
 }
+PROGRAMS_LONG = {"writing_long": partial(writing, FORKS_LONG)}
+
+
+def main(program: str, where: str) -> None:
+    """Run one program, of either file."""
+    signal.alarm(LIMIT_S)
+    every = {**forking.PROGRAMS, **forking.PROGRAMS_LONG, **PROGRAMS, **PROGRAMS_LONG}
+    every[program](where)
+
+
+def serve() -> None:
+    """Fork a child for every line of standard input, one after the other."""
+    for module in ("tms.engine", "tms.store.leveldb"):
+        import_module(module)
+    encode([b""])  # pyarrow loads the rest of itself with the first block
+    for line in sys.stdin:
+        program, where, errors = line.split()
+        child = os.fork()
+        if not child:
+            os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
+            main(program, where)
+            return
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 
 if __name__ == "__main__":
-    main(PROGRAMS)
+    main(*sys.argv[1:]) if sys.argv[1:] else serve()

@@ -1,7 +1,8 @@
-"""A process that is a member of the group `g` of the topic `in`, until it is killed.
+"""A process that is a member of the group `g` of the topic `in`, until it is killed. Its
+arguments, with which `faults.forker` starts it:
 
-    python member.py URL SESSION_S exactly-once|at-least-once
-    python member.py URL LEASE_S queue
+    URL SESSION_S exactly-once|at-least-once
+    URL LEASE_S queue
 
 Exactly once, it makes a message in `out` of each message, in a transaction; at least once, it only
 says what it got. A line on standard output for each: `did VALUE`, `fenced VALUE` when its commit
@@ -11,7 +12,6 @@ workers, and dies of a message `poison`.
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 import tms
+from tests.faults.forker import Child
 from tests.waiting import PATIENCE_S
 from tms.client.client import Bus
 from tms.errors import Conflict, Fenced, TimedOut, Unavailable
@@ -68,23 +69,22 @@ class Process:
     """One of them; what it said so far is in `said`."""
 
     def __init__(self, url: str, session_s: float, delivery: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, url, str(session_s), delivery],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
+        stream, its_own = os.pipe()
+        arguments = [url, str(session_s), delivery]
+        self._process = Child("tests.faults.member", arguments, os.environ, (its_own, 2))
+        os.close(its_own)
         self.said: list[tuple[str, str]] = []
         self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(stream,), daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            what, _, value = line.decode().rstrip("\n").partition(" ")
-            with self._changed:
-                self.said.append((what, value))
-                self._changed.notify_all()
+    def _read(self, stream: int) -> None:
+        with open(stream, "rb") as lines:
+            for line in lines:
+                what, _, value = line.decode().rstrip("\n").partition(" ")
+                with self._changed:
+                    self.said.append((what, value))
+                    self._changed.notify_all()
 
     def values(self, what: str = "did") -> list[str]:
         return [value for said, value in list(self.said) if said == what]
@@ -103,7 +103,7 @@ class Process:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
 
     def __enter__(self) -> Self:
@@ -118,7 +118,7 @@ class Process:
         self.kill()
 
 
-if __name__ == "__main__":
+def main() -> None:
     with tms.connect(sys.argv[1], timeout_s=60) as connected:
         while True:
             if sys.argv[3] == "queue":

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.faults.forker import Child
 from tests.waiting import PATIENCE_S
 
 START_S = 2 * PATIENCE_S
@@ -27,7 +28,7 @@ TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
 class Service:
     """One run of `tms serve` on a directory or on HBase (`hbase://…`); with `wait` False the caller
-    waits for what happens."""
+    waits for what happens. Without `env` and `before_exec` it is forked by `faults.forker`."""
 
     def __init__(
         self,
@@ -38,17 +39,22 @@ class Service:
         wait: bool = True,
     ) -> None:
         kept = "--store" if str(place).startswith("hbase://") else "--data"
-        self._process = subprocess.Popen(
-            [*TMS, "serve", kept, str(place), "--port", "0", "--log-format", "json", *flags],
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})},
-            preexec_fn=before_exec,
-        )
+        arguments = ["serve", kept, str(place), "--port", "0", "--log-format", "json", *flags]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})}
+        stream, its_own = os.pipe()
+        self._process: Child | subprocess.Popen[bytes]
+        if env is None and before_exec is None:
+            self._process = Child("tms.cli.main", arguments, environment, (1, its_own))
+        else:  # they may change how the interpreter or its libraries begin
+            self._process = subprocess.Popen(
+                [*TMS, *arguments], stderr=its_own, env=environment, preexec_fn=before_exec
+            )
+        os.close(its_own)
         self.pid = self._process.pid
         self.lines: list[str] = []
         self._url = ""
         self._told = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(stream,), daemon=True)
         self._reader.start()
         if wait and not (self._told.wait(START_S) and self._url):
             self.kill()
@@ -139,10 +145,9 @@ class Service:
                 return int(rest.split()[0])
         raise AssertionError(f"/proc has no {field}")
 
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as stream:
-            for line in stream:
+    def _read(self, stream: int) -> None:
+        with open(stream, "rb") as lines:
+            for line in lines:
                 self.lines.append(line.decode(errors="replace").rstrip())
                 if '"ready"' in self.lines[-1] and not self._url:
                     self._url = json.loads(self.lines[-1])["url"]

@@ -1,29 +1,41 @@
 """Runs the writer, or another program, under strace: to fail or kill it at a chosen system call, or
 to record it."""
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import pytest
 
 from tests.databases import passed_on
-from tests.faults import writer
+from tests.faults.forker import Child
+from tests.waiting import PATIENCE_S
 
 CHANGING = (
     "openat,write,pwrite64,pwritev2,ftruncate,fsync,fdatasync,"
     "rename,unlink,unlinkat,mkdir,rmdir,link"
 )
+PROGRAM_S = 100.0  # that a program takes at most
 _LINE = re.compile(r"(\d+) +(\w+)\((.*)\) += (-?\d+)")
 _BEGUN = re.compile(r"(\d+) +(\w+\(.*) <unfinished \.\.\.>")
 _RESUMED = re.compile(r"(\d+) +<\.\.\. \w+ resumed>(.*)")
 _FD = re.compile(r"(?:-?\d+|AT_FDCWD)<((?:\\x[0-9a-f]{2})*)>")
 _STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+
+
+class Ended(NamedTuple):
+    """The exit code of a program, and its output."""
+
+    returncode: int
+    stderr: bytes
 
 
 class Call(NamedTuple):
@@ -43,21 +55,33 @@ def strace() -> str:
     return found
 
 
-def run_writer(
-    what: str, data: Path, acks: Path, *options: str
-) -> subprocess.CompletedProcess[bytes]:
+def run_writer(what: str, data: Path, acks: Path, *options: str) -> Ended:
     """Run the writer under strace with these options."""
-    return run_program([writer.__file__, what, str(data), str(acks)], *options)
+    return run_program("tests.faults.writer", [what, str(data), str(acks)], *options)
 
 
-def run_program(program: list[str], *options: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a program, as Python's arguments, under strace with these options."""
-    return subprocess.run(
-        [strace(), "-f", *options, sys.executable, *program],
-        capture_output=True,
-        timeout=100,
-        env={"PYTHONPATH": ":".join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"} | passed_on(),
-    )
+def run_program(module: str, arguments: Sequence[str], *options: str) -> Ended:
+    """Run `main()` of a module under strace with these options: they count its calls, and none of
+    the start of an interpreter."""
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)} | passed_on()
+    with TemporaryFile() as said:
+        child = Child(module, arguments, env, (said.fileno(), said.fileno()), stops=True)
+        tracer = subprocess.Popen(
+            [strace(), "-f", *options, "-p", str(child.pid)], stderr=subprocess.PIPE
+        )
+        try:
+            assert tracer.stderr is not None
+            attached = tracer.stderr.readline()
+            assert b"attached" in attached, f"strace does not attach: {attached!r}"
+            child.send_signal(signal.SIGCONT)
+            code = child.wait(PROGRAM_S)
+            tracer.communicate(timeout=PATIENCE_S)
+        finally:
+            for process in (child, tracer):
+                process.kill()
+                process.wait(PATIENCE_S)
+        said.seek(0)
+        return Ended(code, said.read())
 
 
 def inject(call: str, path: Path | None, effect: str, nth: int | str) -> list[str]:

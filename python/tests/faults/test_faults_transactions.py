@@ -3,8 +3,6 @@ the process itself. Whatever happens, a transaction is there as a whole or not a
 
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -15,7 +13,7 @@ import pytest
 
 from tests.faults import transactor
 from tests.faults.disk import Disk, Unsynced
-from tests.faults.strace import Call, calls, record, strace
+from tests.faults.strace import Call, calls, record, run_program
 from tests.run_seed import seed_for
 from tms.errors import DataCorrupt
 from tms.store.leveldb import LevelDBStore, repair
@@ -29,16 +27,8 @@ LANES = 2
 
 def run(place: Path, *options: str) -> int:
     place.mkdir()
-    program = [sys.executable, transactor.__file__, str(place / "data"), str(place / "ledger")]
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    done = subprocess.run(
-        [strace(), "-f", *options, *program], capture_output=True, timeout=100, env=env
-    )
-    return done.returncode
+    arguments = [str(place / "data"), str(place / "ledger")]
+    return run_program("tests.faults.transactor", arguments, *options).returncode
 
 
 def ledger(place: Path) -> bytes:

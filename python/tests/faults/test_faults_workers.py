@@ -3,7 +3,6 @@ that is; what the clients saw is checked as a history."""
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -44,13 +43,13 @@ def test_workers_are_killed_and_paused_under_load_and_nothing_is_lost(
         clients = Clients(service.url)
         clients.start()
         for place, number in times * ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
-            time.sleep(1.5)
+            clients.get_on()
             pid = [*workers(service).values()][place]
             os.kill(pid, number)
             clients.killed()
             within(PATIENCE_S, lambda pid=pid: pid not in workers(service).values())
             within(PATIENCE_S, lambda: all_there(service))
-        time.sleep(1)
+        clients.get_on()
         assert clients.check() > 10
         assert service.stop() == 0
     code, said = fsck(tmp_path / "data")
@@ -62,7 +61,7 @@ def test_workers_end_with_their_supervisor_and_another_one_goes_on(tmp_path: Pat
         within(PATIENCE_S, lambda: all_there(service))
         clients = Clients(service.url)
         clients.start()
-        time.sleep(2)
+        clients.get_on()
         pids = workers(service).values()
         service.kill()
         clients.killed()
@@ -70,13 +69,13 @@ def test_workers_end_with_their_supervisor_and_another_one_goes_on(tmp_path: Pat
         port = str(service.address[1])
         with Service(tmp_path / "data", *FLAGS, "--port", port) as again:
             within(PATIENCE_S, lambda: all_there(again))
-            time.sleep(1)
+            clients.get_on()
             assert clients.check() > 5
 
 
 def test_one_process_and_several_read_the_same_directory(tmp_path: Path) -> None:
     sent = []
-    for flags in ((), FLAGS, (), FLAGS):
+    for flags in ((), FLAGS, ()):
         with Service(tmp_path / "data", *flags) as service:
             with tms.connect(service.url) as bus:
                 bus.create_topic("t", partitions=4)

@@ -101,5 +101,5 @@ def visible(bus: Bus, topic: str) -> set[int]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
     work(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,7 +1,8 @@
 """A process that works on a data directory and says what was acknowledged, for tests to disturb.
+Its arguments, with which `faults.forker` starts it:
 
-    python writer.py steps DATA ACKS     two lives of creating, writing, counting and dropping
-    python writer.py endure DATA ACKS    writes; when a write fails, recovers and writes on
+    steps DATA ACKS      two lives of creating, writing, counting and dropping
+    endure DATA ACKS     writes; when a write fails, recovers and writes on
 
 Each acknowledgement is one line of JSON in the file ACKS, written with one system call after the
 store's call returned.
@@ -162,7 +163,8 @@ def read_acks(path: Path) -> list[list[Any]]:
     return [json.loads(line) for line in whole]
 
 
-def main(what: str, data: str, acks: str) -> None:
+def main() -> None:
+    what, data, acks = sys.argv[1:]
     fd = os.open(acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def ack(*words: object) -> None:
@@ -177,7 +179,3 @@ def main(what: str, data: str, acks: str) -> None:
         verify(store, read_acks(Path(acks)))
         store.close()
         ack("closed")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -79,6 +79,15 @@ heavy = {"pyarrow", "pydantic", "plyvel", "kazoo", "thriftpy2"} & set(sys.module
 assert not heavy, heavy
 """
 
+SEVERAL = """  # commands one after the other, with a zero byte behind the output of each
+import json
+import sys
+from tms.cli.main import run
+for words in json.loads(sys.argv[1]):
+    code = run(words)
+    assert code == 0, (words, code)
+    print(end="\\0", flush=True)
+"""
 MISSING = {
     "a data directory": ("import tms; tms.open('data')", "embedded"),
     "HBase": ("import tms; tms.open('hbase://127.0.0.1:9')", "hbase"),
@@ -172,19 +181,26 @@ def test_a_client_of_a_service_needs_no_extra(
 def test_the_command_line_of_a_service_needs_no_extra(
     slim: dict[str, str], tmp_path: Path, url: str
 ) -> None:
-    def run(*arguments: str, stdin: str = "") -> str:
-        done = _tms(slim, tmp_path, *arguments, "--url", url, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    run("topic", "create", "orders")
-    run("publish", "orders", "--key-field", "customer", stdin='{"customer": "ann", "total": 12}\n')
-    assert '"total": 12' in run("consume", "orders", "--exit-at-end")
-    assert "ann" in run("consume", "orders", "--exit-at-end", "-o", "yaml")
-    assert json.loads(run("topic", "describe", "orders", "--json"))["topic"] == "orders"
-    assert "orders" in run("topic", "list")
-    assert run("inspect", "orders")
-    run("doctor")
+    commands = (
+        "topic create orders",
+        "publish orders --key-field customer",  # reads standard input
+        "consume orders --exit-at-end",
+        "consume orders --exit-at-end -o yaml",
+        "topic describe orders --json",
+        "topic list",
+        "inspect orders",
+        "doctor",
+    )
+    words = [[*command.split(), "--url", url] for command in commands]
+    message = '{"customer": "ann", "total": 12}\n'
+    done = _run(slim, tmp_path, SEVERAL, json.dumps(words), stdin=message)
+    assert done.returncode == 0, done.stderr
+    _, _, lines, yaml, described, listed, inspected, _ = done.stdout.split("\0")[:-1]
+    assert '"total": 12' in lines
+    assert "ann" in yaml
+    assert json.loads(described)["topic"] == "orders"
+    assert "orders" in listed
+    assert inspected
 
 
 def test_the_version_and_the_help_need_no_extra(slim: dict[str, str], tmp_path: Path) -> None:

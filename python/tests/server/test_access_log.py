@@ -15,6 +15,7 @@ from tests.access.test_access_process import first_token, run
 from tests.faults.service import Service
 from tests.http_kit import Served, serving
 from tests.jwt_kit import claims, key_of, sign
+from tests.run_seed import drawn
 from tests.waiting import until
 from tms.events import Event
 from tms.server import access_log
@@ -165,7 +166,7 @@ def test_the_principal_is_who_showed_a_token_and_nobody_before(
     assert ann not in str(lines(caplog)) and TOKEN not in str(lines(caplog))
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", drawn("workers and access logs", ["1", "2"], 1))
 def test_a_service_writes_it_as_json_whatever_its_level_and_no_secret(
     workers: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import tms
 from tests.faults.service import Service, within
 from tests.http_kit import serving
+from tests.run_seed import drawn
 from tests.tls_kit import Authority, Certificate
 from tests.waiting import PATIENCE_S
 from tms.errors import ConfigError
@@ -158,7 +159,7 @@ def test_a_ca_that_is_taken_back_lets_nobody_in_any_more(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", drawn("workers and certificates", [1, 2], 1))
 def test_the_process_reloads_at_sighup_and_by_itself(
     authority: Authority, certificate: Certificate, tmp_path: Path, workers: int
 ) -> None:

@@ -12,39 +12,40 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 
+from tests.faults.forker import Child
 from tests.http_kit import Client, request
 from tests.waiting import PATIENCE_S
 from tms import block
 from tms.api import bodies, routes
 from tms.model.message import NewBlock
 
-RUN = """
-import sys
-from tms.errors import TMSError
-from tms.server.config_sources import load
-from tms.server.main import serve
-try:
-    serve(load(None, dict(pair.split("=", 1) for pair in sys.argv[1:])))
-except TMSError as error:
-    print(error.code, error.message)
-    sys.exit(3)
-"""
+PROGRAM = "tests.server.service_program"
+SERVE = f"from {PROGRAM} import main; main()"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 class Process:
-    """A service in a process of its own."""
+    """A service in a process of its own. It is forked by `faults.forker`, or, with code that runs
+    before, an interpreter of its own."""
 
-    def __init__(self, *flags: str) -> None:
-        self.popen = subprocess.Popen(
-            [sys.executable, "-c", RUN, *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-        )
+    def __init__(self, *flags: str, before: str | None = None) -> None:
+        stream, its_own = os.pipe()
+        self.stderr = os.fdopen(stream, "rb", buffering=0)
+        self.process: Child | subprocess.Popen[bytes]
+        if before is None:
+            self.process = Child(PROGRAM, flags, environment(), (1, its_own))
+        else:
+            command = [sys.executable, "-c", f"{before}\n{SERVE}", *flags]
+            self.process = subprocess.Popen(command, stderr=its_own, env=environment())
+        os.close(its_own)
         self.lines: list[bytes] = []
 
     def ready(self) -> tuple[str, int]:
@@ -55,10 +56,8 @@ class Process:
 
     def event(self, name: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """The next log line of this event."""
-        stream = self.popen.stderr
-        assert stream is not None
-        while select.select([stream], [], [], timeout_s)[0]:
-            line = stream.readline()
+        while select.select([self.stderr], [], [], timeout_s)[0]:
+            line = self.stderr.readline()
             assert line, f"it ended: {self.lines}"
             self.lines.append(line)
             event: dict[str, Any] = json.loads(line)
@@ -68,23 +67,27 @@ class Process:
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         """Its exit code after this signal."""
-        self.popen.send_signal(number)
-        _, rest = self.popen.communicate(timeout=timeout_s)
-        self.lines += rest.splitlines()
-        return self.popen.returncode
+        self.process.send_signal(number)
+        while select.select([self.stderr], [], [], timeout_s)[0] and (
+            line := self.stderr.readline()
+        ):
+            self.lines.append(line)
+        return self.process.wait(timeout_s)
 
     def __enter__(self) -> "Process":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.popen.poll() is None:
-            self.popen.kill()
-        self.popen.communicate()
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+        self.stderr.close()
 
 
 @contextlib.contextmanager
-def running(path: Path, *flags: str) -> Iterator[tuple[Process, tuple[str, int]]]:
-    with Process(f"data={path}", "server.port=0", *flags) as process:
+def running(
+    path: Path, *flags: str, before: str | None = None
+) -> Iterator[tuple[Process, tuple[str, int]]]:
+    with Process(f"data={path}", "server.port=0", *flags, before=before) as process:
         yield process, process.ready()
 
 
@@ -100,14 +103,16 @@ async def count(*_):
     print(gc.get_freeze_count(), len(gc.get_objects()))
 main._serve = count
 """
-    command = [sys.executable, "-c", counting + RUN, f"data={tmp_path}", "server.port=0"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
+    command = [sys.executable, "-c", counting + SERVE, f"data={tmp_path}", "server.port=0"]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, check=True, timeout=60, env=environment()
+    )
     passed_over, looked_at = map(int, done.stdout.split())
     assert passed_over > 20 * looked_at
 
 
 def test_it_says_when_it_is_ready_and_ends_with_zero_at_sigterm(tmp_path: Path) -> None:
-    with running(tmp_path / "data") as (process, address):
+    with running(tmp_path / "data", before="") as (process, address):
         with Client(address) as client:
             assert client.request("GET", "/readyz").json == {
                 "ready": True,
@@ -116,19 +121,22 @@ def test_it_says_when_it_is_ready_and_ends_with_zero_at_sigterm(tmp_path: Path) 
             }
             assert client.request("PUT", TOPIC, b"{}").status == routes.CREATED
         assert process.end() == 0
-    with running(tmp_path / "data") as (process, address), Client(address) as client:
+    with running(tmp_path / "data", before="") as (process, address), Client(address) as client:
         assert client.request("GET", TOPIC).status == routes.OK
         assert process.end(signal.SIGINT) == 0
 
 
 def refusal(*flags: str) -> str:
     """What the process says when it does not start."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, *flags], capture_output=True, timeout=60, check=False
-    )
-    assert done.returncode == 3, done
-    assert b"Traceback" not in done.stderr
-    return done.stdout.decode()
+    with TemporaryFile() as printed, TemporaryFile() as said:
+        child = Child(PROGRAM, flags, environment(), (printed.fileno(), said.fileno()))
+        code = child.wait(PATIENCE_S)
+        for file in (printed, said):
+            file.seek(0)
+        errors = said.read()
+        assert code == 3, errors
+        assert b"Traceback" not in errors
+        return printed.read().decode()
 
 
 def test_row_66_a_port_in_use_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
@@ -200,7 +208,7 @@ def test_draining_answers_what_was_received_and_shows_in_readyz(tmp_path: Path) 
         other.send(b"GET /readyz HTTP/1.1\r\n")
         with Client(address) as client:  # everything before was received
             assert client.request("GET", "/livez").status == routes.OK
-        process.popen.send_signal(signal.SIGTERM)
+        process.process.send_signal(signal.SIGTERM)
         process.event("draining")
         assert idle.is_closed()
         assert poll.answer().json["messages"] == []
@@ -219,7 +227,7 @@ def test_draining_answers_what_was_received_and_shows_in_readyz(tmp_path: Path) 
                 assert answer.headers["retry-after"]
         slow.send(sent[-1:])
         assert slow.answer().status == routes.OK
-        assert process.popen.wait(PATIENCE_S) == 0
+        assert process.process.wait(PATIENCE_S) == 0
 
 
 def test_draining_ends_when_its_time_is_over_or_at_the_second_signal(tmp_path: Path) -> None:
@@ -229,12 +237,12 @@ def test_draining_ends_when_its_time_is_over_or_at_the_second_signal(tmp_path: P
             client.send(request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)[:-1])
             with Client(address) as other:
                 assert other.request("GET", "/livez").status == routes.OK
-            process.popen.send_signal(signal.SIGTERM)
+            process.process.send_signal(signal.SIGTERM)
             process.event("draining")
             if again:
-                process.popen.send_signal(signal.SIGTERM)
+                process.process.send_signal(signal.SIGTERM)
             process.event("drain_incomplete")
-            assert process.popen.wait(PATIENCE_S) == 0
+            assert process.process.wait(PATIENCE_S) == 0
 
 
 def test_logs_are_json_lines_of_at_most_4_kib_without_payloads(tmp_path: Path) -> None:
@@ -251,28 +259,21 @@ def test_logs_are_json_lines_of_at_most_4_kib_without_payloads(tmp_path: Path) -
 
 
 def test_at_rest_it_needs_at_most_120_mib(tmp_path: Path) -> None:
-    with running(tmp_path / "data") as (process, address):
+    with running(tmp_path / "data", before="") as (process, address):
         with Client(address) as client:
             client.request("PUT", TOPIC, b"{}")
             for _ in range(100):
                 client.request("POST", f"{TOPIC}/messages", BLOCK, media=routes.BLOCKS)
-        status = Path(f"/proc/{process.popen.pid}/status").read_text()
+        status = Path(f"/proc/{process.process.pid}/status").read_text()
         assert int(status.partition("VmRSS:")[2].split()[0]) <= 120 << 10
 
 
 def test_few_descriptors_are_enough_for_connections_and_the_store(tmp_path: Path) -> None:
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)){RUN}"
-    process = Process.__new__(Process)
-    process.lines = []
-    process.popen = subprocess.Popen(
-        [sys.executable, "-c", limited, f"data={tmp_path / 'data'}", "server.port=0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        env=os.environ,
-    )
-    with process, contextlib.ExitStack() as stack:
-        address = process.ready()
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
+    with (
+        running(tmp_path / "data", before=limited) as (process, address),
+        contextlib.ExitStack() as stack,
+    ):
         first = stack.enter_context(Client(address))
         assert first.request("PUT", TOPIC, b"{}").status == routes.CREATED
         crowd = [stack.enter_context(Client(address)) for _ in range(400)]
@@ -288,7 +289,6 @@ def test_the_form_of_logs_can_be_chosen(tmp_path: Path, form: str) -> None:
     with Process(
         f"data={tmp_path / 'data'}", "server.port=0", f"server.log_format={form}"
     ) as process:
-        assert process.popen.stderr is not None
-        line = process.popen.stderr.readline()
+        line = process.stderr.readline()
         assert b"ready" in line
         assert line.startswith(b"{") is (form == "json")

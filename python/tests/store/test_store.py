@@ -277,7 +277,6 @@ def faulty() -> FaultyStore:
     return FaultyStore(MemoryStore())
 
 
-@pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_scripted_failure_happens_at_its_write_and_ends_with_recover(
     faulty: FaultyStore, stored: bool
@@ -303,7 +302,6 @@ def test_a_scripted_failure_happens_at_its_write_and_ends_with_recover(
     one.write([(b"5", b"v")], SYNCED)
 
 
-@pytest.mark.usefixtures("database")
 def test_a_faulty_store_is_full_until_released(faulty: FaultyStore) -> None:
     one = faulty.open("m", create=True)
     one.write([(b"k", b"v")], SYNCED)
@@ -322,7 +320,6 @@ def test_a_faulty_store_is_full_until_released(faulty: FaultyStore) -> None:
     assert rows_of(one) == []
 
 
-@pytest.mark.usefixtures("database")
 def test_a_crash_loses_exactly_what_was_not_synced(faulty: FaultyStore) -> None:
     one, other = faulty.open("m", create=True), faulty.open("n", create=True)
     one.write([(b"1", b"old"), (b"2", b"v")], WRITTEN)
@@ -338,7 +335,6 @@ def test_a_crash_loses_exactly_what_was_not_synced(faulty: FaultyStore) -> None:
             call()
 
 
-@pytest.mark.usefixtures("database")
 def test_a_crash_with_chance_keeps_some_first_part_of_what_was_not_synced() -> None:
     kept = set()
     for seed in range(30):
@@ -353,7 +349,6 @@ def test_a_crash_with_chance_keeps_some_first_part_of_what_was_not_synced() -> N
     assert kept == {b"0", b"01", b"012", b"0123"}
 
 
-@pytest.mark.usefixtures("database")
 def test_a_corrupt_row_raises_wherever_it_is_read(faulty: FaultyStore) -> None:
     one = faulty.open("m", create=True)
     one.write([(b"1", b"v"), (b"2", b"v")], SYNCED)
@@ -365,7 +360,6 @@ def test_a_corrupt_row_raises_wherever_it_is_read(faulty: FaultyStore) -> None:
     assert one.scan(None, b"2", ALL) == [(b"1", b"v")]
 
 
-@pytest.mark.usefixtures("database")
 def test_the_hook_of_a_faulty_store_sees_every_operation() -> None:
     seen: list[tuple[str, str]] = []
     faulty = FaultyStore(MemoryStore(), lambda operation, name: seen.append((operation, name)))

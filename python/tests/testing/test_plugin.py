@@ -281,7 +281,9 @@ def run(program: str, folder: Path, environment: dict[str, str], *options: str) 
     """What pytest prints of the tests in a program."""
     (folder / "test_program.py").write_text(program)
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-c", "/dev/null"]
-    command += ["-p", "no:schemathesis", "-p", "no:cacheprovider", "test_program.py", *options]
+    for plugin in ("schemathesis", "hypothesispytest", "anyio", "cacheprovider"):
+        command += ["-p", f"no:{plugin}"]  # no program needs them, and to load them takes long
+    command += ["test_program.py", *options]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
     )
