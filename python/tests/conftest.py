@@ -3,6 +3,7 @@ a store on disk, both event loops, and what the garbage collector leaves alone."
 
 import asyncio
 import gc
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +35,11 @@ ON_ONE_DATABASE = (
     "python/tests/store/test_store_faults.py",
     "python/tests/store/test_store_values.py",
 )
+FEW_SHARDS = tuple(
+    f"python/tests/{room}/"
+    for room in ("compaction", "delayed", "groups", "log", "observer", "queues", "topics")
+)
+CONTRACTS_DRAWN = "python/tests/contracts/test_contracts_drawn.py"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,13 +51,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a landing these tests meet one database, which the run seed draws for each test; in the
-    long run the others."""
+    """In a landing these tests meet one database, and a test of a contract with drawn bounds runs in
+    one world, which the run seed draws for each test; in the long run the others."""
+    worlds: dict[str, set[str]] = defaultdict(set)  # of each test of a contract
     for item in items:
-        if isinstance(item, pytest.Function) and item.nodeid.startswith(ON_ONE_DATABASE):
+        if not isinstance(item, pytest.Function):
+            continue
+        if item.nodeid.startswith(ON_ONE_DATABASE):
             name = item.callspec.params.get("database") if hasattr(item, "callspec") else None
             if name not in (None, run_seed.one_of(item.originalname, NAMES)):
                 item.add_marker(pytest.mark.long)
+        elif item.nodeid.startswith(CONTRACTS_DRAWN):
+            worlds[item.originalname].add(world_of(item))
+    for item in items:
+        if isinstance(item, pytest.Function) and item.nodeid.startswith(CONTRACTS_DRAWN):
+            some = sorted(worlds[item.originalname])
+            if world_of(item) != run_seed.one_of(f"world of {item.originalname}", some):
+                item.add_marker(pytest.mark.long)
+
+
+def world_of(item: pytest.Function) -> str:
+    """The class that runs a contract in one world."""
+    return "" if item.cls is None else str(item.cls.__name__)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -107,3 +128,11 @@ def event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
 def one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores that are made in this test have one shard."""
     monkeypatch.setattr("tms.topics.sharding.SHARDS", 1)
+
+
+@pytest.fixture(autouse=True)
+def few_shards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a landing the stores of these rooms have two shards, which an engine opens in a third of
+    the time that the usual 16 take; some tests open hundreds of engines. The long run has 16."""
+    if request.node.nodeid.startswith(FEW_SHARDS) and not request.node.get_closest_marker("long"):
+        monkeypatch.setattr("tms.topics.sharding.SHARDS", 2)

@@ -56,6 +56,12 @@ def drawn(purpose: str, choices: Iterable[object], count: int) -> list[object]:
     ]
 
 
+def examples(landing: int, long: int) -> list[object]:
+    """How many examples a property of hypothesis has: so many in a landing, more of them in
+    `make test-long`. Parameters of a test that gives them to hypothesis."""
+    return [landing, pytest.param(long, marks=pytest.mark.long)]
+
+
 def fresh_count(kind: Kind) -> int:
     """How many fresh seeds of this kind a run has."""
     given = os.environ.get(COUNTS, "")

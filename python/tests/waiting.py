@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 60.0
-_EVERY_S = 0.002
+_PAUSE_S, _PAUSE_S_MAX = 0.002, 0.02
+_PAUSES = 5  # at least as many in the time that was waited so far: looking costs a processor
 
 
 def until(
@@ -18,8 +19,9 @@ def until(
     """Wait until the condition holds; fails when it does not within `timeout_s`, by default
     `PATIENCE_S`."""
     timeout_s = PATIENCE_S if timeout_s is None else timeout_s
-    deadline_s = time.monotonic() + timeout_s
+    started_s = time.monotonic()
     pause = threading.Event()
     while not holds():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
-        pause.wait(_EVERY_S)
+        waited_s = time.monotonic() - started_s
+        assert waited_s < timeout_s, f"not within {timeout_s:g} s: {what}"
+        pause.wait(min(max(waited_s / _PAUSES, _PAUSE_S), _PAUSE_S_MAX))

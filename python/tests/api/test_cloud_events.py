@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.run_seed import examples
 from tms import block
 from tms.api import cloud_events, messages
 from tms.api.cloud_events import as_batch, read_batch, read_binary, read_one
@@ -358,9 +359,13 @@ HEADERS = st.dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.parametrize("count", examples(100, 300))
+def test_whatever_is_stored_is_shown_as_a_valid_event(count: int) -> None:
+    settings(max_examples=count)(_is_shown_as_a_valid_event)()
+
+
 @given(ANYTHING | st.none(), ANYTHING | st.none(), HEADERS)
-def test_whatever_is_stored_is_shown_as_a_valid_event(
+def _is_shown_as_a_valid_event(
     value: bytes | None, key: bytes | None, headers: dict[str, bytes]
 ) -> None:
     [event] = stored(NewMessage(value, key, headers, None))
@@ -372,9 +377,13 @@ def test_whatever_is_stored_is_shown_as_a_valid_event(
         assert (again.value is None) == (value is None)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.parametrize("count", examples(100, 300))
+def test_what_the_document_allows_is_read_and_nothing_else(count: int) -> None:
+    settings(max_examples=count)(_is_read_if_the_document_allows_it)()
+
+
 @given(st.dictionaries(st.text(max_size=8), st.none() | st.booleans() | st.integers() | st.text()))
-def test_what_the_document_allows_is_read_and_nothing_else(some: dict[str, Any]) -> None:
+def _is_read_if_the_document_allows_it(some: dict[str, Any]) -> None:
     event = EVENT | some
     try:
         SCHEMA.validate(event)
@@ -395,9 +404,13 @@ SOME = st.dictionaries(NAME, JSON_VALUE, max_size=3)
 BODY = SOME.map(lambda some: as_bytes(EVENT | some)) | st.binary(max_size=40)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.parametrize("count", examples(100, 300))
+def test_whatever_is_sent_is_an_event_or_refused(count: int) -> None:
+    settings(max_examples=count)(_is_an_event_or_refused)()
+
+
 @given(BODY, st.dictionaries(st.sampled_from([*SENT, b"ce-x", b"content-type"]), BODY))
-def test_whatever_is_sent_is_an_event_or_refused(body: bytes, headers: dict[bytes, bytes]) -> None:
+def _is_an_event_or_refused(body: bytes, headers: dict[bytes, bytes]) -> None:
     for sent, parse in ((body, read_one), (b"[%b]" % body, read_batch)):
         with contextlib.suppress(TMSError):
             SCHEMA.validate(stored(*parse(sent))[0])

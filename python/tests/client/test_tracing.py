@@ -511,7 +511,7 @@ class _Blocking(SpanExporter):
 
 
 def publish_with(
-    exporter: SpanExporter, path: Path, monkeypatch: pytest.MonkeyPatch, count: int = 500
+    exporter: SpanExporter, path: Path, monkeypatch: pytest.MonkeyPatch, count: int = 200
 ) -> float:
     """How long the slowest of many publishes took, many more than the processor keeps."""
     processor = BatchSpanProcessor(

@@ -12,14 +12,23 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sim.faulty import FaultyStore
 from tests.bounds_kit import SEEDS, bounds_of
 from tests.compaction_kit import NAME, Seen, World, compacted
 from tests.log_kit import KeptStore
+from tests.run_seed import examples
 from tms.block import encode
 from tms.model.message import NewBlock
 from tms.model.position import Position
@@ -241,7 +250,15 @@ class SharedCompaction(Compaction):
     shared = True
 
 
-TestCompaction = Compaction.TestCase
-TestCompaction.settings = settings(deadline=None, max_examples=60, stateful_step_count=30)
-TestSharedCompaction = SharedCompaction.TestCase
-TestSharedCompaction.settings = settings(deadline=None, max_examples=30, stateful_step_count=30)
+@pytest.mark.parametrize("count", examples(20, 60))
+def test_compaction_agrees_with_the_model(count: int) -> None:
+    run_state_machine_as_test(
+        Compaction, settings=settings(max_examples=count, stateful_step_count=30)
+    )
+
+
+@pytest.mark.parametrize("count", examples(10, 30))
+def test_compaction_of_a_shared_store_agrees_with_the_model(count: int) -> None:
+    run_state_machine_as_test(
+        SharedCompaction, settings=settings(max_examples=count, stateful_step_count=30)
+    )

@@ -1,7 +1,9 @@
 """The contracts of the client once more, with bounds that are drawn for each test: on LevelDB and
 over HTTP, where the simulation does not come by. The run seed decides which.
 
-A test that fails here alone has met a bound: `Bounds.of(…).drawn` has them all.
+In a landing each test runs in one of its worlds, which the run seed draws; the long run has the
+others (`tests/conftest.py`). A test that fails here alone has met a bound: `Bounds.of(…).drawn` has
+them all.
 """
 
 from collections.abc import Iterator

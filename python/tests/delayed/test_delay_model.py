@@ -7,12 +7,21 @@ from contextlib import ExitStack
 from random import Random
 from typing import TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.bounds_kit import SEEDS, bounds_of
 from tests.delay_kit import PARTITIONS, A, World
+from tests.run_seed import examples
 from tms.block import encode
 from tms.errors import TMSError
 from tms.model.delayed import Deferred, DelayedId, DelayedMessage, Due
@@ -181,5 +190,8 @@ def _key(value: bytes) -> bytes:
     return KEYS[int(value) % len(KEYS)]
 
 
-TestDelayedModel = DelayedModel.TestCase
-TestDelayedModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+@pytest.mark.parametrize("count", examples(20, 60))
+def test_delayed_messages_agree_with_the_model(count: int) -> None:
+    run_state_machine_as_test(
+        DelayedModel, settings=settings(max_examples=count, stateful_step_count=25)
+    )

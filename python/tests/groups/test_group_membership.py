@@ -3,6 +3,7 @@ or gets no answer."""
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -13,6 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.run_seed import examples
 from tms.groups.membership import (
     GroupKey,
     Membership,
@@ -219,7 +221,8 @@ class Members(RuleBasedStateMachine):
         assert silent or sum(sizes) == (7 if self.holding else 0)
 
 
-def test_whatever_happens_a_partition_has_one_owner_and_all_are_owned() -> None:
+@pytest.mark.parametrize("count", examples(60, 200))
+def test_whatever_happens_a_partition_has_one_owner_and_all_are_owned(count: int) -> None:
     run_state_machine_as_test(
-        Members, settings=settings(max_examples=200, stateful_step_count=40, deadline=None)
+        Members, settings=settings(max_examples=count, stateful_step_count=40)
     )

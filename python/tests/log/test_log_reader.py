@@ -1,5 +1,7 @@
 """Fetching: positions, how much, and lower bounds."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from tests.log_kit import (
     small,
 )
 from tests.model_log import ModelPartition
+from tests.run_seed import drawn, examples
 from tms.block import decode, encode, read_header
 from tms.errors import DataCorrupt, OffsetOutOfRange
 from tms.model.ids import TIME_MS_MAX, MessageId
@@ -74,9 +77,13 @@ def _in_model(bench: Bench, model: ModelPartition, position: Position, bytes_max
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@pytest.mark.parametrize("count", examples(20, 60))
+def test_every_position_gives_what_the_model_says(count: int) -> None:
+    settings(max_examples=count)(_agrees_with_the_model)()
+
+
 @given(data=st.data(), cache=st.sampled_from([0, 2_000, 1 << 20]))
-def test_every_position_gives_what_the_model_says(data: st.DataObject, cache: int) -> None:
+def _agrees_with_the_model(data: st.DataObject, cache: int) -> None:
     with Bench(limits=small(Limits(cache_bytes=cache), segment_bytes=4_000)) as bench:
         model = ModelPartition()
         for _ in range(data.draw(st.integers(0, 12), label="blocks")):
@@ -343,11 +350,15 @@ def test_truncation_does_not_touch_what_comes_later_or_other_partitions() -> Non
         assert (bench.values(), bench.values(partition=1)) == ([b"c"], [])
 
 
-@pytest.mark.parametrize("segment_bytes", [1, 2_000, 1 << 20])
+SEGMENT_BYTES = (1, 2_000, 1 << 20)
+DAMAGED = (
+    *({0}, {7}, {38}, {0, 1, 2}, {20, 21, 22, 23}, {3, 5, 7, 9}),
+    *(set(range(1, 39, 2)), {*range(39)}),
+)
+
+
 @pytest.mark.parametrize(
-    "damaged",
-    [{0}, {7}, {38}, {0, 1, 2}, {20, 21, 22, 23}, {3, 5, 7, 9}, set(range(1, 39, 2)), {*range(39)}],
-    ids=str,
+    ("damaged", "segment_bytes"), drawn("damaged blocks", product(DAMAGED, SEGMENT_BYTES), 8)
 )
 def test_every_offset_outside_of_damaged_blocks_is_found(
     damaged: set[int], segment_bytes: int

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.run_seed import examples
 from tms.errors import Forbidden, Invalid
 from tms.model.access import PATTERN, RESOURCE, check_pattern, check_resource
 from tms.model.delayed import DELAYED_ID, DelayedId
@@ -37,9 +38,13 @@ def test_what_fits_a_pattern_is_read(data: st.DataObject) -> None:
     READERS[pattern](data.draw(st.from_regex(pattern, fullmatch=True)))
 
 
-@settings(max_examples=200)
+@pytest.mark.parametrize("count", examples(40, 200))
+def test_what_fits_the_pattern_of_filters_is_read(count: int) -> None:
+    settings(max_examples=count)(_is_read_as_a_filter)()
+
+
 @given(st.from_regex(FILTER, fullmatch=True).filter(lambda text: len(text) < FILTER_BYTES_MAX / 4))
-def test_what_fits_the_pattern_of_filters_is_read(text: str) -> None:
+def _is_read_as_a_filter(text: str) -> None:
     Filter.parse(text)
 
 

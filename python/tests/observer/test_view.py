@@ -8,6 +8,7 @@ import pytest
 from tests.clocks import ManualClock
 from tests.log.test_log_fights import Fight
 from tests.log_kit import EARLIEST, MANY, NAME, KeptStore, Seen, block, seen, small
+from tests.run_seed import drawn
 from tms.engine import Engine
 from tms.errors import TMSError, TopicNotFound
 from tms.log import writer
@@ -86,7 +87,7 @@ def test_a_view_shows_what_the_engine_shows() -> None:
     assert (one.start(), one.end().offset) == (0, 3)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", drawn("histories of a view", range(30), 10))
 def test_a_view_shows_what_the_engine_shows_of_any_history(seed: int) -> None:
     chance = random.Random(seed)
     world = _World(retention_ms=10 * HOUR_MS)
@@ -196,7 +197,7 @@ class _Watched(Fight):
 
 
 @pytest.mark.parametrize("most", [1, 4])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", drawn("fights that are looked at", range(12), 4))
 def test_a_view_never_shows_what_an_owner_takes_back(
     seed: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,17 @@ from unittest.mock import patch
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.bounds_kit import SEEDS, bounds_of
+from tests.run_seed import examples
 from tms.errors import DataCorrupt
 from tms.model.queue import QueueSettings, Token
 from tms.model.topic import TopicName
@@ -320,8 +328,11 @@ class Agreement(RuleBasedStateMachine):
             assert (self.state.out[offset] >> 20 & 7 == BLOCKED) == (one.state == BLOCKED)
 
 
-TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+@pytest.mark.parametrize("count", examples(40, 120))
+def test_it_agrees_with_the_model(count: int) -> None:
+    run_state_machine_as_test(
+        Agreement, settings=settings(max_examples=count, stateful_step_count=40)
+    )
 
 
 def leased(count: int, lease_ms: int = 30_000) -> QueuePartitionState:

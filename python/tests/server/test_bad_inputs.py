@@ -249,12 +249,17 @@ def test_row_13_nothing_acceptable(client: Client, topic: str, accept: str) -> N
 
 def bomb(coding: str, size: int) -> bytes:
     """`size` zero bytes, compressed."""
+    zeros, count = bytes(1 << 20), size >> 20
     if coding == "gzip":
-        machine = zlib.compressobj(9, zlib.DEFLATED, 31)
-        pieces = [machine.compress(bytes(1 << 20)) for _ in range(size >> 20)]
-        return b"".join((*pieces, machine.flush()))
-    writer = zstandard.ZstdCompressor(level=19).compressobj()
-    pieces = [writer.compress(bytes(1 << 20)) for _ in range(size >> 20)]
+        machine = zlib.compressobj(9, zlib.DEFLATED, -15)
+        piece = machine.compress(zeros) + machine.flush(zlib.Z_FULL_FLUSH)  # stands alone
+        crc = 0
+        for _ in range(count):
+            crc = zlib.crc32(zeros, crc)
+        header = gzip.compress(b"", mtime=0)[:10]
+        return b"".join([header, piece * count, machine.flush(), struct.pack("<II", crc, size)])
+    writer = zstandard.ZstdCompressor(level=1).compressobj()  # zeros are as small at any level
+    pieces = [writer.compress(zeros) for _ in range(count)]
     return b"".join((*pieces, writer.flush()))
 
 

@@ -18,8 +18,8 @@ import msgspec
 from tms.api import bodies, commits, routes
 from tms.api.commits import PositionsBody
 from tms.api.erasing import EraseBody, ErasedBody
-from tms.api.operation import Operation, Resource, operations_of
-from tms.api.operations import APIS, OPERATIONS
+from tms.api.operation import Operation, Resource
+from tms.api.operations import OPERATIONS
 from tms.api.queue_operations import QueuesApi
 from tms.api.strict import decode_strict
 from tms.engine import Engine
@@ -221,10 +221,9 @@ def _works_of(service: Service) -> dict[str, _Work]:
         return lambda: ports.get(api) or getattr(engine, api)  # which it may get later
 
     works = {
-        operation.name: _call_of(port_of(api), operation.function)
-        for api, protocol in APIS.items()
-        for operation in operations_of(protocol, api)
-        if api != "service" and not operation.by_hand
+        name: _call_of(port_of(operation.api), operation.function)
+        for name, operation in OPERATIONS.items()
+        if operation.api != "service" and not operation.by_hand
     }
     around = _Around(engine, service.limits.publish_timeout_s)
     return (
