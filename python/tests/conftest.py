@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a landing these tests meet one database, and a test of a contract with drawn bounds runs in
+    """In a landing these tests meet one database, and one of a contract with drawn bounds runs in
     one world, which the run seed draws for each test; in the long run the others."""
     worlds: dict[str, set[str]] = defaultdict(set)  # of each test of a contract
     for item in items:

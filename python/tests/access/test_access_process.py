@@ -92,12 +92,16 @@ def test_every_decision_is_written_down_without_a_secret(tmp_path: Path) -> None
             bus.publish("orders", b"x")
         service.stop()
     audit = [json.loads(line) for line in service.lines if '"access_' in line]
-    said = [(one["event"], one["principal"], one["operation"], one["resource"]) for one in audit]
+    said = [
+        (one["event"], one["principal"], one["operation"], one.get("resource")) for one in audit
+    ]
     orders = "topic:default:orders"
     assert ("access_allowed", "ann", "topics.create_topic", orders) in said
     assert ("access_allowed", "ann", "publish", orders) in said
     assert ("access_allowed", "ann", "access.create_token", "access") in said
     assert ("access_denied", "shop", "topics.describe_topic", orders) in said
+    assert ("access_changed", "ann", "access.create_token", None) in said
+    assert "wrong token" in [one["why"] for one in audit if one["event"] == "access_refused"]
     assert all(one["request_id"] and one["address"] == "127.0.0.1" for one in audit)
     _look_for([admin, token, "tms_wrong", "secret value"], service.lines, None)
 
