@@ -361,10 +361,11 @@ HEADERS = st.dictionaries(
 
 @pytest.mark.parametrize("count", examples(100, 300))
 def test_whatever_is_stored_is_shown_as_a_valid_event(count: int) -> None:
-    settings(max_examples=count)(_is_shown_as_a_valid_event)()
+    settings(max_examples=count)(
+        given(ANYTHING | st.none(), ANYTHING | st.none(), HEADERS)(_is_shown_as_a_valid_event)
+    )()
 
 
-@given(ANYTHING | st.none(), ANYTHING | st.none(), HEADERS)
 def _is_shown_as_a_valid_event(
     value: bytes | None, key: bytes | None, headers: dict[str, bytes]
 ) -> None:
@@ -379,10 +380,15 @@ def _is_shown_as_a_valid_event(
 
 @pytest.mark.parametrize("count", examples(100, 300))
 def test_what_the_document_allows_is_read_and_nothing_else(count: int) -> None:
-    settings(max_examples=count)(_is_read_if_the_document_allows_it)()
+    settings(max_examples=count)(
+        given(
+            st.dictionaries(
+                st.text(max_size=8), st.none() | st.booleans() | st.integers() | st.text()
+            )
+        )(_is_read_if_the_document_allows_it)
+    )()
 
 
-@given(st.dictionaries(st.text(max_size=8), st.none() | st.booleans() | st.integers() | st.text()))
 def _is_read_if_the_document_allows_it(some: dict[str, Any]) -> None:
     event = EVENT | some
     try:
@@ -406,10 +412,13 @@ BODY = SOME.map(lambda some: as_bytes(EVENT | some)) | st.binary(max_size=40)
 
 @pytest.mark.parametrize("count", examples(100, 300))
 def test_whatever_is_sent_is_an_event_or_refused(count: int) -> None:
-    settings(max_examples=count)(_is_an_event_or_refused)()
+    settings(max_examples=count)(
+        given(BODY, st.dictionaries(st.sampled_from([*SENT, b"ce-x", b"content-type"]), BODY))(
+            _is_an_event_or_refused
+        )
+    )()
 
 
-@given(BODY, st.dictionaries(st.sampled_from([*SENT, b"ce-x", b"content-type"]), BODY))
 def _is_an_event_or_refused(body: bytes, headers: dict[bytes, bytes]) -> None:
     for sent, parse in ((body, read_one), (b"[%b]" % body, read_batch)):
         with contextlib.suppress(TMSError):

@@ -79,10 +79,11 @@ def _in_model(bench: Bench, model: ModelPartition, position: Position, bytes_max
 @pytest.mark.slow
 @pytest.mark.parametrize("count", examples(20, 60))
 def test_every_position_gives_what_the_model_says(count: int) -> None:
-    settings(max_examples=count)(_agrees_with_the_model)()
+    settings(max_examples=count)(
+        given(data=st.data(), cache=st.sampled_from([0, 2_000, 1 << 20]))(_agrees_with_the_model)
+    )()
 
 
-@given(data=st.data(), cache=st.sampled_from([0, 2_000, 1 << 20]))
 def _agrees_with_the_model(data: st.DataObject, cache: int) -> None:
     with Bench(limits=small(Limits(cache_bytes=cache), segment_bytes=4_000)) as bench:
         model = ModelPartition()
@@ -358,11 +359,10 @@ DAMAGED = (
 
 
 @pytest.mark.parametrize(
-    ("damaged", "segment_bytes"), drawn("damaged blocks", product(DAMAGED, SEGMENT_BYTES), 8)
+    "case", drawn("damaged blocks", product(DAMAGED, SEGMENT_BYTES), 8), ids=str
 )
-def test_every_offset_outside_of_damaged_blocks_is_found(
-    damaged: set[int], segment_bytes: int
-) -> None:
+def test_every_offset_outside_of_damaged_blocks_is_found(case: tuple[set[int], int]) -> None:
+    damaged, segment_bytes = case
     with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=segment_bytes)) as bench:
         sizes = [1 + number % 3 for number in range(40)]
         for number, size in enumerate(sizes):

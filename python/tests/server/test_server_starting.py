@@ -9,7 +9,7 @@ import pytest
 from integration.cluster.site import free_ports
 from tests.http_kit import Client, serving
 from tests.server.test_server_main import Process
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import until
 from tms.api import routes
 from tms.clock import SystemClock
 from tms.server import starting
@@ -87,8 +87,7 @@ def test_a_service_whose_store_is_away_is_alive() -> None:
             assert client.request("GET", "/livez").json == {"alive": True}
         with Client(address) as client:
             assert client.request("GET", "/startupz").status == routes.NOT_READY
-        process.popen.terminate()
-        assert process.popen.wait(PATIENCE_S) != 0
+        assert process.end() != 0
 
 
 def test_a_service_that_serves_is_alive_and_started_whatever_its_store_does() -> None:
