@@ -12,14 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tenacity
 
 import tms
 import tms.aio
 from tests.client.test_surviving import AFTER, BEFORE, Restarted, away
 from tests.gate_kit import in_thread
 from tests.waiting import PATIENCE_S, until
-from tms.errors import Conflict, Invalid, QueueNotFound
+from tms.errors import Conflict, Invalid, QueueNotFound, TimedOut
 
+IMPATIENT_S = 0.3  # so that an outage soon takes longer than all time-outs
+_patient = tenacity.retry(  # for what no worker repeats: a slow machine may take longer
+    retry=tenacity.retry_if_exception_type(TimedOut),
+    stop=tenacity.stop_after_delay(PATIENCE_S),
+    reraise=True,
+)
 Work = Callable[[tms.Delivered], None]
 
 
@@ -37,15 +44,15 @@ class Kind:
         if self.asynchronous:
             asyncio.run(self._work_on_a_loop(handle, concurrency, drain_s))
             return
-        with tms.connect(self.url, timeout_s=0.3) as bus:
-            queue = bus.queue("t", group="workers", **self.settings)
+        with tms.connect(self.url, timeout_s=IMPATIENT_S) as bus:
+            queue = _patient(bus.queue)("t", group="workers", **self.settings)
             worker = queue.worker(handle, concurrency=concurrency, drain_s=drain_s)
             self.stop = worker.stop
             worker.run()
 
     async def _work_on_a_loop(self, handle: Work, concurrency: int, drain_s: float) -> None:
-        async with tms.aio.connect(self.url, timeout_s=0.3) as bus:
-            queue = await bus.queue("t", group="workers", **self.settings)
+        async with tms.aio.connect(self.url, timeout_s=IMPATIENT_S) as bus:
+            queue = await _patient(bus.queue)("t", group="workers", **self.settings)
 
             @queue.worker(concurrency=concurrency, drain_s=drain_s)
             async def worker(message: tms.Delivered) -> None:
