@@ -1,8 +1,8 @@
 """The lanes of both runs. A lane is one command; lanes share nothing that one of them changes.
 
     make test        LANDING, four lanes at once: a lane with a JVM waits a good part of its time,
-                     and the lane with most tests has a worker more than cores, so that all are
-                     busy; with a single core two lanes at a time
+                     and the lane with most tests has a worker a core, so that all are busy; with
+                     a single core two lanes at a time
     make test-long   long_lanes(), two at a time: everything that a landing does without
 
 A test runs in `make test-long` if it is marked `long`, and in `make test` otherwise.
@@ -19,7 +19,7 @@ PYTHON = os.path.abspath(sys.executable)
 PYTHON_SPARK35 = str(ROOT / ".venv-spark35" / "bin" / "python")
 MAVEN = ("mvn", "-B", "-ntp", "-q")
 CORES = len(os.sched_getaffinity(0))
-WORKERS = min(CORES + 1, 4)  # of the lane with most tests; many of them wait
+WORKERS = min(CORES, 4)  # of the lane with most tests
 SOAK_S = 1_800
 OPENAPI = "python/tests/api/test_server_openapi.py"  # to collect it takes many seconds
 FRESH_SEEDS = "1000,5000"  # of one engine, and of several instances
