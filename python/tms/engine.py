@@ -58,6 +58,7 @@ __all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineOptions", "Engin
 
 _log = EventLog(__name__)
 CLOSING_EDITS = 2_000  # the journal of transactions stays as long as that
+NUMBER_MAX = (2**31 - 1) * 1_000  # of a configuration: the longest time in ms that CDAP takes
 ROLES = ("transactions", "tables")
 _LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
 
@@ -100,7 +101,8 @@ class EngineConfig:
             if kind is not None:
                 fits, wanted = isinstance(value, kind), f"{kind.__module__}.{kind.__name__}"
             else:
-                fits, wanted = type(value) in (int, float) and value >= 0, "a number from 0 on"
+                fits = type(value) in (int, float) and 0 <= value <= NUMBER_MAX
+                wanted = f"a number from 0 to {NUMBER_MAX}"
             if not fits:
                 raise Invalid(f"{field_.name} is {wanted}, got {value!r:.80}.", field=field_.name)
 

@@ -259,6 +259,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "api.queues.FETCH_BYTES_MAX",
         "api.queues.WAIT_S_MAX",
         "topics.registry.OUTGROWN_MAX",
+        "engine.NUMBER_MAX",
         "topics.fetching.WARNINGS_MAX",
         "server.metrics.*",
         "store.base.*",
