@@ -384,8 +384,8 @@ class SimPartitions:
         )
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        return lambda *given: self._peer.ask(
-            lambda engine: getattr(engine.topics.own, method)(*given)
+        return lambda *given, **named: self._peer.ask(
+            lambda engine: getattr(engine.topics.own, method)(*given, **named)
         )
 
 

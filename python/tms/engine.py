@@ -41,7 +41,6 @@ from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.stats import EngineStats
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
-from tms.model.transaction import TransactionStats
 from tms.options import named_fields
 from tms.shards import Commits, ShardStates
 from tms.store.base import Store
@@ -59,6 +58,7 @@ __all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineOptions", "Engin
 
 _log = EventLog(__name__)
 CLOSING_EDITS = 2_000  # the journal of transactions stays as long as that
+NUMBER_MAX = (2**31 - 1) * 1_000  # of a configuration: the longest time in ms that CDAP takes
 ROLES = ("transactions", "tables")
 _LIMITS = {"log": LogLimits, "compaction": CompactionLimits, "owner": OwnerLimits}
 
@@ -101,7 +101,8 @@ class EngineConfig:
             if kind is not None:
                 fits, wanted = isinstance(value, kind), f"{kind.__module__}.{kind.__name__}"
             else:
-                fits, wanted = type(value) in (int, float) and value >= 0, "a number from 0 on"
+                fits = type(value) in (int, float) and 0 <= value <= NUMBER_MAX
+                wanted = f"a number from 0 to {NUMBER_MAX}"
             if not fits:
                 raise Invalid(f"{field_.name} is {wanted}, got {value!r:.80}.", field=field_.name)
 
@@ -182,6 +183,7 @@ class Engine:
             self._kept.tidy()
         self.shards.tidy()
         self.backups.tidy()
+        self._fetcher.look_again()
 
     def _erase_delayed(self, name: TopicName, key: bytes, partition: int | None) -> int:
         number = self.topics.shards.of_delayed(name)
@@ -488,14 +490,17 @@ class Engine:
 
     def warnings(self) -> list[str]:
         """What is wrong although it stores, in sentences."""
-        return [] if self._closed else [*self._store.warnings(), *self.shards.warnings()]
+        if self._closed:
+            return []
+        parts = (self._store, self.shards, self._fetcher)
+        return [warning for part in parts for warning in part.warnings()]
 
     def stats(self) -> EngineStats:
         """Counters and sizes, for metrics."""
         logs = self.topics.partitions.opened()
         counters = [log.state.counters for log in logs]
         now_ms = self._clock.now_ms()
-        kept = {} if self._kept is None else _named(self._kept.stats(now_ms))
+        kept = {} if self._kept is None else self._kept.stats(now_ms).named()
         return EngineStats(
             messages=sum(c.messages for c in counters),
             blocks=sum(c.blocks for c in counters),
@@ -507,6 +512,7 @@ class Engine:
             cache_hits=self._fetcher.hits,
             cache_misses=self._fetcher.misses,
             in_flight_bytes=self.topics.partitions.in_flight.bytes,
+            partitions_held=len(self._fetcher.held),
             clock_ahead_ms=max(0, *(log.state.last[0] - now_ms for log in logs), 0),
             retention_held_back_ms=self.topics.retention.held_back_ms(),
             **kept,
@@ -587,14 +593,3 @@ class Engine:
     def _require_owned(self) -> None:
         self._require_open()
         self.confirm_owner()
-
-
-def _named(stats: TransactionStats) -> dict[str, int]:
-    """By the names of `EngineStats`."""
-    return {
-        "transactions_open": stats.open,
-        "transactions_oldest_ms": stats.oldest_ms,
-        "transactions_invalid": stats.invalid,
-        "partitions_blocked": stats.partitions_blocked,
-        "transactions_committed": stats.committed,
-    }

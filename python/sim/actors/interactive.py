@@ -11,6 +11,7 @@ from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.transaction import Commit, TopicStaged
 from tms.transactions.uncommitted import StoredRange
 
+_INVALIDATED = 4  # one pointer of so many, without drawing anything
 _COUNTS, _OVERTAKEN = 1, 2  # producers of what is staged: a commit names the first one only
 
 
@@ -118,7 +119,8 @@ class Interactive:
 
 
 class Foreign:
-    """Publishes under pointers of a transaction manager elsewhere, and rolls everything back."""
+    """Publishes under pointers of a transaction manager elsewhere. Everything is rolled back, by
+    the client or because an operator invalidates the transaction."""
 
     def __init__(self, world: World, name: str, place: Place) -> None:
         self._world = world
@@ -168,7 +170,12 @@ class Foreign:
             raise
 
     def _roll_back(self) -> None:
-        self._world.engine.transactions.roll_back(self._ranges[0])
+        transactions, pointer = self._world.engine.transactions, self._ranges[0].write_pointer
+        if pointer % _INVALIDATED:
+            transactions.roll_back(self._ranges[0])
+        else:
+            with suppress(TransactionNotFound):  # nothing was stored
+                transactions.invalidate(pointer)
         self._ranges = []
 
     def _end(self) -> None:

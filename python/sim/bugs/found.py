@@ -23,6 +23,7 @@ from tms.transactions.edits import Began, Intended
 from tms.transactions.journal import TransactionJournal
 from tms.transactions.manager import TransactionManager
 from tms.transactions.transactions import Transactions
+from tms.transactions.uncommitted import UncommittedMessages
 
 
 def _end_at_an_empty_page() -> list[Replacement]:
@@ -55,6 +56,16 @@ def _end_at_a_trimmed_page() -> list[Replacement]:
         return read._replace(reached=read.end) if not read.blocks else read
 
     return [(PartitionReader, "_found", found)]
+
+
+def _bar_nothing() -> list[Replacement]:
+    """A transaction of elsewhere that was invalidated here may publish again."""
+    return [(TransactionManager, "bar", lambda self, pointer: None)]
+
+
+def _forget_what_was_under_way() -> list[Replacement]:
+    """An append that was under way when its transaction of elsewhere was invalidated stays."""
+    return [(UncommittedMessages, "check_barred", lambda self, *args: None)]
 
 
 def _begin_and_intend_apart() -> list[Replacement]:
@@ -216,6 +227,10 @@ ELSEWHERE: dict[str, Elsewhere] = {
         "test_queue_keys.py::test_a_key_goes_on_when_its_retry_is_gone_in_the_receive_that_sees_its_"
         "next_message",
     ),
+    "bar-nothing": Elsewhere(
+        _bar_nothing,
+        "test_transactions_elsewhere.py::test_nothing_more_is_stored_in_what_was_invalidated_here",
+    ),
     "count-after-deleting": Elsewhere(
         _count_after_deleting,
         "test_delay_crashes.py::test_the_count_outlives_a_power_loss_right_after_a_failed_move_was_"
@@ -228,6 +243,11 @@ ELSEWHERE: dict[str, Elsewhere] = {
     "end-at-an-empty-page": Elsewhere(
         _end_at_an_empty_page,
         "test_reading_gone.py::test_only_offsets_tell_a_cursor_that_it_has_read_everything",
+    ),
+    "forget-what-was-under-way": Elsewhere(
+        _forget_what_was_under_way,
+        "test_transactions_elsewhere.py::test_an_append_under_way_while_its_transaction_is_"
+        "invalidated_is_rolled_back",
     ),
     "hand-out-what-was-read-ahead": Elsewhere(
         _hand_out_what_was_read_ahead,

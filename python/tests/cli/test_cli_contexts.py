@@ -94,6 +94,18 @@ def test_a_token_stands_in_its_own_file_and_is_never_printed(ctx: Run, home: Pat
     assert sorted(path.name for path in home.iterdir()) == [".lock"]
 
 
+def test_a_context_that_is_a_link_stays_one(ctx: Run, home: Path, tmp_path: Path) -> None:
+    ctx("ctx", "save", "prod", "--url", URL)
+    [name] = [path.name for path in home.iterdir() if path.name.startswith("prod")]
+    kept = tmp_path / "dotfiles" / name
+    kept.parent.mkdir(mode=0o700)
+    (home / name).rename(kept)
+    (home / name).symlink_to(kept)
+    assert ctx("ctx", "save", "prod", "--url", OTHER).code == 0
+    assert (home / name).is_symlink() and ctx("ctx", "show", "prod", "--json").json["url"] == OTHER
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
 def test_what_is_not_said_stays_when_a_context_is_saved_again(ctx: Run, home: Path) -> None:
     ctx("ctx", "save", "prod", "--url", URL, "--token", SECRET)
     assert ctx("ctx", "save", "prod", "--url", OTHER).code == 0

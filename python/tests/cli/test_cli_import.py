@@ -1,13 +1,17 @@
 """`tms export` and `tms import`: what a topic has goes through a file and comes back the same."""
 
 import json
+import os
 import signal
+import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 import tms
 from tests.cli.test_cli import Run, data, greetings, run  # noqa: F401
+from tests.waiting import PATIENCE_S
 from tms.client import transaction
 from tms.client.client import Bus
 
@@ -193,6 +197,61 @@ def test_an_export_begins_and_ends_where_it_is_said(run: Run, greetings: Path) -
     assert exported("--end", "earliest") == []
     assert exported("--end", "2026-01-01") == []
     assert exported("--start", "latest") == []
+
+
+@pytest.mark.parametrize("form", ["ndjson", "parquet"])
+def test_an_export_is_written_into_a_pipe_as_it_comes(
+    form: str, run: Run, data: Path, varied: Content, tmp_path: Path
+) -> None:
+    pipe, read = tmp_path / "pipe", list[bytes]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    assert run("export", "varied", "--format", form, "--to", str(pipe)).code == 0
+    reader.join(PATIENCE_S)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert run("import", "copies", "-", "--format", form, stdin=read[0]).code == 0
+    with tms.open(data) as bus:
+        assert content(bus, "copies") == varied
+
+
+def test_an_export_replaces_what_a_link_names_and_keeps_the_mode(
+    run: Run, greetings: Path, tmp_path: Path
+) -> None:
+    file, link = tmp_path / "kept" / "file.ndjson", tmp_path / "link.ndjson"
+    file.parent.mkdir()
+    file.write_text("before")
+    file.chmod(0o640)
+    link.symlink_to(Path("kept") / "file.ndjson")
+    assert run("export", "greetings", "--to", str(link)).code == 0
+    assert link.is_symlink() and file.read_bytes() == run("export", "greetings").out
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    missing = tmp_path / "to-be.ndjson"
+    missing.symlink_to(Path("kept") / "new.ndjson")
+    assert run("export", "greetings", "--to", str(missing)).code == 0
+    assert missing.is_symlink() and (tmp_path / "kept" / "new.ndjson").is_file()
+    assert not list(file.parent.glob(".*"))
+
+
+def test_an_export_to_standard_output_by_another_name_prints_messages_alone(
+    run: Run, greetings: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "stdout"  # as /dev/stdout, which a mistake would destroy
+    output.symlink_to("/proc/self/fd/1")
+    printed = run("export", "greetings", "--to", str(output))
+    assert (printed.code, printed.out) == (0, run("export", "greetings").out)
+    assert output.is_symlink()
+
+
+def test_an_export_to_a_device_is_written_to_it(run: Run, greetings: Path) -> None:
+    main, terminal = os.openpty()
+    try:  # a mistake would fail here, because nobody may make files beside a terminal
+        assert run("export", "greetings", "--to", os.ttyname(terminal)).code == 0
+        assert os.read(main, 4).startswith(b'{"')
+        assert stat.S_ISCHR(os.stat(os.ttyname(terminal)).st_mode)
+    finally:
+        os.close(terminal)
+        os.close(main)
 
 
 def test_a_failed_export_leaves_the_file_as_it_was(

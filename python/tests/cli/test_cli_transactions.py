@@ -10,7 +10,10 @@ import pytest
 import tms
 from tests.http_kit import serving
 from tests.waiting import PATIENCE_S
+from tms.block import encode
 from tms.cli.main import run
+from tms.model.message import NewBlock
+from tms.model.topic import TopicName, TopicSettings
 
 Tms = Callable[..., tuple[int, Any]]
 
@@ -46,6 +49,26 @@ def test_transactions_are_listed_shown_and_ended(bus: tms.Bus, cli: Tms) -> None
     assert cli("tx", "show", "77")[0] == 3
     assert cli("tx", "abort", one)[0] == 0
     assert cli("tx", "list") == (0, [])
+
+
+def test_a_transaction_begun_elsewhere_is_listed_with_what_it_holds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with serving() as served:
+        engine, url = served.service.engine, f"http://127.0.0.1:{served.address[1]}"
+        topic = TopicName("default", "in")
+        engine.create_topic(topic, TopicSettings(1))
+        pointer = served.service.clock.now_ms() * 1_000_000
+        engine.transactions.submit(topic, [NewBlock(0, encode([b"x"]))], pointer, "ann").result(5)
+        assert run(["tx", "list", "--url", url]) == 0
+        listed = capsys.readouterr().out
+        assert str(pointer) in listed and "in/0 since 20" in listed and "ann" in listed
+        assert run(["tx", "abort", str(pointer), "--url", url]) != 0
+        assert f"tms tx invalidate {pointer}" in capsys.readouterr().err
+        assert run(["tx", "invalidate", str(pointer), "--yes", "--url", url]) == 0
+        assert run(["tx", "show", str(pointer), "--url", url]) == 0
+        assert "invalid" in capsys.readouterr().out
+        assert engine.transactions.open() == []
 
 
 def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None:

@@ -371,6 +371,25 @@ def test_what_becomes_of_a_transaction_that_was_begun_later_elsewhere_nobody_gue
             manager.fate(manager.begin().id + 1, True)
 
 
+def test_a_transaction_begun_elsewhere_is_ended_in_the_partitions_of_every_instance() -> None:
+    with instances("a", "b") as all, all.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        assert set(all.owners(TOPIC)) == {"a", "b"}
+        engine = all.served[all.coordinator()].service.engine
+        name, pointer = TopicName("default", TOPIC), engine.topics.clock.now_ms() * 1_000_000
+        for partition in range(PARTITIONS):
+            new = NewBlock(partition, encode([b"never"]))
+            engine.transactions.submit(name, [new], pointer).result(PATIENCE_S)
+        sent = spread(bus, "plain")
+        [listed] = bus.transactions.open()
+        assert [one.partition for one in listed.held] == [*range(PARTITIONS)]
+        bus.fetch(TOPIC, dict.fromkeys(range(PARTITIONS), Position.earliest()))
+        engines = [served.service.engine for served in all.served.values()]
+        assert sum(engine.stats().partitions_held for engine in engines) == PARTITIONS
+        assert bus.transactions.invalidate(pointer).outcome == "invalid"
+        assert values(bus) == sent and bus.transactions.open() == []
+
+
 def test_a_service_of_another_kind_is_refused_by_the_cluster_and_the_other_way_round() -> None:
     from tests.cluster_kit import LIMITS
     from tms.clock import SystemClock

@@ -8,9 +8,11 @@ import pytest
 
 import tms.compat.cdap.poll
 from tests import cdap_kit
+from tests.clocks import ManualClock
 from tests.http_kit import Answer, Client, Served, serving
 from tests.vectors_kit import load
 from tms.block import Compression, encode
+from tms.clock import SystemClock
 from tms.compat.cdap import avro
 from tms.compat.cdap.avro import ConsumeRequest, PublishRequest, RollbackDetail
 from tms.model.ids import MessageId
@@ -282,6 +284,63 @@ def test_the_messages_of_one_transactional_publish_share_its_time_and_sequence(
     for number, (id, _) in enumerate(everything):
         assert poll(client, topic, id) == everything[number:]
         assert poll(client, topic, id, inclusive=False) == everything[number + 1 :]
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_poll_from_the_place_of_a_publish_has_all_of_its_messages_or_none(
+    served: Served, client: Client, topic: str, zipped: bool
+) -> None:
+    tx = pointer(served)
+    for number in range(20):  # blocks of one publish, with plain messages in between
+        store(client, topic, b"a%d" % number, tx=tx)
+        publish(client, topic, b"plain")
+    assert payloads(poll(client, topic)) == [b"plain"] * 20
+    publish(client, topic, tx=tx)
+    publish(client, topic, b"after")
+    everything = poll(client, topic)
+    staged = [b"a%d" % number for number in range(20)]
+    assert payloads(everything) == [b"plain"] * 20 + staged + [b"after"]
+    place = MessageId(*MessageId.from_bytes(everything[20][0])[:2])
+
+    def polled(start: MessageId, inclusive: bool) -> list[bytes]:
+        body = cdap_kit.encode_consume(ConsumeRequest(bytes(start), inclusive, None, None))
+        wanted = {"accept_encoding": "gzip"} if zipped else {}
+        answer = post(client, f"{topic}/poll", body, **wanted)
+        return payloads(
+            cdap_kit.decode_messages(gzip.decompress(answer.body) if zipped else answer.body)
+        )
+
+    assert polled(place, True) == [*staged, b"after"]
+    assert polled(place, False) == [b"after"]
+    for distance in (1, 10, 19):  # no row of CDAP's is there
+        between = MessageId(place.time_ms, place.sequence + distance)
+        assert polled(between, True) == polled(between, False) == [b"after"]
+    last = MessageId.from_bytes(everything[-1][0])
+    assert polled(last, True) == [b"after"] and polled(last, False) == []
+
+
+def test_plain_messages_before_an_id_stay_out_beside_staged_ones_of_the_same_time() -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    with serving(clock=clock) as other, other.connect() as client:
+        topic = f"{NS}/t"
+        client.request("PUT", topic, b"")
+        publish(client, topic, b"1", b"2", b"3")
+        tx = pointer(other)
+        store(client, topic, b"a", b"b", tx=tx)
+        publish(client, topic, tx=tx)
+        publish(client, topic, b"4")
+        everything = poll(client, topic)
+        places = [MessageId.from_bytes(id)[:2] for id, _ in everything]
+        assert len({time_ms for time_ms, _ in places}) == 1
+        for start in sorted({*places}):
+            for inclusive in (False, True):
+                wanted = [
+                    payload
+                    for (_, payload), place in zip(everything, places, strict=True)
+                    if place > start or (inclusive and place == start)
+                ]
+                found = poll(client, topic, bytes(MessageId(*start)), inclusive=inclusive)
+                assert payloads(found) == wanted, (start, inclusive)
 
 
 def test_a_topic_without_a_ttl_gets_the_one_that_is_configured() -> None:

@@ -386,6 +386,25 @@ def test_a_publish_in_a_transaction_that_has_ended_is_refused(
     assert poll(client, f"{NS}/t") == []
 
 
+def test_a_transaction_that_never_ends_elsewhere_is_listed_and_ended_here(
+    served: Served, client: Client
+) -> None:
+    held = pointer(served)
+    publish(client, f"{NS}/t", b"never", tx=held)
+    publish(client, f"{NS}/t", b"plain")
+    assert committed(client) == []
+    [listed] = client.request("GET", "/v2/transactions").json["transactions"]
+    assert (listed["transaction_id"], listed["client"]) == (held, "127.0.0.1")
+    assert [(one["topic"], one["partition"]) for one in listed["held"]] == [("n:t", 0)]
+    ended = client.request("POST", f"/v2/transactions/{held}/invalidate", b"")
+    assert ended.json["outcome"] == "invalid"
+    assert committed(client) == ["plain"]
+    assert payloads(poll(client, f"{NS}/t", tx=snapshot(read=held))) == [b"plain"]
+    body = cdap_kit.encode_publish(PublishRequest(held, [b"late"]))
+    answer = post(client, f"{NS}/t/publish", body)
+    assert (answer.status, answer.headers["content-type"]) == (409, TEXT)
+
+
 @pytest.mark.parametrize(
     ("said", "zipped"),
     [

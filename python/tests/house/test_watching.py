@@ -16,7 +16,7 @@ from tests.clocks import ManualClock
 from tests.http_kit import Served, serving
 from tests.waiting import PATIENCE_S
 from tms.block import encode
-from tms.model.message import NewBlock
+from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.queue import QueueSettings
 from tms.model.topic import Durability, TopicName, TopicSettings
@@ -181,6 +181,7 @@ FIRED = (
     "TmsNotReady",
     "TmsQueueNotDrained",
     "TmsReadersBlocked",
+    "TmsReadersHeldElsewhere",
     "TmsTransactionOpenForLong",
 )
 
@@ -191,6 +192,10 @@ def test_alerts_fire_in_a_bad_state_and_not_before(served: Served, clock: Manual
     engine = served.service.engine
     id = engine.transactions.begin(long=True).transaction_id
     engine.transactions.submit(TOPIC, [NewBlock(0, encode([b"x"]))], id).result(PATIENCE_S)
+    other = TopicName("default", "of-cdap")
+    engine.create_topic(other, TopicSettings(1))
+    engine.transactions.submit(other, [NewBlock(0, encode([b"x"]))], id - 1).result(PATIENCE_S)
+    engine.fetch(other, [PartitionPosition(0, Position.earliest())], 1)
     clock.pass_ms(3_700_000)
     engine.append(TOPIC, [NewBlock(0, encode([b"x"]))])
     clock.jump_ms(-2_000)

@@ -45,6 +45,14 @@ def test_an_unknown_field_of_a_configuration_names_the_nearest_and_all(kind: Any
     )
 
 
+@pytest.mark.parametrize("lifetime_ms", [2**63 - 1, float("inf"), 2**31 * 1_000])
+def test_a_transaction_begun_elsewhere_has_a_bound_to_its_lifetime(lifetime_ms: Any) -> None:
+    with pytest.raises(Invalid, match="0 to 2147483647000") as caught:
+        EngineConfig(transaction_lifetime_ms=lifetime_ms)
+    assert caught.value.details["field"] == "transaction_lifetime_ms"
+    EngineConfig(transaction_lifetime_ms=(2**31 - 1) * 1_000)
+
+
 @pytest.mark.parametrize("connect", [tms.connect, tms.aio.connect])
 def test_an_unknown_option_of_connect_names_the_nearest_and_all(connect: Open) -> None:
     with pytest.raises(Invalid) as caught:
@@ -65,9 +73,9 @@ def test_what_is_like_no_option_gets_the_list_alone() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "wanted"),
     [
-        ("cache_bytes", "64M", "a number from 0 on, got '64M'"),
-        ("threads", -1, "a number from 0 on, got -1"),
-        ("topics", True, "a number from 0 on, got True"),
+        ("cache_bytes", "64M", "a number from 0 to 2147483647000, got '64M'"),
+        ("threads", -1, "a number from 0 to 2147483647000, got -1"),
+        ("topics", True, "a number from 0 to 2147483647000, got True"),
         ("log", {"segment_bytes": 1}, "tms.log.partition.LogLimits, got {'segment_bytes': 1}"),
     ],
 )

@@ -223,6 +223,12 @@ def test_a_transaction_of_cdap_may_take_more_than_a_year(tmp_path: Path) -> None
     assert settings.cdap.limits().tx_max_lifetime_ms == years_s * 1_000
 
 
+@pytest.mark.parametrize("lifetime_s", [0, 2**31, 2**63 - 1])
+def test_the_lifetime_of_a_transaction_of_cdap_has_bounds(lifetime_s: int) -> None:
+    [fault] = faults(None, {"data": "d", "cdap.tx_max_lifetime_s": lifetime_s})
+    assert "tx_max_lifetime_s" in fault
+
+
 # --- tokens of an issuer --------------------------------------------------------------------------
 
 JWT = {"data": "d", "server.access": "on", "jwt.issuer": "https://i", "jwt.audience": "tms"}

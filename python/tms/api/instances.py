@@ -195,11 +195,17 @@ class PartitionsApi(Protocol):
 
     @get("{name}/owned/{partition}/referred", Resource.INSTANCE, Access.OPERATE)
     def referred(
-        self, name: TopicName, partition: Number, write_pointer: Pointer, from_ms: int
+        self,
+        name: TopicName,
+        partition: Number,
+        write_pointer: Pointer,
+        from_ms: int,
+        elsewhere: bool = False,
     ) -> Annotated[
-        list[Appended], named("Referred", "Places of references.", "places", list[Appended])
+        list[Appended], named("Referred", "Places of blocks.", "places", list[Appended])
     ]:
-        """Where the references to what a transaction staged went."""
+        """The places of references to staged blocks, or of all blocks of a transaction that was
+        begun elsewhere."""
         raise DeclaredOnly
 
     @post("{name}/owned/{partition}/roll-back", Resource.INSTANCE, Access.OPERATE)

@@ -199,8 +199,9 @@ class Contexts:
         return text
 
     def _write(self, entry: str, text: bytes) -> None:
-        """Put a file there in one step, which lasts."""
-        path, new = self.folder / entry, self.folder / f".{entry}.new"
+        """Put a file there in one step, which lasts. A link that stands there stays."""
+        path = Path(os.path.realpath(self.folder / entry))
+        new = path.with_name(f".{path.name}.new")
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(new)  # of who was killed while he wrote
@@ -211,7 +212,7 @@ class Contexts:
                 file.flush()
                 os.fsync(fd)
             os.rename(new, path)
-            _sync(self.folder)
+            _sync(path.parent)
         except OSError as exc:
             _cannot("file", path, exc, "written")
 

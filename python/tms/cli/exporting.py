@@ -1,13 +1,17 @@
 """`tms export`: a topic becomes a file of messages, which `tms import` takes.
 
 * What is exported is settled at the begin: up to `--end`, and no further than the topic's end then.
-* A file appears whole or not at all.
+* A file appears whole or not at all. It has the owner and the mode of the file that it replaces,
+  and a link that names it stays.
+* A pipe, a device and standard output by any name are written to as they are.
 """
 
 import contextlib
 import os
+import stat
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -54,6 +58,8 @@ def command(
       tms export flights --to november.parquet --start 2026-11-01 --end 2026-12-01
       tms export flights | tms import copies --data elsewhere
     """
+    if _is_standard_output(target):  # as /dev/stdout
+        target = _STANDARD_OUTPUT
     with session.bus() as bus, _output(target) as file:
         writer = writer_of(form_of(form, target), file)
         count = 0
@@ -84,18 +90,49 @@ def _messages(bus: "tms.Bus", topic: str, start: Position, end: Position) -> "It
 
 @contextlib.contextmanager
 def _output(target: Path) -> Iterator[BinaryIO]:
-    """Standard output, or a file that takes its place when everything is written."""
+    """Standard output, what is no regular file, or a file that takes its place when everything is
+    written."""
+    before = _status(target)
     if target == _STANDARD_OUTPUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-        return
-    new = target.with_name(f".{target.name}.new")
-    try:
-        with new.open("wb") as file:
+    elif before is not None and not stat.S_ISREG(before.st_mode):
+        with target.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(target)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    else:
+        target = Path(os.path.realpath(target))
+        new = target.with_name(f".{target.name}.new")
+        try:
+            with open(new, "wb", opener=partial(_create, before=before)) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(target)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+
+
+def _create(path: str, flags: int, before: os.stat_result | None) -> int:
+    """The descriptor of a new file, which only those may read who may read the one before."""
+    if before is None:
+        return os.open(path, flags, 0o666)
+    fd = os.open(path, flags, 0o600)
+    with contextlib.suppress(PermissionError):  # of another user: it becomes one's own
+        os.fchown(fd, before.st_uid, before.st_gid)
+    os.fchmod(fd, stat.S_IMODE(before.st_mode))
+    return fd
+
+
+def _is_standard_output(target: Path) -> bool:
+    with contextlib.suppress(OSError):  # it may be closed
+        return os.path.samestat(os.stat(target), os.fstat(1))
+    return False
+
+
+def _status(target: Path) -> os.stat_result | None:
+    """The status of the file that a path leads to, None if there is none."""
+    try:
+        return target.stat()
+    except FileNotFoundError:
+        return None

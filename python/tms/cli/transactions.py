@@ -40,7 +40,8 @@ def position() -> None:
 @command.command("list", cls=Shared)
 @click.pass_obj
 def list_(session: Session) -> None:
-    """The transactions in progress, oldest first."""
+    """The transactions in progress, oldest first, and those begun elsewhere that readers wait
+    for."""
     with session.bus() as bus:
         open_ = bus.transactions.open()
     if not open_:
@@ -71,7 +72,8 @@ def abort(session: Session, transaction: int) -> None:
 @yes_option
 @click.pass_obj
 def invalidate(session: Session, transaction: int, yes: bool) -> None:
-    """Make TRANSACTION invalid: nothing of it will ever be seen."""
+    """Make TRANSACTION invalid: nothing of it will ever be seen. Of one that was begun elsewhere,
+    the messages are rolled back, and no more are accepted."""
     with session.bus() as bus:
         info = bus.transactions.describe(transaction)
         what = f"The transaction {transaction} ({info.outcome}) will be invalid for good."
@@ -155,11 +157,14 @@ def set_position(
 
 def _row(info: TransactionInfo) -> Row:
     return {
-        "transaction": info.transaction_id,
+        "transaction": str(info.transaction_id),  # as `tms tx invalidate` takes it
         "outcome": info.outcome,
         "began": time_text(info.transaction_id // 1_000_000),
         "expires": time_text(info.expires_ms) if info.expires_ms else None,
         "client": info.client,
+        "holds": ", ".join(
+            f"{one.topic}/{one.partition} since {time_text(one.since_ms)}" for one in info.held
+        ),
     }
 
 

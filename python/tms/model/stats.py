@@ -18,6 +18,7 @@ class EngineStats:
     cache_misses: int
     in_flight_bytes: int
     clock_ahead_ms: int
+    partitions_held: int
     retention_held_back_ms: int
     compaction_passes: int
     compaction_removed: int  # messages

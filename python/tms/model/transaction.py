@@ -98,15 +98,28 @@ class CommitResult(Struct, frozen=True):
     appended: tuple[TopicAppended, ...] = ()
 
 
+class HeldPartition(Struct, frozen=True):
+    """A partition whose readers of committed messages wait for a transaction that was begun
+    elsewhere. `since_ms` is the publish time of the first message that they are not shown."""
+
+    topic: str
+    partition: int
+    pointer: int
+    since_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """How a transaction stands. `expires_ms` is 0 once it has ended."""
+    """How a transaction stands. `expires_ms` is 0 once it has ended. Only a transaction that was
+    begun elsewhere has `held` partitions: readers go on there once it is rolled back, invalidated
+    or expired."""
 
     transaction_id: int
     outcome: str
     read_pointer: int = 0
     expires_ms: int = 0
     client: str | None = None
+    held: tuple[HeldPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,16 @@ class TransactionStats:
     invalid: int
     partitions_blocked: int
     committed: int
+
+    def named(self) -> dict[str, int]:
+        """The counts by their names in `EngineStats`."""
+        return {
+            "transactions_open": self.open,
+            "transactions_oldest_ms": self.oldest_ms,
+            "transactions_invalid": self.invalid,
+            "partitions_blocked": self.partitions_blocked,
+            "transactions_committed": self.committed,
+        }
 
 
 def check_group(group: str) -> str:

@@ -44,7 +44,7 @@ from tms.server.service import AccessLimits, NetworkOptions, Service
 from tms.server.systemd import SystemdNotifier
 from tms.server.tracing import provide, traced
 from tms.store.base import Map, Store
-from tms.store.leveldb.databases import LevelDBLimits
+from tms.store.leveldb.databases import LevelDBLimits, maps_within
 from tms.store.leveldb.store import LevelDBStore
 from tms.tls import ClientTls
 from tms.topics.sweep import open_metadata
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 _log = EventLog("tms.server")
 _MAPS_OPEN_MAX = 256
-_DESCRIPTORS_OF_A_MAP = 12
 _STORE_RETRY_S = 2.0
 PROBES_MAX = 100  # connections that are answered before the store is open
 
@@ -377,7 +376,7 @@ def leveldb_limits(settings: Settings, descriptors: int) -> LevelDBLimits:
     """The bounds of a store that may have so many files open."""
     return LevelDBLimits(
         write_buffer_bytes=settings.leveldb.write_buffer_bytes,
-        maps_open_max=min(_MAPS_OPEN_MAX, descriptors // _DESCRIPTORS_OF_A_MAP),
+        maps_open_max=maps_within(descriptors, _MAPS_OPEN_MAX),
     )
 
 

@@ -51,6 +51,7 @@ _GAUGES = {
     "transactions_oldest_ms": "For how long the oldest of them is open.",
     "transactions_invalid": "Transactions on the invalid list.",
     "partitions_blocked": "Partitions where readers of committed messages wait for a transaction.",
+    "partitions_held": "Partitions where they wait for a transaction that was begun elsewhere.",
     "retention_held_back_ms": "How far retention stays behind the wall clock after a jump of it.",
 }
 _COUNTERS = {

@@ -6,19 +6,23 @@ Invariants
   polls is not missed.
 * What others own they are asked for, in the order in which partitions were named.
 * Waiting is bounded and ends when something may be there; nobody polls.
+* `held` has the partitions of this process in which a reader of committed messages met a
+  transaction that was begun elsewhere, until `look_again` finds that readers go on there.
 """
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
 
+from tms.block import Flags
 from tms.clock import Clock
-from tms.errors import Invalid, TMSError, again
+from tms.errors import Invalid, TMSError, TopicNotFound, again
 from tms.log.reader import PartitionReader, Read
 from tms.log.records import FIRST_KEY, BlockKey
+from tms.log.recovery import header_of
 from tms.log.staging import is_reference
 from tms.log.visibility import FateOf, Unheard, are_plain, pointers_of, visible_blocks
 from tms.model.filter import Filter
@@ -27,11 +31,15 @@ from tms.model.message import Fetched, Holder, PartitionPosition, Readable
 from tms.model.position import Position
 from tms.model.snapshot import Fate, Isolation, Snapshot
 from tms.model.topic import TopicName
+from tms.model.transaction import HeldPartition
 from tms.topics.filtering import FetchBounds, Selection
 from tms.topics.owners import Owners, Peer
 from tms.topics.partitions import Partitions
 from tms.topics.registry import Registry, TopicRecord
 from tms.topics.retention import RetentionClock
+
+WARNINGS_MAX = 10
+_ENDS = Flags.TRANSACTIONAL | Flags.ISSUED | Flags.ROLLED_BACK
 
 
 class Decisions(Protocol):
@@ -89,6 +97,7 @@ class Fetcher:
         self.hits = 0
         self.misses = 0
         self.bounds = FetchBounds()  # of fetches with a filter
+        self.held: dict[tuple[TopicName, int], HeldPartition] = {}
 
     def close(self, reason: TMSError) -> None:
         """Refuse everything from now on, for this reason."""
@@ -119,6 +128,8 @@ class Fetcher:
                 fetched = self.fetch_cached(name, positions, bytes_max, isolation)
             if fetched is None:
                 fetched = self._read(name, positions, bytes_max, isolation, where)
+                if fetched.held:
+                    self._note_held(name, fetched, isolation)
             if fetched.blocks or not fetched.ended or not in_time:
                 return fetched
             left_s = deadline_s - self._clock.monotonic_s()
@@ -157,6 +168,8 @@ class Fetcher:
                     return None
                 read = cached
             bytes_max -= _add(fetched, partition, read)
+        if fetched.held:
+            self._note_held(name, fetched, isolation)
         self.hits += 1
         return fetched
 
@@ -268,6 +281,55 @@ class Fetcher:
             offset = reader.offset_at(at, floor)
             offsets[partition] = min(offset, end) if fate_of else offset
         return offsets
+
+    def find_held(self, name: TopicName) -> list[HeldPartition]:
+        """The partitions of a topic in which readers of committed messages wait for a transaction
+        that was begun elsewhere. Raises `TopicNotFound`."""
+        held = []
+        for partition, offset in self.offsets(name, Position.latest()).items():
+            at = [PartitionPosition(partition, Position.offset(offset))]
+            for stored in self.fetch(name, at, 1, isolation=Isolation.UNCOMMITTED).blocks[:1]:
+                header = header_of(stored)
+                if header.flags & _ENDS == Flags.TRANSACTIONAL:
+                    holder = header.write_pointer
+                    held.append(HeldPartition(str(name), partition, holder, stored.time_ms))
+        return held
+
+    def look_again(self) -> None:
+        """Forget the partitions of `held` in which readers go on."""
+        places = [*self.held]  # others add some meanwhile
+        for name in dict.fromkeys(name for name, _ in places):
+            found: dict[int, HeldPartition] = {}
+            with suppress(TopicNotFound):
+                found = {one.partition: one for one in self.find_held(name)}
+            for place in (place for place in places if place[0] == name):
+                if place[1] in found and self._owns(*place):
+                    self.held[place] = found[place[1]]
+                else:
+                    self.held.pop(place, None)
+
+    def warnings(self) -> list[str]:
+        """Sentences about partitions in which readers wait for a transaction begun elsewhere."""
+        return [
+            f"Readers of committed messages wait in partition {one.partition} of {one.topic} for "
+            f"the transaction {one.pointer}, which was begun elsewhere. End it there, or run "
+            f"`tms tx invalidate {one.pointer}`."
+            for one in [*self.held.values()][:WARNINGS_MAX]
+        ]
+
+    def _note_held(
+        self, name: TopicName, fetched: Fetched, isolation: Isolation | Snapshot
+    ) -> None:
+        if isolation is not Isolation.COMMITTED:
+            return
+        for partition, holder in fetched.held.items():
+            first = fetched.next[partition].id
+            if first is not None and not holder.issued and self._owns(name, partition):
+                found = HeldPartition(str(name), partition, holder.pointer, first.time_ms)
+                self.held[name, partition] = found
+
+    def _owns(self, name: TopicName, partition: int) -> bool:
+        return self._partitions.owns(name, self._registry.find(name), partition)
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """The offset behind the last message of a partition, committed or not, and its id. Reads

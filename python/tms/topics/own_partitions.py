@@ -83,9 +83,15 @@ class OwnPartitions:
         self._log(name, partition).staged.drop(write_pointer, blocks)
 
     def referred(
-        self, name: TopicName, partition: int, write_pointer: int, from_ms: int
+        self,
+        name: TopicName,
+        partition: int,
+        write_pointer: int,
+        from_ms: int,
+        elsewhere: bool = False,
     ) -> list[Appended]:
-        """Where the references to what a transaction staged went, of those since a time."""
+        """The places of references to the blocks that a transaction staged, since a time. With
+        `elsewhere`, of every block of a transaction that was begun elsewhere."""
         reader, ended = self._log(name, partition).reader, False
         position, places = Position.time(from_ms), []
         while not ended:
@@ -93,12 +99,12 @@ class OwnPartitions:
             position, ended = read.next, read.ended
             for stored in read.blocks:
                 header = header_of(stored)
-                taken_back = header.flags & Flags.ROLLED_BACK
-                if is_reference(stored) and header.write_pointer == write_pointer:
+                if header.write_pointer != write_pointer or header.flags & Flags.ROLLED_BACK:
+                    continue
+                if is_reference(stored) if not elsewhere else not header.flags & Flags.ISSUED:
                     first = stored.last_sequence - header.count + 1
                     place = stored.time_ms, first, header.count, header.base_offset
-                    if not taken_back:
-                        places.append(Appended(partition, *place))
+                    places.append(Appended(partition, *place))
         return places
 
     def roll_back(

@@ -67,9 +67,15 @@ class PartitionsPort(Protocol):
         ...
 
     def referred(
-        self, name: TopicName, partition: int, write_pointer: int, from_ms: int
+        self,
+        name: TopicName,
+        partition: int,
+        write_pointer: int,
+        from_ms: int,
+        elsewhere: bool = False,
     ) -> list[Appended]:
-        """Where the references to what a transaction staged went, of those since a time."""
+        """The places of references to the blocks that a transaction staged, since a time. With
+        `elsewhere`, of every block of a transaction that was begun elsewhere."""
         ...
 
     def roll_back(

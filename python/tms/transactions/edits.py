@@ -111,6 +111,13 @@ class Forgotten(_Edit, frozen=True):
     ids: tuple[int, ...]
 
 
+class Barred(_Edit, frozen=True):
+    """Transactions that were begun elsewhere and invalidated here: their messages are rolled back,
+    and nothing more is stored under these pointers."""
+
+    pointers: tuple[int, ...]
+
+
 class Lost(_Edit, frozen=True):
     """The process ended without a word: pointers from `start` up to `stop` may have been given and
     forgotten, so they are never visible."""
@@ -161,6 +168,7 @@ class Kept(_Edit, frozen=True):
     changes: tuple[tuple[bytes, int, str | None], ...] = ()
     open: Open | None = None
     last: bool = False
+    barred: tuple[int, ...] = ()
 
 
 Edit = (
@@ -173,6 +181,7 @@ Edit = (
     | Aborted
     | Invalidated
     | Forgotten
+    | Barred
     | Lost
     | Revoked
     | Reset

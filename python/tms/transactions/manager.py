@@ -21,6 +21,7 @@ from tms.topics.topics import Topics
 from tms.transactions.commit_queue import CommitQueue, Finish
 from tms.transactions.edits import (
     Aborted,
+    Barred,
     Began,
     Checkpointed,
     Edit,
@@ -208,6 +209,16 @@ class TransactionManager:
                 self._journal.write([edit], _SYNCED)
         self._watchers.wake([id])
         return edit is not None
+
+    def bar(self, pointer: int) -> None:
+        """Let nothing more be stored under a pointer that was given elsewhere."""
+        with self._journal.writing:
+            if pointer not in self._journal.ready().barred:
+                self._journal.write([Barred((pointer,))], _SYNCED)
+
+    def is_barred(self, pointer: int) -> bool:
+        """True if a pointer was given elsewhere and its transaction was invalidated here."""
+        return pointer in self._journal.settled().barred
 
     def look(self, see: Callable[[TransactionState], T]) -> T:
         """What `see` finds in the state, which does not change meanwhile."""

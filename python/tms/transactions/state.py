@@ -20,6 +20,7 @@ Invariants
 * A commit has a conflict if one of its changes was also committed with a commit pointer above its
   id. Changes are kept while a short transaction is in progress that could conflict with them.
 * How a transaction ended is remembered for the newest `ENDED_REMEMBERED`.
+* A barred pointer was given elsewhere. It says nothing of a transaction of TMS with this number.
 * What leaves the invalid list without having been aborted is `forgotten`: snapshots do not name it,
   and its messages are never visible.
 * Before the first transaction all that others wrote earlier is visible.
@@ -40,6 +41,7 @@ from tms.model.snapshot import (
 from tms.model.transaction import TIMEOUT_S_MAX
 from tms.transactions.edits import (
     Aborted,
+    Barred,
     Began,
     Checkpointed,
     Committed,
@@ -60,6 +62,7 @@ from tms.transactions.in_progress import not_open, unknown
 TIMEOUT_S_DEFAULT = 30
 LONG_TIMEOUT_S = 86_400
 ENDED_REMEMBERED = 200_000
+BARRED_REMEMBERED = 10_000
 
 
 class TransactionState:
@@ -73,6 +76,7 @@ class TransactionState:
         self.in_progress: dict[int, int] = {}  # pointer → transaction
         self.invalid: set[int] = set()
         self.forgotten: set[int] = set()
+        self.barred: dict[int, None] = {}  # oldest first
         self.lost: list[tuple[int, int]] = []
         self.ended: OrderedDict[int, tuple[Outcome, int]] = OrderedDict()  # id → how, commit
         self.tokens: OrderedDict[str, int] = OrderedDict()
@@ -293,6 +297,8 @@ class TransactionState:
                 self.forgotten.update(edit.ids)  # before they leave the others: readers look
                 self.invalid.difference_update(edit.ids)
                 self.sorted_invalid = None
+            case Barred():
+                self._bar(edit.pointers)
             case Reserved():
                 self.reserved = max(self.reserved, edit.upto)
             case Lost():
@@ -369,6 +375,11 @@ class TransactionState:
             self.read_pointer = max(self.read_pointer, transaction.write_pointer)
         self._remember(id, Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
         self._drop_changes()
+
+    def _bar(self, pointers: Iterable[int]) -> None:
+        self.barred |= dict.fromkeys(pointers)
+        while len(self.barred) > BARRED_REMEMBERED:
+            del self.barred[next(iter(self.barred))]
 
     def _reset(self) -> None:
         self.forgotten.update(self.invalid, self.in_progress)

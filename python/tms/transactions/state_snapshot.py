@@ -27,6 +27,8 @@ def parts(state: TransactionState) -> Iterator[Kept]:
         yield Kept(invalid=chunk)
     for chunk in _chunks(sorted(state.forgotten)):
         yield Kept(forgotten=chunk)
+    for pointers in _chunks(list(state.barred)):
+        yield Kept(barred=pointers)
     for ended in _chunks([(id, how.value, at) for id, (how, at) in state.ended.items()]):
         yield Kept(ended=ended)
     for tokens in _chunks(list(state.tokens.items())):
@@ -47,6 +49,7 @@ def restore(state: TransactionState, part: Kept) -> None:
     """Take a part into a state that is being read."""
     state.invalid.update(part.invalid)
     state.forgotten.update(part.forgotten)
+    state.barred |= dict.fromkeys(part.barred)
     for id, how, at in part.ended:
         state.ended[id] = (Outcome(how), at)
     state.tokens.update(part.tokens)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tms.errors import TimedOut, TMSError, again
+from tms.errors import Conflict, TimedOut, TMSError, TransactionNotFound, again
 from tms.log.pending import Pending, PendingAppend
 from tms.model.message import Appended, NewBlock
 from tms.model.snapshot import POINTERS_PER_MS, TransactionType
@@ -22,6 +22,7 @@ from tms.model.topic import Durability, TopicName
 from tms.model.transaction import (
     Commit,
     CommitResult,
+    HeldPartition,
     TopicAppended,
     TransactionInfo,
     TransactionStats,
@@ -105,18 +106,45 @@ class Transactions:
 
     def describe(self, id: int) -> TransactionInfo:
         """How a transaction stands. Raises `TransactionNotFound`."""
-        return self._info(id, self.manager.outcome(id))
+        try:
+            return self._info(id, self.manager.outcome(id))
+        except TransactionNotFound:
+            if (elsewhere := self._elsewhere().get(id)) is not None:
+                return elsewhere
+            if self.manager.is_barred(id):
+                return TransactionInfo(id, Outcome.INVALID.value)
+            raise
 
     def open(self) -> list[TransactionInfo]:
-        """Those in progress, oldest first."""
-        return [self._info(id, Outcome.OPEN) for id in sorted(self.manager.state.open)]
+        """The transactions in progress, and those begun elsewhere that hold readers back; oldest
+        first."""
+        here = [self._info(id, Outcome.OPEN) for id in sorted(self.manager.state.open)]
+        return sorted([*here, *self._elsewhere().values()], key=lambda info: info.transaction_id)
+
+    def _elsewhere(self) -> dict[int, TransactionInfo]:
+        """The transactions begun elsewhere that readers of committed messages wait for."""
+        held: dict[int, list[HeldPartition]] = {}
+        for one in self._uncommitted.held():
+            held.setdefault(one.pointer, []).append(one)
+        clients = self._uncommitted.clients
+        return {
+            pointer: TransactionInfo(
+                pointer,
+                Outcome.OPEN.value,
+                expires_ms=pointer // POINTERS_PER_MS + self._lifetime_ms,
+                client=clients.get(pointer),
+                held=tuple(places),
+            )
+            for pointer, places in held.items()
+        }
 
     def abort(self, id: int) -> TransactionInfo:
         """Abort a transaction; one that was aborted or is invalid stays so. What it published
         before is rolled back; where that is not known, because the engine was started since, or
-        fails, it becomes invalid. Raises `TransactionNotFound`, `TransactionEnded`."""
+        fails, it becomes invalid. Raises `TransactionNotFound`, `TransactionEnded`, and `Conflict`
+        for one that was begun elsewhere."""
         with self._uncommitted.writes.ending(id) as writes:
-            outcome = self.manager.outcome(id)
+            outcome = self._outcome_here(id)
             if outcome is Outcome.COMMITTED:
                 raise self.manager.state.why_not_open(id)
             if outcome is Outcome.OPEN:
@@ -132,9 +160,23 @@ class Transactions:
         return self.describe(id)
 
     def invalidate(self, id: int) -> TransactionInfo:
-        """Make a transaction invalid, whatever it may have stored."""
-        self.manager.invalidate(id)
+        """Make a transaction invalid, whatever it may have stored. What one that was begun
+        elsewhere stored is rolled back."""
+        if not self.manager.invalidate(id):
+            self._uncommitted.invalidate_elsewhere(id)
         return self.describe(id)
+
+    def _outcome_here(self, id: int) -> Outcome:
+        try:
+            return self.manager.outcome(id)
+        except TransactionNotFound:
+            if id not in self._elsewhere():
+                raise
+            raise Conflict(
+                f"The transaction {id} was begun elsewhere; its manager aborts it. To let readers "
+                f"here go on without its messages: `tms tx invalidate {id}`.",
+                transaction=id,
+            ) from None
 
     def commit(self, request: Commit, timeout_s: float = 30.0) -> CommitResult:
         """Store and commit everything of a transaction. The request may be repeated as it is: its
@@ -314,12 +356,13 @@ class Transactions:
     # -- publishing before the commit --------------------------------------------------------------
 
     def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int
+        self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int, client: str = ""
     ) -> PendingAppend:
         """Store blocks of a transaction that may still commit: synced, whatever the topic says,
-        because the commit may be. Raises `TransactionEnded` when it was given here and has
-        ended."""
-        return self._uncommitted.submit(name, blocks, write_pointer)
+        because the commit may be. `client` is named if readers have to wait for one that was begun
+        elsewhere. Raises `TransactionEnded` when it was given here and has ended, or was begun
+        elsewhere and invalidated here."""
+        return self._uncommitted.submit(name, blocks, write_pointer, client)
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
         """Store blocks of a transaction where nobody sees them, synced, until `refer` or its commit
@@ -327,9 +370,11 @@ class Transactions:
         like `submit`."""
         self._uncommitted.stage(name, blocks, write_pointer)
 
-    def refer(self, name: TopicName, partition: int, write_pointer: int) -> list[Appended]:
+    def refer(
+        self, name: TopicName, partition: int, write_pointer: int, client: str = ""
+    ) -> list[Appended]:
         """Publish what was staged since the last time, like `submit`; where it went."""
-        return self._uncommitted.refer(name, partition, write_pointer)
+        return self._uncommitted.refer(name, partition, write_pointer, client)
 
     def roll_back(self, range: StoredRange) -> int:
         """Take back the messages of a transaction in a range, synced; how many blocks there

@@ -6,13 +6,17 @@ Invariants
 * A message with a pointer that was given here is stored only while that is in progress, and its
   transaction ends only when nothing is being stored in it; see `tms.transactions.writes`.
 * It is synced, whatever the topic says, because the commit may be.
+* Nothing stays under a barred pointer, which was given elsewhere: an append that was under way when
+  the pointer was barred is rolled back when it is done.
 * Whether everything that a transaction stored is known is never guessed: after a start, and after
   a failed write, it is not.
 """
 
 import contextlib
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 from tms.block import Flags
@@ -23,7 +27,7 @@ from tms.log.staging import reference_to
 from tms.model.message import Appended, NewBlock, Staged
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import TopicStaged
+from tms.model.transaction import HeldPartition, TopicStaged
 from tms.topics.topics import Topics
 from tms.transactions.edits import Stored
 from tms.transactions.manager import WRITE_TIMEOUT_S, TransactionManager
@@ -32,6 +36,7 @@ from tms.transactions.writes import UncommittedWrites, Writes
 _SYNCED = Durability.SYNCED
 AHEAD_MS_MAX = 3_600_000  # of a pointer that was given elsewhere
 REFERRED_MAX = 100_000
+CLIENTS_REMEMBERED = 10_000
 Place = tuple[TopicName, int, int]  # topic, partition, pointer
 
 
@@ -84,16 +89,17 @@ class UncommittedMessages:
         self._referred: dict[_Referring, _Referred] = {}
         self._referring: set[_Referring] = set()
         self._refers = threading.Condition(self._lock)
+        self.clients: OrderedDict[int, str] = OrderedDict()  # by pointers given elsewhere
         self._first = manager.state.next_pointer(topics.clock.now_ms())  # that is given from now on
         self.writes: UncommittedWrites[StoredRange] = UncommittedWrites(self._first)
 
     def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int
+        self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int, client: str = ""
     ) -> PendingAppend:
         """Store blocks in the log: readers of committed messages wait there."""
         with self._storing(write_pointer) as storing:
             if storing.id is None:
-                self._registry.note_foreign(name)
+                self._note_foreign(name, write_pointer, client)
             pending = self._publisher.submit(name, blocks, _SYNCED, _SYNCED, storing.stamp())
             storing.follow(name, pending)
         return pending
@@ -125,7 +131,9 @@ class UncommittedMessages:
             if not named or one.producer_id in named
         ]
 
-    def refer(self, name: TopicName, partition: int, write_pointer: int) -> list[Appended]:
+    def refer(
+        self, name: TopicName, partition: int, write_pointer: int, client: str = ""
+    ) -> list[Appended]:
         """Store references to what was staged since the last time; readers of committed messages
         wait there. One at a time does that: who repeats it is told where they went."""
         place = (self._registry.find(name).uid, partition, write_pointer)
@@ -136,7 +144,7 @@ class UncommittedMessages:
             if not new:
                 return before.places
             if storing.id is None:
-                self._registry.note_foreign(name)
+                self._note_foreign(name, write_pointer, client)
             stamp = storing.stamp(Flags.STAGED)
             pending = self._publisher.submit(name, new, _SYNCED, _SYNCED, stamp, internal=True)
             storing.follow(name, pending)
@@ -181,6 +189,45 @@ class UncommittedMessages:
         topic, partition, first, last, pointer = range
         port = self._topics.port(topic, partition)
         return port.roll_back(topic, partition, pointer, first, last)
+
+    def invalidate_elsewhere(self, pointer: int) -> None:
+        """Roll back everything that a transaction begun elsewhere stored, and let it store nothing
+        more. Does nothing if it stored nothing. May be repeated after a failure."""
+        if any(self._stored_elsewhere(pointer)):
+            self._manager.bar(pointer)
+            for stored in self._stored_elsewhere(pointer):
+                self.roll_back(stored)
+
+    def _stored_elsewhere(self, pointer: int) -> Iterator[StoredRange]:
+        """The blocks of a transaction begun elsewhere that are not rolled back."""
+        from_ms = max(0, pointer // POINTERS_PER_MS - AHEAD_MS_MAX)
+        places = (
+            (name, partition)
+            for name, record in self._registry.all()
+            for partition in range(record.partitions if record.has_foreign else 0)
+        )
+        for name, partition in places:
+            with contextlib.suppress(TopicNotFound):
+                port = self._topics.port(name, partition)
+                for place in port.referred(name, partition, pointer, from_ms, elsewhere=True):
+                    yield StoredRange.of(name, place, pointer)
+
+    def held(self) -> list[HeldPartition]:
+        """The partitions that transactions begun elsewhere hold back at this moment."""
+        held = []
+        for name, record in self._registry.all():
+            if record.has_foreign:
+                with contextlib.suppress(TopicNotFound):
+                    held += self._topics.fetcher.find_held(name)
+        return held
+
+    def _note_foreign(self, name: TopicName, pointer: int, client: str) -> None:
+        self._registry.note_foreign(name)
+        if client:
+            with self._lock:
+                self.clients[pointer] = client
+                if len(self.clients) > CLIENTS_REMEMBERED:
+                    self.clients.popitem(last=False)
 
     def take_back(self, writes: Writes[StoredRange]) -> bool:
         """Roll back what a transaction stored, which can no longer commit; whether nothing of it is
@@ -236,7 +283,9 @@ class UncommittedMessages:
     def _storing(self, write_pointer: int) -> "_Storing":
         _check_pointer(write_pointer)
         id = self._manager.state.in_progress.get(write_pointer)
-        if id is None and self._manager.knows(write_pointer):
+        if id is None and (
+            self._manager.knows(write_pointer) or self._manager.is_barred(write_pointer)
+        ):
             raise _too_late(write_pointer)
         ahead_ms = write_pointer // POINTERS_PER_MS - self._clock.now_ms()
         if id is None and ahead_ms > AHEAD_MS_MAX:  # it would hold readers back until its time
@@ -245,6 +294,18 @@ class UncommittedMessages:
                 "time at which its transaction began, in ms × 1,000,000."
             )
         return _Storing(self, self._manager, write_pointer, id)
+
+    def check_barred(self, name: TopicName, pointer: int, pending: PendingAppend) -> None:
+        """Roll back an append under a pointer that was barred meanwhile. Another thread does: this
+        one may own the partition. If that fails, the partition is listed as held again."""
+
+        def roll_back() -> None:
+            with contextlib.suppress(TMSError):
+                for place in pending.result(0):
+                    self.roll_back(StoredRange.of(name, place, pointer))
+
+        if pointer in self._manager.state.barred:
+            self._topics.run_in_background(roll_back)
 
     def note(self, id: int, name: TopicName, pointer: int, pending: PendingAppend) -> None:
         """Remember what an open transaction stored. Of an append that failed nobody knows, so the
@@ -302,12 +363,13 @@ class _Storing:
 
     def follow(self, name: TopicName, pending: PendingAppend) -> None:
         """It is over once this is stored."""
-        id = self.id
-        if id is not None:
-            self._followed = True
-            pending.add_done_callback(
-                lambda: self._uncommitted.note(id, name, self.pointer, pending)
-            )
+        if self.id is None:
+            check = self._uncommitted.check_barred
+            pending.add_done_callback(partial(check, name, self.pointer, pending))
+            return
+        self._followed = True
+        note = self._uncommitted.note
+        pending.add_done_callback(partial(note, self.id, name, self.pointer, pending))
 
 
 def _too_late(pointer: int) -> TransactionEnded:

@@ -10,6 +10,9 @@
 * The messages that one publish made of staged ones share its publish time and sequence, as CDAP's
   do; the payload half of their ids says which is which. So a poll that goes on within a publish
   reads it from its beginning, and leaves out what it has had.
+* An id without payload half is a place between publishes: a publish that began before it is left
+  out whole. Where the first message at such an id is of staged ones, the poll begins anew at the
+  first id of that time, and learns where their publish began.
 """
 
 import zlib
@@ -26,7 +29,7 @@ from tms.compat.cdap.publish import require_avro
 from tms.errors import BadMessageId, NotAcceptable
 from tms.model.ids import SEQUENCES_PER_MS, TIME_MS_MAX, MessageId
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
-from tms.model.position import Position
+from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation, Snapshot, decode_snapshot
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Exchange
@@ -120,6 +123,11 @@ class _Poll:
 
     def __init__(self, request: ConsumeRequest, chunk_bytes: int, gzip: bool) -> None:
         self.position, self._had = _position(request)
+        self._from = (0, 0)  # time and sequence, where the poll begins at an id without payload
+        if self._had is None and self.position.id is not None:
+            time_ms, sequence, *_ = self.position.id
+            self._from = (time_ms, sequence + (self.position.kind is PositionKind.AFTER))
+        self._begun = self._from == (0, 0)  # whether `_from` decides over a publish that is known
         self._publish: tuple[int, int, int] | None = None  # pointer, time, sequence of all its ids
         if request.limit is not None and request.limit <= 0:
             raise wrong("Invalid message fetching limit. Limit must be > 0")
@@ -136,7 +144,13 @@ class _Poll:
 
     def take(self, fetched: Fetched) -> list[bytes]:
         """The chunks that are complete with these blocks, or with a portion of them, the last one
-        with the array's end."""
+        with the array's end. Empty if blocks are to be fetched from an earlier position first."""
+        if not self._begun:
+            self._begun = True
+            first = next(iter(fetched.blocks), None)
+            if first is not None and first.payload != (0, 0) and first.time_ms == self._from[0]:
+                self.position = Position.at(MessageId(first.time_ms, 0))
+                return []
         if self._end is None:
             self._end = fetched.ends[0]
         chunks: list[bytes] = []
@@ -181,6 +195,8 @@ class _Poll:
         first = stored.last_sequence - block_header.count + 1
         if stored.payload == (0, 0):
             self._had = None
+            if stored.time_ms == self._from[0]:
+                distance = max(distance, min(block_header.count, self._from[1] - first))
             return MessageId(stored.time_ms, first).run, distance
         pointer, time_ms = block_header.write_pointer, stored.time_ms
         if self._publish is None or self._publish[:2] != (pointer, time_ms):
@@ -188,6 +204,8 @@ class _Poll:
                 self._had = None  # another publish than the one that the poll went on in
             self._publish = (pointer, time_ms, first)
         shared = self._publish[2]
+        if (time_ms, shared) < self._from:
+            distance = block_header.count
         payload_ms, payload_first = stored.payload
         if self._had is not None and self._had[1:] >= (payload_ms, payload_first):
             last = self._had[2] if self._had[1] == payload_ms else SEQUENCES_PER_MS

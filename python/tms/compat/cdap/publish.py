@@ -52,7 +52,8 @@ class CdapPublishing:
                 answers.nothing(exchange)
                 return
             self._require_young(pointer)
-            places = await service.in_thread(self._publish_in, name, blocks, pointer)
+            client = exchange.principal or exchange.peer_address
+            places = await service.in_thread(self._publish_in, name, blocks, pointer, client)
         answers.avro(exchange, avro.encode_rollback(_detail(pointer, places)))
 
     async def store(self, exchange: Exchange, name: TopicName) -> None:
@@ -97,11 +98,13 @@ class CdapPublishing:
         service = self._service
         return await service.in_turn(service.checking, lambda: list(_blocks(payloads)))
 
-    def _publish_in(self, name: TopicName, blocks: list[NewBlock], pointer: int) -> list[Appended]:
+    def _publish_in(
+        self, name: TopicName, blocks: list[NewBlock], pointer: int, client: str
+    ) -> list[Appended]:
         transactions = self._service.engine.transactions
         if not blocks:
-            return transactions.refer(name, 0, pointer)
-        pending = transactions.submit(name, blocks, pointer)
+            return transactions.refer(name, 0, pointer, client)
+        pending = transactions.submit(name, blocks, pointer, client)
         return pending.result(self._service.limits.publish_timeout_s)
 
     def _require_young(self, write_pointer: int) -> None:

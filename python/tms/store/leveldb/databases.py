@@ -4,8 +4,10 @@ takes writes.
 Invariants
 
 * Opening never creates: a directory is checked first, and what is damaged or not whole is refused.
-* At most `maps_open_max` databases are open, apart from those in use at this moment: the ones used
-  least recently rest.
+* At most `maps_open_max` databases are open, and no more than the limit of descriptors has room
+  for, apart from those in use at this moment: the ones used least recently rest.
+* If the process may open no more files all the same, half of the databases rest, and the next try
+  has room.
 * The disk is probed at most once per `RETRY_S`, for all maps together.
 """
 
@@ -13,13 +15,14 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tms import forks
 from tms.clock import Clock
@@ -36,8 +39,13 @@ WRITE_BUFFERS_BYTES = 64 << 20  # of all open maps together, while that leaves e
 PROBE_BYTES_MAX = 8 << 20
 LARGE_BYTES = 4 << 10  # values from here on are written once, to a file of their own
 SYNC_BEHIND_BYTES = 16 << 20
+DESCRIPTORS_OF_A_MAP = 12
 _FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_TOO_MANY = tuple(os.strerror(code) for code in (errno.EMFILE, errno.ENFILE))
+_DENIED = tuple(os.strerror(code) for code in (errno.EACCES, errno.EPERM, errno.EROFS))
+_OPEN_FILES = "open files"  # the limit that an error names in its details
 _log = logging.getLogger("tms.store")
+T = TypeVar("T")
 
 
 class _Map(Protocol):
@@ -49,8 +57,9 @@ class _Map(Protocol):
 @dataclass(frozen=True, slots=True)
 class LevelDBLimits:
     """Bounds of a store. A map keeps up to `write_buffer_bytes`, twice that at worst, in memory
-    before it makes a file of them; less when many maps are open. Values of at least `large_bytes`
-    stand beside the database."""
+    before it makes a file of them; less when many maps are open. Fewer than `maps_open_max` maps
+    are open where the process may open few files. Values of at least `large_bytes` stand beside
+    the database."""
 
     write_buffer_bytes: int = WRITE_BUFFER_BYTES
     maps_open_max: int = 256
@@ -67,6 +76,8 @@ class Databases:
         self.driver = driver_of(directory.store, directory.path)
         self.failures = self.driver.failures  # what calls on an open database raise
         self._limits = limits
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._maps_open_max = maps_within(descriptors, limits.maps_open_max)
         self.ticks = count(1)  # one more with every use of any map
         self._lock = threading.Lock()  # guards _open
         self._open: set[_Map] = set()
@@ -95,12 +106,33 @@ class Databases:
         """Count a map as open, and let others rest if there are too many."""
         with self._lock:
             self._open.add(one)
-            excess = len(self._open) - self._limits.maps_open_max
-            by_age = sorted(self._open, key=lambda each: each.used) if excess > 0 else []
+            excess = len(self._open) - self._maps_open_max
+        self._rest(excess)
+
+    def make_room(self) -> bool:
+        """Let the half of the open maps rest that was used least recently; False if all are in
+        use."""
+        return self._rest((len(self._open) + 1) // 2) > 0
+
+    def with_room(self, work: Callable[[], T]) -> T:
+        """Do what opens files; if there are too many of them, once more with fewer maps open."""
+        try:
+            return work()
+        except StorageUnavailable as error:
+            if not is_out_of_files(error) or not self.make_room():
+                raise
+        return work()
+
+    def _rest(self, count: int) -> int:
+        """Let so many maps rest, those used least recently first; how many do."""
+        rested = 0
+        with self._lock:
+            by_age = sorted(self._open, key=lambda each: each.used) if count > 0 else []
         for each in by_age:
-            excess -= each.rest()
-            if excess <= 0:
+            rested += each.rest()
+            if rested >= count:
                 break
+        return rested
 
     def closed(self, one: _Map) -> None:
         """Count a map as closed."""
@@ -152,6 +184,18 @@ def require_threads() -> None:
         )
 
 
+def maps_within(descriptors: int, most: int) -> int:
+    """How many maps may be open in a process that may have so many files open."""
+    if descriptors == resource.RLIM_INFINITY:
+        return most
+    return min(most, max(1, descriptors // DESCRIPTORS_OF_A_MAP))
+
+
+def is_out_of_files(error: TMSError) -> bool:
+    """True if the process, or the machine, has as many files open as it may."""
+    return error.details.get("limit") == _OPEN_FILES
+
+
 def translate(exc: Exception, path: Path) -> TMSError:
     """What an error of the database or of the operating system means."""
     if isinstance(exc, OSError):  # as plyvel's IOError is
@@ -169,11 +213,22 @@ def refusing() -> Iterator[None]:
 
 
 def refused(exc: OSError) -> TMSError:
-    """What it means that the disk does not take something, or does not give it."""
+    """The error of TMS for one of the operating system, sorted by what has to be done."""
     reason = _reason(exc)
     if any(words in reason for words in _FULL):
         return StorageFull(
             f"The disk is full ({reason}). Free some space; writing goes on by itself then."
+        )
+    if any(words in reason for words in _TOO_MANY):
+        return StorageUnavailable(
+            f"This process can open no more files ({reason}). Raise its limit (`ulimit -n`), or "
+            "close files and connections; TMS closes what it can and tries again by itself.",
+            limit=_OPEN_FILES,
+        )
+    if any(words in reason for words in _DENIED):
+        return StorageUnavailable(
+            f"The user of this process may not do that ({reason}). Give it the data directory "
+            "(chown), on a disk that is mounted to be written; TMS tries again by itself."
         )
     return StorageUnavailable(f"The disk refuses ({reason}). Check it; TMS tries again by itself.")
 

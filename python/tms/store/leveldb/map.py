@@ -31,7 +31,13 @@ from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError, again
 from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.store.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, Row, check_key, check_row
-from tms.store.leveldb.databases import RETRY_S, Databases, refusing, translate
+from tms.store.leveldb.databases import (
+    RETRY_S,
+    Databases,
+    is_out_of_files,
+    refusing,
+    translate,
+)
 from tms.store.leveldb.drivers import Database
 from tms.store.leveldb.files import LogTail, write_empty
 from tms.store.leveldb.rows import FIRST_KEY, collect, every, put, value_of
@@ -132,7 +138,7 @@ class LevelDBMap:
                 stored = collect(rows, start or FIRST_KEY, stop, bytes_max, reverse)
             return [(key, value_of(opened.values, row)) for key, row in stored]
         except self._failures as exc:
-            raise translate(exc, self._path) from exc
+            raise self._meaning(exc) from exc
         finally:
             self._unpin(opened)
 
@@ -262,7 +268,7 @@ class LevelDBMap:
             if sync and self._tail.size() <= before:
                 self._tail.sync()
         except self._failures as exc:
-            self._failure, self._recovery_failed = translate(exc, self._path), False
+            self._failure, self._recovery_failed = self._meaning(exc), False
             raise again(self._failure) from exc
 
     def _put_apart(self, opened: _Open, rows: Sequence[Row], sync: bool) -> None:
@@ -296,7 +302,7 @@ class LevelDBMap:
                     pause()
             copy.write([], Durability.SYNCED)
         except self._failures as exc:
-            raise translate(exc, self._path) from exc
+            raise self._meaning(exc) from exc
         finally:
             copy.end(Closed("The copy of a map is used in its place."))
 
@@ -309,7 +315,7 @@ class LevelDBMap:
                     row = rows.value() if rows.valid() and rows.key() == key else None
             return None if row is None else value_of(opened.values, row)
         except self._failures as exc:
-            raise translate(exc, self._path) from exc
+            raise self._meaning(exc) from exc
 
     def _writable(self) -> _Open:
         if self._failure is not None:
@@ -346,12 +352,7 @@ class LevelDBMap:
         if self._gone is not None:
             raise again(self._gone)
         if self._open is None:
-            db = self._databases.open(self._path)
-            try:
-                opened = self._aligned(db)
-            except BaseException:
-                db.close()
-                raise
+            opened = self._databases.with_room(self._open_both)
             self._log_dirty = False  # opening has made synced tables of the logs
             self.used = next(self._databases.ticks)
             with self._gate:
@@ -359,6 +360,21 @@ class LevelDBMap:
             self._databases.opened(self)
             return opened
         return self._open
+
+    def _open_both(self) -> _Open:
+        db = self._databases.open(self._path)
+        try:
+            return self._aligned(db)
+        except BaseException:
+            db.close()
+            raise
+
+    def _meaning(self, exc: Exception) -> TMSError:
+        """The error of TMS for one of the database. Makes room if too many files are open."""
+        error = translate(exc, self._path)
+        if is_out_of_files(error):
+            self._databases.make_room()
+        return error
 
     def _aligned(self, db: Database) -> _Open:
         """The database with its file, after both say the same."""
@@ -390,7 +406,7 @@ class LevelDBMap:
             if values is not None:
                 values.close()
             if isinstance(exc, self._failures):
-                raise translate(exc, self._path) from exc
+                raise self._meaning(exc) from exc
             raise
 
     def _close(self) -> None:

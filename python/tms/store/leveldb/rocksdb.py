@@ -29,6 +29,7 @@ from tms.store.leveldb.drivers import BLOCK_CACHE_BYTES
 _FILES_OPEN = 20  # the least that RocksDB takes: 10 tables and 10 files of its own
 _WRITE_BUFFER_BYTES = 4 << 20  # of a repair
 _RESERVED_BYTES = 64 << 10  # of the disk, for each open log and manifest; by default 13 MB
+_OF_BYTES = ("Corruption", "Invalid argument", "Not implemented")
 _log = logging.getLogger("tms.store")
 
 
@@ -43,10 +44,10 @@ class RocksDriver:
 
     def open(self, path: Path, write_buffer_bytes: int) -> "RocksDatabase":
         """The database in this directory."""
+        options = _options(write_buffer_bytes)
+        if any(path.glob("*.ldb")):  # LevelDB's, to be upgraded; some make compacting crash
+            options.set_disable_auto_compactions(True)
         try:
-            options = _options(write_buffer_bytes)
-            if any(path.glob("*.ldb")):  # LevelDB's, to be upgraded; some make compacting crash
-                options.set_disable_auto_compactions(True)
             return RocksDatabase(path, Rdict(str(path), options))
         except Exception as exc:
             raise _failure(exc) from exc
@@ -191,8 +192,10 @@ def _options(write_buffer_bytes: int) -> Any:
 
 
 def _failure(exc: Exception) -> Exception:
-    """What rocksdict raises is told apart by its text only."""
+    """The kind of an error: what rocksdict raises is told apart by its text only. Damage is what
+    RocksDB says of bytes that it has read, and a file that is missing; it says `Invalid argument`,
+    too, of options that it could not read because of an `IO error`."""
     text = str(exc)
-    if text.startswith("IO error") and "No such file" not in text:
-        return OSError(text)
-    return RocksDamage(text)
+    if "No such file" in text or (text.startswith(_OF_BYTES) and "IO error" not in text):
+        return RocksDamage(text)
+    return OSError(text)

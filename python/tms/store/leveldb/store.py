@@ -95,8 +95,7 @@ class LevelDBStore:
             if create:
                 if map is not None or path.exists():
                     raise Conflict(f"The map {name} exists already.")
-                with refusing():
-                    self._directory.add(name, write_empty)
+                self._databases.with_room(lambda: self._add(name))
             elif map is None and not path.exists():
                 raise NotFound(f"There is no map {name} in {self._directory.path}.")
             if map is None:
@@ -117,6 +116,10 @@ class LevelDBStore:
                 away = self._directory.discard(name)
         if away is not None:
             shutil.rmtree(away, ignore_errors=True)
+
+    def _add(self, name: str) -> None:
+        with refusing():
+            self._directory.add(name, write_empty)
 
     def let_go(self, prefix: str) -> None:
         """Close the databases of these maps."""
