@@ -283,8 +283,10 @@ def test_a_service_that_does_not_answer_in_time_is_not_lost_but_asked_again(
             publish("t", 1)
             proxy.script(Fault.SWALLOW_ANSWER)
             publish("t", 1)
-    [(_, _, retried)] = told(caplog, "request_retried")
-    assert retried["code"] == "timed-out" and "has not answered" in retried["error"]
+    retries = told(caplog, "request_retried")
+    assert retries  # more than one on a slow machine
+    for _, _, retried in retries:
+        assert retried["code"] == "timed-out" and "has not answered" in retried["error"]
     assert told(caplog, "connection_lost") == []
 
 
