@@ -126,7 +126,7 @@ class AsyncQueue(Generic[V]):
                     turns.close()
                     if rest := unhandled(ahead):
                         with suppress(TMSError):  # then the leases end
-                            await self.nack(rest, delay_s=0)
+                            await self.release(rest)
 
     @asynccontextmanager
     async def settling(self, message: Delivered[V]) -> AsyncIterator[Delivered[V]]:
@@ -178,6 +178,7 @@ class AsyncQueue(Generic[V]):
     extend = in_thread(Queue.extend)
     reject = in_thread(Queue.reject)
     peek = in_thread(Queue.peek)
+    release = in_thread(Queue.release)
     describe = in_thread(Queue.describe)
     update = in_thread(Queue.update)
     redrive = in_thread(Queue.redrive)
