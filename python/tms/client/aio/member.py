@@ -10,7 +10,7 @@ from typing import Any
 
 from tms.client.aio.consumer import AsyncConsumer
 from tms.client.cursor import Batch
-from tms.client.group_letters import GroupLetters
+from tms.client.group_letters import GroupLetters, is_in_doubt
 from tms.client.group_options import DeliveryMode, MemberOptions, Told, check_handler
 from tms.client.member import LOOK_S, Member
 from tms.errors import Conflict, TMSError
@@ -109,6 +109,9 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
                     pause_s = letters.failed(message, error)
                     if pause_s is None:
                         await self._move(message, error)
+                    if await self._is_done(message, error):
+                        letters.handled(message)
+                        break
                         break
                     if not await self._pause(message, pause_s):
                         break
@@ -133,6 +136,18 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
     async def _ack_handled(self) -> None:
         try:
             await self.ack()
+    async def _is_done(self, message: Message[V], error: Exception) -> bool:
+        """See `MemberConsumer`."""
+        member = self._member
+        if member.moves_by_itself or not is_in_doubt(error):
+            return False
+        try:
+            return await self._survive(lambda: member.is_behind(message))
+        except TMSError:
+            if not self._closed:
+                raise
+            return False
+
         except TMSError:
             if not self._closed:  # else it has left meanwhile, and the message comes to others
                 raise
