@@ -11,6 +11,7 @@ import pytest
 import tms
 import tms.aio
 from tests.client.test_client_faults import TOPIC, pretending
+from tests.contracts.bus_contract import in_turn_of
 from tests.http_kit import Served, serving
 from tests.proxy import Fault, Proxy
 from tests.waiting import PATIENCE_S
@@ -226,6 +227,19 @@ class AsyncBusContract:
                 await arrived.wait()
             await reading
             assert found == [b"new"]
+
+        run(open_bus, work)
+
+    @pytest.mark.parametrize("delivery", [None, "at-least-once"])
+    def test_partitions_are_read_in_turn(self, delivery: Any, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=3)
+            for n in range(36):
+                await bus.publish("orders", b"x", partition=n // 12)
+            member: dict[str, Any] = {"group": "g", "delivery": delivery} if delivery else {}
+            consumer = bus.consumer("orders", stop_at_end=True, bytes_max=1, **member)
+            order = [message.partition async for message in consumer]
+            assert len(order) == 36 and in_turn_of(order)
 
         run(open_bus, work)
 
