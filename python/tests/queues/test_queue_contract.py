@@ -138,6 +138,21 @@ class AsyncQueueContract:
 
         run(open_bus, work)
 
+    def test_a_loop_goes_on_after_a_wait_that_was_cancelled(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, deliveries_max=1)
+            async with aclosing(aiter(queue)) as messages:
+                for number in range(3):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.02):
+                            await anext(messages)
+                    await bus.publish("jobs", b"%d" % number)
+                    message = await anext(messages)
+                    assert (message.value, message.deliveries) == (b"%d" % number, 1)
+                    await queue.ack(message)
+
+        run(open_bus, work)
+
     def test_a_receive_that_is_cancelled_takes_nothing_with_it(self, open_bus: Open) -> None:
         async def work(bus: AsyncBus) -> None:
             queue = await prepared(bus)
