@@ -159,7 +159,7 @@ class Done(_Event, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
-    """A message that a queue handed out, for the how manieth time."""
+    """A message that a queue handed out, with the number of the delivery."""
 
     value: str
     deliveries: int
@@ -180,9 +180,9 @@ class Taken(_Event, frozen=True):
 
 
 class Handled(_Event, frozen=True):
-    """A worker was told what became of messages: `ack`, `reject`, `nack`, `extend`, or `made`, a
-    commit. `at` is when it asked for the first time; `done` and `late` are what it was told.
-    Without either it was never told."""
+    """A worker was told what became of messages: `ack`, `reject`, `nack`, `release`, `extend`, or
+    `made`, a commit. `at` is when it asked for the first time; `done` and `late` are what it was
+    told. Without either it was never told."""
 
     worker: str
     queue: str

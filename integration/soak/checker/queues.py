@@ -1,9 +1,10 @@
 """Queues: each message to one worker at a time, until it is settled, or dead; in the order of its
 key where that was asked for.
 
-Noted as `lease` (name, deliveries, when it was asked for and when it came) and as operations
-`settle`; a commit names what it settles. `quiet` says how the queue stood at the end. A delivery
-that nobody noted was lost on the way: by a fault, or by the proxy, which notes it as `lossy`.
+Noted as `lease` (name, deliveries, number, when it was asked for and when it came) and as
+operations `settle`; a commit names what it settles. `quiet` says how the queue stood at the end. A
+delivery that nobody noted was lost on the way: by a fault, or by the proxy, which notes it as
+`lossy`.
 """
 
 from collections import defaultdict
@@ -22,13 +23,15 @@ _TOLERANCE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A delivery: asked for at `begin`, there at `end`, for `lease_s`."""
+    """A delivery: asked for at `begin`, there at `end`, for `lease_s`. Its number grows with each
+    delivery and with each release; a delivery that is released is not among the deliveries."""
 
     name: str
     deliveries: int
     begin: float
     end: float
     lease_s: float
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,14 @@ def of(history: History, name: str, settings: dict[str, Any]) -> Queue:
     leases: dict[str, list[Lease]] = defaultdict(list)
     for one in history.events["lease"]:
         if one["queue"] == name:
-            lease = Lease(one["name"], one["deliveries"], one["begin"], one["t"], one["lease_s"])
+            lease = Lease(
+                one["name"],
+                one["deliveries"],
+                one["begin"],
+                one["t"],
+                one["lease_s"],
+                one.get("number", one["deliveries"]),
+            )
             leases[lease.name].append(lease)
     settlings: dict[str, list[Settling]] = defaultdict(list)
     for op in history.ops.values():
@@ -123,7 +133,7 @@ def _leases(history: History, queue: Queue) -> Iterator[Finding]:
                 wrong["delivered after it was settled"].append(f"{name} #{lease.deliveries}")
             if most and lease.deliveries > most:
                 wrong["delivered too often"].append(f"{name} #{lease.deliveries}")
-            if at and lease.deliveries <= leases[at - 1].deliveries:
+            if at and lease.number <= leases[at - 1].number:
                 wrong["deliveries do not grow"].append(f"{name} #{lease.deliveries}")
             if at and _too_soon(queue.settlings[name], leases[at - 1], lease):
                 wrong["with two workers"].append(f"{name} #{lease.deliveries}")

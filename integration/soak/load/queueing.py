@@ -7,6 +7,7 @@ import tms
 from integration.soak.content import name_of
 from integration.soak.load.worker import TRANSACTION_REFUSALS, Worker
 from tms.errors import TMSError
+from tms.model.queue import Token
 
 QUIET_S = 90
 _COUNTS = ("backlog", "leased", "ready", "delayed", "blocked", "dying")
@@ -40,6 +41,7 @@ def _receive(worker: Worker, queue: tms.Queue, wait_s: float) -> list[tms.Delive
             queue=_name(worker),
             name=name_of(one.value, one.headers),
             deliveries=one.deliveries,
+            number=Token.parse(one.token).deliveries,
             begin=began,
             lease_s=queue.settings.lease_s,
         )
@@ -56,7 +58,8 @@ def _handle(worker: Worker, bus: tms.Bus, queue: tms.Queue, messages: list[tms.D
         part = messages[: worker.random.randint(1, len(messages))]
         messages = messages[len(part) :]
         [what] = worker.random.choices(
-            ("ack", "commit", "nack", "reject", "extend", "nothing"), (60, 10, 12, 2, 6, 3)
+            ("ack", "commit", "nack", "release", "reject", "extend", "nothing"),
+            (60, 10, 8, 4, 2, 6, 3),
         )
         if what == "nothing":
             continue
@@ -77,6 +80,8 @@ def _settle(worker: Worker, queue: tms.Queue, what: str, messages: list[tms.Deli
             case "nack":
                 delay_s = worker.random.choice((None, 0, 0.2))
                 result = queue.nack([m.token for m in messages], delay_s)
+            case "release":
+                result = queue.release([m.token for m in messages])
             case "reject":
                 result = queue.reject([m.token for m in messages], "drawn")
             case "extend":

@@ -1,5 +1,5 @@
-"""Workers of a queue: they take messages and acknowledge them, give them back, reject them, settle
-them in a transaction with what they made of them, or are never heard of again.
+"""Workers of a queue: they take messages and acknowledge them, nack or release them, reject them,
+settle them in a transaction with what they made of them, or are never heard of again.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from tms.model.queue import QueueSettings, Settlement, Token, TokenResult
 from tms.model.topic import Durability, TopicName
 
 LEASE_S = 1.0
-HOWS = ("ack", "ack", "made", "made", "nack", "extend", "reject")
+HOWS = ("ack", "ack", "made", "release", "nack", "extend", "reject")
 
 
 class Work(NamedTuple):
@@ -190,6 +190,8 @@ def _call(world: World, how: str, queue: Work, tokens: Sequence[str]) -> TokenRe
             return queues.ack(topic, group, tokens)
         case "nack":
             return queues.nack(topic, group, tokens)
+        case "release":
+            return queues.release(topic, group, tokens)
         case "extend":
             return queues.extend(topic, group, tokens)
         case _:
@@ -197,7 +199,7 @@ def _call(world: World, how: str, queue: Work, tokens: Sequence[str]) -> TokenRe
 
 
 def _job(message: Delivered) -> Job:
-    return Job(_value(message), message.deliveries)
+    return Job(_value(message), Token.parse(message.token).deliveries)
 
 
 def _value(message: Delivered) -> str:

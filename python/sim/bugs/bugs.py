@@ -191,15 +191,22 @@ def _any_member() -> list[Replacement]:
 
 def _late_tokens() -> list[Replacement]:
     """A token is good for every delivery of its message."""
-    from tms.queues.partition import DELIVERIES_MASK, QueuePartitionState
+    from tms.queues.partition import QueuePartitionState
 
     right = QueuePartitionState.split
 
     def split(self: QueuePartitionState, token: Any, *more: Any) -> Any:
-        now = self.out.get(token.offset, 0) & DELIVERIES_MASK
-        return right(self, token._replace(deliveries=now or 1), *more)
+        now = self.number(token.offset) if token.offset in self.out else 1
+        return right(self, token._replace(deliveries=now), *more)
 
     return [(QueuePartitionState, "split", split)]
+
+
+def _count_releases() -> list[Replacement]:
+    """A delivery that is released counts."""
+    from tms.queues import state
+
+    return [(state, "released", lambda number: number)]
 
 
 def _deliveries_in_memory() -> list[Replacement]:
@@ -319,6 +326,7 @@ BUGS: dict[str, Callable[[], list[Replacement]]] = {
     "any-position": _any_position,
     "apply-before-journal": _apply_before_journal,
     "commit-before-store": _commit_before_store,
+    "count-releases": _count_releases,
     "deliveries-in-memory": _deliveries_in_memory,
     "expect-nothing": _expect_nothing,
     "expect-at-first-only": _expect_at_first_only,

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 from sim.history import Crashed, Drained, Final, Handled, History, Taken
 from sim.rules.findings import NEVER, Finding, Kind
+from tms.model.queue import deliveries_of, released
 
 SETTLING = ("ack", "made", "reject")
+RETURNING = ("nack", "release", "extend")
 Message = tuple[str, str]  # queue, value
 
 
@@ -38,6 +40,7 @@ class Queues:
         yield from self._not_after_it_was_settled()
         yield from self._one_worker_at_a_time()
         yield from self._counted()
+        yield from self._released()
         for drained in self.drained:
             yield from self._at_the_end(drained)
             if drained.by_key:
@@ -71,7 +74,7 @@ class Queues:
                 if before is None or before.era != taken.era:
                     continue
                 given_back = any(
-                    before.at < one.at < taken.ended and one.how in ("nack", "extend")
+                    before.at < one.at < taken.ended and one.how in RETURNING
                     for one in self.asked[message]
                 )
                 held = taken.clock_ms < before.clock_ms + before.lease_ms
@@ -89,6 +92,20 @@ class Queues:
                     what = f"{job.value} was delivered as {job.deliveries} after {last[message]}"
                     yield Finding(Kind.REGRESSION, what)
                 last[message] = max(job.deliveries, last.get(message, 0))
+
+    def _released(self) -> Iterator[Finding]:
+        """A delivery that was released is taken back: the next one has its number again."""
+        deliveries: dict[Message, list[tuple[int, int]]] = defaultdict(list)
+        for taken in self.taken:
+            for job in taken.jobs:
+                deliveries[taken.queue, job.value].append((taken.at, job.deliveries))
+        for one in self.handled:
+            for job in one.asked if one.how == "release" else ():
+                for at, number in deliveries[one.queue, job.value] if job.value in one.done else ():
+                    if at > one.ended and number <= released(job.deliveries):
+                        count = deliveries_of(number)
+                        what = f"{job.value} was released and then delivered as {count}"
+                        yield Finding(Kind.REGRESSION, what)
 
     def _at_the_end(self, drained: Drained) -> Iterator[Finding]:
         seen = {

@@ -299,6 +299,8 @@ def test_an_unknown_escape_is_refused(run: Run, greetings: Path) -> None:
         ("@2020-01-01T00:00Z", [0, 1]),
         ("2099-01-01T00:00+02:00", []),
         ("time:1", [0, 1]),
+        ("-1h", [0, 1]),
+        ("-1.5d", [0, 1]),
         ("latest", []),
     ],
 )
@@ -376,6 +378,24 @@ def test_exit_codes_say_what_happened(run: Run, greetings: Path, code: int) -> N
         assert error["exit_code"] == code
         assert made.err.startswith("error: ")
         assert error["message"] in made.err
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ("1900-01-01", "from 1970-01-01 to 9999-12-31"),
+        ("-4000w", "from 1970-01-01 to 9999-12-31"),
+        ("-1x", "-1h for an hour ago"),
+        ("2026-13-01", "-1h for an hour ago"),
+        ("yesterday", "none of earliest"),
+    ],
+)
+def test_a_time_that_cannot_be_is_refused_with_what_is_allowed(
+    run: Run, greetings: Path, start: str, reason: str
+) -> None:
+    made = run("consume", "greetings", "--start", start)
+    assert made.code == 2
+    assert reason in " ".join(made.err.split())
 
 
 @pytest.mark.parametrize(

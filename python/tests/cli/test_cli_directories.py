@@ -44,6 +44,7 @@ ARGUMENTS = {
     "queue receive": "g t",
     "queue redrive": "g t",
     "queue reject": "g t 0-0-1-1",
+    "queue release": "g t 0-0-1-1",
     "queue show": "g t",
     "queue update": "g t --lease 60",
     "group dead": "g t",

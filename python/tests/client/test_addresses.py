@@ -1,10 +1,18 @@
 """Where a client goes: straight to who keeps something once an answer has said so."""
 
+import logging
+
 import pytest
 
 from tests.clocks import ManualClock
 from tms.api.operations import TRANSACTIONS
-from tms.client.http.addresses import SHUNNED_S, Place, ServiceAddresses
+from tms.client.http.addresses import (
+    SHUNNED_S,
+    Place,
+    ServiceAddress,
+    ServiceAddresses,
+    proxy_variable,
+)
 from tms.errors import ConfigError
 from tms.model.topic import TopicName
 
@@ -99,3 +107,37 @@ def test_an_address_is_a_url_without_a_path() -> None:
     for wrong in ("http://x/path", "http://u@x", "http://x:port", "zookeeper://x", "http://"):
         with pytest.raises(ConfigError):
             ServiceAddresses(wrong)
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "variable"),
+    [
+        ("http://tms.example", {"HTTP_PROXY": "http://p:3128"}, "HTTP_PROXY"),
+        ("https://tms.example", {"HTTP_PROXY": "http://p:3128"}, ""),
+        ("https://tms.example", {"https_proxy": "http://p:3128"}, "https_proxy"),
+        ("https://tms.example", {"ALL_PROXY": "socks5://p"}, "ALL_PROXY"),
+        ("http://tms.example", {"HTTP_PROXY": "http://p", "NO_PROXY": "a, .example"}, ""),
+        ("http://tms.example", {"HTTP_PROXY": "http://p", "no_proxy": "TMS.example"}, ""),
+        ("http://tms.example", {"HTTP_PROXY": "http://p", "NO_PROXY": "*"}, ""),
+        ("http://tms.example", {"HTTP_PROXY": "http://p", "NO_PROXY": "s.example,"}, "HTTP_PROXY"),
+        ("http://localhost", {"HTTP_PROXY": "http://p"}, ""),
+        ("http://127.0.0.1", {"HTTP_PROXY": "http://p"}, ""),
+        ("http://tms.example", {"HTTP_PROXY": ""}, ""),
+    ],
+)
+def test_a_proxy_that_the_environment_names_for_an_address_is_known(
+    url: str, environ: dict[str, str], variable: str
+) -> None:
+    assert proxy_variable(ServiceAddress(url), environ) == variable
+
+
+def test_a_proxy_that_is_not_used_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with caplog.at_level(logging.WARNING, "tms"):
+        ServiceAddresses("http://a.example,http://b.example")
+    [record] = caplog.records
+    assert "proxy_not_used" in record.getMessage() and "HTTP_PROXY" in record.getMessage()

@@ -11,6 +11,7 @@ import pytest
 import tms
 import tms.aio
 from tests.client.test_client_faults import TOPIC, pretending
+from tests.contracts.bus_contract import in_turn_of
 from tests.http_kit import Served, serving
 from tests.proxy import Fault, Proxy
 from tests.waiting import PATIENCE_S
@@ -226,6 +227,59 @@ class AsyncBusContract:
                 await arrived.wait()
             await reading
             assert found == [b"new"]
+
+        run(open_bus, work)
+
+    @pytest.mark.parametrize("delivery", [None, "at-least-once", "explicit"])
+    @pytest.mark.parametrize("batches", [False, True])
+    def test_an_iteration_goes_on_after_a_wait_that_was_cancelled(
+        self, delivery: Any, batches: bool, open_bus: Open
+    ) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            member: dict[str, Any] = {"group": "g", "delivery": delivery} if delivery else {}
+            async with bus.consumer("orders", wait_s=60, **member) as consumer:
+                found: Any = consumer.batches() if batches else aiter(consumer)
+                for number in range(4):
+                    waiting = asyncio.create_task(anext(found))
+                    for _ in range(number * 3):
+                        await asyncio.sleep(0)
+                    waiting.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await waiting
+                    await bus.publish("orders", b"%d" % number)
+                    message = await anext(found)
+                    value = message.values()[0] if batches else message.value
+                    assert value == b"%d" % number
+                await found.aclose()
+                with pytest.raises(StopAsyncIteration):
+                    await anext(found)
+
+        run(open_bus, work)
+
+    def test_an_iteration_that_has_come_to_its_end_stays_there(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders")
+            await bus.publish("orders", b"a")
+            async with bus.consumer("orders", stop_at_end=True) as consumer:
+                found = aiter(consumer)
+                assert (await anext(found)).value == b"a"
+                for _ in range(2):
+                    with pytest.raises(StopAsyncIteration):
+                        await anext(found)
+
+        run(open_bus, work)
+
+    @pytest.mark.parametrize("delivery", [None, "at-least-once"])
+    def test_partitions_are_read_in_turn(self, delivery: Any, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=3)
+            for n in range(36):
+                await bus.publish("orders", b"x", partition=n // 12)
+            member: dict[str, Any] = {"group": "g", "delivery": delivery} if delivery else {}
+            consumer = bus.consumer("orders", stop_at_end=True, bytes_max=1, **member)
+            order = [message.partition async for message in consumer]
+            assert len(order) == 36 and in_turn_of(order)
 
         run(open_bus, work)
 

@@ -19,7 +19,17 @@ from tests.waiting import PATIENCE_S, until
 from tms.client.client import Bus
 from tms.client.committed import CommittedPositions
 from tms.client.member import Member
-from tms.errors import Conflict, Fenced, Invalid, QueueNotFound, Unavailable
+from tms.client.transaction import Transaction
+from tms.errors import (
+    Conflict,
+    Fenced,
+    Invalid,
+    QueueNotFound,
+    TimedOut,
+    TMSError,
+    TransactionConflict,
+    Unavailable,
+)
 from tms.model.transaction import PositionChange
 
 # ruff: noqa: F811
@@ -187,6 +197,45 @@ def test_errors_of_a_service_that_is_away_do_not_count(kind: Kind) -> None:
     kind.handle(handle, dead_letter="", deliveries_max=2)
     assert errors == []
     assert letters(kind.url) == []
+
+
+def test_conflicts_of_transactions_do_not_count(kind: Kind) -> None:
+    errors = [TransactionConflict("another one changed it") for _ in range(5)]
+
+    def handle(message: tms.Message) -> None:
+        if message.value == POISON and errors:
+            raise errors.pop()
+
+    kind.handle(handle, delivery="exactly-once", dead_letter="", deliveries_max=2)
+    assert errors == []
+    assert letters(kind.url) == []
+
+
+@pytest.mark.parametrize("error", [TimedOut("no answer"), Conflict("moved"), Unavailable("away")])
+def test_a_message_whose_commit_was_done_does_not_come_again(
+    error: TMSError, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, lost = Transaction._commit, list[TMSError]()
+
+    def committed(self: Transaction) -> object:
+        done = commit(self)
+        if POISON in seen and not lost:  # its answer
+            lost.append(error)
+            raise error
+        return done
+
+    seen: list[bytes | None] = []
+    monkeypatch.setattr(Transaction, "_commit", committed)
+    kind.handle(
+        lambda message: seen.append(message.value),
+        delivery="exactly-once",
+        dead_letter="",
+        deliveries_max=1,
+    )
+    assert lost and seen == [b"%d" % n for n in range(20)]
+    assert letters(kind.url) == []
+    with tms.connect(kind.url) as bus:
+        assert [one.value for one in bus.consumer("made", stop_at_end=True)] == seen
 
 
 @pytest.mark.parametrize("error", [Fenced("late"), KeyboardInterrupt(), SystemExit(3)])

@@ -273,18 +273,19 @@ def test_what_is_received_is_linked_to_the_spans_that_have_sent_it(side: Side, t
 
 def test_a_queue_receives_and_settles(side: Side, told: Told) -> None:
     queue = side.call("queue", "t", group="g", deliveries_max=5)
-    side.call("publish_many", "t", [b"1", b"2", b"3"])
+    side.call("publish_many", "t", [b"1", b"2", b"3", b"4"])
     sent = set(map(ids, told.spans("send")))
     taken: list[Any] = []
-    while len(taken) < 3:
-        taken += side.on(queue, "receive", 3 - len(taken), wait_s=5)
+    while len(taken) < 4:
+        taken += side.on(queue, "receive", 4 - len(taken), wait_s=5)
     side.on(queue, "ack", taken[0])
     side.on(queue, "nack", taken[1], 60)
     side.on(queue, "reject", taken[2])
+    side.on(queue, "release", taken[3])
     received = told.spans("receive")
     assert set().union(*map(linked, received)) == sent
     assert {attributes(s)["messaging.consumer.group.name"] for s in received} == {"g"}
-    for operation in ("ack", "nack", "reject"):
+    for operation in ("ack", "nack", "reject", "release"):
         (span,) = told.spans(operation)
         assert span.name == f"{operation} t"
         assert attributes(span)["messaging.operation.type"] == "settle"

@@ -6,7 +6,7 @@ same of the asyncio bus. A subclass gives the fixture `bus`.
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -39,6 +39,16 @@ def all_messages(bus: Bus, topic: str, start: object = "earliest") -> list[tms.M
 
 def all_values(bus: Bus, topic: str) -> list[bytes | None]:
     return [message.value for message in all_messages(bus, topic)]
+
+
+def in_turn_of(order: Sequence[int]) -> bool:
+    """True if no partition is two messages ahead of another one, when all have as many."""
+    seen = dict.fromkeys(order, 0)
+    for partition in order:
+        seen[partition] += 1
+        if max(seen.values()) - min(seen.values()) > 1:
+            return False
+    return True
 
 
 class TopicContract:
@@ -575,6 +585,22 @@ class ConsumerContract:
             bus.publish("orders", b"%d" % n)
         found = bus.consumer("orders", stop_at_end=True, bytes_max=1)
         assert sorted(int(m.value or b"") for m in found) == list(range(60))
+
+    @pytest.mark.parametrize("how", ["alone", "at-least-once", "explicit", "pages"])
+    def test_partitions_are_read_in_turn(self, how: str, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=3)
+        for n in range(36):
+            bus.publish("orders", b"x", partition=n // 12)
+        if how == "pages":
+            order, page = list[int](), bus.fetch("orders", bytes_max=1)
+            while page.batches:
+                order += [message.partition for message in page.messages()]
+                page = bus.fetch("orders", page.next, bytes_max=1)
+        else:
+            member: dict[str, Any] = {} if how == "alone" else {"group": "g", "delivery": how}
+            consumer = bus.consumer("orders", stop_at_end=True, bytes_max=1, **member)
+            order = [message.partition for message in consumer]
+        assert len(order) == 36 and in_turn_of(order)
 
     def test_more_partitions_than_one_fetch_takes(self, bus: Bus) -> None:
         bus.create_topic("wide", partitions=300, durability="written")

@@ -201,6 +201,27 @@ class QueueContract:
         assert queue.describe().delayed == 1
         assert got(queue.receive(5, PATIENCE_S)) == [(b"b", 2)]
 
+    def test_a_release_does_not_count_as_a_delivery(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b", deliveries_max=1)
+        for _ in range(3):
+            messages = collect(queue, 2)
+            assert got(messages) == [(b"a", 1), (b"b", 1)]
+            assert queue.release(messages) == queue.release(messages) == (2, ())
+        assert queue.describe().died == queue.describe().dying == 0
+
+    def test_loops_that_end_bring_no_message_nearer_to_the_dead_letters(self, bus: Bus) -> None:
+        queue = prepared(bus, deliveries_max=2)
+        bus.publish_many("jobs", [b"%d" % n for n in range(40)])
+        seen: list[tuple[bytes | None, int]] = []
+        while len(seen) < 40:
+            for message in queue:
+                seen.append((message.value, message.deliveries))
+                queue.ack(message)
+                if len(seen) % 7 == 0 or len(seen) == 40:
+                    break  # others are leased ahead by now
+        assert sorted(seen) == sorted((b"%d" % n, 1) for n in range(40))
+        assert queue.describe().died == 0
+
     def test_an_ack_that_is_repeated_counts_as_done(self, bus: Bus) -> None:
         queue = prepared(bus, b"a")
         messages = queue.receive()

@@ -217,7 +217,7 @@ def receive() -> list[bytes]:
 def settle() -> list[bytes]:
     tokens = [f"0.{n:x}.1.1" for n in range(VALUES)]
     made = []
-    for verb in ("ack", "nack", "extend", "reject"):
+    for verb in ("ack", "nack", "release", "extend", "reject"):
         path = f"{TOPICS}/jobs/queues/g/{verb}"
         made += [
             post(path, text({"tokens": ["0.ffffff.1.ffffffff" + " " * 14] * 440_000})),

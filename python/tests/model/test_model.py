@@ -237,6 +237,17 @@ def test_a_position_is_read_as_it_is_written(position: Position) -> None:
     assert Position.parse(str(position)) == position
 
 
+@pytest.mark.parametrize("text", ["-1h", "1900-01-01", "2026-11-01T00:00Z", "now", "@2026-11-01"])
+def test_a_time_as_other_tools_spell_it_is_refused_with_how_to_spell_it(text: str) -> None:
+    with pytest.raises(Invalid, match=r"time:MS.*timedelta\(hours=1\)"):
+        Position.parse(text)
+
+
+def test_an_id_that_ends_like_a_duration_is_an_id() -> None:
+    text = "0" * 38 + "1d"
+    assert str(Position.parse(text)) == f"id:{text}"
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,42 @@ class AsyncQueueContract:
             found = [one for each in await asyncio.gather(*workers) for one in each]
             assert sorted(int(one.value or b"") for one in found) == list(range(30))
             assert (await queue.ack(found)).done == 30
+
+        run(open_bus, work)
+
+    def test_loops_and_receives_that_end_count_no_delivery(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, *(b"%d" % n for n in range(30)), deliveries_max=2)
+            seen: list[tuple[bytes | None, int]] = []
+            for round in range(15):
+                receiving = asyncio.create_task(queue.receive(5))
+                for _ in range(round):
+                    await asyncio.sleep(0)
+                receiving.cancel()
+                with suppress(asyncio.CancelledError):
+                    await queue.release(await receiving)
+                async with aclosing(aiter(queue)) as messages:
+                    async for message in messages:
+                        seen.append((message.value, message.deliveries))
+                        await queue.ack(message)
+                        if len(seen) % 2 == 0:
+                            break
+            assert sorted(seen) == sorted((b"%d" % n, 1) for n in range(30))
+
+        run(open_bus, work)
+
+    def test_a_loop_goes_on_after_a_wait_that_was_cancelled(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, deliveries_max=1)
+            async with aclosing(aiter(queue)) as messages:
+                for number in range(3):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.02):
+                            await anext(messages)
+                    await bus.publish("jobs", b"%d" % number)
+                    message = await anext(messages)
+                    assert (message.value, message.deliveries) == (b"%d" % number, 1)
+                    await queue.ack(message)
 
         run(open_bus, work)
 

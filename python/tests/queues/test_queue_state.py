@@ -34,6 +34,7 @@ from tms.queues.entries import (
     PartitionEdit,
     PartitionSnapshot,
     Rejected,
+    Released,
     Rewound,
     Settled,
     decode_edit,
@@ -66,6 +67,12 @@ class Plain:
     deliveries: int
     key: bytes
     held: int = 0
+    releases: int = 0
+
+    @property
+    def number(self) -> int:
+        """Of its delivery."""
+        return self.releases << 20 | self.deliveries
 
 
 class Model:
@@ -175,7 +182,7 @@ class Agreement(RuleBasedStateMachine):
         found = self.state.take_ready(self.now_ms, limit)
         assert found == expected
         if found:
-            numbers = [self.state.deliveries(o) + 1 for o in found]
+            numbers = [self.state.number(o) + 1 for o in found]
             runs = [cell for o in found for cell in (o, 1)]
             self.do(Leased(runs, numbers, LEASE_MS, self.now_ms))
         for offset in found:
@@ -187,9 +194,15 @@ class Agreement(RuleBasedStateMachine):
         one = self.model.messages[offset]
         return one.state == WAITING and is_due(one.time_ms, self.now_ms) and not one.held
 
-    @rule(offset=st.integers(0, 40), number=st.integers(0, LIMIT), count=st.integers(1, 3))
-    def ack(self, offset: int, number: int, count: int) -> None:
+    @rule(
+        offset=st.integers(0, 40),
+        deliveries=st.integers(0, LIMIT),
+        releases=st.integers(0, 1),
+        count=st.integers(1, 3),
+    )
+    def ack(self, offset: int, deliveries: int, releases: int, count: int) -> None:
         self.look()
+        number = releases << 20 | deliveries
         token = Token(0, offset, number, EPOCH, count)
         decision = self.queue.settle([token])
         good = [o for o in range(offset, offset + count) if self.is_good(o, number)]
@@ -204,7 +217,8 @@ class Agreement(RuleBasedStateMachine):
         one = self.model.messages.get(offset)
         return (
             one is not None
-            and one.deliveries == number > 0
+            and one.number == number
+            and one.deliveries > 0
             and (dying or one.state != DYING)
             and not one.held
         )
@@ -220,12 +234,29 @@ class Agreement(RuleBasedStateMachine):
         for _, edit in decision.edits:
             self.do(edit)
             one = self.model.messages[offset]
-            one.state = DYING if number >= LIMIT else WAITING
+            one.state = DYING if one.deliveries >= LIMIT else WAITING
             one.time_ms = self.now_ms + delay_ms if delay_ms else 0
 
     def delivery_of(self, offset: int) -> int:
         one = self.model.messages.get(offset)
-        return 0 if one is None else one.deliveries
+        return 0 if one is None else one.number
+
+    @rule(offset=st.integers(0, 40))
+    def release(self, offset: int) -> None:
+        self.look()
+        number = self.delivery_of(offset)
+        token = Token(0, offset, number, EPOCH)
+        good = self.is_good(offset, number)
+        decision = self.queue.release([token])
+        assert decision.done == good
+        for _, edit in decision.edits:
+            self.do(edit)
+            one = self.model.messages[offset]
+            one.state, one.time_ms = WAITING, 0
+            one.deliveries, one.releases = one.deliveries - 1, one.releases + 1
+        if good:
+            assert self.queue.release([token]) == ([], 1, [])
+            assert self.queue.settle([token]).done == 0
 
     @rule(offset=st.integers(0, 40), lease_ms=st.sampled_from([100, 5_000]))
     def extend(self, offset: int, lease_ms: int) -> None:
@@ -316,8 +347,8 @@ class Agreement(RuleBasedStateMachine):
         for offset, one in messages.items():
             # What is held again after a restart is leased, though its lease ended before.
             assert kinds[offset] == one.state or (one.held and kinds[offset] == LEASED)
-        assert {o: state.deliveries(o) for o in state.out} == {
-            o: one.deliveries for o, one in messages.items()
+        assert {o: state.number(o) for o in state.out} == {
+            o: one.number for o, one in messages.items()
         }
 
     @precondition(lambda self: self.settings.ordered_by == "key")
@@ -468,6 +499,8 @@ def test_a_key_is_known_by_eight_bytes_that_are_not_those_of_no_key() -> None:
     [
         Advanced(0, 9, 1 << 50, [0, 3], 1_000, 5, [4, 1], b"x" * 32),
         PartitionSnapshot(0, 2, 9, 5, 6, [1, 2], [1 << 40], b"", {1: "no"}, [(1 << 60, 1, 2)]),
+        PartitionSnapshot(0, 1, 9, 5, 6, [1, 2], [1 << 40], releases=[3]),
+        Released([1, 2], [1 << 20]),
     ],
 )
 def test_an_entry_is_read_as_it_was_written(edit: PartitionEdit) -> None:

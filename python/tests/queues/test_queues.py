@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
 from sim.world import shorten
 from tests.clocks import ManualClock
+from tests.contracts.bus_contract import in_turn_of
 from tests.waiting import until
 from tms.block import encode
 from tms.block.received import Delivered
@@ -125,6 +127,15 @@ def test_each_message_goes_to_one_worker_in_the_order_of_the_log(world: World) -
     assert [one.value for one in first] == [b"1", b"2"]
     assert [(one.offset, one.deliveries) for one in first] == [(0, 1), (1, 1)]
     assert world.values() == [b"3", b"4"] and world.values() == []
+
+
+def test_partitions_are_handed_out_in_turn() -> None:
+    world = World(partitions=3)
+    for n in range(36):
+        world.publish(b"x", partition=n // 12)
+    with patch("tms.queues.reading.AHEAD_BYTES", 1):
+        order = [message.partition for _ in range(36) for message in world.receive(1)]
+    assert len(order) == 36 and in_turn_of(order)
 
 
 def test_what_is_acknowledged_never_comes_again(world: World) -> None:

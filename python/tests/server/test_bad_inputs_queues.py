@@ -112,7 +112,9 @@ def test_a_body_that_is_too_large(client: Client, queue: str) -> None:
     refused(client, post(client, f"{queue}/ack", bytes(BODY_MAX + 1)), 413, "too-large")
 
 
-@pytest.mark.parametrize("what", ["receive", "ack", "nack", "extend", "reject", "redrive"])
+@pytest.mark.parametrize(
+    "what", ["receive", "ack", "nack", "release", "extend", "reject", "redrive"]
+)
 def test_media_types_that_are_not_read_or_made(client: Client, queue: str, what: str) -> None:
     path = f"{queue}/{what}"
     for media in (None, "text/plain", routes.BLOCKS):
@@ -147,7 +149,7 @@ def test_media_types_that_are_not_read_or_made(client: Client, queue: str, what:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("what", ["ack", "nack", "extend", "reject"])
+@pytest.mark.parametrize("what", ["ack", "nack", "release", "extend", "reject"])
 def test_tokens_that_are_none(client: Client, queue: str, what: str, tokens: Value) -> None:
     taken = post(client, f"{queue}/receive", {"limit": 3}).json["tokens"]
     body = {"tokens": [*taken, *tokens] if isinstance(tokens, list) else tokens}
@@ -157,12 +159,12 @@ def test_tokens_that_are_none(client: Client, queue: str, what: str, tokens: Val
 
 def test_tokens_of_more_messages_than_one_request_names(client: Client, queue: str) -> None:
     token = str(Token(0, 0, 1, 1, TOKENS_MAX // 2))
-    for what in ("ack", "nack", "extend", "reject"):
+    for what in ("ack", "nack", "release", "extend", "reject"):
         answer = post(client, f"{queue}/{what}", {"tokens": [token, token, "0.0.1.1"]})
         refused(client, answer, 413, "too-large")
 
 
-@pytest.mark.parametrize("what", ["ack", "nack", "extend", "reject"])
+@pytest.mark.parametrize("what", ["ack", "nack", "release", "extend", "reject"])
 def test_tokens_of_others_do_nothing_and_are_named(client: Client, queue: str, what: str) -> None:
     taken = post(client, f"{queue}/receive", {"limit": 3}).json["tokens"]
     token = Token.parse(taken[0])

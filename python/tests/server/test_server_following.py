@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tms
+from tests.contracts.bus_contract import in_turn_of
 from tests.http_kit import Served, request, serving
 from tests.waiting import PATIENCE_S, until
 from tms import block
@@ -86,6 +87,22 @@ def test_what_is_there_comes_first_and_then_what_is_appended(
     for number in range(50):
         bus.publish(topic, b"%d" % number, partition=number % 2)
     assert sorted(following.values(50), key=int) == [str(number) for number in range(50)]
+
+
+@pytest.mark.parametrize("accept", [routes.NDJSON, routes.BLOCKS])
+def test_partitions_are_followed_in_turn(
+    accept: str, served: Served, bus: tms.Bus, topic: str
+) -> None:
+    for n in range(24):
+        bus.publish(topic, b"x", partition=n // 12)
+    following = Following(served, topic, "&bytes_max=1", Accept=accept)
+    order: list[int] = []
+    while len(order) < 24:
+        if accept == routes.NDJSON:
+            order += [message["partition"] for message in following.part()["messages"]]
+        else:
+            order.append(following.chunk()[7])
+    assert in_turn_of(order)
 
 
 def test_latest_is_the_end_at_the_first_part(served: Served, bus: tms.Bus, topic: str) -> None:

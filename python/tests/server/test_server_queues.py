@@ -315,7 +315,7 @@ def test_what_was_leased_for_a_client_that_left_is_given_back_at_once(
     until(lambda: set(served.service.watchdog.connections) <= before)
     there.set()
     monkeypatch.undo()
-    assert values(receive(client, queue, wait_s=PATIENCE_S)) == [("a", 2)]
+    assert values(receive(client, queue, wait_s=PATIENCE_S)) == [("a", 1)]
 
 
 def test_a_queue_that_is_deleted_ends_the_wait_for_it(

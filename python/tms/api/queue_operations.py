@@ -132,6 +132,16 @@ class QueuesApi(Protocol):
         raise DeclaredOnly
 
     @post(
+        "{topic}/queues/{group}/release", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
+    )
+    def release(
+        self, topic: TopicName, group: Group, tokens: Tokens
+    ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
+        """Messages that no handler has had are to be delivered again at once; this delivery does
+        not count."""
+        raise DeclaredOnly
+
+    @post(
         "{topic}/queues/{group}/extend", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
     )
     def extend(

@@ -20,7 +20,7 @@ from typing import Generic, NamedTuple, TypeVar, cast, overload
 from tms.block import Columns, unpacked
 from tms.model.ids import MessageId, utc
 from tms.model.json_value import JsonValue, as_json
-from tms.model.queue import Token
+from tms.model.queue import DELIVERIES_MASK, Token
 from tms.model.serializer import Decoder, Plain, V, decoded
 
 T = TypeVar("T")
@@ -28,7 +28,8 @@ _PLAIN = Plain()
 
 
 class Delivered(NamedTuple, Generic[V]):
-    """A message that a queue handed out, `deliveries` times by now. `token` names this delivery;
+    """A message that a queue handed out, `deliveries` times by now, without those that were
+    released. `token` names this delivery;
     `value` is None for a tombstone, `key` for a message without one."""
 
     topic: str
@@ -75,7 +76,7 @@ class Delivered(NamedTuple, Generic[V]):
 
 class Slice(NamedTuple):
     """Consecutive messages of a block that were delivered together: offsets from `offset` and ids
-    from `id` on, one for each cell of `columns`."""
+    from `id` on, one for each cell of `columns`. `deliveries` is the number of the delivery."""
 
     partition: int
     offset: int
@@ -135,7 +136,7 @@ class Received:
                 columns.keys(),
                 columns.values(),
                 columns.headers(),
-                repeat(part.deliveries),
+                repeat(part.deliveries & DELIVERIES_MASK),
                 [f"{head}{offset:x}{tail}" for offset in offsets],
             )
             messages += map(make, cells)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "--start",
     type=START,
     default="earliest",
-    help="[earliest], latest, -10 (the last ten of each partition), a time, an id, offset:N.",
+    help="[earliest], latest, -10 (the last ten of each partition), a time, -1h, an id, offset:N.",
 )
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option(

@@ -1,5 +1,5 @@
-"""`tms queue receive`, `ack`, `nack`, `extend`, `reject` and `dead`: messages of queues, so that a
-shell script can be a worker.
+"""`tms queue receive`, `ack`, `nack`, `release`, `extend`, `reject` and `dead`: messages of queues,
+so that a shell script can be a worker.
 
 Tokens that came too late end a command with 4, as a conflict does; it was done for the others.
 """
@@ -122,6 +122,11 @@ TOKEN_COMMANDS = (
         "Messages with these TOKENS are to be delivered again",
         click.option("--delay", "delay_s", type=SECONDS, help="Not before. [the back-off]"),
         click.option("--cause", default="", help="Goes with the dead letters, if it was the last."),
+    ),
+    _on_tokens(
+        "release",
+        "released",
+        "Messages with these TOKENS are to be delivered again; this delivery does not count",
     ),
     _on_tokens(
         "extend",

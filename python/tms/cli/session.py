@@ -24,6 +24,7 @@ from tms.cli.target import URL_DEFAULT, Target, target_of
 from tms.client.http.credentials import read_token, token_of
 from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError, Invalid, NotFound, TMSError, Unavailable
+from tms.model.ids import TIME_MS_MAX
 from tms.model.quantity import seconds
 from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
 
@@ -369,6 +370,20 @@ class SizeType(click.ParamType[int | str]):
         return int(match[1]) * _UNITS[match[2].upper()]
 
 
+class ParsedTime(click.ParamType[T]):
+    """The value that `parse` makes of a text at the present time in ms, or why it cannot."""
+
+    def __init__(self, name: str, parse: Callable[[str, int], T]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        clock = SystemClock() if ctx is None else session_of(ctx).clock
+        return Parsed(self.name, lambda text: self._parse(text, clock.now_ms())).convert(
+            value, param, ctx
+        )
+
+
 class Parsed(click.ParamType[T]):
     """What `parse` makes of a text, or why it cannot."""
 
@@ -395,23 +410,24 @@ def _parse_topic_retention(text: str) -> str:
     return text if text == RETENTION_DEFAULT else _parse_retention(text)
 
 
-def _parse_start(text: str) -> "Position | int":
+def _parse_start(text: str, now_ms: int) -> "Position | int":
     """A place in a topic, or a negative number for so many messages before each end."""
-    return int(text) if re.fullmatch(r"-[0-9]{1,15}", text) else _parse_position(text)
+    return int(text) if re.fullmatch(r"-[0-9]{1,15}", text) else _parse_position(text, now_ms)
 
 
-def _parse_position(text: str) -> "Position":
+def _parse_position(text: str, now_ms: int) -> "Position":
     """The same place in all partitions."""
     from tms.model.position import Position
 
+    if re.match(r"@|[0-9]{4}-|-[0-9.]+[a-z]", text):
+        return Position.time(_parse_time(text, now_ms))
     try:
-        if re.match(r"@|[0-9]{4}-", text):
-            return Position.time(_parse_time(text))
         return Position.parse(text)
     except TMSError as error:
         raise Invalid(
-            f"{text!r} is none of earliest, latest, 2026-11-01T00:00Z, a message id, after:ID, "
-            "offset:N, time:MS; where each partition may begin elsewhere, also -10 (the last ten)."
+            f"{text!r} is none of earliest, latest, 2026-11-01T00:00Z, -1h (an hour ago), a "
+            "message id, after:ID, offset:N, time:MS; where each partition may begin elsewhere, "
+            "also -10 (the last ten)."
         ) from error
 
 
@@ -421,22 +437,31 @@ def _parse_group(text: str) -> str:
     return check_group(text)
 
 
-def _parse_time(text: str) -> int:
-    """`2026-11-01T00:00Z` in ms since 1970; UTC unless it names a zone."""
+def _parse_time(text: str, now_ms: int) -> int:
+    """`2026-11-01T00:00Z` in ms since 1970, UTC unless it names a zone; `-1h` is an hour ago."""
     try:
-        moment = datetime.fromisoformat(text.removeprefix("@"))
-    except ValueError as exc:
-        raise Invalid(f"A time is like 2026-11-01T00:00Z, got {text!r}.") from exc
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+        if re.match(r"-[0-9.]+[a-z]", text):
+            time_ms = now_ms - round(1_000 * seconds("A time ago", text[1:]))
+        else:
+            moment = datetime.fromisoformat(text.removeprefix("@"))
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            time_ms = round(moment.timestamp() * 1000)
+    except (ValueError, OverflowError, Invalid) as exc:
+        raise Invalid(
+            "A time is like 2026-11-01T00:00Z, or -1h for an hour ago (ms, s, m, h, d, w), got "
+            f"{text!r}."
+        ) from exc
+    if not 0 <= time_ms <= TIME_MS_MAX:
+        raise Invalid(f"A time is from 1970-01-01 to 9999-12-31, got {text!r}.")
+    return time_ms
 
 
 TOPIC, GROUP = TopicType(), Parsed("group", _parse_group)
 RETENTION = Parsed("duration", _parse_retention)
 TOPIC_RETENTION = Parsed("duration", _parse_topic_retention)
-SECONDS, TIME = Parsed("duration", partial(seconds, "A duration")), Parsed("time", _parse_time)
-START, POSITION = Parsed("position", _parse_start), Parsed("position", _parse_position)
+SECONDS, TIME = Parsed("duration", partial(seconds, "A duration")), ParsedTime("time", _parse_time)
+START, POSITION = ParsedTime("position", _parse_start), ParsedTime("position", _parse_position)
 SIZE, LIMIT = SizeType(), SizeType(limit=True)
 
 topic_argument = click.argument("topic", type=TOPIC)

@@ -17,7 +17,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("report", cls=Shared)
 @click.argument("topics", type=TOPIC, nargs=-1, required=True)
-@click.option("--since", type=TIME, help="From this time on: 2026-11-01T00:00Z. [all]")
+@click.option("--since", type=TIME, help="From this time on: 2026-11-01T00:00Z, -7d. [all]")
 @click.option("--until", type=TIME, help="Before this time. [all]")
 @click.option("--html", type=_FILE, help="Write a page with plot and numbers to this file.")
 @click.option("--png", type=_FILE, help="Write the plot to this file.")

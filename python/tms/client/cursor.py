@@ -24,7 +24,7 @@ from tms.client.frames import as_pandas, as_polars, as_table
 from tms.errors import Invalid
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.message import Fetched, Message, PartitionPosition, StoredBlock
+from tms.model.message import Fetched, Message, PartitionPosition, StoredBlock, in_turn
 from tms.model.position import Position, PositionKind
 from tms.model.serializer import Decoder, V, reading
 
@@ -269,7 +269,7 @@ class Page(NamedTuple):
         return all(self.reached[partition] >= end for partition, end in self.ends.items())
 
     def messages(self) -> Iterator[Message]:
-        """All messages, in partition order."""
+        """All messages, partition by partition."""
         for batch in self.batches:
             yield from batch.messages()
 
@@ -303,6 +303,9 @@ def page_of(
     for partition, there in fetched.next.items():
         if there.kind is PositionKind.LATEST:  # of an empty partition; it would miss what comes now
             following[partition] = Position.offset(fetched.ends[partition])
+    if len(following) > 1 and batches:  # who goes on there begins with another partition
+        first = next(iter(following))
+        following[first] = following.pop(first)
     return Page(batches, following, fetched.ends, fetched.reached)
 
 
@@ -329,16 +332,18 @@ class Cursor:
         self._passed: dict[int, Position] = {}  # behind what the last answer was made of
         self._stops: dict[int, int] = {}  # end offsets at each partition's first answer
         self.message: Message[Any] | None = None  # the last one handed out by itself
-        self._round = 0
+        self._round = -1
 
     def ask(self, wait_s: float) -> tuple[list[PartitionPosition], float]:
         """What to fetch next, of partitions that have not reached their end, and how long to wait.
 
-        When they are many they take turns, and each gets its part of the time.
+        When they are many they take turns, and each gets its part of the time. Each time another
+        one comes first.
         """
         turns = asks(self._fetched, self.where is not None)
         self._round += 1
-        return turns[self._round % len(turns)], wait_s / len(turns)
+        round, turn = divmod(self._round, len(turns))
+        return in_turn(turns[turn], round), wait_s / len(turns)
 
     def accept(self, fetched: Fetched) -> list[Batch[Any]]:
         """Go on behind an answer; its batches in order."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from tms.client.consumer import Consumer
 from tms.client.cursor import Batch
-from tms.client.group_letters import GroupLetters
+from tms.client.group_letters import GroupLetters, is_in_doubt
 from tms.client.group_options import DeliveryMode, check_handler
 from tms.client.member import LOOK_S, Member
 from tms.client.transport import PendingAnswer
@@ -68,6 +68,9 @@ class MemberConsumer(Consumer[V]):
                 try:
                     handler(message)
                 except Exception as error:
+                    if self._is_done(message, error):
+                        letters.handled(message)
+                        break
                     pause_s = letters.failed(message, error)
                     if pause_s is None:
                         self._move(message, error)
@@ -95,6 +98,18 @@ class MemberConsumer(Consumer[V]):
         `Invalid` with exactly-once."""
         self._member.require_ack()
         super().ack()
+
+    def _is_done(self, message: Message[V], error: Exception) -> bool:
+        """True if the handler's transaction has committed although it raised."""
+        member = self._member
+        if member.moves_by_itself or not is_in_doubt(error):
+            return False
+        try:
+            return self._survive(lambda: member.is_behind(message))
+        except TMSError:
+            if not self._closed:
+                raise
+            return False
 
     def _ack_handled(self) -> None:
         try:

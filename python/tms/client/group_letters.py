@@ -9,8 +9,10 @@ Invariants
   or among its dead letters, never both, never neither.
 * The order of a partition is kept: what is behind the message waits until it is handled, or a dead
   letter.
-* What is away is not the message's fault: errors of TMS that repeating may mend do not count, and
-  `Fenced` and `Closed` are the consumer's.
+* What is away is not the message's fault: errors of TMS that repeating may mend do not count, nor
+  does `TransactionConflict`; `Fenced` and `Closed` are the consumer's.
+* An error does not tell that a transaction has not committed: after `is_in_doubt` the consumer
+  looks where the group stands before the handler gets the message again.
 * Failures are counted by the consumer, of the newest message of each partition. Another one, also
   after a restart, counts anew.
 """
@@ -21,7 +23,15 @@ from typing import NamedTuple, Protocol, Self
 
 from tms.client.committed import CommittedPositions
 from tms.client.transaction import Transaction
-from tms.errors import Closed, Fenced, Invalid, TopicExists, TopicNotFound
+from tms.errors import (
+    Closed,
+    Conflict,
+    Fenced,
+    Invalid,
+    TopicExists,
+    TopicNotFound,
+    TransactionConflict,
+)
 from tms.events import EventLog
 from tms.model.ids import MessageId
 from tms.model.message import Message
@@ -46,6 +56,12 @@ BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 30.0
 _DOUBLINGS_MAX = 32
 _CAUSE_BYTES_MAX = 4_096
 _log = EventLog(__name__)
+
+
+def is_in_doubt(error: Exception) -> bool:
+    """True if a commit that ends with this error may have been done, by itself or by an earlier
+    attempt whose answer was lost."""
+    return is_retriable(error) or (isinstance(error, Conflict) and not isinstance(error, Fenced))
 
 
 class LetterOptions(NamedTuple):
@@ -150,7 +166,7 @@ class GroupLetters:
         options = self._options
         before = self._failing.get(message.partition)
         failures = 0 if before is None or before.id != message.id else before.failures
-        if is_retriable(error):
+        if is_retriable(error) or isinstance(error, TransactionConflict):
             self._away += 1
             _log.warning("handler_waits", **self._facts(message), error=error_text(error))
             return self._pause_s(self._away)

@@ -321,6 +321,18 @@ class Member:
             self._touched.add(partition)
             self._forget()
 
+    def is_behind(self, message: Message[Any]) -> bool:
+        """True if the group stands right behind a message by now, by a commit whose answer was
+        lost: then it goes on from there."""
+        partition, behind = message.partition, Position.after(message.id)
+        with self._lock:
+            if partition not in self._holding:
+                return False
+            stored = self._groups.positions(self._topic, self._group).get(partition)
+            if stored == behind:
+                self._committed.know(partition, stored)
+            return stored == behind
+
     def look_now(self) -> None:
         """Let the next `tend` commit and look, whatever the time is."""
         self._look_at_s = self._commit_at_s = 0.0

@@ -153,7 +153,7 @@ class Queue(Generic[V]):
                 finally:
                     if rest := unhandled(ahead):
                         with suppress(TMSError):  # then the leases end
-                            self.nack(rest, delay_s=0)
+                            self.release(rest)
 
     @contextmanager
     def settling(self, message: Delivered[V]) -> Iterator[Delivered[V]]:
@@ -218,6 +218,13 @@ class Queue(Generic[V]):
             delay_s = seconds("delay_s", delay_s, 0, DELAY_S_MAX)
         with self.leases.settling(tokens):
             return self._port().nack(self.name, self.group, tokens, delay_s, cause)
+
+    def release(self, messages: Messages[V]) -> TokenResult:
+        """Messages that no handler has had are to be delivered again at once: this delivery does
+        not count, so that it brings none of them nearer to the dead letters."""
+        tokens = tokens_of(messages)
+        with self.leases.settling(tokens):
+            return self._port().release(self.name, self.group, tokens)
 
     def extend(self, messages: Messages[V], lease_s: Duration | None = None) -> TokenResult:
         """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
@@ -406,24 +413,25 @@ def tokens_of(messages: Messages[V]) -> list[str]:
     if isinstance(messages, Delivered | str):
         messages = (messages,)
     tokens: list[Token] = []
-    partition, first, stop, deliveries, epoch = -1, 0, 0, 0, ""
+    partition, first, stop, delivery = -1, 0, 0, ""
     if isinstance(messages, bytes) or not isinstance(messages, Iterable):
         raise _no_token(messages)
     for message in messages:
         if not isinstance(message, Delivered):
             tokens.append(_token(message))
             continue
-        _, of, offset, _, _, _, _, number, text = message
-        own = text[text.rindex(".") :]
-        joins = offset == stop and of == partition and number == deliveries and own == epoch
-        if joins and stop - first < MESSAGES_MAX:
+        _, of, offset, _, _, _, _, _, text = message
+        own = text.split(".", 2)[2]  # the number of the delivery and the epoch
+        if offset == stop and of == partition and own == delivery and stop - first < MESSAGES_MAX:
             stop += 1
             continue
         if stop > first:
-            tokens.append(Token(partition, first, deliveries, int(epoch[1:], 16), stop - first))
-        partition, first, stop, deliveries, epoch = of, offset, offset + 1, number, own
+            number, _, epoch = delivery.partition(".")
+            tokens.append(Token(partition, first, int(number, 16), int(epoch, 16), stop - first))
+        partition, first, stop, delivery = of, offset, offset + 1, own
     if stop > first:
-        tokens.append(Token(partition, first, deliveries, int(epoch[1:], 16), stop - first))
+        number, _, epoch = delivery.partition(".")
+        tokens.append(Token(partition, first, int(number, 16), int(epoch, 16), stop - first))
     return [str(token) for token in join_tokens(tokens)]
 
 

@@ -30,7 +30,7 @@ from tms.clock import Clock
 from tms.errors import Closed, Conflict, Invalid, OffsetOutOfRange, TMSError, ViewFailed
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
-from tms.model.message import NOTHING, Fetched, PartitionPosition
+from tms.model.message import NOTHING, Fetched, PartitionPosition, in_turn
 from tms.model.position import Position
 from tms.model.quantity import Duration, timeout
 from tms.model.serializer import Decoder
@@ -322,7 +322,8 @@ class View(Mapping[bytes, V]):
         assert channel is not None, "follow has not begun"
         self._grow()
         turns = self._asks()
-        turn = turns[next(self._rounds) % len(turns)]
+        round, place = divmod(next(self._rounds), len(turns))
+        turn = in_turn(turns[place], round)
         wait_s = WAIT_S / len(turns)
         pending = channel.begin_fetch(
             FetchRequest(self._name, turn, FETCH_BYTES, wait_s, goes_on=True)

@@ -183,7 +183,7 @@ class Worker(Generic[V]):
             self._changed.notify_all()
         if returned := [message for message, held in rest if not held.lost]:
             with suppress(TMSError):  # then the leases end
-                self._queue.nack(returned, delay_s=0)
+                self._queue.release(returned)
         for _, held in rest:
             self._queue.leases.release(held)
         clock = self._patience.clock

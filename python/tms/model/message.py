@@ -1,7 +1,7 @@
 """What goes into and comes out of a partition log: the values that engine, wire and client
 share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Generic, NamedTuple, TypeVar, cast, overload
 
@@ -128,6 +128,13 @@ class PartitionPosition(NamedTuple):
     position: Position
 
 
+def in_turn(positions: Sequence[PartitionPosition], turn: int) -> list[PartitionPosition]:
+    """The same, beginning with another partition each turn: an answer is filled in their order, so
+    that otherwise the first one with much to read would keep all others waiting."""
+    first = turn % max(1, len(positions))
+    return [*positions[first:], *positions[:first]]
+
+
 class Readable(NamedTuple):
     """The messages of a partition that may be shown: from the id of time and sequence `floor` on,
     without those that rewrites removed. `rewrites` counts these."""
@@ -149,13 +156,13 @@ class Holder(NamedTuple):
 class Fetched(msgspec.Struct, frozen=True):
     """The answer to a fetch.
 
-    `blocks` are in partition order and, within a partition, in message order; the first block of a
-    partition may begin before the position that was asked for, and the reader drops those
-    messages. `next` is where to go on, per partition asked for (also when nothing was found, so
-    that `latest` is resolved once). `ends` are the offsets after the last message, per partition;
-    offsets give the lag. `reached` are the offsets before which everything from the position on was
-    looked at, per partition: no blocks, or none that the reader wants, do not mean that there are
-    no more. `held` are the open transactions that reading waits for, per partition.
+    `blocks` are in the order of the partitions asked for and, within one, in message order; the
+    first block of a partition may begin before the position that was asked for, and the reader
+    drops those messages. `next` is where to go on, per partition asked for (also when nothing was
+    found, so that `latest` is resolved once). `ends` are the offsets after the last message, per
+    partition; offsets give the lag. `reached` are the offsets before which everything from the
+    position on was looked at, per partition: no blocks, or none that the reader wants, do not mean
+    that there are no more. `held` are the open transactions that reading waits for, per partition.
     """
 
     blocks: list[StoredBlock]

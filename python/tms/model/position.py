@@ -9,12 +9,13 @@ time:MS                the first message published at or after this time (ms sin
 offset:N               at this offset; the only spelling that is refused when it is out of range
 """
 
+import re
 from enum import StrEnum
 from typing import Self
 
 from msgspec import Struct
 
-from tms.errors import Invalid
+from tms.errors import BadMessageId, Invalid
 from tms.model.ids import MESSAGE_ID, TIME_MS_MAX, MessageId
 
 OFFSET_MAX = 2**63 - 1
@@ -22,6 +23,8 @@ OFFSET_MAX = 2**63 - 1
 POSITION = (
     f"(?:earliest|latest|(?:id:|after:)?{MESSAGE_ID}|time:[0-9]{{1,14}}|offset:[0-9]{{1,18}})"
 )
+# How other tools spell times.
+_LIKE_A_TIME = re.compile(r"@|[0-9]{4}-|[-+]?[0-9.]{1,15}(?:ms|s|m|h|d|w)$|now", re.ASCII)
 
 
 class PositionKind(StrEnum):
@@ -67,7 +70,8 @@ class Position(Struct, frozen=True):
         """The first message at or after this time. Raises `Invalid` outside 0 .. year 9999."""
         if not 0 <= time_ms <= TIME_MS_MAX:
             raise Invalid(
-                f"A time is in milliseconds, 0 to {TIME_MS_MAX} (year 9999), got {time_ms}."
+                f"A time is in milliseconds since 1970, 0 to {TIME_MS_MAX} (year 9999), got "
+                f"{time_ms}."
             )
         return cls(PositionKind.TIME, None, time_ms)
 
@@ -85,7 +89,12 @@ class Position(Struct, frozen=True):
             return cls(PositionKind(text))
         kind, colon, rest = text.partition(":")
         if not colon:
-            return cls.at(MessageId.parse(text))
+            try:
+                return cls.at(MessageId.parse(text))
+            except BadMessageId as error:
+                if _LIKE_A_TIME.match(text):
+                    raise _not_a_time(text) from error
+                raise
         if kind == "id":
             return cls.at(MessageId.parse(rest))
         if kind == "after":
@@ -94,6 +103,8 @@ class Position(Struct, frozen=True):
             if not rest.isascii() or not rest.isdigit() or len(rest) > 19:
                 raise Invalid(f"{kind}: takes a whole number, got {rest[:40]!r}.")
             return cls.time(int(rest)) if kind == "time" else cls.offset(int(rest))
+        if _LIKE_A_TIME.match(text):
+            raise _not_a_time(text)
         raise Invalid(
             f"A position is earliest, latest, id:HEX, after:HEX, time:MS or offset:N, "
             f"got {text[:64]!r}."
@@ -105,6 +116,13 @@ class Position(Struct, frozen=True):
         if self.kind in (PositionKind.TIME, PositionKind.OFFSET):
             return f"{self.kind}:{self.number}"
         return str(self.kind)
+
+
+def _not_a_time(text: str) -> Invalid:
+    return Invalid(
+        f"{text[:64]!r} is no position. Give a time as time:MS, in ms since 1970; in Python also "
+        "as a datetime with a time zone, such as datetime.now(UTC) - timedelta(hours=1)."
+    )
 
 
 EARLIEST, LATEST = Position.earliest(), Position.latest()

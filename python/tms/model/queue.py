@@ -8,8 +8,11 @@ it by the token that came with it. A token names one delivery:
 
 Invariants
 
-* A token is good until its message is delivered again, settled, or part of a commit under way:
-  the number of deliveries changes with each delivery, the epoch when the queue is made anew.
+* A token is good until its message is released, delivered again, settled, or part of a commit
+  under way: the number of the delivery is never used twice, the epoch changes when the queue is
+  made anew.
+* The number of a delivery is releases << 20 | deliveries, and a delivery that was released is not
+  among the deliveries. Each release and each delivery makes the number larger.
 * A default never hides a limit: everything that bounds a queue is in its settings.
 """
 
@@ -49,10 +52,14 @@ ORDERS = ("", "key")
 _FIXED = ("ordered_by", "start")  # what has no meaning, or another one, later
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 DELIVERY_TOKEN = (  # how one is spelled
-    r"([0-9a-f]{1,4})\.([0-9a-f]{1,15})\.([0-9a-f]{1,5})\.([0-9a-f]{1,8})"
+    r"([0-9a-f]{1,4})\.([0-9a-f]{1,15})\.([0-9a-f]{1,9})\.([0-9a-f]{1,8})"
     r"(?:\.([1-9a-f][0-9a-f]{0,3}|10000))?"
 )
 _TOKEN = re.compile(DELIVERY_TOKEN)
+DELIVERIES_BITS = 20  # of the number of a delivery
+DELIVERIES_MASK = (1 << DELIVERIES_BITS) - 1
+RELEASES_MAX = (1 << 16) - 1  # of one message that are not counted as deliveries
+RELEASED = (1 << DELIVERIES_BITS) - 1  # one release more, one delivery less
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +144,19 @@ def in_seconds(chosen: QueueOptions) -> dict[str, object]:
     }
 
 
+def deliveries_of(number: int) -> int:
+    """How often a message was delivered that has this number of a delivery; releases do not
+    count."""
+    return number & DELIVERIES_MASK
+
+
+def released(number: int) -> int:
+    """The number once the delivery is taken back, which is the same after `RELEASES_MAX`."""
+    return number + RELEASED if number >> DELIVERIES_BITS < RELEASES_MAX else number
+
+
 class Token(NamedTuple):
-    """A delivery of messages, `count` from `offset` on."""
+    """A delivery of messages, `count` from `offset` on; `deliveries` is its number."""
 
     partition: int
     offset: int
@@ -177,8 +195,8 @@ class Token(NamedTuple):
 
 class TokenResult(NamedTuple):
     """What became of tokens: how many messages it was done for, and the tokens that came too late:
-    the lease had ended and the message was delivered again or settled, or a commit with it is
-    under way."""
+    the message was released, its lease had ended and it was delivered again or settled, or a
+    commit with it is under way."""
 
     done: int
     fenced: tuple[str, ...] = ()

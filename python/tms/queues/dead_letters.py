@@ -32,6 +32,7 @@ from tms.model.queue import (
     Settlement,
     Token,
     dead_letter_topic,
+    deliveries_of,
     join_tokens,
     partition_of_origin,
     redrive_group,
@@ -174,7 +175,7 @@ class DeadLetters:
         return {
             **headers,
             DEAD_CAUSE: queue.cause_of(token).encode(),
-            DEAD_DELIVERIES: str(token.deliveries).encode(),
+            DEAD_DELIVERIES: str(deliveries_of(token.deliveries)).encode(),
             DEAD_ORIGIN: f"{name}/{token.partition}/{token.offset}/{id}".encode(),
             DEAD_GROUP: queue.group.encode(),
         }

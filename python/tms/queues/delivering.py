@@ -13,9 +13,10 @@ Invariants
 """
 
 from tms.block.received import Slice
+from tms.model.queue import DELIVERIES_MASK, deliveries_of
 from tms.queues.entries import NOWHERE, Advanced, Leased
 from tms.queues.key_order import NO_KEY, pack
-from tms.queues.partition import BLOCKED, BLOCKED_MAX, DELIVERIES_MASK, QueuePartitionState
+from tms.queues.partition import BLOCKED, BLOCKED_MAX, QueuePartitionState
 from tms.queues.reading import FoundAgain, ReadBlock, Scanner
 from tms.queues.runs import Runs, add_range
 from tms.queues.state import Edits, QueueState
@@ -71,7 +72,8 @@ class Taking:
                 if self.full:
                     state.put_back((offset,))
                     continue
-                number = min(state.deliveries(offset) + 1, DELIVERIES_MASK)
+                number = state.number(offset)
+                number += deliveries_of(number) < DELIVERIES_MASK
                 joins = runs and runs[-2] + runs[-1] == offset and deliveries[-1] == number
                 if joins and self._joins(block, offset):
                     runs[-1] += 1
@@ -82,7 +84,7 @@ class Taking:
                     self.slices.append(block.slice(offset, 1, number))
                 self._limit -= 1
                 self._bytes -= block.bytes_of(offset, 1)
-                self.again += number > 1
+                self.again += deliveries_of(number) > 1
         if runs:
             self.edits.append((partition, Leased(runs, deliveries, self._lease_ms, self._when_ms)))
 

@@ -56,7 +56,7 @@ class Advanced(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 class Leased(msgspec.Struct, frozen=True, array_like=True, tag="d"):
-    """These were leased again; `deliveries` has a number for each run."""
+    """These were leased again; `deliveries` has the number of the delivery for each run."""
 
     runs: Runs
     deliveries: list[int]
@@ -76,6 +76,14 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     runs: Runs
     delays_ms: list[int]
     when_ms: int
+
+
+class Released(msgspec.Struct, frozen=True, array_like=True, tag="g"):
+    """These were released, and wait for their next delivery; `deliveries` has, for each run, the
+    number of the delivery without the one that was taken back."""
+
+    runs: Runs
+    deliveries: list[int]
 
 
 class Extended(msgspec.Struct, frozen=True, array_like=True, tag="e"):
@@ -104,7 +112,8 @@ class Rewound(msgspec.Struct, frozen=True, array_like=True, tag="w"):
 class PartitionSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="K"):
     """Chunk `number` of the `chunks` of a snapshot of the partition: runs of what is not settled,
     with a value for each: left ms << 23 | state << 20 | deliveries. `held`: pointer, first offset
-    and count of what a commit under way settles."""
+    and count of what a commit under way settles. `releases`: how often the messages of each run
+    were released, empty if none was."""
 
     number: int
     chunks: int
@@ -116,10 +125,19 @@ class PartitionSnapshot(msgspec.Struct, frozen=True, array_like=True, tag="K"):
     hashes: bytes = b""
     causes: dict[int, str] = {}
     held: list[tuple[int, int, int]] = []
+    releases: list[int] = []
 
 
 PartitionEdit = (
-    Advanced | Leased | Settled | Returned | Extended | Rejected | Rewound | PartitionSnapshot
+    Advanced
+    | Leased
+    | Settled
+    | Returned
+    | Released
+    | Extended
+    | Rejected
+    | Rewound
+    | PartitionSnapshot
 )
 _partition_decoder: msgspec.msgpack.Decoder[PartitionEdit] = msgspec.msgpack.Decoder(PartitionEdit)
 _queue_decoder = msgspec.msgpack.Decoder(Declared)

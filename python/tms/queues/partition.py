@@ -12,6 +12,7 @@
     dues     leases and delays by the time at which they end
     ready    a heap of what may be delivered again
     held     offset → write pointer of the commit under way that settles it
+    releases offset → how often it was released, if it ever was
 
 Invariants
 
@@ -33,7 +34,13 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
-from tms.model.queue import Token
+from tms.model.queue import (
+    DELIVERIES_BITS,
+    DELIVERIES_MASK,
+    RELEASED,
+    Token,
+    deliveries_of,
+)
 from tms.queues.deadlines import BUCKET_MS, Dues
 from tms.queues.entries import (
     NOWHERE,
@@ -43,6 +50,7 @@ from tms.queues.entries import (
     PartitionEdit,
     PartitionSnapshot,
     Rejected,
+    Released,
     Returned,
     Rewound,
     Settled,
@@ -51,9 +59,8 @@ from tms.queues.key_order import KeyOrder, pack, unpack
 from tms.queues.runs import Runs, offsets_in, ranges
 
 LEASED, WAITING, BLOCKED, DYING = range(4)
-DELIVERIES_BITS, STATE_BITS = 20, 3
+STATE_BITS = 3
 TIME_SHIFT = DELIVERIES_BITS + STATE_BITS
-DELIVERIES_MASK = (1 << DELIVERIES_BITS) - 1
 STATE_MASK = (1 << STATE_BITS) - 1
 EXPIRE_MAX = 10_000  # entries of one look at the time
 BLOCKED_MAX = 10_000  # how far to look ahead for keys that are free
@@ -76,6 +83,7 @@ class QueuePartitionState:
         self.counts = [0, 0, 0, 0]
         self.order = KeyOrder() if self._ordered else None
         self.held: dict[int, int] = {}
+        self.releases: dict[int, int] = {}
         self.dying: OrderedDict[int, None] = OrderedDict()  # each once
         self.causes: dict[int, str] = {}
         self._cursor = frontier
@@ -116,8 +124,19 @@ class QueuePartitionState:
         return self.counts[BLOCKED] >= BLOCKED_MAX
 
     def deliveries(self, offset: int) -> int:
-        """How often a message that is not settled was delivered."""
+        """How often a message that is not settled was delivered, without what was released."""
         return self.out[offset] & DELIVERIES_MASK
+
+    def number(self, offset: int) -> int:
+        """The number of the last delivery of a message that is not settled."""
+        return self.releases.get(offset, 0) << DELIVERIES_BITS | self.deliveries(offset)
+
+    def was_released(self, token: Token) -> bool:
+        """True if the delivery of the token was the last one of its message, and was released."""
+        offset = token.offset
+        if offset not in self.out or self._state(offset) != WAITING:
+            return False
+        return self.number(offset) == token.deliveries + RELEASED
 
     def is_ready(self, offset: int, now_ms: int) -> bool:
         """Whether a message may be delivered again."""
@@ -136,7 +155,9 @@ class QueuePartitionState:
         self, token: Token, states: Sequence[int] = (LEASED, WAITING, DYING)
     ) -> tuple[list[int], list[int]]:
         """The offsets of a token that belong to its delivery still, and the offsets that do not."""
-        out, held, number = self.out, self.held, token.deliveries
+        out, held, releases = self.out, self.held, self.releases
+        number = token.deliveries & DELIVERIES_MASK
+        times = token.deliveries >> DELIVERIES_BITS
         good: list[int] = []
         late: list[int] = []
         for offset in range(token.offset, token.offset + token.count):
@@ -147,6 +168,7 @@ class QueuePartitionState:
                 and number
                 and value >> DELIVERIES_BITS & STATE_MASK in states
                 and offset not in held
+                and releases.get(offset, 0) == times
             ):
                 good.append(offset)
             else:
@@ -259,6 +281,9 @@ class QueuePartitionState:
             case Returned():
                 for run, delay_ms in zip(ranges(edit.runs), edit.delays_ms, strict=True):
                     self._return(run, _until(now_ms, delay_ms - passed_ms), now_ms)
+            case Released():
+                for run, number in zip(ranges(edit.runs), edit.deliveries, strict=True):
+                    self._release(run, number, now_ms)
             case Extended():
                 until_ms = _until(now_ms, edit.lease_ms - passed_ms)
                 for run in ranges(edit.runs):
@@ -310,7 +335,7 @@ class QueuePartitionState:
         self.counts[state] += len(run)
 
     def _lease(self, run: range, until_ms: int, deliveries: int | None) -> None:
-        """Lease messages with this number of deliveries, or with the number that each has."""
+        """Lease messages with this number of a delivery, or with the number that each has."""
         out, counts = self.out, self.counts
         for offset in run:
             value = out.get(offset)
@@ -318,7 +343,10 @@ class QueuePartitionState:
                 continue
             counts[value >> DELIVERIES_BITS & STATE_MASK] -= 1
             counts[LEASED] += 1
-            number = value & DELIVERIES_MASK if deliveries is None else deliveries
+            number = value if deliveries is None else deliveries
+            if deliveries is not None:
+                self._note_releases(offset, deliveries)
+            number &= DELIVERIES_MASK
             out[offset] = until_ms << TIME_SHIFT | LEASED << DELIVERIES_BITS | number
             self.causes.pop(offset, None)
         self._dues.add(until_ms, run, len(run))
@@ -333,6 +361,21 @@ class QueuePartitionState:
         else:
             self._dues.add(ready_ms, run, len(run))
 
+    def _release(self, run: range, number: int, now_ms: int) -> None:
+        for offset in run:
+            if offset in self.out:
+                self._put(offset, WAITING, now_ms)
+                self.out[offset] += deliveries_of(number) - self.deliveries(offset)
+                self._note_releases(offset, number)
+                self.causes.pop(offset, None)
+        self.put_back(run)
+
+    def _note_releases(self, offset: int, number: int) -> None:
+        if times := number >> DELIVERIES_BITS:
+            self.releases[offset] = times
+        elif self.releases:
+            self.releases.pop(offset, None)
+
     def _settle(self, offsets: Iterator[int], now_ms: int) -> None:
         out, counts = self.out, self.counts
         for offset in offsets:
@@ -344,6 +387,8 @@ class QueuePartitionState:
                 self.held.pop(offset, None)
             if self.causes:
                 self.causes.pop(offset, None)
+            if self.releases:
+                self.releases.pop(offset, None)
             if self.order is not None:
                 self._unblock(self.order.remove(offset), now_ms)
         self._clean()
@@ -380,7 +425,7 @@ class QueuePartitionState:
     def snapshot(self, now_ms: int, when_ms: int) -> Iterator[PartitionSnapshot]:
         """The state as it is now, in chunks that fit into the journal; `when_ms` is the wall
         time."""
-        runs, values = self._runs(now_ms)
+        runs, values, releases = self._runs(now_ms)
         chunks = max(1, -(-len(values) // RUNS_MAX))
         held = [(pointer, offset, 1) for offset, pointer in self.held.items()]
         for number in range(chunks):
@@ -400,22 +445,28 @@ class QueuePartitionState:
                 hashes,
                 {at: self.causes[at] for at in offsets_in(part) if at in self.causes},
                 held if number == 0 else [],
+                releases[start:stop],
             )
 
-    def _runs(self, now_ms: int) -> tuple[Runs, list[int]]:
-        """Runs of what is not settled, and the value of each, with the time that is left."""
+    def _runs(self, now_ms: int) -> tuple[Runs, list[int], list[int]]:
+        """Runs of what is not settled, the value of each, with the time that is left, and how often
+        each was released."""
         runs: Runs = []
         values: list[int] = []
+        releases: list[int] = []
         low_bits = (1 << TIME_SHIFT) - 1
         for offset in sorted(self.out):
             value = self.out[offset]
             value = max(0, (value >> TIME_SHIFT) - now_ms) << TIME_SHIFT | value & low_bits
-            if runs and runs[-2] + runs[-1] == offset and values[-1] == value:
+            times = self.releases.get(offset, 0)
+            joins = runs and runs[-2] + runs[-1] == offset
+            if joins and values[-1] == value and releases[-1] == times:
                 runs[-1] += 1
             else:
                 runs += (offset, 1)
                 values.append(value)
-        return runs, values
+                releases.append(times)
+        return runs, values, releases if self.releases else []
 
     def _restore(self, edit: PartitionSnapshot, now_ms: int, passed_ms: int) -> None:
         """Take a chunk of a snapshot; with the last one the state is what they say."""
@@ -432,6 +483,9 @@ class QueuePartitionState:
             self.causes.update(chunk.causes)
             for run, value in zip(ranges(chunk.runs), chunk.values, strict=True):
                 self._restore_run(run, value, now_ms, passed_ms)
+            for run, times in zip(ranges(chunk.runs), chunk.releases, strict=False):
+                if times:
+                    self.releases.update(dict.fromkeys(run, times))
         if self.order is not None:
             keys = unpack(b"".join(chunk.hashes for chunk in chunks))
             for head in self.order.add_all(zip(self.out, keys, strict=True)):

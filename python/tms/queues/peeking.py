@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 from tms.block.received import Received, Slice
 from tms.model.message import Fetched, PartitionPosition
-from tms.model.queue import QueuedMessage, QueuedState
+from tms.model.queue import DELIVERIES_BITS, DELIVERIES_MASK, QueuedMessage, QueuedState
 from tms.queues.partition import (
     BLOCKED,
-    DELIVERIES_BITS,
-    DELIVERIES_MASK,
     DYING,
     LEASED,
     STATE_MASK,

@@ -392,6 +392,10 @@ class OpenQueue:
             tokens, lambda state: state.nack(tokens, delay_ms, cause, when_ms, random), durability
         )
 
+    def release(self, tokens: Sequence[Token], durability: Durability) -> TokenResult:
+        """These are to be delivered again, and this delivery does not count."""
+        return self._do(tokens, lambda state: state.release(tokens), durability)
+
     def extend(
         self, tokens: Sequence[Token], lease_ms: int | None, durability: Durability
     ) -> TokenResult:
@@ -470,7 +474,7 @@ class OpenQueue:
             self.state.expire(self.now_ms())
             for number, state in self.state.partitions.items():
                 for offset in state.take_dying(limit - len(tokens)):
-                    tokens.append(Token(number, offset, state.deliveries(offset), self.state.epoch))
+                    tokens.append(Token(number, offset, state.number(offset), self.state.epoch))
         return tokens
 
     def return_dying(self, tokens: Iterable[Token]) -> None:

@@ -330,6 +330,14 @@ class Queues:
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
         return queue.nack(parsed_, delay_ms, cause, shard.durability(queue))
 
+    def release(self, topic: TopicName, group: str, tokens: Sequence[str]) -> TokenResult:
+        """Return messages that no handler has had: they are delivered again at once, and this
+        delivery does not count."""
+        parsed_ = parsed(tokens)
+        shard = self._of(topic, group)
+        queue, _ = shard.find(group, topic)
+        return queue.release(parsed_, shard.durability(queue))
+
     def extend(
         self, topic: TopicName, group: str, tokens: Sequence[str], lease_s: float | None = None
     ) -> TokenResult:

@@ -24,7 +24,14 @@ from tms.block.placing import dense
 from tms.block.received import Slice
 from tms.errors import DataCorrupt, OffsetOutOfRange, StorageUnavailable, TMSError
 from tms.model.ids import MessageId
-from tms.model.message import Fetched, Holder, PartitionPosition, Readable, StoredBlock
+from tms.model.message import (
+    Fetched,
+    Holder,
+    PartitionPosition,
+    Readable,
+    StoredBlock,
+    in_turn,
+)
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.queues.entries import NOWHERE
@@ -224,17 +231,16 @@ class Scanner:
     def positions(
         self, states: Mapping[int, QueuePartitionState], partitions: Sequence[int]
     ) -> list[PartitionPosition]:
-        """Where to read on, each time beginning with another partition."""
-        self._turn += 1
-        start = self._turn % max(1, len(partitions))
-        turns = [*partitions[start:], *partitions[:start]]
+        """Where to read on."""
         return [
             PartitionPosition(number, self._next.get(number) or _frontier(states.get(number)))
-            for number in turns
+            for number in partitions
         ]
 
     def read(self, positions: Sequence[PartitionPosition]) -> ReadAhead:
-        """Read blocks from these positions ahead."""
+        """Read blocks from these positions ahead, each time beginning with another partition."""
+        self._turn += 1
+        positions = in_turn(positions, self._turn)
         kept = self._log.kept(self._name, [partition for partition, _ in positions])
         together = [position for position in positions if position.partition not in self.damaged]
         alone = [position for position in positions if position.partition in self.damaged]

@@ -13,19 +13,20 @@ from typing import NamedTuple
 import msgspec
 
 from tms.model.ids import MessageId
-from tms.model.queue import QueueSettings, Token
+from tms.model.queue import QueueSettings, Token, released
 from tms.queues.entries import (
     NOWHERE,
     Declared,
     Extended,
     PartitionEdit,
     Rejected,
+    Released,
     Returned,
     Rewound,
     Settled,
 )
 from tms.queues.partition import DYING, LEASED, WAITING, QueuePartitionState
-from tms.queues.runs import runs_of
+from tms.queues.runs import Runs, runs_of
 
 Edits = list[tuple[int, PartitionEdit]]  # with the partition
 
@@ -169,6 +170,30 @@ class QueueState:
                 ]
             edits.append((number, Returned(runs, delays, when_ms)))
         return Decision(edits, _count(good), late)
+
+    def release(self, tokens: Iterable[Token]) -> Decision:
+        """These are to be delivered again at once, and this delivery is taken back. A release that
+        is repeated before that is done again."""
+        good, late = self._split(tokens, (LEASED, WAITING, DYING))
+        edits: Edits = []
+        for number, offsets in good.items():
+            state = self.partitions[number]
+            runs: Runs = []
+            deliveries: list[int] = []
+            for offset in offsets:
+                rest = released(state.number(offset))
+                if runs and runs[-2] + runs[-1] == offset and deliveries[-1] == rest:
+                    runs[-1] += 1
+                else:
+                    runs += (offset, 1)
+                    deliveries.append(rest)
+            edits.append((number, Released(runs, deliveries)))
+        left = [token for token in late if not self._was_released(token)]
+        return Decision(edits, _count(good) + len(late) - len(left), left)
+
+    def _was_released(self, token: Token) -> bool:
+        state = self.partitions.get(token.partition)
+        return state is not None and token.epoch == self.epoch and state.was_released(token)
 
     def extend(self, tokens: Iterable[Token], lease_ms: int, when_ms: int) -> Decision:
         """The leases of these begin anew."""

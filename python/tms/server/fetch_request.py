@@ -8,7 +8,7 @@ from tms.api import bodies, cloud_events, messages, routes
 from tms.api.parameters import FETCH_MESSAGES_DEFAULT, FetchQuery
 from tms.errors import BadEncoding, Invalid
 from tms.model.filter import Filter, as_filter
-from tms.model.message import Buffer, PartitionPosition
+from tms.model.message import Buffer, PartitionPosition, in_turn
 from tms.model.position import Position
 from tms.model.snapshot import Isolation, View, as_view
 from tms.model.topic import TopicName
@@ -40,6 +40,12 @@ class RequestedFetch(NamedTuple):
         """The same from where another one has ended."""
         positions = tuple([PartitionPosition(p, places[p]) for p, _ in self.positions])
         return self._replace(positions=positions)
+
+    def turned(self, ended: bool) -> Self:
+        """The same, beginning with another partition; where nothing more is to be read, in the
+        order of the partitions, so that followers of the same ask for the same."""
+        positions = sorted(self.positions) if ended else in_turn(self.positions, 1)
+        return self._replace(positions=tuple(positions))
 
     def body(self, unpacked: messages.Unpacked, ends: Mapping[int, int]) -> Buffer:
         """The body of an answer with these messages, if not as blocks."""

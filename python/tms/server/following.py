@@ -146,7 +146,8 @@ class Follower:
             made: Sequence[Buffer] = (*pieces, mark(stand))
         else:
             stand, made = await self._unpacked(request, fetched, self._form)
-        part = _Part(stand, request.behind(stand.next), made, bool(fetched.blocks), fetched.held)
+        behind = request.behind(stand.next).turned(stand.ended)
+        part = _Part(stand, behind, made, bool(fetched.blocks), fetched.held)
         # Batches of Arrow belong to one stream. That nothing came may be wrong by now: whoever took
         # it from others would look again at once, and find it again.
         if part.has_blocks and request.media != routes.ARROW_STREAM:

@@ -149,11 +149,14 @@ class OperationEndpoint:
         await self._service.respond(exchange, status, JSON_HEAD, bodies.encode(result))
 
 
+_RESTING = ("queues.ack", "queues.nack", "queues.release", "queues.extend")
+
+
 def routes_of(service: Service) -> list[Route]:
     """The routes of all operations that need no function of their own."""
     works = _works_of(service)
     queues = service.engine.queues
-    resting = dict.fromkeys(("queues.ack", "queues.nack", "queues.extend"), queues.is_at_rest)
+    resting = dict.fromkeys(_RESTING, queues.is_at_rest)
     others = others_of(queues)
     return [
         Route(

@@ -168,9 +168,9 @@ class Receiving:
 
     async def _return(self, request: _ReceiveParameters, leased: Received) -> None:
         """Nobody got these: others may have them at once."""
-        nack = self._queues.nack
+        release = self._queues.release
         with contextlib.suppress(TMSError):  # then their leases end by themselves
-            await self._service.in_thread(nack, request.topic, request.group, leased.tokens(), 0)
+            await self._service.in_thread(release, request.topic, request.group, leased.tokens())
 
 
 def _answer(leased: Received, media: str) -> _LeasedBody:

@@ -3,7 +3,7 @@
     send     PRODUCER  of a call that publishes, of a request of a producer, of a transaction
     receive  CLIENT    of an answer with messages; linked to the spans that have sent them
     process  CONSUMER  of one message
-    settle   CLIENT    of ack, nack, reject, and of a group's position (commit)
+    settle   CLIENT    of ack, nack, release, reject, and of a group's position (commit)
 
 Invariants
 
@@ -47,7 +47,7 @@ Attributes = dict[str, str | int]
 
 
 SEND, RECEIVE, PROCESS = "send", "receive", "process"
-ACK, NACK, REJECT, COMMIT = "ack", "nack", "reject", "commit"  # settle
+ACK, NACK, RELEASE, REJECT, COMMIT = "ack", "nack", "release", "reject", "commit"  # settle
 _KINDS = {SEND: SpanKind.PRODUCER, PROCESS: SpanKind.CONSUMER}
 
 
@@ -63,7 +63,7 @@ class TracedSubject:
         self.key = operation, topic, group, server
         self.span = f"{operation} {topic}" if topic else operation
         self.kind = _KINDS.get(operation, SpanKind.CLIENT)
-        is_settling = operation in (ACK, NACK, REJECT, COMMIT)
+        is_settling = operation in (ACK, NACK, RELEASE, REJECT, COMMIT)
         self.attributes: Attributes = {
             "messaging.system": "tms",
             "messaging.operation.name": operation,

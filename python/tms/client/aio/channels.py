@@ -203,5 +203,5 @@ async def _leased(
         with suppress(TMSError):  # then the leases end by themselves
             found = await work
             if found.slices:
-                await asyncio.to_thread(queues.nack, name, group, found.tokens(), 0)
+                await asyncio.to_thread(queues.release, name, group, found.tokens())
         raise

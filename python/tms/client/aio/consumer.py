@@ -1,11 +1,12 @@
 """The asyncio consumer: the same cursor and the same promises as `tms.client.consumer`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
+from tms.client.aio.derived import resumed
 from tms.client.committed import CommittedPositions
 from tms.client.consumer import ConsumerSettings, consumer_text, no_member
 from tms.client.cursor import Batch, Cursor
@@ -60,12 +61,15 @@ class AsyncConsumer(Generic[V]):
     def _begin_anew(self) -> None:
         """Of what is under way nothing is known in a process that was forked."""
         self._ahead: asyncio.Task[Fetched] | None = None
+        self._over = False  # the last iteration has come to its end
 
     def __repr__(self) -> str:
         return consumer_text(type(self).__name__, self.committed, self._cursor_made, self._closed)
 
-    async def __aiter__(self) -> AsyncIterator[Message[V]]:
-        """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
+    @resumed
+    async def __aiter__(self) -> AsyncGenerator[Message[V], None]:
+        """Messages; ends at the end with `stop_at_end`, or when the consumer is closed. After an
+        `anext` that a time-out has cancelled the next one goes on."""
         async for batch in self._fetched():
             cursor = self._cursor
             for message in batch.messages():
@@ -73,7 +77,8 @@ class AsyncConsumer(Generic[V]):
                 yield message
             cursor.hand_out(batch)
 
-    async def batches(self) -> AsyncIterator[Batch[V]]:
+    @resumed
+    async def batches(self) -> AsyncGenerator[Batch[V], None]:
         """Batches: messages that were published together, for millions per second."""
         async for batch in self._fetched():
             self._cursor.hand_out(batch)
@@ -138,6 +143,7 @@ class AsyncConsumer(Generic[V]):
                 self._wait_s = 0
 
     async def _fetched(self) -> AsyncIterator[Batch[V]]:
+        self._over = False
         self._abandon(self._ahead)
         await self._begin()
         self._cursor.rewind()
@@ -157,6 +163,7 @@ class AsyncConsumer(Generic[V]):
                 raise
         finally:
             self._abandon(mine)
+        self._over = True
 
     def _abandon(self, ahead: asyncio.Task[Fetched] | None) -> None:
         """The answer that is under way for nobody, unless a newer iteration has its own."""

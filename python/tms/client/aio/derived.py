@@ -1,4 +1,5 @@
-"""Methods for asyncio that are what a synchronous object does, in a thread, with the same types.
+"""Methods for asyncio that are what a synchronous object does, in a thread, with the same types,
+and iterations that a time-out does not end.
 
     class AsyncBus:
         create_topic = in_thread(Bus.create_topic)
@@ -7,9 +8,17 @@ The object of such a class has its synchronous one as `_sync`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+)
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import AsyncGeneratorType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,5 +47,55 @@ def iterated_in_thread(
         following = await asyncio.to_thread(method, self._sync, *args, **kwargs)
         while (value := await asyncio.to_thread(next, following, _END)) is not _END:
             yield value  # type: ignore[misc]  # it is not the mark
+
+    return derived
+
+
+class Resumable(Protocol):
+    """An object whose iterations go on where the last one was left, until the last one was read to
+    its end: then it is `_over`."""
+
+    _over: bool
+
+
+S = TypeVar("S", bound=Resumable)
+
+
+class ResumedIterator(AsyncIterator[T]):
+    """An iteration that goes on with the next message after one `anext` was cancelled, by a
+    time-out for example, or has raised; a generator would be at its end."""
+
+    def __init__(self, source: Resumable, iterate: Callable[[], AsyncGenerator[T, None]]) -> None:
+        self._source = source
+        self._iterate = iterate
+        self._now = self._begun()
+        self._closed = False
+
+    def _begun(self) -> AsyncGeneratorType[T, None]:
+        return cast(AsyncGeneratorType[T, None], self._iterate())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[T]:
+        ended = self._now.ag_frame is None
+        if ended and not self._closed and not self._source._over:  # it was cancelled, or raised
+            self._now = self._begun()
+        return self._now.__anext__()
+
+    async def aclose(self) -> None:
+        """End it."""
+        self._closed = True
+        await self._now.aclose()
+
+
+def resumed(
+    iterate: Callable[[S], AsyncGenerator[T, None]],
+) -> Callable[[S], ResumedIterator[T]]:
+    """A method whose iterations are resumed, from an asynchronous generator."""
+
+    @wraps(iterate)
+    def derived(self: S) -> ResumedIterator[T]:
+        return ResumedIterator(self, lambda: iterate(self))
 
     return derived

@@ -4,13 +4,14 @@ the member asks the service runs in a thread; the callbacks run on the event loo
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.derived import resumed
 from tms.client.cursor import Batch
-from tms.client.group_letters import GroupLetters
+from tms.client.group_letters import GroupLetters, is_in_doubt
 from tms.client.group_options import DeliveryMode, MemberOptions, Told, check_handler
 from tms.client.member import LOOK_S, Member
 from tms.errors import Conflict, TMSError
@@ -60,7 +61,8 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
         self._ended = asyncio.Event()
         self._void: set[int] = set()  # partitions of which a handler's message came to nothing
 
-    async def __aiter__(self) -> AsyncIterator[Message[V]]:
+    @resumed
+    async def __aiter__(self) -> AsyncGenerator[Message[V], None]:
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             cursor, member = self._cursor, self._member
@@ -75,7 +77,8 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
             else:
                 cursor.hand_out(batch)
 
-    async def batches(self) -> AsyncIterator[Batch[V]]:
+    @resumed
+    async def batches(self) -> AsyncGenerator[Batch[V], None]:
         """See `AsyncConsumer`."""
         async for batch in self._fetched():
             member = self._member
@@ -106,6 +109,9 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
                     if inspect.isawaitable(handling):
                         await handling
                 except Exception as error:
+                    if await self._is_done(message, error):
+                        letters.handled(message)
+                        break
                     pause_s = letters.failed(message, error)
                     if pause_s is None:
                         await self._move(message, error)
@@ -129,6 +135,18 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
                 await asyncio.to_thread(self._member_made.close)
         finally:
             await super().close()
+
+    async def _is_done(self, message: Message[V], error: Exception) -> bool:
+        """See `MemberConsumer`."""
+        member = self._member
+        if member.moves_by_itself or not is_in_doubt(error):
+            return False
+        try:
+            return await self._survive(lambda: member.is_behind(message))
+        except TMSError:
+            if not self._closed:
+                raise
+            return False
 
     async def _ack_handled(self) -> None:
         try:
@@ -195,6 +213,7 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
         self._void.add(message.partition)
 
     async def _fetched(self) -> AsyncIterator[Batch[V]]:
+        self._over = False
         self._abandon(self._ahead)
         await self._begin()
         member, cursor, done = self._member, self._cursor, False
@@ -227,6 +246,7 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
         if cursor.stop_at_end and not self._closed:
             await self._survive(member.commit)
             await asyncio.to_thread(member.finish)
+        self._over = True
 
     async def _is_complete(self) -> bool:
         """Whether everything was read that had to be."""

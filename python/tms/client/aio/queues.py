@@ -9,13 +9,13 @@ Invariants
   back, or, if a service leased it, comes again when the leases end.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar, overload
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncChannel
-from tms.client.aio.derived import in_thread
+from tms.client.aio.derived import in_thread, resumed
 from tms.client.aio.pool import ChannelPool
 from tms.client.aio.worker import AsyncHandler, AsyncWorker
 from tms.client.http.exchange import WAIT_S_MAX, explained, surely_not_done
@@ -45,6 +45,7 @@ class AsyncQueue(Generic[V]):
     """Made by `AsyncBus.queue`; see `Queue`. For one event loop, and any number of its tasks."""
 
     _worker_type: type[AsyncWorker[Any]] = AsyncWorker
+    _over = False  # its iterations have no end
 
     def __init__(
         self,
@@ -111,8 +112,10 @@ class AsyncQueue(Generic[V]):
         except TMSError as error:
             raise explained(error) from error
 
-    async def __aiter__(self) -> AsyncIterator[Delivered[V]]:
-        """See `Queue.__iter__`."""
+    @resumed
+    async def __aiter__(self) -> AsyncGenerator[Delivered[V], None]:
+        """See `Queue.__iter__`. After an `anext` that a time-out has cancelled the next one goes
+        on."""
         queue = self._sync
         pace = Pace(queue.settings.lease_s, queue.settings.deliveries_max)
         while True:
@@ -126,7 +129,7 @@ class AsyncQueue(Generic[V]):
                     turns.close()
                     if rest := unhandled(ahead):
                         with suppress(TMSError):  # then the leases end
-                            await self.nack(rest, delay_s=0)
+                            await self.release(rest)
 
     @asynccontextmanager
     async def settling(self, message: Delivered[V]) -> AsyncIterator[Delivered[V]]:
@@ -175,6 +178,7 @@ class AsyncQueue(Generic[V]):
 
     ack = in_thread(Queue.ack)
     nack = in_thread(Queue.nack)
+    release = in_thread(Queue.release)
     extend = in_thread(Queue.extend)
     reject = in_thread(Queue.reject)
     peek = in_thread(Queue.peek)

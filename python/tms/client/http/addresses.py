@@ -7,8 +7,10 @@ Invariants
   may be where the addresses lead nowhere that instances have for one another. One that says it is
   on this very machine is believed only by who was told the same.
 * That an instance is away is logged once, and once that it is there again.
+* Connections go straight to the service; a proxy that the environment names for it is logged.
 """
 
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -70,6 +72,22 @@ class ServiceAddress:
         return address.is_loopback or address.is_unspecified
 
 
+def proxy_variable(address: ServiceAddress, environ: Mapping[str, str]) -> str:
+    """The variable that names a proxy for an address, by the convention of curl; empty if none
+    does, or NO_PROXY excludes the address."""
+    no_proxy = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    names = [
+        name.strip().lower().removeprefix("*").removeprefix(".") for name in no_proxy.split(",")
+    ]
+    host = address.host.lower()
+    excluded = any(name and (host == name or host.endswith(f".{name}")) for name in names)
+    if address.is_local or excluded or no_proxy.strip() == "*":
+        return ""
+    scheme = "https_proxy" if address.tls else "http_proxy"
+    variables = (scheme, scheme.upper(), "all_proxy", "ALL_PROXY")
+    return next((name for name in variables if environ.get(name)), "")
+
+
 class ServiceAddresses:
     """The instances of a service, and the one that is used for what no owner is known of.
     Thread-safe. Raises `ConfigError`."""
@@ -85,6 +103,14 @@ class ServiceAddresses:
         self._owners: dict[Place, ServiceAddress] = {}
         self._shunned: dict[ServiceAddress, float] = {}  # until when
         self.away: dict[ServiceAddress, float] = {}  # since when
+        self._tell_proxies()
+
+    def _tell_proxies(self) -> None:
+        """Log once that connections go past the proxy that the environment names for them."""
+        for address in self._given:
+            if variable := proxy_variable(address, os.environ):
+                _log.warning("proxy_not_used", service=address.url, variable=variable)
+                return
 
     def context(self, address: ServiceAddress) -> "ssl.SSLContext | None":
         """For a connection to it; None where there is no TLS. Raises `ConfigError`."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TypeVar, cast
 
 from tms import forks
+from tms.api.operations import OPERATIONS
 from tms.block.received import Received
 from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
 from tms.client.http.answers import BODIES_KEPT, AnswerReader, FollowingEnded
@@ -37,6 +38,7 @@ from tms.model.message import Appended, Buffer, Fetched, NewBlock
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
+RETURN_S = 2.0  # for the messages of a cancelled receive: the answer, and their release
 
 
 class AsyncHttpChannel:
@@ -156,7 +158,29 @@ class AsyncHttpChannel:
         timeout_s: float,
     ) -> Received:
         call = self._calls.receive(name, group, limit, wait_s, bytes_max)
-        return await self._exchange(call, wait_s + timeout_s)
+        exchange = asyncio.create_task(self._exchange(call, wait_s + timeout_s))
+        try:
+            return await asyncio.shield(exchange)
+        except asyncio.CancelledError:
+            with suppress(TMSError, TimeoutError):  # then the leases end by themselves
+                async with asyncio.timeout(RETURN_S):
+                    await self._return(name, group, exchange)
+            raise
+
+    async def _return(
+        self, name: TopicName, group: str, exchange: "asyncio.Task[Received]"
+    ) -> None:
+        """Release the messages of a receive that nobody awaits any more."""
+        told = [line.ask_no_more() for line in self._lines.values() if line.busy]
+        if not exchange.done() and not (told and all(told)):  # nothing was sent, or TLS
+            exchange.cancel()
+            with suppress(asyncio.CancelledError):
+                await exchange
+            return
+        found = await exchange
+        if found.slices:
+            given = {"topic": name, "group": group, "tokens": found.tokens()}
+            await self._exchange(self._calls.of(OPERATIONS["queues.release"], given), RETURN_S)
 
     def reset(self) -> None:
         for line in self._lines.values():
@@ -292,6 +316,15 @@ class _AsyncLine(asyncio.BufferedProtocol):
         self._waiting.append(answered)
         self._transport.writelines(chunks)
         return answered
+
+    def ask_no_more(self) -> bool:
+        """Tell the service that no request follows, so that it answers at once; False where that
+        cannot be told without losing the answer."""
+        self.usable = False
+        if self._transport is None or not self._transport.can_write_eof():
+            return False
+        self._transport.write_eof()
+        return True
 
     async def sent(self) -> None:
         """Wait while the service takes no more."""

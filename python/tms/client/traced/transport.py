@@ -26,7 +26,7 @@ from tms.model.message import Fetched
 from tms.model.queue import Token, TokenResult
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange
-from tms.telemetry.messaging import ACK, COMMIT, NACK, REJECT, Telemetry, place
+from tms.telemetry.messaging import ACK, COMMIT, NACK, REJECT, RELEASE, Telemetry, place
 
 
 def traced(
@@ -132,6 +132,7 @@ class TracedQueues(Traced):
 
     ack = partialmethod(_settle, ACK)
     nack = partialmethod(_settle, NACK)
+    release = partialmethod(_settle, RELEASE)
     reject = partialmethod(_settle, REJECT)
 
 
