@@ -16,7 +16,7 @@ from tms.log.groups import PLAIN, Stamp, Ticket
 from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.preconditions import Precondition
-from tms.log.records import BlockKey, key_after
+from tms.log.records import key_after
 from tms.log.visibility import FateOf
 from tms.model.message import NOTHING, Appended, Buffer, NewBlock
 from tms.model.position import Position
@@ -91,8 +91,7 @@ class Publisher:
             ticket.entries.append((number, block, header))
             ticket.bytes += len(block)
             if new.expect is not None:
-                floor = self._retention.floor(topic.retention_ms)
-                precondition = self._precondition(log, floor, new, stamp.write_pointer)
+                precondition = self._precondition(log, topic, new, stamp.write_pointer)
                 ticket.preconditions[number] = precondition
         if len(tickets) + len(elsewhere) > 1:  # else it is refused whole
             _reserve(tickets)
@@ -147,16 +146,14 @@ class Publisher:
         if new.expect is not None and self._partitions.owns(name, topic, new.partition):
             log = self._partitions.get(name, topic, new.partition)
             self._checked(new.block, topic)
-            floor = self._retention.floor(topic.retention_ms)
-            refusal = self._precondition(log, floor, new, pointer).refusal
+            refusal = self._precondition(log, topic, new, pointer).refusal
             if refusal is not None:
                 raise refusal
 
     def _precondition(
-        self, log: PartitionLog, floor: BlockKey, new: NewBlock, pointer: int
+        self, log: PartitionLog, topic: TopicRecord, new: NewBlock, pointer: int
     ) -> Precondition:
-        """The precondition of a checked block, tried on the log as it is; messages before `floor`
-        are expired. Raises `Invalid`."""
+        """The precondition of a checked block, tried on the log as it is. Raises `Invalid`."""
         keys = decode(new.block).keys()
         after = new.expect or NOTHING
         if None in keys and any(key is not None for key in keys):
@@ -169,6 +166,7 @@ class Publisher:
         precondition = Precondition(
             own, after, pointer, self.fate_of, log.staged.resolve, after[:2]
         )
+        floor = self._retention.floor(topic.retention_ms)
         precondition.pass_over(log.reader.readable_from(floor))
         if after != NOTHING and key_after(after[:2]) < log.reader.complete_from(floor):
             precondition.refuse_to_tell(log.partition)
