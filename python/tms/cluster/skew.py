@@ -9,7 +9,6 @@ Invariants
   instances that have gone are forgotten.
 """
 
-import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
@@ -33,11 +32,11 @@ class TimedPeer(Protocol):
 
 
 class ClockSkews:
-    """The skews of one instance. Thread-safe."""
+    """The skews of one instance. `look` is for one thread at a time, the rest for all."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards what follows
+        self._present: frozenset[str] = frozenset()
         self._skews_ms: dict[str, int] = {}  # by instance; positive: its clock is ahead
         self._asking: set[str] = set()
         self._due_s = 0.0
@@ -45,19 +44,19 @@ class ClockSkews:
     def look(self, peers: Iterable[TimedPeer], ask: Callable[[Callable[[], None]], object]) -> None:
         """Measure the skews if that is due; `ask` runs a question in the background."""
         now_s = self._clock.monotonic_s()
-        with self._lock:
-            if now_s < self._due_s:
-                return
-            self._due_s = now_s + LOOK_S
-            present = {peer.name: peer for peer in peers}
-            self._skews_ms = {id: ms for id, ms in self._skews_ms.items() if id in present}
-            idle = [peer for id, peer in present.items() if id not in self._asking]
-            self._asking.update(peer.name for peer in idle)
-        for peer in idle:
-            ask(partial(self._measure, peer))
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + LOOK_S
+        present = {peer.name: peer for peer in peers}
+        self._present = frozenset(present)
+        for gone in self._skews_ms.keys() - self._present:
+            self._skews_ms.pop(gone, None)
+        for id, peer in present.items():
+            if id not in self._asking:
+                self._asking.add(id)
+                ask(partial(self._measure, peer))
 
     def _measure(self, peer: TimedPeer) -> None:
-        skew_ms: int | None = None
         try:
             before_ms = self._clock.now_ms()
             before_s = self._clock.monotonic_s()
@@ -66,28 +65,26 @@ class ClockSkews:
             if load.now_ms:  # earlier versions do not tell their time
                 apart_ms = load.now_ms - before_ms - half_ms
                 certain_ms = max(0, abs(apart_ms) - half_ms)
-                skew_ms = certain_ms if apart_ms > 0 else -certain_ms
+                self._skews_ms[peer.name] = certain_ms if apart_ms > 0 else -certain_ms
         except TMSError:  # it is away, or goes: the membership says so
             pass
         finally:
-            with self._lock:
-                self._asking.discard(peer.name)
-                if skew_ms is not None:
-                    self._skews_ms[peer.name] = skew_ms
+            self._asking.discard(peer.name)
+
+    def _measured(self) -> list[tuple[str, int]]:
+        """The skews of instances that are there."""
+        return [(id, ms) for id, ms in sorted(self._skews_ms.items()) if id in self._present]
 
     def largest_ms(self) -> int:
         """The largest skew, in either direction."""
-        with self._lock:
-            return max(map(abs, self._skews_ms.values()), default=0)
+        return max((abs(ms) for _, ms in self._measured()), default=0)
 
     def warnings(self) -> list[str]:
         """The instances whose clocks are too far away, in sentences."""
-        with self._lock:
-            skews = sorted(self._skews_ms.items())
         return [
             f"The clock of the instance {id} is {abs(ms) / 1000:,.1f} s "
             f"{'ahead of' if ms > 0 else 'behind'} the one of this instance: delayed messages may "
             "be that much early or late. Let NTP set the clocks (`chronyc tracking`)."
-            for id, ms in skews
+            for id, ms in self._measured()
             if abs(ms) > SKEW_MS_MAX
         ]
