@@ -93,7 +93,8 @@ def _columns(schema: pa.Schema) -> list[str]:
     }
     names = [name for name in readable if name in schema.names]
     for name in names:
-        found, (is_readable, wanted, cast) = schema.field(name).type, readable[name]
+        is_readable, wanted, cast = readable[name]
+        found = schema.field(name).type
         if not is_readable(found):
             command = _AS_TEXT.format(name, cast) if cast else ""
             raise Invalid(
@@ -153,10 +154,11 @@ def _message(row: dict[str, Any]) -> FileMessage | Invalid:
             if text in headers:
                 return Invalid(f"its header {text!r:.80} stands twice")
             headers[text] = _bytes(value) or b""
-        key, value = _bytes(row.get("key")), _bytes(row["value"])
+        return FileMessage(
+            _bytes(row.get("key")), _bytes(row["value"]), headers or None, row.get("partition")
+        )
     except UnicodeError as exc:
         return Invalid(str(exc))
-    return FileMessage(key, value, headers or None, row.get("partition"))
 
 
 def _pairs(headers: Any) -> "Iterator[tuple[Any, Any]]":
