@@ -57,7 +57,8 @@ class Renewer:
 
     def _readable(self) -> tuple[str, ...]:
         """The messages of the key that can be read."""
-        position, found = Position.earliest(), []
+        position = Position.earliest()
+        found: list[str] = []
         while True:
             fetched = self._world.engine.fetch(TOPIC, [PartitionPosition(0, position)], 1 << 20)
             if not fetched.blocks:
