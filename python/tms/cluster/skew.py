@@ -24,7 +24,10 @@ SKEW_MS_MAX = 1_000  # beyond which there is a warning
 class TimedPeer(Protocol):
     """Another instance, which can be asked for its time."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Its id."""
+        ...
 
     def load(self) -> InstanceLoad:
         """What it does, with its time."""
