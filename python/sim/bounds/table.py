@@ -215,6 +215,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     ),
     "What users may ask for, and what they get without asking: a promise, tested at its edge.": (
         "client.aio.queues.RECEIVES_MAX",
+        "cluster.skew.SKEW_MS_MAX",
         "client.leases.AHEAD_MAX",
         "client.worker.CONCURRENCY_MAX",
         "client.batching.PLACES_BYTES_MAX",
@@ -286,6 +287,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "delayed.topic_queue.MARKS_KEPT_MS",
         "engine.EngineConfig.transaction_lifetime_ms",
         "topics.lag.AGAIN_S",
+        "log.reader.FRESH_MS",
         "groups.members.LATE_S",
         "log.producers.BLOCKS_REMEMBERED",
         "queues.queue.RECENT_MAX",
@@ -353,6 +355,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "shards.PREPARE_TIMEOUT_S",
         "client.http.peer.*_S",
         "cluster.cluster.*_S",
+        "cluster.skew.LOOK_S",
         "cluster.decisions.AGAIN_S",
         "server.certificates.LOOK_S",
         "server.config.SESSION_S",

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from tms.block import Flags
 from tms.clock import Clock
 from tms.errors import Invalid, TMSError, TopicNotFound, again
-from tms.log.reader import PartitionReader, Read
+from tms.log.reader import FRESH_MS, PartitionReader, Read, ReadableStart
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
@@ -330,6 +330,13 @@ class Fetcher:
 
     def _owns(self, name: TopicName, partition: int) -> bool:
         return self._partitions.owns(name, self._registry.find(name), partition)
+
+    def first_here(self, name: TopicName, partition: int) -> ReadableStart:
+        """Where the readable messages of a partition of this process begin, up to `FRESH_MS` behind
+        retention; it seldom reads from the store. Raises `NotOwner`."""
+        topic = self._registry.find(name)
+        floor = self._retention.floor(topic.retention_ms)
+        return self._partitions.get(name, topic, partition).reader.first(floor, FRESH_MS)
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """The offset behind the last message of a partition, committed or not, and its id. Reads
