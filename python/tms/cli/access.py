@@ -6,6 +6,7 @@ new file that it goes to is closed to other users.
 
 import os
 import stat
+import sys
 from contextlib import suppress
 
 import click
@@ -39,7 +40,7 @@ def create(session: Session, principal: str, expires: float | None) -> None:
     with session.bus() as bus:
         new = bus.access.create_token(principal, expires)
     with suppress(OSError, ValueError):  # no file
-        close_new_file(click.get_text_stream("stdout").fileno())
+        close_new_file(sys.stdout.fileno())
     session.say(f"The token {new.id} of {principal} is shown this once:")
     if session.format.value == "table":
         session.printed_document = True

@@ -78,25 +78,22 @@ class ClientCounts:
         self._open: Counter[str] = Counter()
         self._invalid: OrderedDict[str, deque[int]] = OrderedDict()
 
-    def began(self, client: str | None) -> None:
+    def began(self, client: str) -> None:
         """One more is in progress."""
-        if client:
-            self._open[client] += 1
+        self._open[client] += 1
 
-    def ended(self, client: str | None) -> None:
+    def ended(self, client: str) -> None:
         """One that was in progress is no more."""
-        if client:
-            self._open[client] -= 1
-            if not self._open[client]:
-                del self._open[client]
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]
 
-    def invalidated(self, id: int, client: str | None) -> None:
+    def invalidated(self, id: int, client: str) -> None:
         """One became invalid."""
-        if client:
-            self._invalid.setdefault(client, deque(maxlen=INVALID_MAX)).append(id)
-            self._invalid.move_to_end(client)
-            if len(self._invalid) > CLIENTS_MAX:
-                self._invalid.popitem(last=False)
+        self._invalid.setdefault(client, deque(maxlen=INVALID_MAX)).append(id)
+        self._invalid.move_to_end(client)
+        if len(self._invalid) > CLIENTS_MAX:
+            self._invalid.popitem(last=False)
 
     def require_room(self, client: str, now_ms: int) -> None:
         """Raise `Overloaded` unless a client may begin one more."""
@@ -372,7 +369,8 @@ class TransactionState:
         self.last_pointer = edit.id
         self.open[edit.id] = Open(edit, intended=edit.intended)
         self.in_progress[edit.id] = edit.id
-        self.clients.began(edit.client)
+        if edit.client:
+            self.clients.began(edit.client)
         if edit.type is TransactionType.SHORT:
             self.shorts[edit.id] = None
         if edit.token:
@@ -430,7 +428,8 @@ class TransactionState:
         self._close(transaction)
         if transaction.began.type is TransactionType.SHORT:
             self.read_pointer = max(self.read_pointer, transaction.write_pointer)
-        self.clients.invalidated(id, transaction.began.client)
+        if transaction.began.client:
+            self.clients.invalidated(id, transaction.began.client)
         self._remember(id, Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
         self._drop_changes()
 
@@ -455,7 +454,8 @@ class TransactionState:
         """The pointers of a transaction that is not in progress any more."""
         id, pointers = transaction.began.id, transaction.pointers
         del self.open[id]
-        self.clients.ended(transaction.began.client)
+        if transaction.began.client:
+            self.clients.ended(transaction.began.client)
         for pointer in pointers:
             del self.in_progress[pointer]
         self.shorts.pop(id, None)

@@ -72,7 +72,8 @@ def _finish(state: TransactionState) -> None:
     }
     state.in_progress = OrderedDict(sorted(pointers.items()))
     for id, transaction in state.open.items():
-        state.clients.began(transaction.began.client)
+        if transaction.began.client:
+            state.clients.began(transaction.began.client)
         if transaction.began.type is TransactionType.SHORT:
             state.shorts[id] = None
     for change, (pointer, _) in sorted(state.winner.items(), key=lambda item: item[1][0]):

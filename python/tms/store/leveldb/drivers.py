@@ -21,7 +21,7 @@ from tms.extras import installed, missing
 
 LEVELDB, ROCKSDB = "leveldb", "rocksdb"
 LIBRARIES = {LEVELDB: "plyvel", ROCKSDB: "rocksdict"}
-PREFERENCE = (LEVELDB, ROCKSDB)
+PREFERENCE: tuple[str, ...] = (LEVELDB, ROCKSDB)
 BLOCK_CACHE_BYTES = 256 << 10
 
 
