@@ -161,6 +161,9 @@ def _text_of(file: BinaryIO) -> BinaryIO:
     line, _, _ = text.partition(b"\n")
     if line[:1] not in b"{" and any(mark in line for mark in (b",", b";", b"\t")):
         raise _foreign("CSV", f"{_CSV}  (its first line names `value` and, if there is one, `key`)")
+    if text and b"{" not in text:
+        command = "tms publish TOPIC FILE"
+        raise Invalid(f"It is text without JSON; publish each line: {command}", next=command)
     return file
 
 
