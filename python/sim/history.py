@@ -52,6 +52,15 @@ class Acknowledged(_Event, frozen=True):
     synced: bool
 
 
+class Renewed(_Event, frozen=True):
+    """A publish that expected nothing of a key was stored, or refused; `readable` are the messages
+    of the key that could be read at that moment."""
+
+    place: Place
+    readable: tuple[str, ...]
+    stored: bool
+
+
 class Asked(_Event, frozen=True):
     """A transaction is about to be committed, for the first time; from now on it may be seen."""
 
@@ -243,6 +252,7 @@ class Listed(_Event, frozen=True):
 Event = (
     Sent
     | Acknowledged
+    | Renewed
     | Asked
     | Ended
     | Read

@@ -32,6 +32,7 @@ from sim.actors.members import GROUP as MEMBERS
 from sim.actors.members import JOINED, SHARED, Member
 from sim.actors.producers import Producer
 from sim.actors.readers import Reader
+from sim.actors.renewers import Renewer
 from sim.actors.replays import Replayer
 from sim.actors.truncators import Truncator
 from sim.actors.workers import ORDERED, PLAIN, WORKS, Worker
@@ -78,6 +79,7 @@ _NO_WAITING: list[Replacement] = [(writes, "ENDING_TIMEOUT_S", 0.0)]
 SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
 SETTLE_ROUNDS = 60
 KEYED_SHARE = 0.3  # of the runs
+RENEWED_SHARE = 0.2
 
 
 class Outcome(NamedTuple):
@@ -148,6 +150,9 @@ class Simulation:
             for number, place in enumerate((*PLACES, PLACES[0], OUTPUT, KEPT, CUT, LATER[0]))
         ]
         self.remembering += self.followers
+        renewing = Random(f"renewing {seed}")
+        renews = of is World and renewing.random() < RENEWED_SHARE
+        self._renewer = Renewer(world, renewing) if renews else None
         self._at: Actor | None = None  # who is at something
         self.often: list[Actor] = []  # what a run is about most
         if random.random() < KEYED_SHARE:
@@ -176,6 +181,8 @@ class Simulation:
                 world.step(self._at.step)
                 self._at = None
             world.step(self._follow)
+            if self._renewer is not None:
+                world.step(self._renewer.step)
             if world.life != crashes:
                 self._after_crash()
         world.step(self._settle)

@@ -10,6 +10,7 @@ from tms.compaction.newest import Newest
 from tms.compaction.progress import Progress
 from tms.compaction.rewriting import Rewriter
 from tms.log.partition import PartitionState
+from tms.log.preconditions import Precondition
 from tms.log.segments import KEY_END
 from tms.log.staging import StagedBlocks
 
@@ -77,6 +78,11 @@ def _erase_without_the_rest() -> list[Replacement]:
     return [(Rewriter, "reclaim_noted", lambda self, staged_before="": None)]
 
 
+def _expect_what_is_gone() -> list[Replacement]:
+    """For a publish that expects nothing, messages that expired or were truncated are there."""
+    return [(Precondition, "pass_over", lambda self, start: None)]
+
+
 GONE: dict[str, Callable[[], list[Replacement]]] = {
     "compact-too-much": _compact_too_much,
     "erase-beside-the-cache": _erase_beside_the_cache,
@@ -84,6 +90,7 @@ GONE: dict[str, Callable[[], list[Replacement]]] = {
     "erase-what-is-sealed": _erase_what_is_sealed,
     "erase-whole-blocks": _erase_whole_blocks,
     "erase-without-the-rest": _erase_without_the_rest,
+    "expect-what-is-gone": _expect_what_is_gone,
     "rewrite-without-a-note": _rewrite_without_a_note,
     "tombstones-at-once": _tombstones_at_once,
     "tombstones-before-values": _tombstones_before_values,

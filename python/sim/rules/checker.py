@@ -45,6 +45,7 @@ from sim.history import (
     History,
     Place,
     Read,
+    Renewed,
     Sent,
 )
 from sim.rules.cut import Cut
@@ -75,6 +76,7 @@ class Checker:
         self.found = history.of(Found)
         self.asked = history.of(Asked)
         self.done = history.of(Done)
+        self.renewed = history.of(Renewed)
         self.queues = Queues(history)
         self.gone = Gone(history)
         self.cut = Cut(history)
@@ -342,6 +344,14 @@ def _updates(run: Checker) -> Iterator[Finding]:
                 newest = value
 
 
+def _renewals(run: Checker) -> Iterator[Finding]:
+    for one in run.renewed:
+        if one.stored and one.readable:
+            yield Finding(Kind.UPDATE, f"stored at {one.at} in {one.place}, beside {one.readable}")
+        if not one.stored and not one.readable:
+            yield Finding(Kind.UPDATE, f"refused at {one.at} in {one.place}, beside nothing")
+
+
 def _queues(run: Checker) -> Iterator[Finding]:
     return run.queues.findings()
 
@@ -371,6 +381,7 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _positions,
     _invented,
     _updates,
+    _renewals,
     _queues,
     _gone,
     _cut,

@@ -20,8 +20,9 @@ from tms.log.preconditions import Precondition
 from tms.log.records import FIRST_KEY
 from tms.log.writer import PartitionWriter
 from tms.model.message import NOTHING, NewBlock, StoredBlock
+from tms.model.position import Position
 from tms.model.snapshot import Fate
-from tms.model.topic import TopicName
+from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
 
 KEY, OTHER = b"account-1", b"account-2"
@@ -172,6 +173,40 @@ def test_what_was_dropped_since_cannot_be_told(bus: Bus) -> None:
     publish(bus, b"5", key=OTHER, expect=third)
 
 
+def test_nothing_is_there_of_a_key_whose_messages_were_truncated(bus: Bus) -> None:
+    publish(bus, b"1")
+    bus.truncate_topic("events", "latest")
+    publish(bus, b"2", expect="nothing")
+    with pytest.raises(WrongLastId):
+        publish(bus, b"3", expect="nothing")
+    bus.truncate_topic("events", "latest")
+    publish(bus, b"3", key=None, partition=0, expect="nothing")
+    bus.truncate_topic("events", "latest")
+    with bus.transaction() as tx:
+        tx.send("events", b"4", key=KEY, expect="nothing")
+    assert values(bus) == [b"4"]
+
+
+def test_of_a_block_that_a_truncation_cut_only_the_rest_is_there(bus: Bus) -> None:
+    _, second = bus.publish_many("events", [b"1", b"2"], [KEY, OTHER])
+    bus.truncate_topic("events", str(second))
+    publish(bus, b"3", expect="nothing")
+    with pytest.raises(WrongLastId):
+        publish(bus, b"4", key=OTHER, expect="nothing")
+
+
+def test_a_view_of_which_all_was_truncated_knows_what_to_expect(bus: Bus) -> None:
+    publish(bus, b"1")
+    with bus.view("events") as view:
+        view.refresh()
+        bus.truncate_topic("events", "latest")
+        publish(bus, b"2", expect=view.expect(KEY))
+    with bus.view("events") as view:
+        bus.truncate_topic("events", "latest")
+        view.refresh()
+        publish(bus, b"3", expect=view.expect(KEY))
+
+
 def one_of(many: int, bus: Bus, last: MessageId) -> MessageId:
     """Publish from many threads, all of which expect the same; the id of the one that is stored."""
     ids: list[MessageId] = []
@@ -263,6 +298,20 @@ class TestEngine:
         with pytest.raises(WrongLastId):
             engine.append(self.NAME, [self.block(NOTHING)])
 
+    def test_what_is_truncated_between_the_look_and_the_place_is_not_there(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        submit = PartitionWriter.submit
+
+        def late(*args: object) -> None:
+            monkeypatch.setattr(PartitionWriter, "submit", submit)
+            engine.append(self.NAME, [self.block(None)])
+            engine.truncate_topic(self.NAME, Position.latest())
+            submit(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(PartitionWriter, "submit", late)
+        engine.append(self.NAME, [self.block(NOTHING)])
+
     def test_two_in_one_write_see_each_other(self, engine: Engine) -> None:
         with pytest.raises(WrongLastId):
             engine.append(self.NAME, [self.block(NOTHING), self.block(NOTHING)])
@@ -342,6 +391,43 @@ def test_a_block_that_was_rolled_back_does_not_count_whatever_its_transaction_is
     precondition = Precondition(keys, NOTHING, 0, lambda *_: fate, lambda one: one, FIRST_KEY)
     precondition.look([StoredBlock(0, START_MS, 0, block)])
     assert precondition.refusal is None
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_nothing_is_there_of_what_has_expired(restarts: bool) -> None:
+    def expire() -> None:
+        bench.clock.pass_ms(2 * HOUR_MS)
+        if restarts:
+            bench.engine.maintenance.clean()
+            bench.restart()
+
+    with Bench(TopicSettings(retention_ms=HOUR_MS)) as bench:
+        bench.engine.append(NAME, [keyed(b"1")])
+        expire()
+        bench.engine.append(NAME, [keyed(b"2", NOTHING)])
+        with pytest.raises(WrongLastId):
+            bench.engine.append(NAME, [keyed(b"3", NOTHING)])
+        expire()
+        bench.engine.append(NAME, [NewBlock(0, encode([b"3"]), NOTHING)])
+        expire()
+        block = TopicBlock(NAME, keyed(b"4", NOTHING))
+        bench.engine.transactions.commit(Commit(blocks=(block,)))
+        assert bench.values() == [b"4"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_expired_id_is_expected_only_if_it_is_the_last_one(restarts: bool) -> None:
+    with Bench(TopicSettings(retention_ms=HOUR_MS)) as bench:
+        (first,) = bench.engine.append(NAME, [keyed(b"1")])[0].ids()
+        (last,) = bench.engine.append(NAME, [NewBlock(0, encode([b"2"], [OTHER]))])[0].ids()
+        bench.clock.pass_ms(2 * HOUR_MS)
+        if restarts:
+            bench.engine.maintenance.clean()
+            bench.restart()
+        with pytest.raises(WrongLastId, match="nobody can say"):
+            bench.engine.append(NAME, [keyed(b"3", first)])
+        bench.engine.append(NAME, [keyed(b"3", last)])
+        assert bench.values() == [b"3"]
 
 
 def keyed(value: bytes, expect: MessageId | None = None) -> NewBlock:

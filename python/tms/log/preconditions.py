@@ -11,6 +11,10 @@ again when it gets its place.
 Invariants
 
 * When a block gets its place, every message before it and after E was looked at.
+* A message that cannot be read, because it expired or was truncated, is not there. A block that
+  expects nothing is therefore checked from the first readable message on.
+* An E that cannot be read any more is refused unless it is the partition's last message: what came
+  after it may be gone as well.
 * A message of a transaction in progress counts as one that is there: nobody can say that it is not.
   Those of the block's own transaction do not count, nor those that nobody will ever see.
 """
@@ -20,11 +24,11 @@ from dataclasses import dataclass
 
 from tms.block import Flags, decode
 from tms.errors import WrongLastId
-from tms.log.records import BlockKey
+from tms.log.records import BlockKey, key_before
 from tms.log.recovery import header_of
 from tms.log.visibility import FateOf, fate_of_block
 from tms.model.ids import MessageId
-from tms.model.message import StoredBlock
+from tms.model.message import NOTHING, StoredBlock
 from tms.model.preconditions import expected_text
 from tms.model.snapshot import Fate
 
@@ -41,6 +45,12 @@ class Precondition:
     resolve: Callable[[StoredBlock], StoredBlock]
     checked: BlockKey
     refusal: WrongLastId | None = None  # unless the block is a repetition
+
+    def pass_over(self, start: BlockKey) -> None:
+        """Messages before `start`, the first key that can be read, do not count as present. An
+        expected id is not passed over: see `refuse_to_tell`."""
+        if self.after == NOTHING:
+            self.checked = max(self.checked, key_before(start))
 
     def look(self, blocks: Iterable[StoredBlock]) -> None:
         """Look at blocks of the partition, in order, up to the first with a message that should not
@@ -77,7 +87,7 @@ class Precondition:
         keys, index = columns.keys(), columns.index
         for at in range(len(keys) - 1, -1, -1):
             id = MessageId(stored.time_ms, first + index[at])
-            if id[:2] <= self.after[:2]:
+            if id[:2] <= self.checked:
                 return None
             if keys[at] in self.keys:
                 return id

@@ -151,12 +151,17 @@ class PartitionReader:
                 if not state.known:
                     state.load()
 
-    def floor(self) -> BlockKey:
-        """Before this key messages may be gone without a newer one of their key: they were dropped,
-        or compaction has forgotten them."""
+    def readable_from(self, floor: BlockKey) -> BlockKey:
+        """The first key that can be read, of those from `floor` on; at most the key after the last
+        message."""
         self.load()
-        record = self._state.chain.record
-        return max(record.floor, record.forgotten)
+        with self._state.lock:
+            return min(max(floor, self._state.chain.record.floor), key_after(self._state.last))
+
+    def complete_from(self, floor: BlockKey) -> BlockKey:
+        """The first key from which on no message is gone without a newer one of its key: before it
+        messages expired, were dropped, or were forgotten by compaction."""
+        return max(self.readable_from(floor), self._state.chain.record.forgotten)
 
     def watch(self, position: Position, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when something is there at or after `position`, at once if it is.

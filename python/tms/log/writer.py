@@ -304,6 +304,7 @@ class PartitionWriter:
         self, precondition: Precondition, group: WriteGroup, before: WriteGroup | None
     ) -> TMSError | None:
         """Why the next block of a group may not be stored."""
+        precondition.pass_over(self._state.chain.record.floor)  # of a truncation since the look
         for blocks in self._state.published_after(precondition.checked):
             precondition.look(blocks)
         if before is not None:

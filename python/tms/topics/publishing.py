@@ -16,15 +16,15 @@ from tms.log.groups import PLAIN, Stamp, Ticket
 from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.preconditions import Precondition
-from tms.log.records import FIRST_KEY, key_after
+from tms.log.records import key_after
 from tms.log.visibility import FateOf
-from tms.model.ids import MessageId
 from tms.model.message import NOTHING, Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.topics.owners import Owners, Peer
 from tms.topics.partitions import Partitions
 from tms.topics.registry import Registry, TopicRecord
+from tms.topics.retention import RetentionClock
 
 LOOK_BYTES = 4 << 20
 _log = EventLog(__name__)
@@ -39,11 +39,13 @@ class Publisher:
         self,
         registry: Registry,
         partitions: Partitions,
+        retention: RetentionClock,
         block_bytes: int,
         owners: Owners | None = None,
     ) -> None:
         self._registry = registry
         self._partitions = partitions
+        self._retention = retention
         self._block_bytes = block_bytes
         self._owners = owners
         self._closed: TMSError | None = None
@@ -89,7 +91,7 @@ class Publisher:
             ticket.entries.append((number, block, header))
             ticket.bytes += len(block)
             if new.expect is not None:
-                precondition = self._precondition(log, block, new.expect, stamp.write_pointer)
+                precondition = self._precondition(log, topic, new, stamp.write_pointer)
                 ticket.preconditions[number] = precondition
         if len(tickets) + len(elsewhere) > 1:  # else it is refused whole
             _reserve(tickets)
@@ -144,15 +146,16 @@ class Publisher:
         if new.expect is not None and self._partitions.owns(name, topic, new.partition):
             log = self._partitions.get(name, topic, new.partition)
             self._checked(new.block, topic)
-            refusal = self._precondition(log, new.block, new.expect, pointer).refusal
+            refusal = self._precondition(log, topic, new, pointer).refusal
             if refusal is not None:
                 raise refusal
 
     def _precondition(
-        self, log: PartitionLog, block: Buffer, after: MessageId, pointer: int
+        self, log: PartitionLog, topic: TopicRecord, new: NewBlock, pointer: int
     ) -> Precondition:
-        """What a checked block expects, looked at as far as the log goes now. Raises `Invalid`."""
-        keys = decode(block).keys()
+        """The precondition of a checked block, tried on the log as it is. Raises `Invalid`."""
+        keys = decode(new.block).keys()
+        after = new.expect or NOTHING
         if None in keys and any(key is not None for key in keys):
             raise Invalid(
                 "What is expected is about the keys of all messages, or, without keys, about the "
@@ -163,11 +166,13 @@ class Publisher:
         precondition = Precondition(
             own, after, pointer, self.fate_of, log.staged.resolve, after[:2]
         )
-        if after != NOTHING and key_after(after[:2]) < log.reader.floor():
+        floor = self._retention.floor(topic.retention_ms)
+        precondition.pass_over(log.reader.readable_from(floor))
+        if after != NOTHING and key_after(after[:2]) < log.reader.complete_from(floor):
             precondition.refuse_to_tell(log.partition)
         position, ended = Position.after(after), False
         while precondition.refusal is None and not ended:
-            read = log.reader.read(position, FIRST_KEY, LOOK_BYTES)
+            read = log.reader.read(position, floor, LOOK_BYTES)
             precondition.look(read.blocks)
             position, ended = read.next, read.ended
         return precondition

@@ -55,7 +55,9 @@ class Topics:
         self.partitions = Partitions(self.registry, limits, threads, owners)
         seen = self.metadata.get(keys.RETENTION_CLOCK)
         self.retention = RetentionClock(clock, None if seen is None else int(seen))
-        self.publisher = Publisher(self.registry, self.partitions, limits.block_bytes, owners)
+        self.publisher = Publisher(
+            self.registry, self.partitions, self.retention, limits.block_bytes, owners
+        )
         self.fetcher = Fetcher(self.registry, self.partitions, self.retention, clock, owners)
         self.lags = Lags(self.fetcher, clock, self.owner_of)
         self.own = OwnPartitions(self)
