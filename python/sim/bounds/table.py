@@ -279,6 +279,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "delayed.topic_queue.MARKS_KEPT_MS",
         "engine.EngineConfig.transaction_lifetime_ms",
         "topics.lag.AGAIN_S",
+        "log.reader.FRESH_MS",
         "groups.members.LATE_S",
         "log.producers.BLOCKS_REMEMBERED",
         "queues.queue.RECENT_MAX",

@@ -63,6 +63,9 @@ def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None
     list(consumer)
     consumer.ack()
     assert [row["lag"] for row in cli("position", "show", "in", "g")[1]] == [0, 0]
+    cli("position", "set", "in", "g", "offset:0", "-p", "0", "--yes")
+    bus.truncate_topic("in", "latest")
+    assert [row["lag"] for row in cli("position", "show", "in", "g")[1]] == [0, 0]
 
 
 def test_invalid_transactions_are_pruned(bus: tms.Bus, cli: Tms) -> None:

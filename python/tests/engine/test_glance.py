@@ -196,6 +196,74 @@ def test_lags_of_many_places_are_those_of_each(engine: Engine, clock: ManualCloc
         assert [found[LagPlace(A, 0, at)] for at, _ in pair] == [wanted for _, wanted in pair]
 
 
+@pytest.mark.parametrize("go", ["truncate", "expire"])
+def test_what_cannot_be_read_is_neither_lag_nor_backlog(
+    engine: Engine, clock: ManualClock, go: str
+) -> None:
+    engine.update_topic(A, {"retention_ms": 60_000})
+    engine.queues.declare(A, "q", QueueSettings(lease_s=10))
+    engine.queues.declare(A, "leasing", QueueSettings(lease_s=3_600))
+    publish(engine, A, 100)
+    ahead = engine.queues.receive(A, "q", 10).messages("a")
+    engine.queues.nack(A, "q", [one.token for one in ahead], 0)
+    engine.queues.receive(A, "leasing", 10)
+    positions = (Position.earliest(), Position.offset(40), Position.time(clock.now_ms()))
+    for number, at in enumerate(positions):
+        move(engine, A, f"g{number}", at)
+    assert [one.lag for one in engine.glance.groups("default")] == [100, 60, 100]
+    if go == "truncate":
+        engine.truncate_topic(A, Position.latest())
+    else:
+        clock.pass_ms(61_000)
+    nothing = [(0, 0)] * 3
+    for _ in range(2):
+        assert [(one.lag, one.lag_ms) for one in engine.glance.groups("default")] == nothing
+        assert engine.glance.queues("default") == [
+            QueueSummary("leasing", "a", 0, 10, 0, 0),
+            QueueSummary("q", "a", 0, 0, 0, 0),
+        ]
+        info = engine.queues.describe(A, "q")
+        assert (info.backlog, info.ready, info.delayed, info.leased) == (0, 0, 0, 0)
+        assert [one.ready for one in engine.queues.stats()] == [0, 0]
+        assert engine.glance.topics("default")[0].messages == 0
+    publish(engine, A, 5)
+    clock.pass_ms(1_000)
+    assert [(one.lag, one.lag_ms) for one in engine.glance.groups("default")] == [(5, 1_000)] * 3
+    waiting = engine.glance.queues("default")
+    assert [(one.waiting, one.leased) for one in waiting] == [(5, 10), (5, 0)]
+    assert waiting[1].oldest_ms == 1_000
+
+
+def test_numbers_follow_a_retention_within_ten_seconds_and_read_the_store_no_oftener(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.update_topic(A, {"retention_ms": 60_000})
+    move(engine, A, "g", Position.earliest())
+    for _ in range(100):
+        publish(engine, A, 1)
+        clock.pass_ms(1_000)
+    scans, scan = [], SegmentChain.scan
+
+    def counting(chain: SegmentChain, *given: Any) -> Any:
+        scans.append(chain.partition)
+        return scan(chain, *given)
+
+    monkeypatch.setattr(SegmentChain, "scan", counting)
+    for _ in range(30):
+        messages = engine.glance.topics("default")[0].messages
+        lag = engine.glance.groups("default")[0].lag
+        start = engine.describe_topic(A).partition_infos[0].start_offset
+        assert messages is not None and 0 <= messages - (100 - start) <= 10
+        assert lag is not None and 0 <= lag - (100 - start) <= 10
+        clock.pass_ms(1_000)
+    scans.clear()
+    for _ in range(30):
+        engine.glance.topics("default")
+        engine.glance.groups("default")
+        clock.pass_ms(1_000)
+    assert 3 <= len(scans) <= 10, "once in ten seconds for the start, once for a place"
+
+
 def test_ten_thousand_groups_are_listed_within_a_second_of_cpu() -> None:
     """Groups of 100 topics, each at a message of its own that it has not read."""
     engine, names = Engine(MemoryStore(), ManualClock()), []

@@ -39,6 +39,26 @@ def test_what_was_read_ahead_is_not_handed_out_once_it_is_gone(go: Go, later_ms:
 
 
 @GO
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_is_gone_waits_for_no_worker(go: Go, restarts: bool) -> None:
+    world = World(lease_s=600)
+    other = world.queues.declare(JOBS, "other", world.settings)
+    assert other.backlog == 0
+    world.publish(*(b"%d" % n for n in range(100)))
+    world.nack(*world.receive(3), delay_s=0)
+    last = world.queues.receive(JOBS, "other", 100).messages("jobs")[-1]
+    assert world.info().backlog + world.info().ready == 100
+    go(world, last)
+    if restarts:
+        world.reopen()
+    waiting = 99 if go is erase else 0  # no number is exact about single messages
+    info = world.info()
+    assert info.backlog + info.ready in (waiting, waiting + 1)
+    world.publish(b"new")
+    assert b"new" in world.values(200) + world.values(200)
+
+
+@GO
 def test_a_receive_that_is_full_of_what_is_gone_hands_out_nothing_else_that_is_gone(go: Go) -> None:
     world = World(lease_s=600)
     world.publish(b"1", b"2", b"3")

@@ -379,6 +379,26 @@ def test_a_query_that_ends_reads_what_was_there_when_it_began(world: Topics, top
     assert read == [0, 1, 2, 3, 4]
 
 
+def test_a_limit_counts_only_offsets_that_can_be_read(world: Topics, topic: str) -> None:
+    world.publish(topic, 0, 100)
+    driver = Driver(world, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
+    start = driver.initial()
+    world.bus.truncate_topic(topic, "latest")
+    world.publish(topic, 0, 5)
+    end = driver.latest(start, ReadMaxRows(3))
+    assert offsets(driver.rows(start, end)) == [100, 101, 102]
+
+
+def test_a_batch_waits_until_enough_offsets_can_be_read(world: Topics, topic: str) -> None:
+    world.publish(topic, 0, 100)
+    driver = Driver(world, subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger="50")
+    end = driver.latest(driver.initial(), ReadMinRows(50))
+    world.publish(topic, 0, 60)
+    world.bus.truncate_topic(topic, "latest")
+    world.publish(topic, 0, 5)
+    assert driver.latest(end, ReadMinRows(50)) == end
+
+
 def test_the_limit_of_a_batch_is_what_the_options_say(world: Topics, topic: str) -> None:
     for options, limit in [
         ({}, ALL),

@@ -22,6 +22,7 @@ from tms.cli.session import (
     yes_option,
 )
 from tms.cli.topics import time_text
+from tms.errors import GroupNotFound
 from tms.model.position import Position
 from tms.model.topic import parse_retention
 from tms.model.transaction import TransactionInfo
@@ -105,22 +106,22 @@ def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
 @click.pass_obj
 def show_position(session: Session, topic: str, group: str) -> None:
     """Where GROUP stands in TOPIC, and how many messages it is behind."""
+    places: dict[int, tuple[str | None, int | None]]
     with session.bus() as bus:
-        standing = bus.positions(topic, group=group)
-        infos = bus.describe_topic(topic).partition_infos
-        rows: list[Row] = []
-        for info in infos:
-            at = standing.get(info.partition)
-            page = bus.fetch(topic, {info.partition: at}, bytes_max=1) if at is not None else None
-            first = page.batches[0] if page is not None and page.batches else None
-            begin = info.start_offset if at is None else info.end_offset
-            rows.append(
-                {
-                    "partition": info.partition,
-                    "position": None if at is None else str(at),
-                    "lag": info.end_offset - (begin if first is None else first.base_offset),
-                }
-            )
+        try:
+            places = {
+                part.partition: (part.position, part.lag)
+                for part in bus.group(topic, group=group).partitions
+            }
+        except GroupNotFound:  # it has everything before it
+            places = {
+                info.partition: (None, info.end_offset - info.start_offset)
+                for info in bus.describe_topic(topic).partition_infos
+            }
+    rows: list[Row] = [
+        {"partition": partition, "position": position, "lag": lag}
+        for partition, (position, lag) in sorted(places.items())
+    ]
     session.show(rows, rows)
 
 

@@ -9,6 +9,8 @@ Invariants
 * When nothing was there, going on at the answered position waits for new messages only: `latest`
   is resolved once, and what is unreadable is stepped over.
 * Reading at the tail takes no store access and waits for no writer.
+* Where the readable messages begin is known in one place (`first`), which reads from the store only
+  if the message that was the first one is gone.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,6 +31,7 @@ from tms.model.ids import MessageId
 from tms.model.message import Holder, StoredBlock
 from tms.model.position import Position, PositionKind
 
+FRESH_MS = 10_000  # by which a number for operators may lag behind retention
 _LOOK_BYTES = 4 << 20
 _FEW = 8  # references beyond those that filled the last read
 
@@ -53,6 +56,16 @@ class Read(NamedTuple):
         return self.reached >= self.end
 
 
+class ReadableStart(NamedTuple):
+    """Offset and key of the first readable message; those after the last message if none is
+    readable. It was found for the floor `since`, after so many `rewrites` of the partition."""
+
+    offset: int
+    key: BlockKey
+    since: BlockKey
+    rewrites: int
+
+
 class PartitionReader:
     """Reads of one partition, from any thread."""
 
@@ -60,6 +73,7 @@ class PartitionReader:
         self._state = state
         self._staged = staged
         self._decided = FIRST_KEY  # every message before it is
+        self._first: ReadableStart | None = None
         self._references: int | None = None  # that fill a read; None: none were met yet
 
     def read_cached(self, position: Position, floor: BlockKey, bytes_max: int) -> Read | None:
@@ -191,15 +205,35 @@ class PartitionReader:
     def start(self, floor: BlockKey) -> int:
         """The offset of the first readable message; the end when there is none. Where messages were
         compacted away, that from which on nothing else is missing."""
+        return self.first(floor).offset
+
+    def first(self, floor: BlockKey, fresh_ms: int = 0) -> ReadableStart:
+        """Where the readable messages begin; with `fresh_ms`, up to so much behind retention. A
+        truncation counts at once."""
+        state = self._state
+        known = self._first
+        begin = self.readable_from(floor)
+        if known is not None and known.rewrites == state.rewrites and known.since <= begin:
+            is_fresh = (
+                begin[0] - known.since[0] < fresh_ms and state.chain.record.floor <= known.key
+            )
+            if begin <= known.key or is_fresh:
+                return known
+        rewrites = state.rewrites  # before the look: a rewrite meanwhile makes it void
+        self._first = first = ReadableStart(*self._find_first(begin), begin, rewrites)
+        return first
+
+    def _find_first(self, start: BlockKey) -> tuple[int, BlockKey]:
         last, end = self._end()
-        start = max(floor, self._state.chain.record.floor)
         blocks = self._scan(start, key_after(last), 1) if start <= last else []
         gaps = self._state.chain.record.gaps
         if not blocks:
-            return self._behind(start) if gaps and start <= last else end
+            return self._behind(start) if gaps and start <= last else end, key_after(last)
         place = place_of(blocks[0])
         offset = place.offset_of(start)
-        return min(offset, self._behind(start)) if gaps and start <= place.first else offset
+        if gaps and start <= place.first:
+            offset = min(offset, self._behind(start))
+        return offset, max(start, place.first)
 
     def first_id(self, floor: BlockKey) -> MessageId | None:
         """The id of the first message that is there; None when there is none."""
@@ -238,7 +272,10 @@ class PartitionReader:
         last, end = self._end()
         if position.kind is PositionKind.OFFSET:
             return min(max(position.number, self.start(floor)), end)
-        return self.start(max(start_key(position, last), floor))
+        key = start_key(position, last)
+        if key <= self.readable_from(floor):
+            return self.start(floor)
+        return self._find_first(key)[0]
 
     def decided_end(self, fate_of: FateOf, since_ms: int, floor: BlockKey) -> int:
         """The offset up to which every message is decided by `fate_of`, which never changes a
@@ -326,10 +363,10 @@ class PartitionReader:
     def _locate(self, offset: int, last: BlockKey, end: int) -> MessageId | None:
         """The id at an offset or, where messages that nobody sees were cleaned away, the next one.
         None when nothing is left there. Raises `DataCorrupt`, see `search`."""
-        place = search(self._first, FIRST_KEY, last, end, offset)
+        place = search(self._first_block, FIRST_KEY, last, end, offset)
         return None if place is None else MessageId(*place.key_of(offset))
 
-    def _first(self, low: BlockKey, high: BlockKey) -> BlockPlace | None:
+    def _first_block(self, low: BlockKey, high: BlockKey) -> BlockPlace | None:
         """The first block whose last message has a key from `low` to `high`."""
         blocks = self._scan(low, key_after(high), 1) if low <= high else []
         return place_of(blocks[0]) if blocks else None

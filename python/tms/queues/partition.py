@@ -110,6 +110,20 @@ class QueuePartitionState:
         """About how many may be delivered again at once."""
         return min(len(self._ready), self.counts[WAITING])
 
+    def unreadable(self, start: int, now_ms: int) -> tuple[list[int], int]:
+        """How many messages before an offset, where nothing can be read any more, are in each state
+        but with workers; and how many of them may be delivered again at once. It looks through
+        them only if there are any."""
+        counts = [0, 0, 0, 0]
+        ready = 0
+        if self.cursor() < start:
+            for offset, value in self.out.items():
+                state = value >> DELIVERIES_BITS & STATE_MASK
+                if offset < start and state != LEASED:
+                    counts[state] += 1
+                    ready += self.is_ready(offset, now_ms)
+        return counts, ready
+
     @property
     def is_stalled(self) -> bool:
         """Whether nothing more may be looked at, because too many wait for others of their key."""

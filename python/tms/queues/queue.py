@@ -68,6 +68,7 @@ class OpenQueue:
         self.died = 0
         self._log, self._journal, self._clock, self._random, self._dying = shared
         self._scanner = Scanner(shared.log, topic)
+        self._starts: dict[int, int] = {}  # first readable offsets, when `info` was given them last
         self._reading = threading.Lock()  # who reads ahead
         self._armed = False
         self._cancel: Callable[[], None] | None = None  # of the watch that was armed last
@@ -517,20 +518,26 @@ class OpenQueue:
             self.waiters.wake()
         return dying
 
-    def info(self, ends: Mapping[int, int], dead: int) -> QueueInfo:
-        """How it stands; the log ends there, and so many dead letters can be moved back."""
+    def info(self, bounds: Mapping[int, tuple[int, int]], dead: int) -> QueueInfo:
+        """How it stands; the log can be read within these offsets, by partition, and so many dead
+        letters can be moved back. A message that cannot be read counts only while a worker has
+        it; of a partition without bounds, those before the start that it had last."""
         with self.lock:
-            self.state.expire(self.now_ms())
+            now_ms = self.now_ms()
             state = self.state
+            state.expire(now_ms)
+            self._starts.update((number, start) for number, (start, _) in bounds.items())
             counts = [0, 0, 0, 0]
             ready = backlog = 0
             places = []
-            for number in sorted({*ends, *state.partitions}):
-                partition, end = state.partition(number), ends.get(number, 0)
-                counts = [a + b for a, b in zip(counts, partition.counts, strict=True)]
-                ready += partition.count_ready
+            for number in sorted({*bounds, *state.partitions}):
+                partition = state.partition(number)
+                start, end = bounds.get(number, (self._starts.get(number, 0), 0))
+                gone, gone_ready = partition.unreadable(start, now_ms)
+                counts = [a + b - c for a, b, c in zip(counts, partition.counts, gone, strict=True)]
+                ready += max(0, partition.count_ready - gone_ready)
                 end = max(end, partition.frontier)
-                seen = max(partition.frontier, self._scanner.nothing_before(number))
+                seen = max(partition.frontier, self._scanner.nothing_before(number), start)
                 backlog += max(0, end - seen)
                 places.append(QueuePartition(number, partition.cursor(), partition.frontier, end))
             return QueueInfo(

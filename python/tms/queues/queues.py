@@ -183,13 +183,13 @@ class Queues:
 
     def _summaries(self, places: Iterable[tuple[TopicName, str]]) -> list[QueueSummary]:
         infos: list[QueueInfo] = []
-        ends: dict[TopicName, Mapping[int, int]] = {}
+        bounds: dict[TopicName, Mapping[int, tuple[int, int]]] = {}
         for topic, group in places:
             with suppress(QueueNotFound, TopicNotFound):  # deleted meanwhile
                 queue = self._find(group, topic)[0]
-                if topic not in ends:
-                    ends[topic] = self._ends(topic)
-                infos.append(self._info(queue, ends[topic]))
+                if topic not in bounds:
+                    bounds[topic] = self._bounds(topic)
+                infos.append(self._info(queue, bounds[topic]))
         first = [_first_unsettled(info) for info in infos]
         lags = self._topics.lags.of(place for some in first for place in some)
         return [
@@ -204,17 +204,23 @@ class Queues:
             return False
         return True
 
-    def _info(self, queue: OpenQueue, ends: Mapping[int, int] | None = None) -> QueueInfo:
+    def _info(
+        self, queue: OpenQueue, bounds: Mapping[int, tuple[int, int]] | None = None
+    ) -> QueueInfo:
         self._of(queue.topic, queue.group).settling.learn(queue)
-        ends = self._ends(queue.topic) if ends is None else ends
-        return queue.info(ends, self._dead.count(queue))
+        bounds = self._bounds(queue.topic) if bounds is None else bounds
+        return queue.info(bounds, self._dead.count(queue))
 
-    def _ends(self, topic: TopicName) -> Mapping[int, int]:
-        """Where the partitions of a topic end."""
+    def _bounds(self, topic: TopicName) -> Mapping[int, tuple[int, int]]:
+        """The offsets within which the partitions of a topic can be read; of a damaged one from 0
+        on."""
         try:
-            return self._log.offsets(topic, Position.latest())
+            starts = self._log.offsets(topic, Position.earliest())
+            ends = self._log.offsets(topic, Position.latest())
         except DataCorrupt:
-            return readable_ends(self._log, topic, self._registry.find(topic).partitions)
+            starts = {}
+            ends = readable_ends(self._log, topic, self._registry.find(topic).partitions)
+        return {number: (starts.get(number, 0), end) for number, end in ends.items()}
 
     def stats(self) -> list[QueueInfo]:
         """The queues that are open, without what only the log knows; for metrics."""

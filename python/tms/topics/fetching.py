@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from tms.clock import Clock
 from tms.errors import Invalid, TMSError, again
-from tms.log.reader import PartitionReader, Read
+from tms.log.reader import FRESH_MS, PartitionReader, Read, ReadableStart
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.staging import is_reference
 from tms.log.visibility import FateOf, Unheard, are_plain, pointers_of, visible_blocks
@@ -268,6 +268,13 @@ class Fetcher:
             offset = reader.offset_at(at, floor)
             offsets[partition] = min(offset, end) if fate_of else offset
         return offsets
+
+    def first_here(self, name: TopicName, partition: int) -> ReadableStart:
+        """Where the readable messages of a partition of this process begin, up to `FRESH_MS` behind
+        retention; it seldom reads from the store. Raises `NotOwner`."""
+        topic = self._registry.find(name)
+        floor = self._retention.floor(topic.retention_ms)
+        return self._partitions.get(name, topic, partition).reader.first(floor, FRESH_MS)
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """The offset behind the last message of a partition, committed or not, and its id. Reads

@@ -2,6 +2,8 @@
 
 * The lag counts from the first message that a reader of committed ones would get, so a group that
   has read everything has none, whatever was rolled back behind it.
+* What a place is known by counts while it is readable: a message that expired or was truncated is
+  no lag. The lag follows a retention within `FRESH_MS`, a truncation at once.
 * It is told by the owner of the partition: of all places that another instance owns one question.
 * A block is read from the store once for each place at which somebody stands, and once for all
   places within it that are asked for together; the tail is in memory.
@@ -27,7 +29,7 @@ from tms.topics.fetching import Fetcher
 from tms.topics.owners import Peer
 
 PLACES_MAX = 50_000
-AGAIN_S = 60.0  # what stood there may have been dropped since
+AGAIN_S = 60.0  # what stood there may have been erased or compacted since
 ASKED_MAX = 10_000  # places in a question to another instance
 _NO_ID = MessageId(0, 0)
 _WHOLE = (PositionKind.ID, PositionKind.AFTER, PositionKind.OFFSET)  # name one message
@@ -84,6 +86,11 @@ class Lags:
     ) -> dict[LagPlace, Lag]:
         offsets = self._fetcher.offsets_here(topic, [partition], LATEST, Isolation.COMMITTED)
         end, now_ms = offsets[partition], self._clock.now_ms()
+        start = 0
+        with suppress(DataCorrupt):  # of the first block; places behind it have a lag
+            start = self._fetcher.first_here(topic, partition).offset
+        if start >= end:
+            return dict.fromkeys(places, _NONE)
         block: StoredBlock | None = None
         lags: dict[LagPlace, Lag] = {}
         for place in sorted(places, key=_in_order):
@@ -91,7 +98,7 @@ class Lags:
             if at.kind is PositionKind.OFFSET and at.number >= end:
                 lags[place] = _NONE
                 continue
-            found = self._known(place)
+            found = self._known(place, start)
             if found is None:
                 offset = None if block is None else _within(block, at)
                 if offset is None and (block := self._first(place)) is not None:
@@ -105,11 +112,12 @@ class Lags:
                 lags[place] = Lag(messages, max(0, now_ms - found.time_ms))
         return lags
 
-    def _known(self, place: LagPlace) -> _Place | None:
+    def _known(self, place: LagPlace, start: int) -> _Place | None:
         with self._lock:
             known = self._places.get(place)
-        fresh = known is not None and self._clock.monotonic_s() - known.looked_s < AGAIN_S
-        return known if fresh else None
+        if known is None or known.offset < start:
+            return None
+        return known if self._clock.monotonic_s() - known.looked_s < AGAIN_S else None
 
     def _learn(self, place: LagPlace, offset: int, time_ms: int) -> _Place:
         found = _Place(offset, time_ms, self._clock.monotonic_s())

@@ -9,6 +9,7 @@ from tms.block import BlockHeader, Flags
 from tms.errors import DataCorrupt, NotFound, TopicNotFound, TransactionEnded
 from tms.log.groups import Stamp
 from tms.log.partition_log import PartitionLog
+from tms.log.reader import FRESH_MS
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
@@ -146,9 +147,8 @@ class OwnPartitions:
         return [_info(self._log(name, number), floor) for number in partitions]
 
     def sizes(self, names: Sequence[TopicName]) -> list[TopicSize]:
-        """What the partitions of each topic hold that this process owns, without reading messages
-        where nothing was cut off by a retention or a truncation within a segment; one that is gone
-        holds nothing."""
+        """What the partitions of each topic hold that this process owns, up to `FRESH_MS` behind
+        retention; it seldom reads messages. One that is gone holds nothing."""
         return [self._size(name) for name in names]
 
     def _size(self, name: TopicName) -> TopicSize:
@@ -213,5 +213,5 @@ def _size(log: PartitionLog, floor: BlockKey) -> tuple[int, int, int]:
         return 0, state.end_offset, 0
     first = record.segments[0]
     is_whole = record.floor == FIRST_KEY and floor <= (first.created_ms, 0) and not record.gaps
-    start = first.base_offset if is_whole else log.reader.start(floor)
+    start = first.base_offset if is_whole else log.reader.first(floor, FRESH_MS).offset
     return state.end_offset - start, state.end_offset, state.chain.stored_bytes()

@@ -123,6 +123,14 @@ def joined(start: StreamOffsets, earliest: Ends, latest: Ends) -> tuple[Ends, En
     return starts, latest
 
 
+def readable(starts: Ends, earliest: Ends) -> Ends:
+    """Starts without the offsets that retention or a truncation has taken since."""
+    return {
+        topic: {partition: max(at, earliest[topic].get(partition, 0)) for partition, at in places}
+        for topic, places in ((topic, at.items()) for topic, at in starts.items())
+    }
+
+
 def limited(starts: Ends, stops: Ends, offsets_max: int) -> Ends:
     """Stops such that at most `offsets_max` offsets lie before them, divided in proportion to what
     waits in each partition, but at least one for each; when the limit is smaller than that,

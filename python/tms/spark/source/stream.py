@@ -30,6 +30,7 @@ from tms.spark.source.offsets import (
     joined,
     limited,
     ranges,
+    readable,
     to_json,
     waiting,
 )
@@ -88,10 +89,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         starts, stops = joined(begun, earliest(self._topics, grown, available), available)
         if not isinstance(limit, ReadAllAvailable):
-            if not lost and self._holds_back(waiting(starts, stops)):
+            left = readable(starts, earliest(self._topics, starts, available))
+            if not lost and self._holds_back(waiting(left, stops)):
                 return start
             if isinstance(limit, ReadMaxRows):
-                stops = limited(starts, stops, limit.max_rows)
+                stops = limited(left, stops, limit.max_rows)
         fresh = start == self._initial and not self._logged
         end = batch_end(begun, fresh, starts, stops)
         return start if end.ends == begun.ends else to_json(end)
