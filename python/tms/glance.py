@@ -117,6 +117,7 @@ class Glance:
             transactions_oldest_ms=stats.transactions_oldest_ms,
             transactions_invalid=stats.transactions_invalid,
             partitions_blocked=stats.partitions_blocked,
+            now_ms=self._topics.clock.now_ms(),
         )
         return [load]
 

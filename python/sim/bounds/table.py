@@ -214,6 +214,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     ),
     "What users may ask for, and what they get without asking: a promise, tested at its edge.": (
         "client.aio.queues.RECEIVES_MAX",
+        "cluster.skew.SKEW_MS_MAX",
         "client.leases.AHEAD_MAX",
         "client.worker.CONCURRENCY_MAX",
         "client.batching.PLACES_BYTES_MAX",
@@ -344,6 +345,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "shards.PREPARE_TIMEOUT_S",
         "client.http.peer.*_S",
         "cluster.cluster.*_S",
+        "cluster.skew.LOOK_S",
         "cluster.decisions.AGAIN_S",
         "server.certificates.LOOK_S",
         "server.config.SESSION_S",

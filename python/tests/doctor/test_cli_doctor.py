@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import tms
 from tms.doctor import directory, machine, service
 from tms.doctor.finding import Finding, Status
 from tms.doctor.machine import Machine
@@ -314,6 +316,17 @@ def test_a_service_that_is_not_ready_of_another_version_and_time_is_found(health
     assert set(found) == {"URL", "version of the service", "readiness", "clocks"}
     assert "the disk is full" in found["readiness"].found
     assert "ahead" in found["clocks"].found
+
+
+def test_a_ready_service_with_warnings_is_found_with_their_remedies(healthy: Machine) -> None:
+    warned = "The clock of the instance b is 20.0 s behind. Let NTP set the clocks."
+    body = json.dumps({"name": "tms", "version": tms.__version__, "warnings": [warned]}).encode()
+    date = f"Date: {formatdate(NOW_MS / 1000)}\r\n"
+    with _listener(_http(body, date)) as port:
+        found = _bad(service.check(f"http://127.0.0.1:{port}", True, healthy))
+    assert set(found) == {"readiness"}
+    assert (found["readiness"].found, found["readiness"].status) == (warned, Status.WARNING)
+    assert found["readiness"].fix == "do what each warning says"
 
 
 def test_messages_in_clear_text_over_a_network_are_found(healthy: Machine) -> None:

@@ -18,6 +18,7 @@ Invariants
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -28,6 +29,7 @@ from tms.cluster.events import ClusterEvents
 from tms.cluster.membership import ClusterMember, InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import Ownership
 from tms.cluster.placement import Placement
+from tms.cluster.skew import ClockSkews
 from tms.cluster.standing import Standing
 from tms.errors import NotOwner, StorageUnavailable, TMSError, Unavailable
 from tms.events import EventLog
@@ -170,6 +172,7 @@ class Cluster:
         self.decisions = AskedDecisions(self.coordinator, clock, lifetime_ms)
         self.taken_over = self.released = 0  # partitions
         self.events = ClusterEvents(record.id, clock)
+        self.skews = ClockSkews(clock)
         self._shards = count_shards(metadata)
         self._opening_s = 0.0  # of transactions and shards, the last time
         self._player: RolePlayer | None = None
@@ -252,6 +255,7 @@ class Cluster:
                 return
             try:
                 self.settle()
+                self._measure_skews()
                 settled = True
             except TMSError as error:
                 _log.warning("roles_unsettled", error=error.message)
@@ -259,6 +263,10 @@ class Cluster:
             except Exception:
                 _log.exception("roles_unsettled")
                 settled = False
+
+    def _measure_skews(self) -> None:
+        with suppress(Unavailable):  # an instance has just gone
+            self.skews.look(self.others(), self.ask)
 
     def settle(self) -> None:
         """Open what this instance should own, close what others should, and say what is still to be
@@ -363,6 +371,7 @@ class Cluster:
             "cluster_released": self.released,
             "cluster_fates_asked": self.decisions.asked,
             "cluster_opening_ms": round(self._opening_s * 1_000),
+            "cluster_clock_skew_ms": self.skews.largest_ms(),
         }
 
     def coordinator_id(self) -> str:

@@ -77,7 +77,7 @@ def _ready(url: str, tls: ClientTls | None) -> Finding:
         )
     warnings = answer.body.get("warnings") if isinstance(answer.body, dict) else None
     if warnings:
-        return warning("readiness", "; ".join(map(str, warnings)), "run tms hbase status")
+        return warning("readiness", " ".join(map(str, warnings)), "do what each warning says")
     return ok("readiness", "ready")
 
 

@@ -40,7 +40,8 @@ class TopicSize:
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
     """What an instance did since it was started, and what it does. `answers`: whether it could be
-    asked; everything else is 0 if not. Times in ms."""
+    asked; everything else is 0 if not. Times in ms; `now_ms` is its wall clock, 0 if it does not
+    tell."""
 
     instance: str
     address: str
@@ -56,3 +57,4 @@ class InstanceLoad:
     transactions_oldest_ms: int = 0
     transactions_invalid: int = 0
     partitions_blocked: int = 0
+    now_ms: int = 0

@@ -30,6 +30,7 @@ class EngineStats:
     cluster_released: int = 0  # partitions, to others
     cluster_fates_asked: int = 0
     cluster_opening_ms: int = 0
+    cluster_clock_skew_ms: int = 0  # the largest, of the clocks of other instances
     transactions_open: int = 0  # this and the next four where transactions are kept
     transactions_oldest_ms: int = 0
     transactions_invalid: int = 0

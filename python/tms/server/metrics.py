@@ -40,6 +40,7 @@ _OTHERS = (_OTHER, _OTHER)
 _GAUGES = {
     "cluster_instances": "Instances that this one sees, itself included; 0 for one that is alone.",
     "cluster_opening_ms": "How long this instance took to open transactions and shards, in ms.",
+    "cluster_clock_skew_ms": "The largest skew between the clocks of this and another instance.",
     "cluster_shards": "Shards that this instance keeps: groups, queues and delayed messages.",
     "cluster_coordinates": "1 at the instance that keeps transactions.",
     "delayed_waiting": "Delayed messages that are not due yet.",

@@ -69,7 +69,9 @@ def routes_of(service: Service) -> list[Route]:
     async def ready(exchange: Exchange, _: Sequence[bytes]) -> None:
         reasons = service.reasons()
         issuer = [] if service.issuer is None else service.issuer.warnings()
-        warnings = [*service.warnings, *issuer, *service.engine.warnings()]
+        cluster = service.engine.cluster
+        clocks = [] if cluster is None else cluster.skews.warnings()
+        warnings = [*service.warnings, *issuer, *clocks, *service.engine.warnings()]
         body = ReadinessBody(not reasons, reasons, warnings)
         status = routes.NOT_READY if reasons else routes.OK
         await service.respond(exchange, status, JSON_HEAD, bodies.encode(body))
