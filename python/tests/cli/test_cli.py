@@ -249,6 +249,7 @@ def test_a_field_of_a_json_line_is_its_key(run: Run, data: Path) -> None:
         (["--ndjson"], b"{"),
         (["--key-field", "k"], b"[1]"),
         (["--key-field", "k"], b'{"other": 1}'),
+        (["--key-field", "k"], b'{"k": 1, "k": 2}'),
         (["-K", "|"], b"no delimiter"),
     ],
 )

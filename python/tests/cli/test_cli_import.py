@@ -1,15 +1,23 @@
 """`tms export` and `tms import`: what a topic has goes through a file and comes back the same."""
 
+import bz2
+import gzip
 import json
+import lzma
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tms
 from tests.cli.test_cli import Run, data, greetings, run  # noqa: F401
 from tms.client import transaction
 from tms.client.client import Bus
+from tms.spark.rows import WantedColumns, arrow_schema
 
 # ruff: noqa: F811
 
@@ -143,7 +151,7 @@ def test_a_broken_line_is_named_and_nothing_is_imported(
 
 
 def test_many_broken_lines_are_counted_and_the_first_are_named(run: Run, varied: Content) -> None:
-    ended = run("import", "copies", stdin=b"x\n" * 100)
+    ended = run("import", "copies", stdin=b"{x\n" * 100)
     assert "broken: 100" in ended.err
     assert "line 20:" in ended.err
     assert "line 21:" not in ended.err
@@ -168,6 +176,160 @@ def test_a_file_that_is_no_parquet_is_refused(
     assert str(file) in ended.err
     with tms.open(data) as bus:
         assert content(bus, "copies") == []
+
+
+def test_an_exported_parquet_file_has_the_rows_that_spark_sees(
+    run: Run, varied: Content, tmp_path: Path
+) -> None:
+    file = tmp_path / "varied.parquet"
+    run("export", "varied", "--to", str(file))
+    table = pq.read_table(file)
+    assert table.schema.equals(arrow_schema(WantedColumns(headers=True, message_id=True)))
+    row = next(row for row in table.to_pylist() if row["key"] == b"ann")
+    assert row["headers"] == [{"key": "lang", "value": b"en"}]
+    assert (row["topic"], row["partition"], row["timestampType"]) == ("varied", 1, 1)
+    assert row["id"].startswith(f"{int(row['timestamp'].timestamp() * 1000):016x}")
+
+
+def columns(name: str) -> dict[str, pa.Array]:
+    """The same two messages as various programs write them."""
+    keys, values = ["ann", None], ["1", "2"]
+    spark = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
+    cells: dict[str, dict[str, pa.Array]] = {
+        "text": {"key": pa.array(keys), "value": pa.array(values, pa.large_utf8())},
+        "dictionary": {
+            "key": pa.array(keys).dictionary_encode(),
+            "value": pa.array(values, pa.binary()).dictionary_encode(),
+            "partition": pa.array([0, 0], pa.int64()),
+        },
+        "fixed": {
+            "key": pa.array(keys),
+            "value": pa.array([b"1", b"2"], pa.binary(1)),
+            "partition": pa.array([None, None]),
+            "extra": pa.array([1.5, 2.5]),
+        },
+        "spark": {"headers": pa.array([[{"key": "h", "value": b"x"}], None], spark)},
+        "map": {"headers": pa.array([[("h", "x")], []], pa.map_(pa.utf8(), pa.utf8()))},
+        "struct": {"headers": pa.array([{"h": "x", "i": None}, None])},
+    }
+    return {"key": pa.array(keys), "value": pa.array(values), **cells[name]}
+
+
+@pytest.mark.parametrize("name", ["text", "dictionary", "fixed", "spark", "map", "struct"])
+def test_parquet_of_other_programs_is_imported(
+    name: str, run: Run, data: Path, varied: Content, tmp_path: Path
+) -> None:
+    file = tmp_path / "other.parquet"
+    pq.write_table(pa.table(columns(name)), file, use_dictionary=True)
+    ended = run("import", "copies", str(file))
+    assert ended.code == 0, ended.err
+    headers = {"h": b"x"} if "headers" in columns(name) else {}
+    with tms.open(data) as bus:
+        found = {value: (key, more) for _, key, value, more in content(bus, "copies")}
+    assert found == {b"1": (b"ann", headers), b"2": (None, {})}
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"value": [1, 2]}, "type int64, and not binary or text. Convert it: python -c"),
+        ({"value": ["1"], "partition": [0.5]}, "type double, and not an integer"),
+        ({"value": ["1"], "headers": [["x"]]}, "list<struct<key, value>>, map or struct"),
+        ({"body": ["1"]}, "It has no column `value`, but body. Name the column"),
+        (
+            {"value": ["1"], "headers": [[{"key": "h", "value": "1"}, {"key": "h", "value": "2"}]]},
+            "row 1: its header 'h' stands twice",
+        ),
+        ({"value": ["1"], "headers": [[{"key": "h", "value": None}]]}, "'h' has no value"),
+    ],
+)
+def test_a_column_that_cannot_be_imported_is_named_with_what_is_allowed(
+    table: dict[str, list[object]], said: str, run: Run, varied: Content, tmp_path: Path
+) -> None:
+    file = tmp_path / "wrong.parquet"
+    pq.write_table(pa.table(table), file)
+    ended = run("import", "copies", str(file))
+    assert (ended.code, said.replace("row 1", "line 1") in ended.err) == (2, True), ended.err
+
+
+def gzipped(content: bytes) -> bytes:
+    """The same bytes whenever it is called: tests are named after them."""
+    return gzip.compress(content, mtime=0)
+
+
+LINES = b'{"value": "v", "key": "k"}\n{"value": "w"}\n'
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"\xef\xbb\xbf" + LINES, gzipped(LINES), gzipped(b"\xef\xbb\xbf" + LINES)],
+    ids=["byte order mark", "gzip", "both"],
+)
+def test_lines_are_imported_behind_a_byte_order_mark_and_from_gzip(
+    packed: bytes, run: Run, data: Path, varied: Content
+) -> None:
+    ended = run("import", "copies", stdin=packed)
+    assert ended.code == 0, ended.err
+    with tms.open(data) as bus:
+        assert [one[1:3] for one in content(bus, "copies")] == [(None, b"w"), (b"k", b"v")]
+
+
+CSV = b"key,value\nk,v\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (LINES.decode().encode("utf-16"), "UTF-16; convert it: iconv -f UTF-16 -t UTF-8 FILE"),
+        (LINES.decode().encode("utf-16-le"), "iconv -f UTF-16LE"),
+        (LINES.decode().encode("utf-16-be"), "iconv -f UTF-16BE"),
+        (CSV, "It is CSV; convert it: python -c 'import csv, json, sys"),
+        (gzipped(CSV), "It is CSV"),
+        (b"hello world\n", "text without JSON; publish each line: tms publish TOPIC FILE"),
+        (b'[{"value": "v"}]', "a JSON array; convert it: jq -c '.[]' FILE | tms import TOPIC"),
+        (b'{\n "value": "v"\n}\n', "JSON over several lines; convert it: jq -c ."),
+        (bz2.compress(LINES), "compressed with bzip2; convert it: bzip2 -dc FILE"),
+        (lzma.compress(LINES), "compressed with xz; convert it: xz -dc FILE"),
+        (b"\x28\xb5\x2f\xfd" + bytes(9), "compressed with zstd; convert it: zstd -dc FILE"),
+        (b"PK\x03\x04" + bytes(9), "a zip archive; convert it: unzip -p FILE"),
+        (b"ARROW1" + bytes(9), "an Arrow file; convert it: python -c 'import pyarrow.feather"),
+        (b"ORC" + bytes(9), "an ORC file; convert it: python -c 'import pyarrow.orc"),
+        (gzipped(LINES)[:-12], "damaged"),
+        (gzipped(b"PAR1" + bytes(9)), "It is Parquet; convert it: gunzip FILE"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_with_the_command_that_converts_it(
+    given: bytes, said: str, run: Run, data: Path, varied: Content
+) -> None:
+    ended = run("import", "copies", stdin=given)
+    assert (ended.code, said in ended.err) == (2, True), ended.err
+    with tms.open(data) as bus:
+        assert content(bus, "copies") == []
+
+
+def test_the_command_for_csv_makes_lines_that_are_imported(
+    run: Run, data: Path, varied: Content, tmp_path: Path
+) -> None:
+    file = tmp_path / "some.csv"
+    file.write_bytes(CSV)
+    told = run("import", "copies", str(file)).err
+    command = "python -c " + told.partition("python -c ")[2].partition(" | tms import")[0]
+    command = command.replace("python", sys.executable, 1).replace("FILE", str(file))
+    lines = subprocess.run(["sh", "-c", command], capture_output=True, check=True).stdout
+    assert run("import", "copies", stdin=lines).code == 0
+    with tms.open(data) as bus:
+        assert [one[1:3] for one in content(bus, "copies")] == [(b"k", b"v")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"value": "v", "value": "w"}', '{"value": "v", "headers": {"h": "1", "h": "2"}}'],
+)
+def test_a_name_that_stands_twice_in_an_object_is_refused(
+    line: str, run: Run, varied: Content
+) -> None:
+    ended = run("import", "copies", stdin=line.encode())
+    assert ended.code == 2 and "line 1: " in ended.err and "appears twice" in ended.err
 
 
 def test_by_key_the_partitions_are_those_of_the_topic(

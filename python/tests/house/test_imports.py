@@ -91,6 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
     "cli/hbase_options": _VALUES | {"clock", "root", "store"},
     "cli/spark": _VALUES | {"spark", "doctor"},
+    "cli/parquet": _VALUES | {"spark/rows"},  # exported files have the rows that Spark sees
     **dict.fromkeys(
         [f"cli/spark_{job}" for job in ("archive", "audit", "report", "running", "sql")],
         _VALUES | {"spark"},

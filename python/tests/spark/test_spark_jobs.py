@@ -13,6 +13,7 @@ import pytest
 
 from tests.spark_kit import spark
 from tests.spark_topics_kit import Row, Topics, consumed, in_order, topic, topics, world
+from tms.cli.message_files import FileMessage, read
 from tms.errors import Conflict, Invalid, NotFound, OffsetOutOfRange, TopicNotFound
 from tms.model.message import Message
 from tms.model.topic import Durability
@@ -144,6 +145,11 @@ def test_files_are_of_one_topic_and_day_bounded_few_and_in_order(
         made = pq.ParquetFile(file)
         assert made.metadata.num_rows <= 300
         assert made.metadata.row_group(0).column(0).compression == "ZSTD"
+        with file.open("rb") as archived:
+            imported = [message for _, message in read("parquet", archived)]
+        assert [message.value for message in imported if isinstance(message, FileMessage)] == [
+            row["value"] for row in made.read(["value"]).to_pylist()
+        ]
         places = made.read(["partition", "offset"]).to_pylist()
         for one, other in pairwise((row["partition"], row["offset"]) for row in places):
             assert one < other

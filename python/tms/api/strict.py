@@ -50,29 +50,29 @@ def decode_strict(body: Buffer, decoder: "msgspec.json.Decoder[_T]") -> _T:
         raise BadJson(f"The body is not JSON: {exc}.") from exc
 
 
-def check_strict(body: Buffer) -> None:
-    """Raises `BadJson` or `TooLarge` unless `body` is strict JSON."""
+def check_strict(body: Buffer, what: str = "The body") -> None:
+    """Raises `BadJson` or `TooLarge`, of `what`, unless `body` is strict JSON."""
     try:
         text = str(body, "utf-8")
     except UnicodeDecodeError as exc:
-        raise BadJson(f"The body is not UTF-8: {exc.reason} at byte {exc.start}.") from exc
+        raise BadJson(f"{what} is not UTF-8: {exc.reason} at byte {exc.start}.") from exc
     if text.startswith("\ufeff"):
-        raise BadJson("The body begins with a byte order mark; send JSON without it.")
+        raise BadJson(f"{what} begins with a byte order mark; send JSON without it.")
     if _values(text) > VALUES_MAX and _values(_STRING.sub("", text)) > VALUES_MAX:
-        raise TooLarge(f"The body has more than {VALUES_MAX} JSON values; send fewer at once.")
+        raise TooLarge(f"{what} has more than {VALUES_MAX} JSON values; send fewer at once.")
     try:
         _STRICT.decode(text)
     except RecursionError as exc:
-        raise BadJson("The body's JSON is nested too deeply.") from exc
+        raise BadJson(f"{what}'s JSON is nested too deeply.") from exc
     except json.JSONDecodeError as exc:
-        raise BadJson(f"The body is not JSON: {exc}.") from exc
+        raise BadJson(f"{what} is not JSON: {exc}.") from exc
     except _RefusedJson as exc:
-        raise BadJson(f"The body is not strict JSON: {exc}.") from exc
+        raise BadJson(f"{what} is not strict JSON: {exc}.") from exc
     except ValueError as exc:  # from `int`, which reads no more digits than the interpreter allows
-        raise BadJson("The body is not strict JSON: a number has thousands of digits.") from exc
+        raise BadJson(f"{what} is not strict JSON: a number has thousands of digits.") from exc
     if _MAYBE_SURROGATE.search(text) and any(m["lone"] for m in _ESCAPE.finditer(text)):
         raise BadJson(
-            "The body has an escaped surrogate (\\ud800 to \\udfff) without its other half."
+            f"{what} has an escaped surrogate (\\ud800 to \\udfff) without its other half."
         )
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
 
-from tms.cli.message_files import CHUNK_BYTES, FORMS, FileMessage, form_of, read
+from tms.cli.message_files import CHUNK_BYTES, FORMS, FileMessage, form_in, read
 from tms.cli.output import Format, Row
 from tms.cli.session import Session, Shared, topic_argument
 from tms.client import transaction
@@ -67,8 +67,8 @@ def command(
 ) -> None:
     """Publish the messages of FILES, or of standard input (also `-`), to TOPIC.
 
-    They are what `tms export` writes, or `tms consume --json` prints. Ids and times are new. A file
-    is imported whole, and once: again, it is skipped.
+    They are what `tms export` or `tms spark archive` writes, or `tms consume --json` prints, or
+    that as gzip. Ids and times are new. A file is imported whole, and once: again, it is skipped.
 
     \b
       tms import copies flights.ndjson
@@ -100,11 +100,11 @@ def command(
 def _opened(path: Path, form: str | None) -> Iterator[_Source]:
     if path != _STANDARD_INPUT:
         with path.open("rb") as file:
-            yield _Source(str(path), form_of(form, path), file)
+            yield _Source(str(path), form_in(form, path, file), file)
         return
     with tempfile.TemporaryFile(prefix="tms-import-") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, CHUNK_BYTES)
-        yield _Source("standard input", form_of(form, path), file)
+        yield _Source("standard input", form_in(form, path, file), file)
 
 
 def _check(sources: list[_Source], settings: "TopicSettings", by_key: bool) -> list[_Checked]:
@@ -147,7 +147,8 @@ def _messages(source: _Source) -> Iterator[tuple[int, FileMessage | Invalid]]:
     try:
         yield from read(source.form, source.file)
     except Invalid as error:
-        raise Invalid(f"Nothing was imported of {source.name}. {error.message}") from error
+        why = f"Nothing was imported of {source.name}. {error.message}"
+        raise Invalid(why, **error.details) from error
 
 
 def _digest(file: BinaryIO) -> str:

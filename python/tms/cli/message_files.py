@@ -1,26 +1,30 @@
 """Files of messages: what `tms export` writes and `tms import` reads.
 
-    NDJSON    one JSON document per line, as `tms consume --json` prints it
-    Parquet   partition int32, offset int64, id string, timestamp timestamp[ms, UTC], key binary,
-              value binary, headers map<string, binary>
+    NDJSON    one JSON document per line, as `tms consume --json` prints it; may be gzip
+    Parquet   the rows that Spark sees, see `tms.spark.rows`; `tms spark archive` writes them, too
 
 * A value that is null is a tombstone, a key that is null is no key; both differ from empty ones.
 * In NDJSON key, value and headers are text, or base64 where one of them is not UTF-8; `encoding`
-  says which.
+  says which. No name stands twice in an object.
 * A reader knows each message's place in its file, so that an error names it.
+* A file of another kind that is in use is recognised by how it begins, and refused with the command
+  that converts it.
 """
 
 import base64
 import binascii
+import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, Protocol
+from typing import BinaryIO, Literal, NamedTuple, Protocol, cast
 
 import msgspec
 
+from tms.api.strict import check_strict
 from tms.cli.output import Format
 from tms.cli.rendering import RenderedMessage, renderer
-from tms.errors import Invalid
+from tms.errors import BadJson, Invalid, TooLarge
 from tms.extras import needed
 from tms.model.topic import MESSAGE_BYTES_MAX
 
@@ -29,6 +33,32 @@ FORMS = (NDJSON, PARQUET)
 LINE_BYTES_MAX = 8 * MESSAGE_BYTES_MAX  # every byte may be escaped as six, or be one of base64
 ROWS = 4_096  # of a Parquet file that are in memory
 CHUNK_BYTES = 8 << 20
+_HEAD_BYTES = 64 << 10  # by which a file is recognised
+_GZIP, _PARQUET, _BOM = b"\x1f\x8b", b"PAR1", b"\xef\xbb\xbf"
+_TO_IMPORT = " | tms import TOPIC"
+_ROWS_OF = (
+    "python -c 'import pyarrow.{0} as f, pyarrow.parquet as p; "
+    'p.write_table(f.read_table("FILE"), "FILE.parquet")\''
+)
+_FOREIGN = (  # how a file begins, what it is, and the command that converts it
+    (b"\xff\xfe", "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE" + _TO_IMPORT),
+    (b"\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8 FILE" + _TO_IMPORT),
+    (b"{\0", "UTF-16", "iconv -f UTF-16LE -t UTF-8 FILE" + _TO_IMPORT),
+    (b"\0{", "UTF-16", "iconv -f UTF-16BE -t UTF-8 FILE" + _TO_IMPORT),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "zstd -dc FILE" + _TO_IMPORT),
+    (b"BZh", "compressed with bzip2", "bzip2 -dc FILE" + _TO_IMPORT),
+    (b"\xfd7zXZ", "compressed with xz", "xz -dc FILE" + _TO_IMPORT),
+    (b"PK\x03\x04", "a zip archive", "unzip -p FILE" + _TO_IMPORT),
+    (b"ARROW1", "an Arrow file", _ROWS_OF.format("feather")),
+    (b"ORC", "an ORC file", _ROWS_OF.format("orc")),
+    (b"[", "a JSON array", "jq -c '.[]' FILE" + _TO_IMPORT),
+    (b"{\n", "JSON over several lines", "jq -c . FILE" + _TO_IMPORT),
+    (b"{\r", "JSON over several lines", "jq -c . FILE" + _TO_IMPORT),
+)
+_CSV = (
+    "python -c 'import csv, json, sys; "
+    "[print(json.dumps(row)) for row in csv.DictReader(sys.stdin)]' < FILE" + _TO_IMPORT
+)
 
 
 class FileMessage(NamedTuple):
@@ -67,6 +97,12 @@ def form_of(form: str | None, path: Path) -> str:
     return form or (PARQUET if path.suffix == ".parquet" else NDJSON)
 
 
+def form_in(form: str | None, path: Path, file: BinaryIO) -> str:
+    """The format of a file to read: what was said, else how it begins, else its name."""
+    file.seek(0)
+    return form or (PARQUET if file.read(len(_PARQUET)) == _PARQUET else form_of(None, path))
+
+
 def writer_of(form: str, file: BinaryIO) -> MessageWriter:
     """Writes messages to `file` in this format."""
     if form == NDJSON:
@@ -80,7 +116,7 @@ def read(form: str, file: BinaryIO) -> Iterator[tuple[int, FileMessage | Invalid
     """The messages of a file by line or row, from 1 on; in place of a broken one, what is wrong
     with it. Raises `Invalid` for a file that has another format."""
     if form == NDJSON:
-        return _read_lines(file)
+        return _read_lines(_text_of(file))
     with needed("A Parquet file", "arrow"):
         from tms.cli.parquet import read_rows
     return read_rows(file)
@@ -105,11 +141,42 @@ class _NdjsonWriter:
         self._lines, self._bytes = [], 0
 
 
+def _text_of(file: BinaryIO) -> BinaryIO:
+    """The lines of a file, unpacked if it is gzip. Raises `Invalid` for a file of another kind."""
+    head = file.read(_HEAD_BYTES)
+    file.seek(0)
+    unpack = "tms import TOPIC FILE --format parquet"
+    if head.startswith(_GZIP):
+        unpack = "gunzip FILE"
+        file = cast(BinaryIO, gzip.GzipFile(fileobj=file))
+        try:
+            head = file.read(_HEAD_BYTES)
+        except (OSError, EOFError, zlib.error) as exc:
+            raise Invalid(f"It is gzip, but damaged: {exc}.") from exc
+        file.seek(0)
+    text = head.removeprefix(_BOM).lstrip()
+    for begin, kind, command in ((_PARQUET, "Parquet", unpack), *_FOREIGN):
+        if head.startswith(begin) or text.startswith(begin):
+            raise _foreign(kind, command)
+    line, _, _ = text.partition(b"\n")
+    if line[:1] not in b"{" and any(mark in line for mark in (b",", b";", b"\t")):
+        raise _foreign("CSV", f"{_CSV}  (its first line names `value` and, if there is one, `key`)")
+    if text and b"{" not in text:
+        command = "tms publish TOPIC FILE"
+        raise Invalid(f"It is text without JSON; publish each line: {command}", next=command)
+    return file
+
+
+def _foreign(kind: str, command: str) -> Invalid:
+    return Invalid(f"It is {kind}; convert it: {command}", next=command)
+
+
 def _read_lines(file: BinaryIO) -> Iterator[tuple[int, FileMessage | Invalid]]:
     decoder = msgspec.json.Decoder(_MessageLine)
     number = 0
-    while raw := file.readline(LINE_BYTES_MAX + 1):
+    while raw := _line(file, number):
         number += 1
+        raw = raw.removeprefix(_BOM) if number == 1 else raw
         if len(raw) > LINE_BYTES_MAX:
             yield number, Invalid(f"it has over {LINE_BYTES_MAX:,} bytes")
             return  # where the next line begins is not known
@@ -117,9 +184,17 @@ def _read_lines(file: BinaryIO) -> Iterator[tuple[int, FileMessage | Invalid]]:
             yield number, _message(raw, decoder)
 
 
+def _line(file: BinaryIO, number: int) -> bytes:
+    try:
+        return file.readline(LINE_BYTES_MAX + 1)
+    except (OSError, EOFError, zlib.error) as exc:
+        raise Invalid(f"It is damaged behind line {number}: {exc}.") from exc
+
+
 def _message(raw: bytes, decoder: "msgspec.json.Decoder[_MessageLine]") -> FileMessage | Invalid:
     try:
         line = decoder.decode(raw)
+        check_strict(raw, "The line")  # no name stands twice
         decode = str.encode if line.encoding == "utf-8" else _from_base64
         return FileMessage(
             None if line.key is None else decode(line.key),
@@ -129,6 +204,8 @@ def _message(raw: bytes, decoder: "msgspec.json.Decoder[_MessageLine]") -> FileM
         )
     except (msgspec.DecodeError, UnicodeError, binascii.Error, RecursionError) as exc:
         return Invalid(str(exc))
+    except (BadJson, TooLarge) as error:
+        return Invalid(error.message)
 
 
 def _from_base64(text: str) -> bytes:

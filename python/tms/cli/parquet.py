@@ -1,27 +1,27 @@
-"""Messages in Parquet files; see `message_files`."""
+"""Messages in Parquet files; see `message_files`.
 
-from collections.abc import Iterator
+Written in one form, that of `tms.spark.rows`. Read from more, as other programs write them: key and
+value of binary or text, also as dictionaries; headers as a list of key and value, a map, or a
+struct with a field for each; partitions of any integers. Other columns are passed over.
+"""
+
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from tms.cli.message_files import CHUNK_BYTES, ROWS, FileMessage
 from tms.cli.rendering import RenderedMessage
 from tms.errors import Invalid
+from tms.spark.rows import LOG_APPEND_TIME, WantedColumns, arrow_schema
 
-_SCHEMA = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("id", pa.string()),
-        ("timestamp", pa.timestamp("ms", "UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.map_(pa.string(), pa.binary())),
-    ]
+_SCHEMA = arrow_schema(WantedColumns(headers=True, message_id=True))
+_AS_TEXT = (
+    'python -c \'import pandas; t = pandas.read_parquet("FILE"); t["{0}"] = '
+    't["{0}"].astype("{1}"); t.to_parquet("FILE.parquet")\''
 )
-_READ = {name: _SCHEMA.field(name).type for name in ("key", "value", "headers", "partition")}
 
 
 class ParquetWriter:
@@ -29,21 +29,24 @@ class ParquetWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._writer = pq.ParquetWriter(file, _SCHEMA, compression="zstd")
-        self._rows: list[tuple[object, ...]] = []
+        self._rows: list[dict[str, object]] = []
         self._bytes = 0
 
     def write(self, message: RenderedMessage) -> None:
         """Take one message."""
+        headers = [{"key": name, "value": value} for name, value in message.headers.items()]
         self._rows.append(
-            (
-                message.partition,
-                message.offset,
-                str(message.id),
-                message.timestamp_ms,
-                message.key,
-                message.value,
-                list(message.headers.items()),
-            )
+            {
+                "key": message.key,
+                "value": message.value,
+                "topic": message.topic,
+                "partition": message.partition,
+                "offset": message.offset,
+                "timestamp": message.timestamp_ms * 1_000,
+                "timestampType": LOG_APPEND_TIME,
+                "headers": headers or None,
+                "id": str(message.id),
+            }
         )
         self._bytes += len(message.value or b"") + len(message.key or b"") + 64
         if self._bytes >= CHUNK_BYTES:
@@ -56,16 +59,13 @@ class ParquetWriter:
 
     def _flush(self) -> None:
         if self._rows:
-            columns = [
-                pa.array(column, field.type)
-                for column, field in zip(zip(*self._rows, strict=True), _SCHEMA, strict=True)
-            ]
-            self._writer.write_table(pa.Table.from_arrays(columns, schema=_SCHEMA))
+            self._writer.write_table(pa.Table.from_pylist(self._rows, _SCHEMA))
             self._rows, self._bytes = [], 0
 
 
 def read_rows(file: BinaryIO) -> Iterator[tuple[int, FileMessage | Invalid]]:
-    """The messages of a file by row, from 1 on. Raises `Invalid`."""
+    """The messages of a file by row, from 1 on; in place of a wrong one, what is wrong with it.
+    Raises `Invalid`."""
     number = 0
     try:
         parquet = pq.ParquetFile(file)
@@ -78,18 +78,97 @@ def read_rows(file: BinaryIO) -> Iterator[tuple[int, FileMessage | Invalid]]:
         raise Invalid(f"It is no Parquet file, or damaged behind row {number}: {exc}.") from exc
 
 
-def _columns(schema: Any) -> list[str]:
+def _columns(schema: pa.Schema) -> list[str]:
     """The columns that say what to publish. Raises `Invalid`."""
     if "value" not in schema.names:
-        raise Invalid(f"It has no column `value`, but {', '.join(schema.names)}.")
-    names = [name for name in _READ if name in schema.names]
+        raise Invalid(
+            f"It has no column `value`, but {', '.join(schema.names)}. Name the column with the "
+            "messages `value`, and that with their keys, if there are any, `key`."
+        )
+    readable = {
+        "key": (_is_cell, "binary or text", "str"),
+        "value": (_is_cell, "binary or text", "str"),
+        "headers": (_is_headers, "list<struct<key, value>>, map or struct", ""),
+        "partition": (_is_number, "an integer", "Int32"),
+    }
+    names = [name for name in readable if name in schema.names]
     for name in names:
+        is_readable, wanted, cast = readable[name]
         found = schema.field(name).type
-        if not found.equals(_READ[name]):
-            raise Invalid(f"Its column `{name}` has the type {found}, and not {_READ[name]}.")
+        if not is_readable(found):
+            command = _AS_TEXT.format(name, cast) if cast else ""
+            raise Invalid(
+                f"Its column `{name}` has the type {found}, and not {wanted}."
+                + (f" Convert it: {command}" if command else " Leave it out, or convert it."),
+                field=name,
+            )
     return names
 
 
-def _message(row: dict[str, Any]) -> FileMessage:
-    headers = dict(row.get("headers") or ())
-    return FileMessage(row.get("key"), row["value"], headers or None, row.get("partition"))
+def _is_cell(type: pa.DataType) -> bool:
+    """True if Arrow gives bytes, text or None for each value."""
+    if types.is_dictionary(type):
+        type = type.value_type
+    return bool(
+        types.is_binary(type)
+        or types.is_large_binary(type)
+        or types.is_fixed_size_binary(type)
+        or types.is_binary_view(type)
+        or types.is_string(type)
+        or types.is_large_string(type)
+        or types.is_string_view(type)
+        or types.is_null(type)
+    )
+
+
+def _is_number(type: pa.DataType) -> bool:
+    if types.is_dictionary(type):
+        type = type.value_type
+    return bool(types.is_integer(type) or types.is_null(type))
+
+
+def _is_headers(type: pa.DataType) -> bool:
+    if types.is_map(type):
+        return _is_cell(type.key_type) and _is_cell(type.item_type)
+    if types.is_struct(type):
+        return all(_is_cell(type.field(at).type) for at in range(type.num_fields))
+    if types.is_list(type) or types.is_large_list(type):
+        names = type.value_type
+        return (
+            types.is_struct(names)
+            and sorted(names.field(at).name for at in range(names.num_fields)) == ["key", "value"]
+            and _is_headers(names)
+        )
+    return bool(types.is_null(type))
+
+
+def _message(row: dict[str, Any]) -> FileMessage | Invalid:
+    headers: dict[str, bytes] = {}
+    try:
+        for name, value in _pairs(row.get("headers")):
+            if name is None or value is None:
+                return Invalid(
+                    f"its header {name!r:.80} has no {'name' if name is None else 'value'}"
+                )
+            text = name if isinstance(name, str) else str(name, "utf-8")
+            if text in headers:
+                return Invalid(f"its header {text!r:.80} stands twice")
+            headers[text] = _bytes(value) or b""
+        return FileMessage(
+            _bytes(row.get("key")), _bytes(row["value"]), headers or None, row.get("partition")
+        )
+    except UnicodeError as exc:
+        return Invalid(str(exc))
+
+
+def _pairs(headers: Any) -> "Iterator[tuple[Any, Any]]":
+    """Names and values of headers; fields of a struct without a value are not there."""
+    if isinstance(headers, Mapping):
+        yield from ((name, value) for name, value in headers.items() if value is not None)
+        return
+    for header in headers or ():
+        yield (header["key"], header["value"]) if isinstance(header, Mapping) else header
+
+
+def _bytes(cell: "bytes | str | None") -> bytes | None:
+    return cell.encode() if isinstance(cell, str) else cell

@@ -15,10 +15,11 @@ from typing import Any, BinaryIO, NamedTuple
 import click
 import msgspec
 
+from tms.api.strict import check_strict
 from tms.cli.output import Row
 from tms.cli.session import SECONDS, TIME, Session, Shared, topic_argument
 from tms.cli.topics import time_text
-from tms.errors import Invalid, TooLarge
+from tms.errors import BadJson, Invalid, TooLarge
 from tms.model.delayed import DelayedId
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability
 
@@ -181,6 +182,10 @@ class _Keying:
     def _json_key(self, line: _InputLine) -> bytes | None:
         try:
             document = msgspec.json.decode(line.raw)
+            if self._field is not None:  # a name that stands twice is no key
+                check_strict(line.raw, str(line))
+        except BadJson as error:
+            raise Invalid(error.message, line=line.number) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise Invalid(f"{line} is not JSON: {exc}", line=line.number) from exc
         if self._field is None:
