@@ -17,12 +17,12 @@ from typing import Generic, NoReturn, Self
 
 from tms import forks
 from tms.client.batching import Batcher, Headers
-from tms.client.delivery import Delivery, Unacknowledged, deliver
+from tms.client.delivery import Delivery, deliver
 from tms.client.known import REFRESH_S
-from tms.client.sending import Flight, Sending, SendPace
+from tms.client.sending import STALLED_S, Flight, Sending, SendPace
 from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport, open_channel
 from tms.clock import Clock
-from tms.errors import TimedOut, TMSError
+from tms.errors import TimedOut, TMSError, again
 from tms.model.message import Appended
 from tms.model.serializer import V
 from tms.retrying import attempt_s, is_retriable
@@ -83,15 +83,23 @@ class Producer(Generic[V]):
         blocks. `None` as value is a tombstone. The producer's serializer writes the value; without
         one it is bytes. Returns at once, or waits while `in_flight_max`
         requests are under way. Raises `Invalid`, `TooLarge` or `PartitionNotFound` for this
-        message, any other error for messages before it.
+        message, any other error for messages before it. After a retriable one this message is not
+        accepted, and those before it are kept: send it again. After any other the producer has
+        ended; `unacknowledged` in its details is the number of messages that may or may not be
+        stored.
         """
         with self._lock:
             if self._sending.ended:
                 self._sending.check()
+            if self._sending.stalled is not None:
+                self._resume()
             batcher = self._batcher
             first = not batcher.fillings
             if batcher.add(value, key, headers, partition):
-                self._push_full()
+                try:
+                    self._push_full()
+                except TMSError as error:
+                    self._raise_unless_kept(error)
             elif first:
                 self._begin_waiting()
 
@@ -102,22 +110,35 @@ class Producer(Generic[V]):
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Publish messages in this order, like `send` for each but faster. Errors carry `index`."""
+        """Publish messages in this order, like `send` for each but faster. Errors carry `index`. A
+        retriable error that comes after some were accepted carries `accepted`, their number: send
+        the others again."""
         with self._lock:
             if self._sending.ended:
                 self._sending.check()
-            first = not self._batcher.fillings
+            if self._sending.stalled is not None:
+                self._resume()
+            first, accepted = not self._batcher.fillings, 0
             try:
-                for _ in self._batcher.add_many(values, keys, headers, partition):
+                for taken in self._batcher.add_many(values, keys, headers, partition):
+                    accepted = taken
                     self._push_full()
                     first = True
+            except TMSError as error:
+                if error is self._sending.stalled and accepted < len(values):
+                    error.details["accepted"] = accepted
+                    raise
+                self._raise_unless_kept(error)
             finally:
-                if first and self._batcher.fillings:
+                if first and self._batcher.fillings and self._sending.stalled is None:
                     self._begin_waiting()
 
     def flush(self) -> None:
-        """Wait until everything sent so far is acknowledged. Raises the error of what never will
-        be, and `TimedOut` for what is only late: it is still under way, flush again."""
+        """Wait until everything sent so far is acknowledged. Raises a retriable error, like
+        `TimedOut`, for what is only late: it is kept and repeated, flush again. `unacknowledged` in
+        its details is the number of messages that are late. After any other error, like
+        `OutcomeUnknown`, the producer has ended: make a new one. So many messages may or may not be
+        stored then."""
         with self._lock:
             if self._sending.ended:
                 self._sending.check()
@@ -125,13 +146,14 @@ class Producer(Generic[V]):
 
     def close(self) -> None:
         """Flush and release. A second call does nothing. Raises an error that no call has raised
-        yet."""
+        yet, and that of messages that are not acknowledged now: `unacknowledged` in its details is
+        their number, and they may or may not be stored."""
         with self._lock:
             if self._sending.closed:
                 return
             try:
                 if self._sending.failure is None:
-                    self._finish()
+                    self._finish_or_fail()
                 elif not self._sending.told:
                     self._sending.check()
             finally:
@@ -160,18 +182,30 @@ class Producer(Generic[V]):
 
     def _begin_waiting(self) -> None:
         """The first message since the last push: send it now, or see to it that it will be sent."""
-        self._collect()
+        if self._driver is None:
+            self._begin_driving()
+        try:
+            self._collect()
+        except TMSError as error:
+            self._raise_unless_kept(error)
+            return
         now_s = self._clock.monotonic_s()
         calm_at_s = self._pushed_at_s + CALM_S
         if not self._linger_s and not self._sending.flights and now_s >= calm_at_s:
             self._push()
         else:
             self._send_at_s = now_s + self._linger_s if self._linger_s else calm_at_s
-        if self._driver is None:
-            self._driver = threading.Thread(target=self._drive, name="tms-producer", daemon=True)
-            self._driver.start()
-        elif self._driver_sleeps and not self._sending.flights:
+        if self._driver_sleeps and not self._sending.flights:
             self._wake.notify()
+
+    def _raise_unless_kept(self, error: TMSError) -> None:
+        """Messages before an accepted one did not get through: the next call goes on with all."""
+        if error is not self._sending.stalled:
+            raise error
+
+    def _begin_driving(self) -> None:
+        self._driver = threading.Thread(target=self._drive, name="tms-producer", daemon=True)
+        self._driver.start()
 
     def _push(self) -> None:
         flights = self._sending.flights
@@ -221,6 +255,7 @@ class Producer(Generic[V]):
             flight.pending.result(max(0.0, until_s - self._clock.monotonic_s()))
         except TimedOut as error:
             if until_s < flight.due_s and not flight.pending.done():
+                self._sending.stall(error)
                 raise
             self._recover(error, deadline_s)
         except TMSError as error:
@@ -230,32 +265,64 @@ class Producer(Generic[V]):
 
     def _finish(self) -> None:
         deadline_s = self._deadline()
+        self._go_on(deadline_s)
         if self._batcher.fillings:
             self._push()
         while self._sending.flights:
             self._settle(deadline_s)
 
+    def _finish_or_fail(self) -> None:
+        try:
+            self._finish()
+        except TMSError as error:
+            if self._sending.failure is None:
+                self._fail(error)
+            raise
+
     def _recover(self, error: TMSError, deadline_s: float) -> None:
         """The oldest request failed: repeat what is not acknowledged."""
-        flights = list(self._sending.flights)
+        first, *others = self._sending.flights
+        failed = [(first, error)]
         try:
-            left = list(self._sending.repeated(flights[0], error))
+            self._sending.require_retriable(error)
             if isinstance(error, TimedOut):
                 self._channel.reset()
-            for flight in flights[1:]:
+            for flight in others:
                 try:
                     flight.pending.result(max(0.0, flight.due_s - self._clock.monotonic_s()))
                 except TMSError as later:
-                    left += self._sending.repeated(flight, later)
-            self._channel.reset()
-            left_s = deadline_s - self._clock.monotonic_s()
-            if left_s <= 0:
-                raise error
-            work = Unacknowledged(self._delivery, left, one_by_one=True)
-            deliver(self._append, work, self._clock, left_s)
+                    self._sending.require_retriable(later)
+                    failed.append((flight, later))
         except TMSError as last:
             self._fail(last)
-        self._sending.flights.clear()
+        self._channel.reset()
+        self._sending.repeat(failed, self._clock.monotonic_s())
+        self._sending.stall(error)
+        self._go_on(deadline_s)
+
+    def _resume(self) -> None:
+        """Send what did not get through, and what waits behind it."""
+        self._go_on(self._deadline())
+        if self._batcher.fillings:
+            self._push()
+
+    def _go_on(self, deadline_s: float) -> None:
+        """Repeat what did not get through. Raises what keeps it from that, and keeps it if it may
+        get through later."""
+        left, late = self._sending.left, self._sending.stalled
+        if left is not None:
+            left_s = deadline_s - self._clock.monotonic_s()
+            try:
+                if left_s <= 0 and late is not None:
+                    raise again(late)
+                deliver(self._append, left, self._clock, left_s)
+            except TMSError as error:
+                if not is_retriable(error):
+                    self._fail(error)
+                self._sending.stall(error)
+                raise
+            self._sending.left = None
+        self._sending.stalled = None
 
     def _fail(self, error: TMSError) -> NoReturn:
         self._sending.give_up(error)
@@ -269,7 +336,7 @@ class Producer(Generic[V]):
         with self._lock:
             while not self._sending.closed:
                 idle = not self._sending.flights and not self._batcher.fillings
-                if idle or self._sending.failure is not None:
+                if (idle and self._sending.left is None) or self._sending.failure is not None:
                     self._sleep(None)
                 elif self._full_pushes != seen:
                     seen = self._full_pushes
@@ -279,8 +346,12 @@ class Producer(Generic[V]):
                         self._step()
                     except TMSError:
                         self._sending.told = False  # it is kept for the caller
+                        if self._sending.failure is None:
+                            self._wake.wait(STALLED_S)
 
     def _step(self) -> None:
+        if self._sending.stalled is not None:
+            self._resume()
         if self._sending.flights:
             pending, _, due_s = self._sending.flights[0]
             self._lock.release()
