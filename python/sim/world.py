@@ -113,6 +113,7 @@ class World:
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
         self.random = Random(seed)
         self._config = bounds.config(compaction=bounds.make(CompactionLimits, dirty_ratio=0.0))
+        self.producers_max = self._config.log.producers
         self._filtering = bounds.make(FilterBounds)
         self.history = History()
         self.clock = VirtualClock(self.history)

@@ -279,6 +279,15 @@ class PostCommitFailed(TMSError):
     code = "post-commit-failed"
 
 
+class OutcomeUnknown(TMSError):
+    """Messages may be stored or not, and the service cannot tell any more: the answer to their
+    publish was lost, and their producer was forgotten since. Details carry `topic`, `partition` and
+    `messages`, their number. Not retriable: publishing them again may store them twice. Read the
+    partition to see, or publish again if twice does no harm."""
+
+    code, kind = "outcome-unknown", ErrorKind.UNAVAILABLE
+
+
 class InvalidTruncateTime(Conflict):
     """Transactions from before that time are still in progress."""
 

@@ -1,15 +1,25 @@
-"""Who publishes plainly."""
+"""Producers that publish plainly. In runs whose partitions remember few producers, others publish
+in between and push them out.
+"""
+
+from functools import partial
 
 from sim.actors.actor import SYNCED, block, durability_at, topic_of
 from sim.history import Acknowledged, Place, Sent
 from sim.world import World, quietly
 from tms.errors import OutOfOrderSequence, SequenceReused, TMSError
+from tms.log import producers
 from tms.log.pending import PendingAppend
 from tms.model.message import NewBlock
 
+FEW = 8
+REPEATED_SHARE = 2 / 3  # of the time for which producers are remembered
+
 
 class Producer:
-    """Publishes plainly, with a producer id: repeats what was not answered."""
+    """Publishes plainly, with a producer id: repeats what was not answered, for as long as the
+    service promises to remember it. One that is refused as forgotten by then was not stored, by
+    that promise, and goes under a new id."""
 
     def __init__(self, world: World, name: str, place: Place) -> None:
         self._world = world
@@ -20,6 +30,8 @@ class Producer:
         self._durability = SYNCED
         self._pending: PendingAppend | None = None
         self._life = 0
+        self._sent_ms = -1  # when the values were first sent
+        self._strangers = 0
         self._begin_anew()
 
     def step(self) -> None:
@@ -39,7 +51,7 @@ class Producer:
     def _begin_anew(self) -> None:
         self._producer_id = self._world.random.getrandbits(62) | 1
         self._sequence = 0
-        self._values, self._pending = (), None
+        self._values, self._pending, self._sent_ms = (), None, -1
 
     def _make(self) -> None:
         world = self._world
@@ -52,6 +64,14 @@ class Producer:
         world.history.add(Sent(world.history.now(), self.place, self._values))
 
     def _send(self) -> None:
+        clock = self._world.clock
+        if self._sent_ms < 0:
+            self._sent_ms = clock.passed_ms
+        elif clock.passed_ms - self._sent_ms > producers.REMEMBERED_S * 1_000 * REPEATED_SHARE:
+            self._begin_anew()  # it may be stored or not
+            return
+        else:
+            self._push_out()
         new = self._new()
         self._life, self._pending = self._world.life, None
         quietly(lambda: self._submit(new))
@@ -63,6 +83,21 @@ class Producer:
             for number, values in enumerate(blocks)
         ]
 
+    def _push_out(self) -> None:
+        """Others publish, as many as the partition remembers, if those are few."""
+        world, few = self._world, self._world.producers_max
+        if few > FEW or world.random.random() < 0.5:
+            return
+        for _ in range(few + 1):
+            self._strangers += 1
+            value = f"{self._name}-stranger-{self._strangers}"
+            world.history.add(Sent(world.history.now(), self.place, (value,)))
+            new = NewBlock(self.place[1], block((value,), world.random.getrandbits(62) | 1, 0))
+            quietly(partial(self._submit_stranger, new))
+
+    def _submit_stranger(self, new: NewBlock) -> None:
+        self._world.engine.submit(topic_of(self.place), [new], self._durability)
+
     def _submit(self, new: list[NewBlock]) -> None:
         engine = self._world.engine
         self._pending = engine.submit(topic_of(self.place), new, self._durability)
@@ -73,7 +108,11 @@ class Producer:
         pending, self._pending = self._pending, None
         try:
             appended = pending.result(0)
-        except (OutOfOrderSequence, SequenceReused):  # what came before was lost with the power
+        except OutOfOrderSequence:  # what came before was lost with the power, or is forgotten
+            self._producer_id = self._world.random.getrandbits(62) | 1
+            self._sequence = 0
+            return
+        except SequenceReused:  # as before, and others came instead
             self._begin_anew()
             return
         except TMSError:
@@ -84,4 +123,4 @@ class Producer:
         history = self._world.history
         history.add(Acknowledged(history.now(), self.place, messages, synced))
         self._sequence += len(appended)
-        self._values = ()
+        self._values, self._sent_ms = (), -1

@@ -1,7 +1,7 @@
 """What is drawn of each bound, and why the others are not.
 
 `DRAWN`: by path, the least that makes sense: 1, or the least at which what a run does is still
-allowed (a request has to fit; a producer that is remembered has to be remembered while it repeats).
+allowed (a request has to fit; a forgotten producer has to be remembered while it repeats).
 
 `EXCUSED`: sentences, each with the paths, or patterns of paths, that it is said of. A new bound in
 the source stands in neither, and the test says so.
@@ -21,7 +21,9 @@ DRAWN: dict[str, float] = {
     "log.partition.LogLimits.segment_ms": 1,
     "log.partition.LogLimits.snapshot_bytes": 1,
     "log.partition.LogLimits.queue_bytes": 16 << 10,
-    "log.partition.LogLimits.producers": 50,
+    "log.partition.LogLimits.producers": 1,
+    "log.producers.PAGE_PRODUCERS": 1,
+    "log.producers.REMEMBERED_S": 60,
     "log.partition.SNAPSHOT_BLOCKS": 1,
     "log.partition.LOOK_BYTES": 1,
     "log.partition.REST_BYTES": 1,
@@ -164,6 +166,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "delayed.changes._MARK_BYTES",
         "delayed.entries.*",
         "log.producers.SEQUENCE_LIMIT",
+        "model.message.KEY_BIT",
         "block.arrow.*",
         "block.header.*",
         "model.message.MESSAGES_MAX",
@@ -290,6 +293,8 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "log.reader.FRESH_MS",
         "groups.members.LATE_S",
         "log.producers.BLOCKS_REMEMBERED",
+        "log.producers.ROWS_MAX",
+        "client.delivery.REPEATED_S",
         "queues.queue.RECENT_MAX",
         "server.idempotency.KEYS_REMEMBERED",
         "topics.upkeep.TRANSACTION_MS_MAX",
@@ -317,6 +322,9 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.http.aio.RETURN_S",
         "client.http.exchange.WAIT_S_MAX",
         "client.known.REFRESH_S",
+        "client.producer.EXIT_S",
+        "client.producer.IDLE_S",
+        "client.sending.STALLED_S",
         "client.leases.*_S*",
         "client.queue.WAIT_S",
         "client.transaction._STAGING_S",

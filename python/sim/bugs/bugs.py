@@ -14,7 +14,7 @@ from sim.replacing import Replacement, replaced
 from tms.log import visibility
 from tms.log.partition import PartitionState
 from tms.log.partition_log import PartitionLog
-from tms.log.producers import ProducerWindow
+from tms.log.producers import ForgottenProducers, ProducerWindow
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.model.topic import Durability
@@ -37,6 +37,11 @@ def _acknowledge_before_write() -> list[Replacement]:
 def _skip_deduplication() -> list[Replacement]:
     """A repeated block is stored once more."""
     return [(ProducerWindow, "find", lambda self, header: None)]
+
+
+def _forget_producers_early() -> list[Replacement]:
+    """A producer that is pushed out of its window is forgotten at once."""
+    return [(ForgottenProducers, "add", lambda self, producer_id, blocks: None)]
 
 
 def _read_uncommitted() -> list[Replacement]:
@@ -338,6 +343,7 @@ BUGS: dict[str, Callable[[], list[Replacement]]] = {
     "pass-open-transactions": _pass_open_transactions,
     "prune-early": _prune_early,
     "read-journal-without-barrier": _read_journal_without_barrier,
+    "forget-producers-early": _forget_producers_early,
     "read-uncommitted": _read_uncommitted,
     "roll-back-nothing": _roll_back_nothing,
     "settle-without-the-commit": _settle_without_the_commit,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sim.replacing import Replacement
+from tms.client import delivery
 from tms.client.cursor import Cursor
 from tms.cluster.identity import TakenNumbers
 from tms.delayed.stored_queue import StoredDelayQueue
@@ -28,6 +29,11 @@ from tms.transactions.journal import TransactionJournal
 from tms.transactions.manager import TransactionManager
 from tms.transactions.transactions import Transactions
 from tms.transactions.uncommitted import UncommittedMessages
+
+
+def _renew_in_doubt() -> list[Replacement]:
+    """A producer that was forgotten begins anew, whatever became of its last block."""
+    return [(delivery, "is_in_doubt", lambda error: False)]
 
 
 def _end_at_an_empty_page() -> list[Replacement]:
@@ -310,6 +316,11 @@ ELSEWHERE: dict[str, Elsewhere] = {
     ),
     "scan-as-it-comes": Elsewhere(
         _scan_as_it_comes, "test_table.py::test_a_scan_does_not_show_what_commits_meanwhile"
+    ),
+    "renew-in-doubt": Elsewhere(
+        _renew_in_doubt,
+        "test_client_once.py::test_a_publish_in_doubt_whose_producer_is_forgotten_is_not_made_anew"
+        "[_sync]",
     ),
     "wake-nobody-at-a-reload": Elsewhere(
         _wake_nobody_at_a_reload,

@@ -428,6 +428,8 @@ def test_a_service_that_never_answers_is_an_error_in_time() -> None:
             with pytest.raises(TimedOut):
                 await call
             assert loop.time() - began < 5  # on a loaded machine
+        with pytest.raises(TimedOut):
+            await to.close()
 
     with pretending(answer) as url:
         run(lambda: tms.aio.connect(url, timeout_s=0.5, outage_s=0), work)

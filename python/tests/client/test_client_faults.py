@@ -330,9 +330,13 @@ def test_a_producer_s_flush_ends_in_time_when_the_service_falls_silent() -> None
     with pretending(answer) as url, tms.connect(url, timeout_s=0.5) as bus:
         producer = bus.producer("t")
         producer.send(b"x")
-        with pytest.raises(TimedOut):
+        with pytest.raises(TimedOut) as late:
             producer.flush()
-        producer.close()
+        assert late.value.details["unacknowledged"] == 1
+        with pytest.raises(TimedOut):
+            producer.close()
+        with pytest.raises(Closed):
+            producer.send(b"y")
 
 
 def test_nothing_listening_is_an_error_that_says_so() -> None:

@@ -288,3 +288,48 @@ def test_a_stale_note_of_producers_and_a_cleaned_segment_lose_nothing_that_follo
     both.start_anew(1)
     assert both.values(1) == [b"0", b"1", b"2", b"4"]
     assert both.publish(1, b"5", producer=7, sequence=5).base_offset == 5
+
+
+def test_the_next_owner_knows_producers_that_were_pushed_out_before_it_came() -> None:
+    both = Processes(producers=2)
+    both.publish(0, b"0", producer=7, sequence=0)
+    for producer in range(100, 110):
+        both.publish(0, b"v", producer=producer)
+    log = both.engines[0].topics.partitions.opened()[-1]
+    with log.state.changing():
+        log.state.snapshot()
+    for producer in range(200, 210):
+        both.publish(0, b"v", producer=producer)
+    for producer in (7, *range(100, 110), *range(200, 210)):
+        value = b"0" if producer == 7 else b"v"
+        assert both.publish(1, value, producer=producer, sequence=0).duplicate
+    assert not both.publish(1, b"1", producer=7, sequence=1).duplicate
+    both.start_anew(0)
+    assert both.publish(0, b"1", producer=7, sequence=1).duplicate
+
+
+def test_pages_that_only_a_lost_owner_wrote_are_deleted_by_the_next_one() -> None:
+    both = Processes(producers=2)
+    for producer in range(1, 10):
+        both.publish(0, b"v", producer=producer)
+    lost = both.engines[0].topics.partitions.opened()[-1].state
+    both.publish(1, b"v", producer=50)
+    with pytest.raises(StorageUnavailable, match="taken over"), lost.changing():
+        lost.snapshot()
+    metadata, _ = _note_of_producers(both)
+    uid = both.engines[0].topics.registry.find(NAME).uid
+    prefix = keys.forgotten_key(uid, 0, "")
+
+    def names() -> list[bytes]:
+        return [key for key, _ in metadata.scan(prefix, keys.prefix_stop(prefix), 1 << 20)]
+
+    left = names()
+    assert len(left) == 2, "the lost owner wrote none"
+    both.start_anew(1)
+    both.publish(1, b"v", producer=51)
+    log = both.engines[1].topics.partitions.opened()[-1]
+    with log.state.changing():
+        log.state.snapshot()
+    assert len(names()) == 1 and not {*names()} & {*left}
+    for producer in range(1, 10):
+        assert both.publish(1, b"v", producer=producer).duplicate

@@ -4,20 +4,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.clocks import ManualClock
 from tests.log_kit import DAY_MS, NAME, SYNCED, WRITTEN, Bench, Limits, block, small
 from tms.block import BlockHeader
-from tms.errors import OutOfOrderSequence, SequenceReused
-from tms.log import partition, recovery
-from tms.log.producers import BLOCKS_REMEMBERED, SEQUENCE_LIMIT, ProducerWindow
+from tms.errors import DataCorrupt, OutOfOrderSequence, Overloaded, SequenceReused
+from tms.log import partition, producers, recovery
+from tms.log.producers import (
+    BLOCKS_REMEMBERED,
+    REMEMBERED_S,
+    SEQUENCE_LIMIT,
+    ProducerWindow,
+)
 from tms.log.records import RememberedBlock
 from tms.model import keys
-from tms.model.message import NewBlock, StoredBlock
+from tms.model.message import KEY_BIT, NewBlock, StoredBlock
 from tms.model.topic import TopicSettings
 
 
 def _publish_many(bench: Bench, count: int, producer: int = 7, start: int = 0) -> None:
     for sequence in range(start, start + count):
         bench.publish(b"%d" % sequence, producer=producer, sequence=sequence)
+
+
+def _snapshot(bench: Bench) -> None:
+    state = bench.engine.topics.partitions.opened()[-1].state
+    with state.changing():
+        state.load()
+        state.snapshot()
 
 
 # -- the window itself -----------------------------------------------------------------------------
@@ -31,8 +44,17 @@ def _stored(sequence: int, crc: int = 1) -> RememberedBlock:
     return RememberedBlock(sequence, crc, 1_000 + sequence, 0, 1, sequence)
 
 
+def _window(producers_max: int, clock: ManualClock | None = None) -> ProducerWindow:
+    return ProducerWindow(producers_max, (clock or ManualClock()).monotonic_s)
+
+
+def _known(window: ProducerWindow, producer: int) -> list[RememberedBlock]:
+    """The blocks of a producer, wherever they are remembered; nothing changes."""
+    return [*window.dump().get(str(producer), ())] or window.forgotten.find(producer)
+
+
 def test_sequences_wrap_around_at_two_to_the_32() -> None:
-    window = ProducerWindow(10)
+    window = _window(10)
     for sequence in range(SEQUENCE_LIMIT - 3, SEQUENCE_LIMIT):
         window.remember(7, _stored(sequence))
     assert window.find(_header(0)) is None
@@ -49,7 +71,7 @@ def test_sequences_wrap_around_at_two_to_the_32() -> None:
 
 
 def test_the_window_is_bounded_in_blocks_and_in_producers() -> None:
-    window = ProducerWindow(3)
+    window = _window(3)
     for sequence in range(100):
         window.remember(1, _stored(sequence))
     for producer in (2, 3, 1, 4):
@@ -62,16 +84,107 @@ def test_the_window_is_bounded_in_blocks_and_in_producers() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3)), max_size=80))
 def test_a_dumped_window_is_the_same_when_loaded(published: list[tuple[int, int]]) -> None:
-    window, sequences = ProducerWindow(3), dict.fromkeys(range(6), 0)
+    window, sequences = _window(3), dict.fromkeys(range(6), 0)
     for producer, crc in published:
-        if str(producer) not in window.dump():
-            sequences[producer] = 0
-        window.remember(producer, _stored(sequences[producer], crc))
+        window.replay(producer, _stored(sequences[producer], crc))
         sequences[producer] += 1
-    loaded = ProducerWindow(3)
-    loaded.load(window.dump())
+    loaded = _window(3)
+    pages = window.forgotten.to_store(1)
+    loaded.load(window.dump(), pages.new)
     assert loaded.dump() == window.dump()
     assert list(loaded.dump()) == list(window.dump())
+    for producer in range(1, 6):
+        assert _known(loaded, producer) == _known(window, producer)
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), max_size=80),
+)
+def test_a_small_window_answers_like_an_endless_one(
+    producers_max: int, page: int, published: list[tuple[int, bool, bool]]
+) -> None:
+    small, endless, last = _window(producers_max), _window(1_000), dict[int, int]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producers, "PAGE_PRODUCERS", page)
+        for producer, keyed, stores in published:
+            producer += KEY_BIT + 10 if keyed else 0
+            for window in (small, endless):
+                assert window.find(_header(last.get(producer, -1) + 1, producer=producer)) is None
+                window.remember(producer, _stored(last.get(producer, -1) + 1))
+            last[producer] = last.get(producer, -1) + 1
+            if stores:
+                stored = small.forgotten.to_store(1)
+                assert len({*stored.names}) == len(stored.names)
+                small.forgotten.stored()
+            for other in last:
+                assert _known(small, other) == _known(endless, other)
+
+
+def test_idempotency_keys_do_not_push_producers_out() -> None:
+    window = _window(3)
+    for producer in (1, 2, 3, *(KEY_BIT | key for key in range(100))):
+        window.remember(producer, _stored(0))
+    assert [*map(int, window.dump())] == [1, 2, 3, *(KEY_BIT | key for key in (97, 98, 99))]
+
+
+def test_a_producer_that_was_pushed_out_is_forgotten_after_its_time() -> None:
+    clock = ManualClock()
+    window = _window(1, clock)
+    for producer in (1, 2, 3):
+        window.remember(producer, _stored(0))
+    window.forgotten.to_store(1)
+    clock.jump_ms(10 * DAY_MS)
+    clock.pass_ms(round(REMEMBERED_S * 1_000) - 1)
+    window.forgotten.to_store(1)
+    assert _known(window, 1) == [_stored(0)]
+    window.forgotten.to_store(1)
+    clock.pass_ms(round(REMEMBERED_S * 1_000))
+    pages = window.forgotten.to_store(1)
+    assert pages.names == () and len(pages.gone) >= 1
+    assert _known(window, 2) == []
+    with pytest.raises(OutOfOrderSequence) as refused:
+        window.find(_header(1, producer=2))
+    assert refused.value.details["expected"] == 0
+
+
+def test_a_full_memory_refuses_producers_that_it_may_have_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producers, "ROWS_MAX", 3)
+    clock = ManualClock()
+    window = _window(1, clock)
+    for producer in range(4):
+        assert window.find(_header(0, producer=producer)) is None
+        window.remember(producer, _stored(0))
+    for producer in (0, 9):
+        with pytest.raises(Overloaded, match="limit") as refused:
+            window.find(_header(0, producer=producer))
+        assert refused.value.details["retry_after_s"] > 0
+    assert window.find(_header(0, producer=3)) == _stored(0)
+    window.forgotten.to_store(1)
+    clock.pass_ms(round(REMEMBERED_S * 1_000))
+    assert window.find(_header(0, producer=9)) is None
+
+
+def test_reading_the_log_drops_the_oldest_rows_beyond_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producers, "ROWS_MAX", 3)
+    monkeypatch.setattr(producers, "PAGE_PRODUCERS", 1)
+    window = _window(1)
+    for producer in range(10):
+        window.replay(producer, _stored(0))
+    assert [producer for producer in range(9) if _known(window, producer)] == [6, 7, 8]
+
+
+def test_a_key_of_the_previous_release_is_recognised() -> None:
+    window = _window(3)
+    window.remember(77, _stored(0))
+    assert window.find(_header(0, producer=77 | KEY_BIT)) == _stored(0)
+    with pytest.raises(SequenceReused):
+        window.find(_header(0, crc=9, producer=77 | KEY_BIT))
 
 
 # -- in the log ------------------------------------------------------------------------------------
@@ -171,6 +284,9 @@ def test_a_forgotten_producer_is_refused_and_begins_anew_under_another_id() -> N
     with Bench(limits=small(producers=2)) as bench:
         for producer in (1, 2, 3):
             bench.publish(b"v", producer=producer)
+        _snapshot(bench)
+        bench.clock.pass_ms(round(REMEMBERED_S * 1_000))
+        _snapshot(bench)
         with pytest.raises(OutOfOrderSequence):
             bench.publish(b"v", producer=1, sequence=1)
         assert not bench.publish(b"v", producer=4).duplicate
@@ -349,3 +465,68 @@ def test_a_producer_that_was_silent_over_a_roll_is_still_known() -> None:
         assert bench.partition().segments > 1
         bench.restart()
         assert bench.publish(b"v", producer=7).duplicate
+
+
+# -- producers that were pushed out ----------------------------------------------------------------
+
+
+def _crowd(bench: Bench, first: int, count: int = 20) -> None:
+    """Others publish; each pushes somebody out."""
+    for producer in range(first, first + count):
+        bench.publish(b"other", producer=producer)
+
+
+@pytest.mark.parametrize("snapshot_bytes", [1, 2_500, 1 << 20])
+@pytest.mark.parametrize("then", ["nothing", "kill", "restart", "lose_power"])
+def test_a_producer_that_was_pushed_out_is_known_whatever_happens(
+    then: str, snapshot_bytes: int
+) -> None:
+    with Bench(limits=small(producers=2, snapshot_bytes=snapshot_bytes)) as bench:
+        first = [bench.publish(b"%d" % i, producer=7, sequence=i) for i in range(3)]
+        for around in (100, 200):
+            _crowd(bench, around)
+            bench.engine.maintenance.clean()
+            getattr(bench, then, lambda: None)()
+            again = [bench.publish(b"%d" % i, producer=7, sequence=i) for i in range(3)]
+            assert [one.duplicate for one in again] == [True] * 3
+            assert [one.ids() for one in again] == [one.ids() for one in first]
+        _crowd(bench, 300)
+        assert not bench.publish(b"3", producer=7, sequence=3).duplicate
+        assert bench.publish(b"other", producer=100).duplicate
+
+
+def test_pages_of_forgotten_producers_go_with_their_time_and_their_topic() -> None:
+    with Bench(limits=small(producers=2, snapshot_bytes=1)) as bench:
+        pages = bench.store.inner.open("metadata", create=False)
+
+        def names() -> list[bytes]:
+            return [key for key, _ in pages.scan(b"forgotten/", b"forgotten0", 1 << 20)]
+
+        _crowd(bench, 100)
+        bench.restart()
+        _crowd(bench, 200)
+        bench.restart()
+        assert 1 <= len(names()) <= 2
+        bench.publish(b"v")
+        _snapshot(bench)
+        bench.clock.pass_ms(round(REMEMBERED_S * 1_000))
+        _snapshot(bench)
+        assert names() == []
+        _crowd(bench, 300)
+        bench.restart()
+        assert names()
+        bench.engine.delete_topic(NAME)
+        bench.engine.maintenance.clean()
+        assert names() == []
+
+
+def test_a_page_that_is_damaged_is_told() -> None:
+    with Bench(limits=small(producers=2, snapshot_bytes=1)) as bench:
+        _crowd(bench, 100)
+        bench.engine.close()
+        metadata = bench.store.inner.open("metadata", create=False)
+        [(key, _)] = metadata.scan(b"forgotten/", b"forgotten0", 1 << 20)
+        metadata.write([(key, b'{"rows":"AAAA"}')], WRITTEN)
+        bench.engine = bench.open()
+        with pytest.raises(DataCorrupt, match="fsck"):
+            bench.publish(b"v")

@@ -138,8 +138,9 @@ class Batcher(Generic[V]):
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Headers | None] | None,
         partition: int | None,
-    ) -> Iterator[None]:
-        """Take messages one after another, stopping each time it is time to pack.
+    ) -> Iterator[int]:
+        """Take messages one after another, stopping each time it is time to pack: yields how many
+        are taken.
 
         Raises like `add`, with `index`; the messages before that one are taken.
         """
@@ -166,9 +167,9 @@ class Batcher(Generic[V]):
                 error.details["index"] = index
                 raise
             if full:
-                yield
+                yield index + 1
 
-    def _add_values(self, values: Sequence[bytes], given: int | None) -> Iterator[None]:
+    def _add_values(self, values: Sequence[bytes], given: int | None) -> Iterator[int]:
         """Whole slices at once: what makes `send_many` fast."""
         at, total = 0, len(values)
         while at < total:
@@ -197,7 +198,7 @@ class Batcher(Generic[V]):
                 filling.begin_run(self.place(), len(part))
             at += len(part)
             if self._grew(filling, size + MESSAGE_OVERHEAD_BYTES * len(part)):
-                yield
+                yield at
 
     def _before_too_large(self, part: Sequence[bytes], at: int) -> Sequence[bytes]:
         """The messages before one that is too large; raises when that one is the first."""

@@ -2,12 +2,16 @@
 
     append ──▶ acknowledged
        └─ failed, retriable ──▶ the same bytes again; a repetition is answered with the first ids
-       └─ out of order ──▶ block by block; one that is still refused begins anew, with a new id
+       └─ out of order ──▶ block by block; one that is still refused
+             └─ was only ever refused ──▶ begins anew, with a new id
+             └─ is in doubt ──▶ `OutcomeUnknown`
 
-Why beginning anew cannot store a block twice: the service refuses a block out of order when it does
-not know the block before it. That one was acknowledged or has just been appended here, so the
-service has forgotten this producer, and it will refuse every copy of the block that is still on its
-way for the same reason.
+The service refuses a block out of order when it does not know the block before it. That one was
+acknowledged or has just been appended here, so the service has forgotten this producer. A block is
+in doubt if an attempt to append it has failed otherwise: it may be stored, and nothing remembers
+it. If no attempt has, beginning anew cannot store it twice: the service will refuse every copy that
+is still on its way for the same reason. Where the service knows the producer and names an earlier
+block as the next one, a block in doubt is not stored either: the power took those before it.
 
 Invariants
 
@@ -16,6 +20,8 @@ Invariants
 * No two processes number under one id: one that was forked begins anew.
 * Blocks are appended in the order given. When an error is raised, blocks after the one that failed
   are not sent.
+* A block in doubt is repeated for `REPEATED_S` at most, less than for how long the service
+  remembers its producer: the first block of one that is forgotten looks like one of a new producer.
 """
 
 import os
@@ -26,9 +32,9 @@ from typing import NamedTuple, TypeVar
 from msgspec import structs
 
 from tms import forks
-from tms.block import Compression, decode, encode
+from tms.block import Compression, decode, encode, read_header
 from tms.clock import Clock
-from tms.errors import OutOfOrderSequence, TMSError
+from tms.errors import OutcomeUnknown, OutOfOrderSequence, Overloaded, TMSError
 from tms.events import BoundedLog
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
@@ -36,6 +42,8 @@ from tms.retrying import is_retriable, retrying, retrying_async
 
 SEQUENCE_LIMIT = 1 << 32
 PLACES_MAX = 16_384
+REPEATED_S = 600.0
+_REFUSALS = (OutOfOrderSequence, Overloaded)  # after which nothing of a block is stored
 _log = BoundedLog(__name__)
 
 Place = tuple[TopicName, int]
@@ -91,17 +99,33 @@ class Delivery(NamedTuple):
     timeout_s: float
 
 
+def is_in_doubt(error: BaseException) -> bool:
+    """True if blocks whose request failed with this error may be stored."""
+    return not isinstance(error, _REFUSALS)
+
+
 class Unacknowledged:
     """The blocks that no answer has acknowledged yet, and which of them the next request carries:
-    all, or after a refusal the first one. Pure state."""
+    all, or after a refusal the first one. Pure state.
+
+    `doubtful` says of each whether it is in doubt already, since `since_s` of the monotonic clock.
+    """
 
     def __init__(
-        self, delivery: Delivery, blocks: Sequence[NewBlock], *, one_by_one: bool = False
+        self,
+        delivery: Delivery,
+        blocks: Sequence[NewBlock],
+        *,
+        one_by_one: bool = False,
+        doubtful: Sequence[bool] = (),
+        since_s: float | None = None,
     ) -> None:
         self.blocks = list(blocks)
         self.appended: list[Appended] = []
         self._delivery = delivery
         self._one_by_one = one_by_one
+        self._doubtful = list(doubtful) or [False] * len(self.blocks)
+        self._since_s = since_s
         self._renewed: set[int] = set()  # partitions that have begun anew
 
     def __str__(self) -> str:
@@ -114,20 +138,41 @@ class Unacknowledged:
         blocks = self.blocks[:1] if self._one_by_one else self.blocks
         return partial(append, name, blocks, durability)
 
+    def count(self) -> int:
+        """How many messages they have."""
+        return sum(read_header(entry.block).count for entry in self.blocks)
+
     def acknowledge(self, appended: Sequence[Appended]) -> None:
         """The request has succeeded."""
         self.appended += appended
-        self.blocks = self.blocks[1:] if self._one_by_one else []
+        done = 1 if self._one_by_one else len(self.blocks)
+        del self.blocks[:done], self._doubtful[:done]
+
+    def may_repeat(self, clock: Clock, error: BaseException) -> bool:
+        """Take note of the error of an attempt. True if the request can be made again as it is.
+        Raises `OutcomeUnknown` when it has been repeated for too long."""
+        now_s = clock.monotonic_s()
+        if is_in_doubt(error):
+            sent = 1 if self._one_by_one else len(self.blocks)
+            self._doubtful[:sent] = [True] * sent
+            self._since_s = now_s if self._since_s is None else self._since_s
+        over = self._since_s is not None and now_s >= self._since_s + REPEATED_S
+        if over and any(self._doubtful):
+            raise self._unknown(f"no attempt of {REPEATED_S:g} s was answered") from error
+        return is_retriable(error) and not isinstance(error, OutOfOrderSequence)
 
     def refuse(self, error: OutOfOrderSequence) -> None:
         """The request was out of order: go on block by block; a single block, and the later ones
-        of its partition, begin anew. Raises `error` when they have done so before."""
+        of its partition, begin anew. Raises `error` when they have done so before, and
+        `OutcomeUnknown` if the block is in doubt."""
         if not self._one_by_one:
             self._one_by_one = True
             return
         partition = self.blocks[0].partition
         if partition in self._renewed:
             raise error
+        if self._doubtful[0] and not error.details.get("expected"):
+            raise self._unknown("an answer was lost, and the service has forgotten the producer")
         self._renewed.add(partition)
         _log.warning(
             "producer_renewed",
@@ -136,10 +181,26 @@ class Unacknowledged:
             error=error.message,
         )
         self._delivery.numbering.renew((self._delivery.name, partition))
-        self.blocks = [
-            self._renumbered(entry) if entry.partition == partition else entry
-            for entry in self.blocks
-        ]
+        for number, entry in enumerate(self.blocks):
+            if entry.partition == partition:  # a later one is not stored without this one
+                self.blocks[number], self._doubtful[number] = self._renumbered(entry), False
+
+    def _unknown(self, why: str) -> OutcomeUnknown:
+        """The error for the first block in doubt, and those of its partition that are, too."""
+        partition = self.blocks[self._doubtful.index(True)].partition
+        messages = sum(
+            read_header(entry.block).count
+            for entry, doubtful in zip(self.blocks, self._doubtful, strict=True)
+            if doubtful and entry.partition == partition
+        )
+        name = self._delivery.name
+        return OutcomeUnknown(
+            f"{messages} messages for {name}, partition {partition}, may be stored or not: {why}. "
+            "Read the partition to see, or publish them again if twice does no harm.",
+            topic=str(name),
+            partition=partition,
+            messages=messages,
+        )
 
     def _renumbered(self, entry: NewBlock) -> NewBlock:
         """The same messages, packed anew: an engine may hold on to the old bytes."""
@@ -171,11 +232,11 @@ def deliver(
         request = left.request(append)
         try:
             left.acknowledge(
-                retrying(request, clock, left_s, _is_retriable_as_it_is, failed, what=left)
+                retrying(request, clock, left_s, partial(left.may_repeat, clock), failed, what=left)
             )
         except OutOfOrderSequence as error:
             left.refuse(error)
-            failed = None
+        failed = None
         if left.blocks:
             left_s = max(0.001, deadline_s - clock.monotonic_s())
     return left.appended
@@ -192,15 +253,10 @@ async def deliver_async(
     while left.blocks:
         request = left.request(append)
         try:
-            again = _is_retriable_as_it_is
+            again = partial(left.may_repeat, clock)
             left.acknowledge(await retrying_async(request, clock, left_s, again, what=left))
         except OutOfOrderSequence as error:
             left.refuse(error)
         if left.blocks:
             left_s = max(0.001, deadline_s - clock.monotonic_s())
     return left.appended
-
-
-def _is_retriable_as_it_is(error: BaseException) -> bool:
-    """Retriable without the blocks before it."""
-    return is_retriable(error) and not isinstance(error, OutOfOrderSequence)

@@ -1,7 +1,9 @@
 """What a producer has accepted and no answer has acknowledged: one state for threads and asyncio.
 
     add ──▶ batcher ──▶ pack ──▶ requests under way ──▶ acknowledged
-                                      └─ one failed ──▶ all that is left is repeated ──▶ or given up
+                                      └─ one failed ──▶ all that is left is repeated
+                                            └─ in vain ──▶ kept, and repeated again
+                                            └─ of no use ──▶ given up
 
 `Producer` and `AsyncProducer` drive it: they decide when to push, and wait. Nothing here does I/O.
 
@@ -9,30 +11,38 @@ Invariants
 
 * Every accepted message is acknowledged, or an error says that it was not: at the next send, flush
   or close.
+* An error that may end by itself ends nothing: what is not acknowledged is kept, and every later
+  call goes on with it. Until it is through, nothing more is accepted.
 * At most `in_flight_max` requests are under way and one is being filled; beyond that `send` waits.
 * A request that failed is repeated block by block, in order, byte for byte; nothing else is sent
   meanwhile.
 * What was accepted before a fork is sent by the parent alone: in the child the producer is as new.
 """
 
+import warnings
 from collections import deque
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tms.block import read_header
 from tms.client.batching import REQUEST_BYTES, Batcher
-from tms.client.delivery import Delivery
+from tms.client.delivery import Delivery, Unacknowledged, is_in_doubt
 from tms.errors import Closed, TMSError
+from tms.events import EventLog
 from tms.model.message import NewBlock
 from tms.model.quantity import Duration, milliseconds, whole
+from tms.model.topic import TopicName
 from tms.retrying import is_retriable, tell_retried
 
 BATCH_BYTES = 512 << 10
 IN_FLIGHT_MAX = 8
 LINGER_MS_MAX = 60_000
+STALLED_S = 1.0  # before what did not get through is repeated, if no call does that
 IN_FLIGHT_LIMIT = 8  # so many blocks of a producer the service remembers
 
 Pending = TypeVar("Pending")
+_log = EventLog(__name__)
 
 
 class SendPace(NamedTuple):
@@ -73,6 +83,8 @@ class Sending(Generic[Pending]):
         if self.batcher is not None:
             self.batcher.drop()
         self.flights: deque[Flight[Pending]] = deque()
+        self.left: Unacknowledged | None = None  # of requests that failed
+        self.stalled: TMSError | None = None  # why what is accepted does not get through
         self.failure: TMSError | None = None
         self.told = False  # whether the caller has met the failure
         self.ended = self.closed  # nothing is accepted any more
@@ -84,18 +96,47 @@ class Sending(Generic[Pending]):
 
     def check(self) -> None:
         """Raises the failure, or `Closed`, when nothing is accepted any more."""
-        if self.failure is not None:
+        if self.failure is not None and not (self.closed and self.told):
             self.told = True
             raise self.failure
         if self.closed:
             raise Closed("The producer is closed; make a new one.")
 
-    def repeated(self, flight: Flight[Pending], error: TMSError) -> list[NewBlock]:
-        """The blocks to repeat after a request failed. Raises `error` when that is no use."""
+    def require_retriable(self, error: TMSError) -> None:
+        """A request failed. Raises `error` if there is no use in repeating it."""
         if not is_retriable(error):
             raise error
         tell_retried(f"publish to {self.delivery.name}", error, 1, 0.0)
-        return flight.blocks
+
+    def repeat(
+        self, failed: Sequence[tuple[Flight[Pending], TMSError]], now_s: float
+    ) -> Unacknowledged:
+        """Of all requests under way these have failed: their blocks are left."""
+        blocks = [entry for flight, _ in failed for entry in flight.blocks]
+        doubtful = [is_in_doubt(error) for flight, error in failed for _ in flight.blocks]
+        self.left = Unacknowledged(
+            self.delivery, blocks, one_by_one=True, doubtful=doubtful, since_s=now_s
+        )
+        self.flights.clear()
+        return self.left
+
+    def stall(self, error: TMSError) -> None:
+        """What is accepted does not get through for now. `error` says how much that is."""
+        error.details["unacknowledged"] = self.unacknowledged()
+        self.stalled = error
+
+    def unacknowledged(self) -> int:
+        """How many messages are accepted and not acknowledged."""
+        waiting = 0 if self.batcher is None else self.batcher.count
+        left = 0 if self.left is None else self.left.count()
+        flying = (entry for flight in self.flights for entry in flight.blocks)
+        return waiting + left + sum(read_header(entry.block).count for entry in flying)
+
+    def lost(self) -> int:
+        """The number of unacknowledged messages that no error has reported to the caller."""
+        if self.failure is None:
+            return self.unacknowledged()
+        return 0 if self.told else int(self.failure.details.get("unacknowledged", 0))
 
     def close(self) -> None:
         """Accept nothing any more."""
@@ -103,9 +144,31 @@ class Sending(Generic[Pending]):
 
     def give_up(self, error: TMSError) -> None:
         """What is not acknowledged now never will be."""
-        waiting = 0 if self.batcher is None else self.batcher.count
-        error.details["unacknowledged"] = waiting + sum(
-            read_header(entry.block).count for flight in self.flights for entry in flight.blocks
-        )
+        error.details["unacknowledged"] = self.unacknowledged()
         self.failure, self.ended = error, True
+        self.left = self.stalled = None
         self.flights.clear()
+
+
+def dropped(sending: Sending[Any], release: Callable[[], None] | None = None) -> None:
+    """A producer was dropped without `close`. `release` closes its channel; an asyncio channel is
+    closed by its event loop."""
+    name, lost = sending.delivery.name, sending.lost()
+    sending.close()
+    if release is not None:
+        release()
+    if lost:
+        tell_lost(name, lost)
+    else:
+        warnings.warn(f"A producer to {name} was not closed.", ResourceWarning, stacklevel=2)
+
+
+def tell_lost(name: TopicName, messages: int) -> None:
+    """Warn that a producer was not closed and that this many of its messages may be lost."""
+    _log.warning("producer_not_closed", topic=str(name), messages=messages)
+    warnings.warn(
+        f"A producer to {name} was not closed: {messages} messages may not be stored. Close it, or "
+        "use it as a context manager.",
+        ResourceWarning,
+        stacklevel=2,
+    )

@@ -23,6 +23,7 @@ from tms.log.records import (
     FIRST_KEY,
     BlockKey,
     CompactionRecord,
+    ForgottenRecord,
     PartitionRecord,
     ProducersRecord,
     SegmentRecord,
@@ -36,8 +37,9 @@ from tms.store.base import Map, Store, pages
 from tms.topics.registry import TopicRecord
 
 SCAN_BYTES = 8 << 20
-_OTHER_RECORDS: dict[str, type[ProducersRecord | CompactionRecord]] = {
+_OTHER_RECORDS: dict[str, type[ProducersRecord | ForgottenRecord | CompactionRecord]] = {
     "producers": ProducersRecord,
+    "forgotten": ForgottenRecord,
     "compaction": CompactionRecord,
 }
 _SEGMENT_MAP = re.compile(r"t([0-9a-f]{8})/p([0-9]{5})/s([0-9]{8})")

@@ -26,7 +26,14 @@ from tms.events import EventLog
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
 from tms.log.producers import ProducerWindow
-from tms.log.records import FIRST_KEY, BlockKey, ProducersRecord, encode, key_after
+from tms.log.records import (
+    FIRST_KEY,
+    BlockKey,
+    ForgottenRecord,
+    ProducersRecord,
+    encode,
+    key_after,
+)
 from tms.log.segments import SegmentChain
 from tms.model import keys
 from tms.model.message import StoredBlock
@@ -75,6 +82,7 @@ class PartitionState:
         cache: BlockCache,
         limits: LogLimits,
         retention: Callable[[], tuple[int | None, int | None]],
+        monotonic_s: Callable[[], float],
     ) -> None:
         self.chain = chain
         self.limits = limits
@@ -90,7 +98,7 @@ class PartitionState:
         self.last: BlockKey = FIRST_KEY
         self.unsynced = False
         self.maintenance_due = False  # `maintain` should be called soon
-        self.producers = ProducerWindow(limits.producers)
+        self.producers = ProducerWindow(limits.producers, monotonic_s)
         self.counters = PartitionCounters()
         self.tail = Tail(FIRST_KEY)
         self._metadata = metadata
@@ -324,11 +332,25 @@ class PartitionState:
     def _save(self, last: BlockKey, end_offset: int, segment_bytes: int) -> None:
         """Note the producers. In a shared store never over the note of a later owner: of blocks
         that are erased since, only that one knows."""
-        record = encode(ProducersRecord(last, end_offset, self.producers.dump(), segment_bytes))
-        key = keys.producers_key(self.chain.uid, self.chain.partition)
+        uid, partition = self.chain.uid, self.chain.partition
+        pages = self.producers.forgotten.to_store(self.chain.record.epoch)
+        rows: list[Row] = [
+            (keys.forgotten_key(uid, partition, name), encode(ForgottenRecord(page)))
+            for name, page in pages.new
+        ]
+        dump = self.producers.dump()
+        record = encode(ProducersRecord(last, end_offset, dump, segment_bytes, pages.names))
+        self._write_note(keys.producers_key(uid, partition), record, rows)
+        if pages.gone:
+            self._metadata.delete(keys.forgotten_key(uid, partition, name) for name in pages.gone)
+        self.producers.forgotten.stored()
+
+    def _write_note(self, key: bytes, record: bytes, rows: list[Row]) -> None:
         if not self.chain.shared:
-            self._metadata.write([(key, record)], Durability.WRITTEN)
+            self._metadata.write([*rows, (key, record)], Durability.WRITTEN)
             return
+        if rows:
+            self._metadata.write(rows, Durability.SYNCED)
         before = self._metadata.get(key)
         self.chain.require_owned()  # so nobody owned it later when the note was read
         if not self._metadata.compare_and_set(key, before, record):

@@ -5,8 +5,10 @@ Java read them; changed by compare-and-set, except where one writer is certain.
     compaction/UID/PARTITION       CompactionRecord; absent while nothing was ever compacted
     partition/UID/PARTITION        PartitionRecord; absent while nothing was ever published to it
     producers/UID/PARTITION        ProducersRecord; a head start for recovery, never the truth
+    forgotten/UID/PARTITION/NAME   ForgottenRecord; a page that a ProducersRecord names
 """
 
+import struct
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +20,8 @@ from tms.model.ids import SEQUENCES_PER_MS
 T = TypeVar("T", bound=msgspec.Struct)
 BlockKey = tuple[int, int]  # publish time ms, sequence
 FIRST_KEY: BlockKey = (0, 0)
+# Of a block: producer id, time ms, base offset, producer sequence, CRC, count, first sequence.
+FORGOTTEN_ROW = struct.Struct(">QQQIIIH")
 
 
 def key_after(key: BlockKey) -> BlockKey:
@@ -102,12 +106,24 @@ class RememberedBlock(msgspec.Struct, frozen=True, array_like=True):
 
 class ProducersRecord(msgspec.Struct, frozen=True):
     """The producers' newest blocks as they were when the block `upto` had been appended and its
-    segment took so many bytes."""
+    segment took so many bytes. `pages` are the names of pages of producers that are not among
+    them any more."""
 
     upto: BlockKey
     end_offset: int
     producers: dict[str, tuple[RememberedBlock, ...]]
     segment_bytes: int
+    pages: tuple[str, ...] = ()
+
+
+class ForgottenRecord(msgspec.Struct, frozen=True):
+    """A page of forgotten producers: `FORGOTTEN_ROW`s in the order of their bytes."""
+
+    rows: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.rows) % FORGOTTEN_ROW.size:
+            raise ValueError(f"rows take {len(self.rows)} bytes, no multiple of a row's")
 
 
 def encode(record: msgspec.Struct) -> bytes:

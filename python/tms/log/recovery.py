@@ -21,6 +21,7 @@ from tms.log.producers import ProducerWindow
 from tms.log.records import (
     FIRST_KEY,
     BlockKey,
+    ForgottenRecord,
     ProducersRecord,
     RememberedBlock,
     SegmentRecord,
@@ -30,7 +31,7 @@ from tms.log.records import (
 from tms.log.segments import SegmentChain
 from tms.model import keys
 from tms.model.message import StoredBlock
-from tms.store.base import Map
+from tms.store.base import Map, pages
 
 SCAN_BYTES = 4 << 20
 _log = EventLog(__name__)
@@ -78,7 +79,7 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
     end = LogEnd(segment.base_offset, before)
     snapshot = _snapshot(chain, metadata)
     if snapshot is not None and _is_there(chain, snapshot.upto):
-        producers.load(snapshot.producers)
+        producers.load(snapshot.producers, *_pages(chain, metadata, snapshot))
         saved = snapshot.segment_bytes if snapshot.upto > end.last else 0
         end = LogEnd(snapshot.end_offset, snapshot.upto, saved_bytes=saved)
     elif chain.shared:  # owners that never took one may have come and gone
@@ -117,7 +118,7 @@ def _follow(
                 end.unsaved_blocks + 1,
             )
             if header.producer_id:
-                producers.remember(
+                producers.replay(
                     header.producer_id,
                     remembered(header, stored.time_ms, stored.last_sequence),
                 )
@@ -147,6 +148,21 @@ def _gap(
         found_offset=offset,
     )
     return last
+
+
+def _pages(
+    chain: SegmentChain, metadata: Map, snapshot: ProducersRecord
+) -> tuple[list[tuple[str, bytes]], list[str]]:
+    """The pages that a snapshot names, and the names of others that nobody needs: an owner that had
+    lost the partition wrote them."""
+    prefix = keys.forgotten_key(chain.uid, chain.partition, "")
+    found: dict[str, bytes] = {}
+    for rows in pages(metadata, prefix, keys.prefix_stop(prefix), SCAN_BYTES):
+        for key, raw in rows:
+            name = key[len(prefix) :].decode("ascii")
+            found[name] = decode(raw, ForgottenRecord, key).rows
+    named = [(name, found.pop(name)) for name in snapshot.pages if name in found]
+    return named, [*found]
 
 
 def _snapshot(chain: SegmentChain, metadata: Map) -> ProducersRecord | None:

@@ -28,6 +28,8 @@ Keys in `metadata`, all ASCII:
     generation/{namespace}/{topic}         the last generation used; survives the topic's deletion
     partition/{uid:08x}/{partition:05d}    epoch and segments
     producers/{uid:08x}/{partition:05d}    snapshot of the idempotent producers' windows
+    forgotten/{uid:08x}/{partition:05d}/{page}
+                                           producers that were pushed out of their window
     compaction/{uid:08x}/{partition:05d}   how far a partition is compacted, what is left to do
     journal/{uid:08x}[/{partition:05d}]    from where a partition of an internal topic is read; the
                                            first one without its number
@@ -178,6 +180,12 @@ def partition_key(topic_uid: int, partition: int) -> bytes:
 def producers_key(topic_uid: int, partition: int) -> bytes:
     """The key of a partition's snapshot of producers."""
     return b"producers/%08x/%05d" % (topic_uid, partition)
+
+
+def forgotten_key(topic_uid: int, partition: int, page: str) -> bytes:
+    """The key of a page of a partition's forgotten producers; without a name, what all of their
+    keys begin with."""
+    return b"forgotten/%08x/%05d/%s" % (topic_uid, partition, page.encode("ascii"))
 
 
 def compaction_key(topic_uid: int, partition: int) -> bytes:

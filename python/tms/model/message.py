@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
 MESSAGES_MAX = 65_536  # of a block
+KEY_BIT = 1 << 63  # of the producer ids that stand for idempotency keys
 
 NOTHING = MessageId(0, 0)
 _PLAIN = Plain()

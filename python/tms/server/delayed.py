@@ -12,7 +12,7 @@ from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, query_of, writable_topic
-from tms.server.idempotency import idempotency_key, producer_id
+from tms.server.idempotency import idempotency_key, producer_id, turn_of
 from tms.server.new_messages import Read, brought
 from tms.server.operations import UNPACKED_FACTOR
 from tms.server.problems import JSON_HEAD
@@ -70,7 +70,7 @@ class DelayedPublishing:
         topic had then."""
         service, key = self._service, how[-1]
         settings = service.engine.settings(name)
-        turn = producer_id(key) if key else next(self._turns)
+        turn = turn_of(producer_id(key)) if key else next(self._turns)
         counts = service.engine.growth(name)[1] if key else (settings.partitions,)
         await body.reserve(UNPACKED_FACTOR * len(body.data))
 

@@ -2,7 +2,8 @@
 
 It needs no memory of its own for that: the key becomes a producer id under which each partition's
 block is the first, so the log itself recognises a repetition, also after a restart, and answers
-with the ids of the first one. What was sent with a key is remembered here only to refuse another
+with the ids of the first one. Such ids have `KEY_BIT`, and the log remembers them apart from those
+of producers. What was sent with a key is remembered here only to refuse another
 body that goes to other partitions, which no partition could notice, and to send a repetition where
 the first attempt is going, should partitions be added while that is under way.
 
@@ -22,7 +23,7 @@ from hashlib import blake2b
 from tms.api.messages import PackedRequest
 from tms.api.parameters import KEY_CHARS_MAX
 from tms.errors import IdempotencyKeyReused, Invalid, PartitionNotFound
-from tms.model.message import Buffer, NewBlock
+from tms.model.message import KEY_BIT, Buffer, NewBlock
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import header
 
@@ -45,9 +46,14 @@ def idempotency_key(exchange: Exchange) -> str:
 
 
 def producer_id(key: str) -> int:
-    """63 bits of the key's hash, not zero."""
+    """63 bits of the key's hash, and the bit of ids that stand for keys."""
     digest = blake2b(key.encode(), digest_size=8, person=b"tms-idempotency").digest()
-    return int.from_bytes(digest, "big") >> 1 or 1
+    return int.from_bytes(digest, "big") >> 1 | KEY_BIT
+
+
+def turn_of(producer: int) -> int:
+    """By which partition messages without a key of their own go under this producer id."""
+    return producer & ~KEY_BIT
 
 
 class RecentKeys:

@@ -32,6 +32,7 @@ from tms.server.idempotency import (
     pack_like_before,
     producer_id,
     reused,
+    turn_of,
 )
 from tms.server.new_messages import Brought, Read, brought, brought_as, is_plain
 from tms.server.operations import INLINE_BYTES, UNPACKED_FACTOR
@@ -142,7 +143,7 @@ class Publishing:
         service = self._service
         settings = service.engine.settings(name)
         producer, counts = keyed or (0, (settings.partitions,))
-        turn = producer or next(self._turns)
+        turn = turn_of(producer) if producer else next(self._turns)
 
         def pack() -> messages.PackedRequest:
             new = read(body.data)

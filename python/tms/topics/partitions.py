@@ -209,8 +209,9 @@ class Partitions:
         metadata, clock = self._registry.metadata, self._registry.clock
         maps = PartitionMaps(self._store)
         chain = SegmentChain(maps, metadata, uid, partition, standing)
+        retention = partial(self._retention, name, uid)
         state = PartitionState(
-            chain, metadata, self.cache, self._limits, partial(self._retention, name, uid)
+            chain, metadata, self.cache, self._limits, retention, clock.monotonic_s
         )
         writer = PartitionWriter(
             state,

@@ -304,6 +304,7 @@ class Registry:
         prefixes = (
             keys.partition_key(uid, 0)[:-5],
             keys.producers_key(uid, 0)[:-5],
+            keys.forgotten_key(uid, 0, "")[:-6],
             keys.compaction_key(uid, 0)[:-5],
         )
         return [key for prefix in prefixes for key, _ in self._rows(prefix)]

@@ -8,18 +8,19 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Self
+from weakref import finalize
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.client.batching import Batcher, Headers
 from tms.client.delivery import Delivery, Unacknowledged, deliver_async
 from tms.client.known import REFRESH_S
-from tms.client.sending import Flight, Sending, SendPace
+from tms.client.sending import STALLED_S, Flight, Sending, SendPace, dropped
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError
-from tms.model.message import Appended, NewBlock
+from tms.model.message import Appended
 from tms.model.serializer import V
-from tms.retrying import attempt_s
+from tms.retrying import attempt_s, is_retriable
 
 
 class AsyncProducer(Generic[V]):
@@ -44,6 +45,7 @@ class AsyncProducer(Generic[V]):
         self._linger_s, self._in_flight_max = pace
         self._begin_anew()
         forks.in_child(self._begin_anew)
+        self._end = finalize(self, dropped, self._sending)
 
     def __repr__(self) -> str:
         return self._sending.describe(self)
@@ -51,6 +53,7 @@ class AsyncProducer(Generic[V]):
     def _begin_anew(self) -> None:
         self._sending.begin_anew()
         self._recovering: asyncio.Task[None] | None = None
+        self._resuming: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
@@ -67,10 +70,13 @@ class AsyncProducer(Generic[V]):
         See `Producer.send`.
         """
         self._sending.check()
+        if self._sending.stalled is not None:
+            await self._resume()
         batcher = self._sending.batcher or await self._begin()
         first = not batcher.fillings
         if batcher.add(value, key, headers, partition):
-            await self._push()
+            with contextlib.suppress(TimedOut):  # it is accepted: the next call goes on with it
+                await self._push()
         elif first:
             self._begin_waiting()
 
@@ -81,12 +87,21 @@ class AsyncProducer(Generic[V]):
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Publish messages in this order, like `send` for each but faster. Errors carry `index`."""
+        """Publish messages in this order, like `send` for each but faster; see
+        `Producer.send_many`."""
         self._sending.check()
+        if self._sending.stalled is not None:
+            await self._resume()
         batcher = self._sending.batcher or await self._begin()
+        accepted = 0
         try:
-            for _ in batcher.add_many(values, keys, headers, partition):
+            for taken in batcher.add_many(values, keys, headers, partition):
+                accepted = taken
                 await self._push()
+        except TimedOut as error:
+            if accepted < len(values):
+                error.details["accepted"] = accepted
+                raise
         finally:
             if batcher.fillings:
                 self._begin_waiting()
@@ -96,14 +111,8 @@ class AsyncProducer(Generic[V]):
         self._sending.check()
         if self._sending.batcher is None:
             return
-        try:
-            async with asyncio.timeout(self._delivery.timeout_s):
-                await self._push()
-                while self._sending.flights or self._recovering is not None:
-                    await self._move()
-        except TimeoutError as exc:
-            raise TimedOut("Not everything is acknowledged yet; flush again.") from exc
-        self._sending.check()
+        await self._push()
+        await self._until(lambda: not self._sending.flights)
 
     async def close(self) -> None:
         """Flush and release. A second call does nothing. Raises an error no call has raised yet."""
@@ -112,11 +121,18 @@ class AsyncProducer(Generic[V]):
         try:
             if self._sending.failure is None or not self._sending.told:
                 await self.flush()
+        except TMSError as error:
+            if self._sending.failure is None:
+                self._sending.give_up(error)
+                self._sending.told = True
+            raise
         finally:
             self._sending.close()
+            self._end.detach()
             self._channel.close()
-            if self._refreshing is not None:
-                self._refreshing.cancel()
+            for late in (self._refreshing, self._recovering, self._resuming):
+                if late is not None:
+                    late.cancel()
 
     async def __aenter__(self) -> Self:
         if self._sending.batcher is None:
@@ -154,21 +170,52 @@ class AsyncProducer(Generic[V]):
             if self._lingering is None:
                 loop = asyncio.get_running_loop()
                 self._lingering = loop.call_later(self._linger_s, self._linger_over)
-        elif not self._sending.flights and self._recovering is None:
+        elif not self._sending.flights and not self._repeats():
             self._launch()
+
+    def _repeats(self) -> bool:
+        """True while what failed is repeated, or waits for that."""
+        return self._recovering is not None or self._sending.left is not None
 
     def _linger_over(self) -> None:
         self._lingering = None
-        busy = self._recovering is not None or len(self._sending.flights) >= self._in_flight_max
-        if self._batcher.fillings and not busy:
+        if self._batcher.fillings and not self._repeats() and self._has_room():
             self._launch()
 
+    def _has_room(self) -> bool:
+        return len(self._sending.flights) < self._in_flight_max
+
     async def _push(self) -> None:
-        while self._recovering is not None or len(self._sending.flights) >= self._in_flight_max:
-            await self._move()
-            self._sending.check()
+        if self._repeats() or not self._has_room():
+            await self._until(self._has_room)
         if self._batcher.fillings:
             self._launch()
+
+    async def _resume(self) -> None:
+        """Wait until what did not get through has, and send what waits behind it."""
+        await self._until(self._has_room)
+        await self._push()
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        """Wait until nothing is to be repeated and a state is reached. Raises `TimedOut`, and the
+        failure of a producer that has ended."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._repeat()
+        try:
+            async with asyncio.timeout(self._delivery.timeout_s):
+                while self._repeats() or not reached():
+                    await self._move()
+                    self._sending.check()
+        except TimeoutError as exc:
+            why = self._sending.stalled
+            error = TimedOut(
+                "Not everything is acknowledged yet; it is kept and repeated, flush again."
+                + ("" if why is None else f" The last attempt: {why.message}")
+            )
+            self._sending.stall(error if why is None else why)
+            error.details["unacknowledged"] = self._sending.unacknowledged()
+            raise error from exc
 
     async def _move(self) -> None:
         """Wait until a request has ended."""
@@ -194,7 +241,7 @@ class AsyncProducer(Generic[V]):
         task.add_done_callback(self._landed)
 
     def _landed(self, _: asyncio.Task[list[Appended]]) -> None:
-        if self._recovering is None:
+        if not self._repeats():
             while self._sending.flights and _succeeded(self._sending.flights[0].pending):
                 self._sending.flights.popleft()
             if self._sending.flights and self._sending.flights[0].pending.done():
@@ -206,23 +253,38 @@ class AsyncProducer(Generic[V]):
     async def _recover(self) -> None:
         """The oldest request failed: repeat what is not acknowledged."""
         try:
-            left: list[NewBlock] = []
-            for flight in list(self._sending.flights):
-                try:
-                    await flight.pending
-                except TMSError as error:
-                    left += self._sending.repeated(flight, error)
-            self._channel.reset()
-            work = Unacknowledged(self._delivery, left, one_by_one=True)
-            await deliver_async(self._channel.append, work, self._clock, self._delivery.timeout_s)
-            self._sending.flights.clear()
+            left = self._sending.left or await self._failed()
+            await deliver_async(self._channel.append, left, self._clock, self._delivery.timeout_s)
+            self._sending.left = self._sending.stalled = None
         except TMSError as error:
-            self._sending.give_up(error)
+            if is_retriable(error):
+                self._sending.stall(error)
+                self._resuming = asyncio.get_running_loop().call_later(STALLED_S, self._repeat)
+            else:
+                self._sending.give_up(error)
         finally:
             self._recovering = None
             self._moved.set()
-        if self._batcher.fillings and self._sending.failure is None:
+        if self._batcher.fillings and self._sending.stalled is self._sending.failure is None:
             self._begin_waiting()
+
+    def _repeat(self) -> None:
+        self._resuming = None
+        if self._recovering is None and not self._sending.ended:
+            self._recovering = asyncio.create_task(self._recover())
+
+    async def _failed(self) -> Unacknowledged:
+        """What is left of the requests under way, once each has an outcome. Raises an error that
+        ends the producer."""
+        failed: list[tuple[Flight[asyncio.Task[list[Appended]]], TMSError]] = []
+        for flight in list(self._sending.flights):
+            try:
+                await flight.pending
+            except TMSError as error:
+                self._sending.require_retriable(error)
+                failed.append((flight, error))
+        self._channel.reset()
+        return self._sending.repeat(failed, self._clock.monotonic_s())
 
 
 def _succeeded(task: asyncio.Task[list[Appended]]) -> bool:
