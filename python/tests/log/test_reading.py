@@ -58,12 +58,16 @@ def test_readers_of_other_protocols_and_rooms_get_it_too(seed: int) -> None:
         assert one.fetched(EARLIEST, Isolation.UNCOMMITTED) == one.everything
         assert one.beside() == one.rows
         with one.served.connect() as client:
+            # What was staged together shares time and sequence there, and is given whole or not.
+            places = [id for id, _ in one.polled(client, EARLIEST)]
             for position, _ in one.positions():
                 if position.kind not in (PositionKind.OFFSET, PositionKind.LATEST):
                     shown = one.fetched(position, Isolation.UNCOMMITTED)
+                    first = len(places) - len(shown)
+                    if shown and first and places[first] == places[first - 1]:
+                        shown = shown[places[first:].count(places[first]) :]
                     polled = one.polled(client, position)
                     assert [value for _, value in polled] == [m.value for m in shown], position
-                    # What was staged together shares time and sequence there.
                     ids = [id for id, _ in polled]
                     assert ids == sorted(ids), position
                     assert all(id <= bytes(m.id)[:10] for id, m in zip(ids, shown, strict=True))
