@@ -296,7 +296,7 @@ ELSEWHERE: dict[str, Elsewhere] = {
     ),
     "keep-trailers": Elsewhere(
         _keep_trailers,
-        "test_server_sequences.py::test_a_request_leaves_nothing_to_the_next_one[0]",
+        "test_server_sequences.py::test_a_request_leaves_nothing_to_the_next_one",
     ),
     "move-what-was-taken": Elsewhere(
         _move_what_was_taken,

@@ -12,7 +12,7 @@ from tests.cluster_kit import Instances, instances
 from tests.http_kit import Client, request
 from tms.client.client import Bus
 from tms.clock import SystemClock
-from tms.cluster.identity import InstanceIdentity, ProvenRequest
+from tms.cluster.identity import COVERED_BYTES_MAX, InstanceIdentity, ProvenRequest
 from tms.cluster.membership import InstanceRecord
 from tms.errors import Forbidden, TransactionNotFound, Unauthenticated
 from tms.model import keys
@@ -174,7 +174,7 @@ def test_a_request_of_an_instance_is_believed_once_and_as_it_was_proven(
         assert b.request("GET", path, TMS_Principal="admin").status == 401
         stranger = InstanceIdentity("a", SystemClock())
         assert stranger.keys
-        stranger.see([("b", three.cluster["b"].identity.keys)])
+        stranger.see({"b": three.cluster["b"].identity.keys})
         shown = stranger.prove("b", ProvenRequest(b"GET", path.encode(), b"admin"), 0).decode()
         answer = b.request("GET", path, TMS_Peer=shown, TMS_Principal="admin")
         assert answer.status == 503 and b"does not see the instance" in answer.body
@@ -234,13 +234,13 @@ def test_an_instance_that_has_just_joined_is_believed_at_once(three: Instances) 
     identity, path = InstanceIdentity("new", SystemClock()), "/v2/access/whoami"
     record = InstanceRecord("new", "http://127.0.0.1:9", "0", keys=identity.keys)
     b = three.cluster["b"]
-    identity.see([("b", b.identity.keys)])
+    identity.see({"b": b.identity.keys})
     shown = identity.prove("b", ProvenRequest(b"GET", path.encode(), b"ann"), 0).decode()
     with Client(three.served["b"].address) as client:
         client.send(request("GET", path, TMS_Peer=shown, TMS_Principal="ann"))
-        b.identity.see([(one.id, one.keys) for one in (*b.view.instances, record)])
+        b.identity.see({one.id: one.keys for one in (*b.view.instances, record)})
         assert client.answer().json["principal"] == "ann"
-    b.identity.see([(one.id, one.keys) for one in b.view.instances])
+    b.identity.see({one.id: one.keys for one in b.view.instances})
 
 
 def test_a_chunked_request_is_forwarded_whole(three: Instances, admin: Bus) -> None:
@@ -267,3 +267,23 @@ def test_a_chunked_request_is_forwarded_whole(three: Instances, admin: Bus) -> N
                     "POST", "/v2/transactions", b"{}", Authorization=f"Bearer {token}"
                 )
                 assert answer.status in (200, 201) and b"transaction" in answer.body
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [(1_000, 201), (COVERED_BYTES_MAX, 201), (COVERED_BYTES_MAX + 1, 413)]
+)
+def test_a_body_is_forwarded_whether_its_proof_covers_it_or_not(
+    three: Instances, admin: Bus, length: int, status: int
+) -> None:
+    """Also one of which the client sends a part later: its owner believes each, and says itself
+    that one is too long."""
+    token, coordinator = admin.access.create_token("admin").token, three.coordinator()
+    other = next(id for id in IDS if id != coordinator)
+    body = b"{}".ljust(length)
+    whole = request("POST", "/v2/transactions", body, Authorization=f"Bearer {token}")
+    for pieces in ((whole,), (whole[: -length // 2], whole[-length // 2 :])):
+        with Client(three.served[other].address) as client:
+            for piece in pieces:
+                client.send(piece)
+            answer = client.answer()
+            assert (answer.status, answer.lines["tms-request-id"]) == (status, 2), answer

@@ -32,7 +32,7 @@ class Two:
         self.meet()
 
     def meet(self) -> None:
-        shown = [(one.id, one.keys) for one in (self.a, self.b)]
+        shown = {one.id: one.keys for one in (self.a, self.b)}
         for one in (self.a, self.b):
             one.see(shown)
 
@@ -93,8 +93,9 @@ def test_a_proof_that_many_others_have_overtaken_is_not_believed(
     late = two.proof()
     for _ in range(4):
         two.b.check(two.proof(), ASKED)
-    with pytest.raises(Forbidden, match="too old"):
+    with pytest.raises(Unavailable, match="overtaken") as raised:
         two.b.check(late, ASKED)
+    assert raised.value.retriable and not isinstance(raised.value, UnknownInstance)
     assert NUMBERS == 16_384
 
 
@@ -103,7 +104,7 @@ def test_a_proof_is_for_one_process(two: Two) -> None:
     proof = two.proof()
     c = InstanceIdentity("c", two.clock)
     two.b = InstanceIdentity("b", two.clock)
-    shown = [(one.id, one.keys) for one in (two.a, two.b, c)]
+    shown = {one.id: one.keys for one in (two.a, two.b, c)}
     for one in (two.b, c):
         one.see(shown)
         with pytest.raises(UnknownInstance):
@@ -112,18 +113,27 @@ def test_a_proof_is_for_one_process(two: Two) -> None:
 
 def test_an_instance_that_is_in_no_view_is_not_believed(two: Two) -> None:
     proof = two.proof()
-    two.b.see([("b", two.b.keys)])
+    two.b.see({"b": two.b.keys})
     with pytest.raises(UnknownInstance):
         two.b.check(proof, ASKED)
-    two.a.see([])
+    two.a.see({})
     with pytest.raises(Unavailable, match="not among the others"):
         two.proof()
+
+
+def test_an_instance_of_an_earlier_version_gets_no_proof_and_is_not_believed(two: Two) -> None:
+    """It shows no keys. Where access is open, it is asked all the same."""
+    two.a.see({"b": ()})
+    assert two.proof() == b""
+    for proof in (b"", b"0" * 64):  # an earlier version showed a secret
+        with pytest.raises(Forbidden, match="earlier version"):
+            two.b.check(proof, ASKED)
 
 
 def test_a_proof_is_still_good_once_after_a_view_without_its_instance(two: Two) -> None:
     used, unused = two.proof(), two.proof()
     two.b.check(used, ASKED)
-    two.b.see([("b", two.b.keys)])
+    two.b.see({"b": two.b.keys})
     two.meet()
     with pytest.raises(Forbidden, match="used before"):
         two.b.check(used, ASKED)
@@ -162,9 +172,9 @@ def test_keys_are_replaced_without_a_proof_that_is_not_believed(two: Two) -> Non
 def test_what_is_no_public_key_is_not_used(two: Two) -> None:
     prime = proofs._PRIME
     for number in (0, 1, prime - 1, prime, prime + 1, 2**2048 - 1):
-        two.b.see([("a", [number.to_bytes(256).hex()])])
+        two.b.see({"a": [number.to_bytes(256).hex()]})
         assert not two.b._by_key
-    two.b.see([("a", ["", "00", "g" * 512, two.a.keys[0][:-1]])])
+    two.b.see({"a": ["", "00", "g" * 512, two.a.keys[0][:-1]]})
     assert not two.b._by_key
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.http_kit import serving
-from tests.run_seed import run_seed
+from tests.run_seed import drawn, run_seed
 from tms.clock import SystemClock
 from tms.errors import TMSError
 from tms.server.http.exchange import Disconnected, Exchange
@@ -23,7 +23,7 @@ from tms.server.http.protocol import ClientConnection
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
 from tms.store.memory import MemoryStore
 
-LANDING, LONG, PART = 1_000, 20_000, 500  # sequences; in a landing, in `make test-long`, in a test
+LONG, PART = 20_000, 1_000  # sequences in `make test-long`, and in a test
 TURNS = 40  # of the event loop, more than answers take
 MESSAGES = "/v2/namespaces/default/topics/t/messages"
 BODIES = (b"", b"x", b'{"messages":[{"value":"YQ=="}]}', b"GET /a HTTP/1.1\r\nHost: b\r\n\r\n")
@@ -140,7 +140,7 @@ class Reader:
         return seen, b"\n".join(lines)
 
 
-def drawn(random: Random) -> bytes:
+def _request(random: Random) -> bytes:
     """One request."""
     method = random.choice((b"GET", b"POST", b"POST", b"POST", b"HEAD", b"PUT"))
     target = random.choice((b"/a", b"/b?c=d", MESSAGES.encode()))
@@ -193,14 +193,14 @@ def _cut(random: Random, stream: bytes, ends: list[int]) -> list[bytes]:
     return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
 
-async def _compare(first: int, last: int) -> None:
+async def _compare(seeds: range) -> None:
     loop = asyncio.get_running_loop()
     together, apart = Reader(loop), Reader(loop)
     apart.watchdog.heads = KnownHeads()
     apart.watchdog.heads.remember = lambda *_: None  # type: ignore[method-assign]
-    for seed in range(first, last):
+    for seed in seeds:
         random = Random(f"sequences {run_seed()} {seed}")
-        requests = [drawn(random) for _ in range(random.randint(2, 5))]
+        requests = [_request(random) for _ in range(random.randint(2, 5))]
         if random.random() < 0.5:  # heads that repeat
             requests.append(random.choice(requests))
         if random.random() < 0.2:  # its client goes in the middle of it
@@ -221,15 +221,9 @@ async def _compare(first: int, last: int) -> None:
         assert lines == b"\n".join(expected), f"sequence {seed}: {pieces}"
 
 
-@pytest.mark.parametrize("first", range(0, LANDING, PART))
+@pytest.mark.parametrize("first", drawn("request sequences", range(0, LONG, PART), 1))
 def test_a_request_leaves_nothing_to_the_next_one(first: int) -> None:
-    asyncio.run(_compare(first, first + PART))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first", range(LANDING, LONG, PART))
-def test_many_requests_leave_nothing_to_the_next_ones(first: int) -> None:
-    asyncio.run(_compare(first, first + PART))
+    asyncio.run(_compare(range(first, first + PART)))
 
 
 TRAILED = (

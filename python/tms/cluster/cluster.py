@@ -251,7 +251,7 @@ class Cluster:
     def _look_round(self) -> None:
         """The view is another one: nobody waits any longer for who is not there."""
         instances = self.view.instances
-        self.identity.see((one.id, one.keys) for one in instances)
+        self.identity.see({one.id: one.keys for one in instances})
         here = {(one.id, one.address) for one in instances}
         with self._lock:
             gone = [self._peers.pop(key) for key in self._peers.keys() - here]

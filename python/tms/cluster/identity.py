@@ -1,5 +1,4 @@
-"""How an instance proves to another one that it asks: a MAC over each request, by a key that only
-these two know.
+"""Proofs between instances: a MAC over each request, by a key that only the two processes know.
 
     own private key, public key of the other ─▶ Diffie-Hellman ─▶ key ─▶ HMAC-SHA256 of a request
 
@@ -19,6 +18,7 @@ Invariants
 * An instance that is in no view is believed nothing.
 * A proof is good for one process and once: another process has another key, and of each sender the
   numbers are remembered. One that is `NUMBERS` older than the newest is not believed any more.
+* An instance of an earlier version shows no keys and gets no proofs. It is believed nothing.
 * A key is replaced after `KEY_S`. The new one is shown `SPREAD_S` before it is used, and the old
   one is believed as long again.
 """
@@ -26,7 +26,7 @@ Invariants
 import hmac
 import secrets
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import count
@@ -105,6 +105,7 @@ class InstanceIdentity:
         self._own: tuple[_OwnKey, ...] = ()  # newest first
         self._by_instance: dict[str, _OtherKey] = {}  # the newest key of each
         self._by_key: dict[bytes, _OtherKey] = {}
+        self._keyless: frozenset[str] = frozenset()
         self._agreed: dict[tuple[bytes, bytes], hmac.HMAC] = {}  # by sender and receiver
         self._count = count(1)
         self._numbers: dict[tuple[bytes, bytes], TakenNumbers] = {}  # by sender and receiver
@@ -130,17 +131,18 @@ class InstanceIdentity:
             return False
         return True
 
-    def see(self, others: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """These instances are there, with these public keys, newest first."""
+    def see(self, others: Mapping[str, Sequence[str]]) -> None:
+        """Take the instances of the newest view, and the public keys of each, newest first."""
         by_instance: dict[str, _OtherKey] = {}
         by_key: dict[bytes, _OtherKey] = {}
-        for instance, keys in others:
+        for instance, keys in others.items():
             for public in keys:
                 key = _other_key(public, instance)
                 if key is not None and instance != self.id:
                     by_instance.setdefault(instance, key)
                     by_key[key.id] = key
         self._by_instance = by_instance
+        self._keyless = frozenset(others) - by_instance.keys()
         self._by_key = by_key
         for pair in [*self._agreed]:
             if by_key.keys().isdisjoint(pair):
@@ -149,9 +151,11 @@ class InstanceIdentity:
     def prove(
         self, to: str, request: ProvenRequest, length: int | None, body: Iterable[Buffer] = ()
     ) -> bytes:
-        """A proof for the instance `to`; `length` and `body` as `covered` takes them. Raises
-        `Unavailable`."""
+        """A proof for the instance `to`, empty for one without keys; `length` and `body` as
+        `covered` takes them. Raises `Unavailable`."""
         theirs = self._by_instance.get(to)
+        if theirs is None and to in self._keyless:
+            return b""
         if theirs is None:
             raise Unavailable(f"The instance {to} is not among the others now. Try again.")
         mine = self._signing()
@@ -166,11 +170,14 @@ class InstanceIdentity:
         return words + b" " + _mac(key, request, words)
 
     def check(self, proof: bytes, request: ProvenRequest) -> Proven:
-        """The instance that has made a proof. Raises `UnknownInstance`, and `Forbidden` for a proof
-        that is wrong, repeated, or of another time."""
+        """The instance that has made a proof. Raises `UnknownInstance`, `Unavailable` for a proof
+        that came too late, and `Forbidden` for one that is wrong, repeated, or of another time."""
         words = proof.split(b" ")
         if len(words) != _WORDS:
-            raise Forbidden("The header TMS-Peer is no proof of an instance.")
+            raise Forbidden(
+                "The header TMS-Peer is no proof of an instance. An instance of an earlier version "
+                "has none: stop all of these, then start the new ones."
+            )
         theirs = self._by_key.get(words[0])
         mine = next((one for one in self._own if one.id == words[1]), None)
         if theirs is None or mine is None:
@@ -194,7 +201,7 @@ class InstanceIdentity:
         if first := numbers is None:
             numbers = self._numbers_of(pair, now_ms)
         if not numbers.take(int(words[3]), now_ms):
-            raise Forbidden("The header TMS-Peer was used before, or is too old.")
+            raise Forbidden("The header TMS-Peer was used before.")
         return Proven(theirs.instance, words[4], first)
 
     # -- parts -------------------------------------------------------------------------------------
@@ -235,9 +242,12 @@ class TakenNumbers:
         self.used_ms = 0
 
     def take(self, number: int, now_ms: int) -> bool:
-        """True if a number was not taken before."""
+        """True if a number was not taken before. Raises `Unavailable` for one that is too old to
+        know."""
         place = number % NUMBERS
-        if self._taken[place] >= number:
+        if self._taken[place] > number:
+            raise Unavailable(f"{NUMBERS} other requests have overtaken this one. Try again.")
+        if self._taken[place] == number:
             return False
         self._taken[place] = number
         self.used_ms = now_ms
@@ -245,8 +255,8 @@ class TakenNumbers:
 
 
 def covered(length: int | None, body: Iterable[Buffer]) -> bytes:
-    """What a proof says of a body of this length, None if it comes in chunks; `body` has to be
-    there if `is_covered`."""
+    """The word BODY of a proof for a body of this length, None if it comes in chunks; `body` has to
+    be there if `is_covered`."""
     if length is None:
         return b"-"
     if not is_covered(length):

@@ -188,6 +188,8 @@ class Forwarding:
         body = (await exchange.whole(),) if is_covered(length) else ()
         request = ProvenRequest(exchange.method.encode(), exchange.target, principal)
         proof = self._identity.prove(owner, request, length, body)
+        if not proof:
+            return b""
         return b"%b: %b\r\n%b: %b\r\n" % (PEER, proof, PRINCIPAL, principal)
 
     async def _head(

@@ -63,7 +63,7 @@ GUESSES_FREE = 5  # wrong tokens of an address that are answered at once
 GUESSES_FORGOTTEN_S = 60.0
 GUESS_S = 1.0  # that an answer to a wrong token waits then
 KEY_WAIT_S = 2.0  # for the view that has the key of an instance that asks
-KEY_LOOK_S = 0.02
+KEY_LOOK_S = 0.02  # until the first look; twice as long until each next one
 EXPIRY_S = 1.0  # after its token has expired, at the latest, a request that waits is ended
 INSTANCE = b"@instance"  # asks for itself; no principal is called so
 _BEARER = b"bearer "
@@ -238,7 +238,7 @@ class Guard:
 
     async def _believe(self, exchange: Exchange) -> None:
         """Let a request of an instance pass; `exchange.instance` is which. Raises `Forbidden`,
-        `UnknownInstance`, `SlowRequest`, `Disconnected`."""
+        `Unavailable`, `SlowRequest`, `Disconnected`."""
         try:
             if self._identity is None or PEER not in exchange.headers:
                 raise Forbidden("This is for instances of the cluster only.")
@@ -249,7 +249,7 @@ class Guard:
                 body = covered(exchange.content_length, ())
             if body != proven.body:
                 raise Forbidden("The header TMS-Peer proves another body than this one.")
-        except (Forbidden, UnknownInstance) as error:
+        except (Forbidden, Unavailable) as error:
             self._note_refusal(exchange, "no proof of an instance", error=error.message)
             raise
         exchange.instance = proven.instance
@@ -257,19 +257,21 @@ class Guard:
             _audit.info("instance_believed", **_facts(exchange))
 
     async def _proven(self, identity: InstanceIdentity, exchange: Exchange) -> Proven:
-        """What the proof says, once this instance sees the one that asks."""
+        """The proof, checked once this instance sees the one that made it."""
         principal = exchange.headers.get(PRINCIPAL, INSTANCE)
         request = ProvenRequest(exchange.method.encode(), exchange.target, principal)
         proof = exchange.headers[PEER]
         waited_s = 0.0
+        look_s = KEY_LOOK_S
         while True:
             try:
                 return identity.check(proof, request)
             except UnknownInstance:
                 if waited_s >= KEY_WAIT_S:
                     raise
-            await asyncio.sleep(KEY_LOOK_S)
-            waited_s += KEY_LOOK_S
+            await asyncio.sleep(look_s)
+            waited_s += look_s
+            look_s *= 2  # a stranger with a wrong key costs a few looks
 
     def _note_refusal(self, exchange: Exchange, why: str, **also: str) -> int:
         """Count the requests of an address that were refused lately for this reason. The first ones

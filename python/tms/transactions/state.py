@@ -27,7 +27,7 @@ Invariants
 """
 
 from bisect import bisect_right
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Container, Iterable, Sequence
 
 from tms.errors import Invalid, Overloaded, TMSError, TransactionConflict
@@ -75,12 +75,12 @@ class ClientCounts:
     as the journal says it: a snapshot of the journal has no clients of invalid ones. Pure."""
 
     def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
+        self._open: dict[str, int] = {}
         self._invalid: OrderedDict[str, deque[int]] = OrderedDict()
 
     def began(self, client: str) -> None:
         """One more is in progress."""
-        self._open[client] += 1
+        self._open[client] = self._open.get(client, 0) + 1
 
     def ended(self, client: str) -> None:
         """One that was in progress is no more."""
@@ -97,7 +97,7 @@ class ClientCounts:
 
     def require_room(self, client: str, now_ms: int) -> None:
         """Raise `Overloaded` unless a client may begin one more."""
-        if self._open[client] >= OPEN_MAX:
+        if self._open.get(client, 0) >= OPEN_MAX:
             raise Overloaded(
                 f"{client} has {OPEN_MAX} transactions in progress, as many as a principal may "
                 "have. Commit or abort some, or wait for their time-outs; `tms tx list` shows "

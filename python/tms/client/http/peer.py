@@ -114,7 +114,7 @@ class _ProvenCalls(Calls):
 @has_operations("peers")
 class HttpPeer(HttpTransport, PeersApi):
     """The instance `name` at `address`. Thread-safe. `prove` makes the proof that an instance asks,
-    of a request's method, target and body, just before it is sent."""
+    of a request's method, target and body, just before it is sent; empty if there is none."""
 
     def __init__(
         self, name: str, address: str, prove: Prove | None = None, tls: ClientTls | None = None
@@ -158,13 +158,15 @@ class HttpPeer(HttpTransport, PeersApi):
         return super().attempt(self._proven(call), timeout_s)
 
     def _proven(self, call: Call[T]) -> Call[T]:
-        """The same with a proof. Raises `Unavailable`."""
+        """The call with its proof. Raises `Unavailable`."""
         if self._prove is None:
             return call
         head, *body = call.chunks
         head = bytes(head)
         method, target, _ = head.split(b" ", 2)
         proof = self._prove(method, target, body)
+        if not proof:
+            return call
         head = b"%b%b: %b\r\n\r\n" % (head[:-2], routes.PEER_HEADER.encode(), proof)
         return msgspec.structs.replace(call, chunks=[head, *body])
 
