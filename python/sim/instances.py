@@ -28,6 +28,7 @@ from sim.faulty import FaultyStore
 from sim.history import Crashed, History, Place
 from sim.world import Background, Died, Stuck, VirtualClock, World, quietly
 from tms.cluster.cluster import Cluster, RolePlayer
+from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import Ownership
 from tms.cluster.standing import Standing
@@ -71,6 +72,9 @@ class Member:
     def drain(self) -> None:
         """Nothing is ended as it should."""
 
+    def show(self, keys: tuple[str, ...]) -> None:
+        """No instance asks for a proof."""
+
     def leave(self) -> None:
         """The world lets it go."""
 
@@ -107,8 +111,8 @@ class WorldCluster(Cluster):
             metadata, world.clock, instance.id, wait=lambda seconds: None, shared_by="sim"
         )
         ownership.take()
-        connect = partial(_connected, instance)
-        super().__init__(metadata, world.clock, instance.member, ownership, connect, lifetime_ms)
+        peers = SimPeers(instance)
+        super().__init__(metadata, world.clock, instance.member, ownership, peers, lifetime_ms)
         self._instance = instance
         self.decisions.watch_end = _watch_nothing  # type: ignore[method-assign]
         self._standing = Standing(metadata, instance.id, f"{instance.life:04d}")
@@ -820,9 +824,16 @@ class ClusterWorld(World):
             quietly(one.engine.maintenance.recover)
 
 
-def _connected(caller: Instance, record: InstanceRecord) -> SimPeer:
-    target = next(one for one in caller.world.instances if one.id == record.id)
-    return SimPeer(caller, target)
+class SimPeers:
+    """Makes peers of the records of other instances; see `PeerConnector`."""
+
+    def __init__(self, caller: Instance) -> None:
+        self._caller = caller
+        self.identity = InstanceIdentity(caller.id, caller.world.clock)
+
+    def __call__(self, record: InstanceRecord) -> SimPeer:
+        instances = self._caller.world.instances
+        return SimPeer(self._caller, next(one for one in instances if one.id == record.id))
 
 
 def _watch_nothing(pointer: int, callback: Callable[[], None]) -> Callable[[], None]:

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 import tms
 from tests.http_kit import Client, Served, serving
 from tests.log_kit import KeptStore
@@ -14,9 +16,10 @@ from tests.waiting import until
 from tms.client.client import Bus
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
+from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import OwnerLimits, Ownership
-from tms.server.main import peers
+from tms.server.main import HttpPeers
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.base import Store
 from tms.tls import ClientTls, ServerTls
@@ -80,8 +83,11 @@ class MemoryMember:
         self._members.tell()
 
     def drain(self) -> None:
-        old = self.record
-        self.record = InstanceRecord(old.id, old.address, old.version, old.capacity, True)
+        self.record = replace(self.record, draining=True)
+        self._members.tell()
+
+    def show(self, keys: tuple[str, ...]) -> None:
+        self.record = replace(self.record, keys=keys)
         self._members.tell()
 
     def leave(self) -> None:
@@ -102,10 +108,10 @@ def instance(
     ownership = Ownership(metadata, clock, record.id, LIMITS, shared_by="test")
     ownership.take()
     ownership.start()
-    member = MemoryMember(members, record)
-
-    ask = peers(metadata, tls or ClientTls())
-    return Cluster(metadata, clock, member, ownership, ask, LIFETIME_MS), member
+    identity = InstanceIdentity(record.id, clock)
+    member = MemoryMember(members, replace(record, keys=identity.keys))
+    peers = HttpPeers(identity, tls or ClientTls())
+    return Cluster(metadata, clock, member, ownership, peers, LIFETIME_MS), member
 
 
 class Instances:

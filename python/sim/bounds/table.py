@@ -409,6 +409,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "cluster.ownership.OwnerLimits.*",
         "cluster.cluster.ASKING_THREADS",
         "topics.sharding.COUNT_MAX",
+        "cluster.identity.*",
         "cluster.events.EVENTS_MAX",
         "cluster.decisions.REMEMBERED",
         "cluster.standing._SCAN_BYTES",

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.clocks import ManualClock
-from tms.access.records import FIRST, AccessRecords, peer_secret
+from tms.access.records import FIRST, AccessRecords
 from tms.errors import DataCorrupt, Forbidden, Invalid, NotFound
 from tms.model import keys
 from tms.model.access import Access, Grant
@@ -168,9 +168,12 @@ def test_a_damaged_record_lets_nobody_in(metadata: Map, clock: ManualClock) -> N
         records(metadata, clock).token(new.token.encode())
 
 
-def test_instances_have_one_secret(metadata: Map) -> None:
-    secret = peer_secret(metadata)
-    assert len(secret) == 64 and peer_secret(metadata) == secret
+def test_the_secret_of_earlier_versions_is_dropped(metadata: Map, clock: ManualClock) -> None:
+    metadata.compare_and_set(keys.PEER_SECRET, None, b"0" * 64)
+    access = records(metadata, clock)
+    for _ in range(2):
+        access.forget_peers()
+        assert metadata.get(keys.PEER_SECRET) is None
 
 
 def test_records_are_read_whole_however_small_a_page_is(

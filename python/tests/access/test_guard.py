@@ -169,13 +169,15 @@ def test_a_token_in_a_url_is_refused(people: People) -> None:
 
 def test_nobody_is_believed_to_be_an_instance(people: People) -> None:
     admin = people.token("boss", "all *")
+    shown = {"Authorization": f"Bearer {admin}"}
     with people.served.connect() as client:
-        spoofed = {"TMS_Principal": "boss", "TMS_Peer": "0" * 64, "TMS_Hop": "1"}
+        spoofed = {"TMS_Principal": "boss", "TMS_Hop": "1"}
         assert client.request("GET", "/v2/access/tokens", **spoofed).status == 401
-        spoofed["TMS_Peer"] = people.access.peer_secret()  # of a store that has no other instance
-        assert client.request("GET", "/v2/access/tokens", **spoofed).status == 401
-        mixed = {**spoofed, "Authorization": f"Bearer {admin}"}
-        assert client.request("POST", "/v2/cluster/fates", b"{}", **mixed).status == 403
+        for proof in ("", "0" * 64, "a b 0 1 - c"):
+            spoofed["TMS_Peer"] = proof
+            assert client.request("GET", "/v2/access/tokens", **spoofed).status == 403
+            assert client.request("GET", "/v2/access/tokens", **spoofed, **shown).status == 403
+        assert client.request("POST", "/v2/cluster/fates", b"{}", **shown).status == 403
 
 
 def test_the_audit_log_has_what_was_refused_and_how_access_was_changed(

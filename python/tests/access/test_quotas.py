@@ -92,11 +92,13 @@ def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
             calm.publish("t", b"x" * 3_000)
             with served.connect() as client:
                 headers = {"Authorization": f"Bearer {tokens['greedy']}"}
+                path = "/v2/access/whoami"
                 statuses = []
                 for _ in range(8):
-                    answer = client.request("GET", "/v2/access/whoami", **headers)
+                    answer = client.request("GET", path, **headers)
                     statuses.append(answer.status)
-                    headers["TMS-Peer"] = "no instance"
+                    spoofed = client.request("GET", path, **headers, TMS_Peer="no instance")
+                    assert spoofed.status == 403
                     if answer.status == 429:
                         assert answer.problem == "overloaded"
                         assert int(answer.headers["retry-after"]) >= 1

@@ -81,7 +81,7 @@ def test_an_instance_that_does_not_trust_another_one_says_so(
 ) -> None:
     wrong = ClientTls(str(Authority(tmp_path, "strange").ca))
     with serving(tls=ServerTls(*authority.sign().pair)) as served:
-        asking = HttpPeer("b", "https://{}:{}".format(*served.address), wrong)
+        asking = HttpPeer("b", "https://{}:{}".format(*served.address), tls=wrong)
         asking.timeout_s = 0.2
         with pytest.raises(Unavailable, match=r"certificate of .* is not trusted"):
             next(asking.list_topics("default"), None)

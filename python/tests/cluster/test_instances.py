@@ -63,6 +63,20 @@ def test_any_instance_answers_publishes_and_fetches() -> None:
         assert seen[0] == seen[1] == seen[2]
 
 
+def test_an_instance_of_an_earlier_version_is_asked_where_access_is_open() -> None:
+    """It shows no key to which a request could be proven."""
+    with instances("a", "b") as both, both.connect("a") as bus:
+        bus.create_topic(TOPIC, partitions=PARTITIONS)
+        coordinator = both.coordinator()
+        (other,) = {"a", "b"} - {coordinator}
+        both.member[other].show(())
+        assert set(both.owners(TOPIC)) == {"a", "b"}
+        with bus.transaction() as tx:
+            for partition in range(PARTITIONS):
+                tx.send(TOPIC, b"%d" % partition, partition=partition)
+        assert values(bus) == {b"%d" % partition for partition in range(PARTITIONS)}
+
+
 def test_a_forwarded_answer_is_compressed_by_its_owner_and_is_for_pages_once() -> None:
     page = "https://console.example"
     with instances("a", "b", "c") as all, all.connect("a") as bus:

@@ -226,9 +226,10 @@ class AccessRecords:
         self._changed()
         return token
 
-    def peer_secret(self) -> str:
-        """See `peer_secret`."""
-        return peer_secret(self._metadata)
+    def forget_peers(self) -> None:
+        """Drop the secret that instances of earlier versions shared. It proves nothing any more."""
+        if self._metadata.get(keys.PEER_SECRET) is not None:
+            self._metadata.delete([keys.PEER_SECRET])
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -322,16 +323,6 @@ class AccessRecords:
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         for page in pages(self._metadata, prefix, keys.prefix_stop(prefix), _SCAN_BYTES):
             yield from page
-
-
-def peer_secret(metadata: Map) -> str:
-    """What the instances that share a store show one another, made when it is first asked for."""
-    raw = metadata.get(keys.PEER_SECRET)
-    if raw is None:
-        secret = secrets.token_hex(SECRET_BYTES).encode()
-        metadata.compare_and_set(keys.PEER_SECRET, None, secret)
-        raw = metadata.get(keys.PEER_SECRET) or b""  # others may have been first
-    return raw.decode("ascii")
 
 
 def _checked(principal: str, verb: str, pattern: str) -> Grant:

@@ -39,7 +39,7 @@ END_HEADER = "TMS-End"  # `0:123,1:456`: the offset after the last message, by p
 REACHED_HEADER = "TMS-Reached"  # the same of before which everything was looked at
 OWNER_HEADER = "TMS-Owner"  # `URL` keeps this, or `URL 0 1, URL 2` these partitions: ask there
 HOP_HEADER = "TMS-Hop"  # another instance asks: do it here, or refuse
-PEER_HEADER = "TMS-Peer"  # the secret of the cluster: an instance of it asks
+PEER_HEADER = "TMS-Peer"  # proves that an instance asks; see `cluster/identity`
 REQUEST_ID_HEADER = "TMS-Request-Id"
 PRINCIPAL_HEADER = "TMS-Principal"  # for whom, as that instance knows
 

@@ -25,6 +25,7 @@ import msgspec
 from tms.clock import Clock
 from tms.cluster.decisions import AskedDecisions, Coordinating
 from tms.cluster.events import ClusterEvents
+from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import ClusterMember, InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import Ownership
 from tms.cluster.placement import Placement
@@ -119,6 +120,15 @@ class ClusterPeer(Peer, Coordinating, Protocol):
         ...
 
 
+class PeerConnector(Protocol):
+    """Makes peers of the records of other instances, and proves to them that this one asks."""
+
+    @property
+    def identity(self) -> InstanceIdentity: ...
+
+    def __call__(self, record: InstanceRecord) -> ClusterPeer: ...
+
+
 class KeptShards(Protocol):
     """The shards of a process."""
 
@@ -148,7 +158,7 @@ class RolePlayer(Protocol):
 
 
 class Cluster:
-    """An instance among others. Thread-safe. `connect` makes a peer of its record."""
+    """An instance among others. Thread-safe."""
 
     def __init__(
         self,
@@ -156,7 +166,7 @@ class Cluster:
         clock: Clock,
         member: ClusterMember,
         ownership: Ownership,
-        connect: Callable[[InstanceRecord], ClusterPeer],
+        connect: PeerConnector,
         lifetime_ms: int,
     ) -> None:
         self._metadata = metadata
@@ -165,6 +175,7 @@ class Cluster:
         self._record = record = member.record
         self._ownership = ownership
         self._connect = connect
+        self.identity = connect.identity
         self._standing = Standing(metadata, record.id)
         self.name = self._standing.name
         self.decisions = AskedDecisions(self.coordinator, clock, lifetime_ms)
@@ -236,7 +247,9 @@ class Cluster:
 
     def _look_round(self) -> None:
         """The view is another one: nobody waits any longer for who is not there."""
-        here = {(one.id, one.address) for one in self.view.instances}
+        instances = self.view.instances
+        self.identity.see({one.id: one.keys for one in instances})
+        here = {(one.id, one.address) for one in instances}
         with self._lock:
             gone = [self._peers.pop(key) for key in self._peers.keys() - here]
         for peer in gone:
@@ -251,6 +264,8 @@ class Cluster:
             if self._ended:
                 return
             try:
+                if self.identity.turn():
+                    self._member.show(self.identity.keys)
                 self.settle()
                 settled = True
             except TMSError as error:

@@ -19,13 +19,15 @@ from tms.cluster.placement import Instance
 
 
 class InstanceRecord(msgspec.Struct, frozen=True):
-    """What an instance says of itself. `address` is the URL at which the others reach it."""
+    """An instance, as it shows itself. `address` is the URL at which the others reach it; `keys`
+    are public, see `InstanceIdentity`."""
 
     id: str
     address: str
     version: str
     capacity: int = 1
     draining: bool = False
+    keys: tuple[str, ...] = ()
 
     def instance(self) -> Instance:
         """As placement wants it."""
@@ -72,6 +74,10 @@ class ClusterMember(Protocol):
 
     def drain(self) -> None:
         """Tell the others that this instance wants to own nothing."""
+        ...
+
+    def show(self, keys: tuple[str, ...]) -> None:
+        """Let the others see these keys of this instance."""
         ...
 
     def leave(self) -> None:

@@ -127,6 +127,11 @@ class ZooKeeperMember:
         self.record = msgspec.structs.replace(self.record, draining=True)
         self._sessions.poke()
 
+    def show(self, keys: tuple[str, ...]) -> None:
+        """See `ClusterMember`."""
+        self.record = msgspec.structs.replace(self.record, keys=keys)
+        self._sessions.poke()
+
     def leave(self) -> None:
         """See `ClusterMember`."""
         self._sessions.stop()

@@ -57,7 +57,7 @@ def _as_it_is(path: Path, machine: Machine) -> Iterator[Finding]:
     elif status.st_mode & 0o077:
         yield warning(
             "rights of the data directory",
-            "other users may read its messages, and the secret of the peers",
+            "other users may read its messages",
             f"chmod 700 {path}",
         )
     else:

@@ -44,7 +44,7 @@ Keys in `metadata`, all ASCII:
     access/token/{id}                      a token; this and the next see `tms.access.records`
     access/grant/{principal}/{verb}/{pattern}
     access/quota/{principal}
-    access/peers                           the secret that instances of a cluster share
+    access/peers                           of earlier versions; a service drops it
     access/changes                         how often any of these was changed
 
 Invariants

@@ -4,6 +4,8 @@
 * Of a topic that is followed a part is a chunk of HTTP: when this service drains, the answer ends
   behind a whole one.
 * A request goes one hop (`TMS-Hop`): who gets it does it, or says who the owner is.
+* The principal of a request goes along, with a proof that an instance says so.
+* A chunked body stays chunked, however much of it is here already.
 * Nothing is repeated here. An error says whether the request may have been carried out.
 """
 
@@ -18,6 +20,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from tms.api import routes
+from tms.cluster.identity import InstanceIdentity, ProvenRequest, is_covered
 from tms.errors import Unavailable
 from tms.server.http.exchange import Disconnected, Exchange, settle
 from tms.tls import ClientTls, fault_of
@@ -76,13 +79,15 @@ class _Line(NamedTuple):
 
 class Forwarding:
     """Forwards requests. Used by the event loop's thread only. `timeout_s`: until an answer
-    begins; `tls`: for instances whose address is https. With a `peer_secret` the other instance
-    believes who it is that asks."""
+    begins; `tls`: for instances whose address is https; `identity`: proves to the other instance
+    that this one asks, and for which principal."""
 
-    def __init__(self, timeout_s: float, tls: ClientTls, peer_secret: str = "") -> None:
+    def __init__(
+        self, timeout_s: float, tls: ClientTls, identity: InstanceIdentity | None = None
+    ) -> None:
         self._timeout_s = timeout_s
         self._tls = tls
-        self._peer_secret = peer_secret.encode()
+        self._identity = identity
         self._idle: dict[str, list[_Line]] = {}
 
     async def __call__(self, exchange: Exchange, owner: str, address: str) -> None:
@@ -134,7 +139,7 @@ class Forwarding:
         answer = _Answer()
         parser = httptools.HttpResponseParser(answer)
         try:
-            await self._send(exchange, line.writer)
+            await self._send(exchange, line.writer, owner)
             await self._head(exchange, line.reader, parser, answer)
         except (OSError, EOFError, httptools.HttpParserError) as exc:
             raise _broken(owner, exc) from exc
@@ -155,14 +160,14 @@ class Forwarding:
             raise _broken(owner, exc) from exc
         return answer.complete and answer.keeps_open
 
-    async def _send(self, exchange: Exchange, writer: asyncio.StreamWriter) -> None:
-        query = b"?" + exchange.query if exchange.query else b""
-        chunked = exchange.content_length is None and exchange.more_body
+    async def _send(self, exchange: Exchange, writer: asyncio.StreamWriter, owner: str) -> None:
+        chunked = exchange.content_length is None
+        asker = await self._asker(exchange, owner)
         lines = [
-            b"%b %b%b HTTP/1.1\r\nhost: tms\r\n" % (exchange.method.encode(), exchange.path, query),
+            b"%b %b HTTP/1.1\r\nhost: tms\r\n" % (exchange.method.encode(), exchange.target),
             *(b"%b: %b\r\n" % pair for pair in exchange.headers.items() if pair[0] not in _OWN),
             b"%b: 1\r\n" % HOP,
-            self._asker(exchange),
+            asker,
             b"transfer-encoding: chunked\r\n" if chunked else b"",
             b"\r\n",
         ]
@@ -174,11 +179,18 @@ class Forwarding:
             writer.write(b"0\r\n\r\n")
         await writer.drain()
 
-    def _asker(self, exchange: Exchange) -> bytes:
-        if not exchange.principal:
+    async def _asker(self, exchange: Exchange, owner: str) -> bytes:
+        """The principal, where it is asked for, and the proof. Raises `Unavailable`."""
+        if not exchange.principal or self._identity is None:
             return b""
+        length = exchange.content_length
         principal = exchange.principal.encode()
-        return b"%b: %b\r\n%b: %b\r\n" % (PEER, self._peer_secret, PRINCIPAL, principal)
+        body = (await exchange.whole(),) if is_covered(length) else ()
+        request = ProvenRequest(exchange.method.encode(), exchange.target, principal)
+        proof = self._identity.prove(owner, request, length, body)
+        if not proof:
+            return b""
+        return b"%b: %b\r\n%b: %b\r\n" % (PEER, proof, PRINCIPAL, principal)
 
     async def _head(
         self,

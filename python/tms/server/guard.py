@@ -3,7 +3,7 @@ declaration of the operation.
 
     token, JWT of the issuer that is trusted, or client certificate ─▶ principal
     principal, and verb and resource of the operation ─▶ a grant, or 403 ─▶ audit log
-    instance of the cluster, by the secret that is in the store ─▶ for whom it asks
+    instance of the cluster, by its proof (`cluster/identity`) ─▶ the principal that it names
 
 Invariants
 
@@ -14,10 +14,10 @@ Invariants
   and nobody else.
 * Whom an issuer or a CA names is a principal like others, and none of those that TMS makes itself.
 * No token is logged, neither a valid one nor a wrong one.
+* A request with a proof that does not hold is refused, whatever else it shows.
 """
 
 import asyncio
-import hmac
 import math
 import re
 from collections import OrderedDict
@@ -28,6 +28,14 @@ from tms.access.quotas import Meter
 from tms.access.records import FIRST, AccessRecords
 from tms.api.operation import Operation, Resource
 from tms.clock import Clock
+from tms.cluster.identity import (
+    InstanceIdentity,
+    Proven,
+    ProvenRequest,
+    UnknownInstance,
+    covered,
+    is_covered,
+)
 from tms.errors import (
     Forbidden,
     Malformed,
@@ -54,6 +62,8 @@ GUESSERS_MAX = 4_096  # addresses and reasons of which refusals are counted
 GUESSES_FREE = 5  # wrong tokens of an address that are answered at once
 GUESSES_FORGOTTEN_S = 60.0
 GUESS_S = 1.0  # that an answer to a wrong token waits then
+KEY_WAIT_S = 2.0  # for the view that has the key of an instance that asks
+KEY_LOOK_S = 0.02  # until the first look; twice as long until each next one
 EXPIRY_S = 1.0  # after its token has expired, at the latest, a request that waits is ended
 INSTANCE = b"@instance"  # asks for itself; no principal is called so
 _BEARER = b"bearer "
@@ -68,21 +78,21 @@ _WRITTEN_DOWN = (Access.MANAGE, Access.OPERATE)
 class Guard:
     """Admits requests. Used by the event loop's thread, but for `require…` and `changed`.
     `audits_all`: also what was allowed and changes nothing but messages is written down; `issuer`:
-    whose tokens are believed besides those of the records; `peer_secret`: empty where there are no
-    other instances, so that nobody is taken for one."""
+    whose tokens are believed besides those of the records; `identity`: of this instance, None where
+    there can be no others, so that no proof is believed."""
 
     def __init__(
         self,
         records: AccessRecords,
         clock: Clock,
-        peer_secret: str,
+        identity: InstanceIdentity | None,
         audits_all: bool = False,
         issuer: TrustedIssuer | None = None,
     ) -> None:
         self._records = records
         self._issuer = issuer
         self._clock = clock
-        self._peer_secret = peer_secret.encode()
+        self._identity = identity
         self._audits_all = audits_all
         self._decisions: dict[tuple[str, Access, str], bool] = {}
         self._active: dict[Exchange, list[tuple[Access, str]]] = {}  # and what each needs
@@ -136,11 +146,12 @@ class Guard:
         return meter.wait_s(self._clock.monotonic_s())
 
     async def _admit(self, exchange: Exchange, operation: Operation, resource: str) -> None:
-        if operation.on is Resource.INSTANCE:
-            if not self._is_peer(exchange):
-                raise Forbidden("This is for instances of the cluster only.")
-            return
         exchange.operation = operation.name
+        if operation.on is Resource.INSTANCE:
+            await self._believe(exchange)
+            if self._audits_all:
+                _audit.info("instance_asked", **_facts(exchange))
+            return
         await self._identify(exchange)
         self._measure(exchange)
         if operation.api != "access":  # whose answer may be about the change that ends others
@@ -160,7 +171,8 @@ class Guard:
                 "A token does not belong into a URL, where logs keep it: send it as `Authorization:"
                 " Bearer TOKEN`, and revoke this one."
             )
-        if PEER in exchange.headers and self._is_peer(exchange):
+        if PEER in exchange.headers:
+            await self._believe(exchange)
             exchange.principal = exchange.headers.get(PRINCIPAL, INSTANCE).decode("latin-1")
             return
         try:
@@ -224,13 +236,46 @@ class Guard:
             )
         return verified.principal, verified.expires_ms
 
-    def _is_peer(self, exchange: Exchange) -> bool:
-        secret = self._peer_secret
-        return bool(secret) and hmac.compare_digest(exchange.headers.get(PEER, b""), secret)
+    async def _believe(self, exchange: Exchange) -> None:
+        """Let a request of an instance pass; `exchange.instance` is which. Raises `Forbidden`,
+        `Unavailable`, `SlowRequest`, `Disconnected`."""
+        try:
+            if self._identity is None or PEER not in exchange.headers:
+                raise Forbidden("This is for instances of the cluster only.")
+            proven = await self._proven(self._identity, exchange)
+            if is_covered(exchange.content_length):
+                body = covered(exchange.content_length, (await exchange.whole(),))
+            else:
+                body = covered(exchange.content_length, ())
+            if body != proven.body:
+                raise Forbidden("The header TMS-Peer proves another body than this one.")
+        except (Forbidden, Unavailable) as error:
+            self._note_refusal(exchange, "no proof of an instance", error=error.message)
+            raise
+        exchange.instance = proven.instance
+        if proven.first:
+            _audit.info("instance_believed", **_facts(exchange))
 
-    def _note_refusal(self, exchange: Exchange, why: str) -> int:
+    async def _proven(self, identity: InstanceIdentity, exchange: Exchange) -> Proven:
+        """The proof, checked once this instance sees the one that made it."""
+        principal = exchange.headers.get(PRINCIPAL, INSTANCE)
+        request = ProvenRequest(exchange.method.encode(), exchange.target, principal)
+        proof = exchange.headers[PEER]
+        waited_s = 0.0
+        look_s = KEY_LOOK_S
+        while True:
+            try:
+                return identity.check(proof, request)
+            except UnknownInstance:
+                if waited_s >= KEY_WAIT_S:
+                    raise
+            await asyncio.sleep(look_s)
+            waited_s += look_s
+            look_s *= 2  # a stranger with a wrong key costs a few looks
+
+    def _note_refusal(self, exchange: Exchange, why: str, **also: str) -> int:
         """Count the requests of an address that were refused lately for this reason. The first ones
-        are written down, and of many ever fewer."""
+        are written down, with what is said `also`, and of many ever fewer."""
         now_s = self._clock.monotonic_s()
         key = (exchange.peer_address, why)
         count, since_s = self._refusals.pop(key, (0, now_s))
@@ -241,15 +286,7 @@ class Guard:
         while len(self._refusals) > GUESSERS_MAX:
             self._refusals.popitem(last=False)
         if count <= GUESSES_FREE or not count & (count - 1):  # a power of two
-            _audit.warning(
-                "access_refused",
-                why=why,
-                count=count,
-                principal=exchange.principal,
-                operation=exchange.operation,
-                request_id=exchange.request_id,
-                address=exchange.peer_address,
-            )
+            _audit.warning("access_refused", why=why, count=count, **also, **_facts(exchange))
         return count
 
     # -- how much ----------------------------------------------------------------------------------
@@ -272,7 +309,7 @@ class Guard:
     def _meter(self, exchange: Exchange) -> Meter | None:
         """What is left of the quota of who asks; None without one. What an instance forwards it
         has measured itself."""
-        if PEER in exchange.headers and self._is_peer(exchange):
+        if exchange.instance:
             return None
         if (quota := self._records.quota(exchange.principal)) is None:
             return None
@@ -365,23 +402,17 @@ class Guard:
         write = _audit.info if allowed else _audit.warning
         write(
             "access_allowed" if allowed else "access_denied",
-            principal=exchange.principal,
-            operation=exchange.operation,
             verb=str(verb),
             resource=resource,
-            request_id=exchange.request_id,
-            address=exchange.peer_address,
+            **_facts(exchange),
         )
 
     def write_change(self, exchange: Exchange, changed: Mapping[str, object]) -> None:
         """Tokens, grants or quotas were changed: how, without secrets."""
         _audit.info(
             "access_changed",
-            principal=exchange.principal,
-            operation=exchange.operation,
             changed={name: value for name, value in changed.items() if value is not None},
-            request_id=exchange.request_id,
-            address=exchange.peer_address,
+            **_facts(exchange),
         )
 
     # -- changes -----------------------------------------------------------------------------------
@@ -413,12 +444,23 @@ class Guard:
             self._ending = self._loop.call_later(EXPIRY_S, self._end_expired)
 
     def _is_still_known(self, exchange: Exchange) -> bool:
-        if PEER in exchange.headers and self._is_peer(exchange):
+        if exchange.instance:
             return True  # the instance that asks looks after it
         try:
             return self._shown(exchange)[0] == exchange.principal
         except TMSError:
             return False
+
+
+def _facts(exchange: Exchange) -> dict[str, str]:
+    """The principal of a request, and where it comes from, as the audit log has it."""
+    forwarded = {"instance": exchange.instance} if exchange.instance else {}
+    return {
+        "principal": exchange.principal,
+        "operation": exchange.operation,
+        "request_id": exchange.request_id,
+        "address": exchange.peer_address,
+    } | forwarded
 
 
 def has_token(query: bytes) -> bool:

@@ -24,26 +24,29 @@ from typing import TYPE_CHECKING
 import uvloop
 
 import tms
-from tms.access.records import AccessRecords, peer_secret
+from tms.access.records import AccessRecords
 from tms.api import messages
 from tms.client.http.peer import HttpPeer
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
+from tms.cluster.identity import InstanceIdentity, ProvenRequest
 from tms.cluster.membership import InstanceRecord
 from tms.cluster.ownership import Ownership
 from tms.engine import Engine, EngineConfig, own
 from tms.errors import ConfigError, StorageUnavailable
 from tms.events import EventLog
 from tms.extras import needed
+from tms.model.message import Buffer
 from tms.server import logs, memory, starting
 from tms.server.app import App
 from tms.server.certificates import Certificates
 from tms.server.config import HBaseSection, Settings
+from tms.server.guard import INSTANCE
 from tms.server.http.listening import BACKLOG, HttpServer
 from tms.server.service import AccessLimits, NetworkOptions, Service
 from tms.server.systemd import SystemdNotifier
 from tms.server.tracing import provide, traced
-from tms.store.base import Map, Store
+from tms.store.base import Store
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.store import LevelDBStore
 from tms.tls import ClientTls
@@ -102,6 +105,7 @@ def run_service(
         if settings.server.confirm_clock:
             engine.confirm_clock()
         engine.start()
+        engine.access.forget_peers()
         if welcomes:
             welcome(settings, engine.access)
         messages.arrow_schema()  # loads pyarrow, so that the first request need not
@@ -305,7 +309,8 @@ def _instance(
     ensemble, server = Ensemble.parse(settings.cluster), settings.server
     address = server.advertise or address
     id = server.instance or address.partition("://")[2]
-    record = InstanceRecord(id, address, tms.__version__, server.capacity)
+    identity = InstanceIdentity(id, clock)
+    record = InstanceRecord(id, address, tms.__version__, server.capacity, keys=identity.keys)
     connect = partial(ensemble.session, server.session_s, settings.tls.peers())
     member = ZooKeeperMember(connect, ensemble.folder, record, server.session_s)
     metadata = open_metadata(store)
@@ -313,14 +318,23 @@ def _instance(
     ownership.take(server.take_over)
     ownership.start()
     lifetime_ms = config.transaction_lifetime_ms
-    ask = peers(metadata, settings.tls.peers())
-    return Cluster(metadata, clock, member, ownership, ask, lifetime_ms)
+    peers = HttpPeers(identity, settings.tls.peers())
+    return Cluster(metadata, clock, member, ownership, peers, lifetime_ms)
 
 
-def peers(metadata: Map, tls: ClientTls) -> Callable[[InstanceRecord], HttpPeer]:
-    """Instances, as this one asks them."""
-    secret = peer_secret(metadata)
-    return lambda record: HttpPeer(record.id, record.address, secret, tls)
+class HttpPeers:
+    """Makes peers of the records of other instances; see `PeerConnector`."""
+
+    def __init__(self, identity: InstanceIdentity, tls: ClientTls) -> None:
+        self.identity = identity
+        self._tls = tls
+
+    def __call__(self, record: InstanceRecord) -> HttpPeer:
+        return HttpPeer(record.id, record.address, partial(self._prove, record.id), self._tls)
+
+    def _prove(self, to: str, method: bytes, target: bytes, body: Sequence[Buffer]) -> bytes:
+        request = ProvenRequest(method, target, INSTANCE)
+        return self.identity.prove(to, request, sum(map(len, body)), body)
 
 
 def _check_certificates(settings: Settings) -> None:

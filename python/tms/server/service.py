@@ -166,13 +166,13 @@ class Service:
         self.cors = network.cors
         self.access_log = AccessLog() if network.access_log else None
         access = network.access
-        secret = engine.access.peer_secret() if access and engine.is_disputed else ""
+        identity = None if engine.cluster is None else engine.cluster.identity
         self.log_levels = LogLevels(clock, engine.cluster)
         self.issuer = access and access.issuer and TrustedIssuer(access.issuer, clock)
-        self.guard = access and Guard(engine.access, clock, secret, access.audit, self.issuer)
+        self.guard = access and Guard(engine.access, clock, identity, access.audit, self.issuer)
         self.strangers = None if access else Strangers(network.hosts, network.cors)
         timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
-        self.forwarding = Forwarding(timeout_s, network.peers, secret)
+        self.forwarding = Forwarding(timeout_s, network.peers, identity)
         self.ownership = OwnershipCheck(engine) if engine.is_disputed else None
 
     def reasons(self) -> list[str]:

@@ -20,6 +20,7 @@ import msgspec
 import tms
 from tms.access.records import AccessRecords
 from tms.clock import Clock, SystemClock
+from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord
 from tms.cluster.ownership import Ownership
 from tms.cluster.workers.cluster import WorkerCluster
@@ -32,10 +33,10 @@ from tms.errors import TMSError
 from tms.server import logs
 from tms.server.config import Settings
 from tms.server.main import (
+    HttpPeers,
     leveldb_limits,
     listen,
     open_store,
-    peers,
     raise_descriptor_limit,
     run_service,
     url_of,
@@ -178,12 +179,14 @@ def _open(
     records = ServedRecords(partial(dial, RECORDS, id), ChangeCount(order.changes))
     limits = leveldb_limits(settings, descriptors)
     store = WorkerStore(settings.data, records, clock, limits)
-    member = WorkerMember(partial(dial, MEMBER, id), InstanceRecord(id, address, tms.__version__))
+    identity = InstanceIdentity(id, clock)
+    record = InstanceRecord(id, address, tms.__version__, keys=identity.keys)
+    member = WorkerMember(partial(dial, MEMBER, id), record)
     ownership = Ownership(records, clock, id, config.owner, shared_by=SHARED_BY)
     ownership.take()
     lifetime_ms = config.transaction_lifetime_ms
-    ask = peers(records, settings.tls.peers())
-    return store, WorkerCluster(records, clock, member, ownership, ask, lifetime_ms)
+    peers = HttpPeers(identity, settings.tls.peers())
+    return store, WorkerCluster(records, clock, member, ownership, peers, lifetime_ms)
 
 
 def main() -> None:

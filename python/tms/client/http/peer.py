@@ -9,7 +9,9 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from tms.api import bodies, routes
 from tms.api.instances import PartitionsApi, PeersApi
@@ -22,7 +24,7 @@ from tms.client.http.transport import HttpTransport, has_operations
 from tms.client.http.watches import WATCHES
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, NotOwner, TMSError, Unavailable
-from tms.model.message import Appended, NewBlock, PartitionPosition
+from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.preconditions import expected_text
 from tms.model.snapshot import Fate, Isolation, View
 from tms.model.topic import Durability, TopicName
@@ -35,6 +37,7 @@ STORE_TIMEOUT_S = 30.0
 WATCH_S = 15.0  # of one look whether something has come
 AGAIN_S = 1.0  # after which whoever waits is told to look, where watching has failed
 T = TypeVar("T")
+Prove = Callable[[bytes, bytes, Sequence[Buffer]], bytes]
 
 
 def _same_peer(error: BaseException) -> bool:
@@ -95,13 +98,26 @@ class HttpPartitions(PartitionsApi):
         return self._peer.call(call)
 
 
-@has_operations("peers")
-class HttpPeer(HttpTransport, PeersApi):
-    """The instance `name` at `address`. Thread-safe. The `secret` of the cluster shows it that an
-    instance asks."""
+class _ProvenCalls(Calls):
+    """Calls that are sent as soon as they are made."""
 
     def __init__(
-        self, name: str, address: str, secret: str = "", tls: ClientTls | None = None
+        self, proven: Callable[[Call[Any]], Call[Any]], authority: str, peer: str, fields: str
+    ) -> None:
+        super().__init__(authority, peer, fields=fields)
+        self._proven = proven
+
+    def fetch(self, request: FetchRequest, follow: bool = False) -> Call[Fetched]:
+        return self._proven(super().fetch(request, follow))
+
+
+@has_operations("peers")
+class HttpPeer(HttpTransport, PeersApi):
+    """The instance `name` at `address`. Thread-safe. `prove` makes the proof that an instance asks,
+    of a request's method, target and body, just before it is sent; empty if there is none."""
+
+    def __init__(
+        self, name: str, address: str, prove: Prove | None = None, tls: ClientTls | None = None
     ) -> None:
         super().__init__(address, timeout_s=TIMEOUT_S, token="", tls=tls)
         self.addresses.now.given = False  # what is wrong there is no fault of who asks here
@@ -111,8 +127,10 @@ class HttpPeer(HttpTransport, PeersApi):
         self._asked: set[HttpConnection] = set()  # whose answers are to come
         self._given_up = threading.Event()
         target = ServiceAddress(address)
-        shown = f"{routes.PEER_HEADER}: {secret}\r\n" if secret else ""
-        self.calls = Calls(target.authority, name, fields=f"{routes.HOP_HEADER}: 1\r\n{shown}")
+        fields = f"{routes.HOP_HEADER}: 1\r\n"
+        self.calls = Calls(target.authority, name, fields=fields)
+        self._prove = prove
+        self._watched = _ProvenCalls(self._proven, target.authority, name, fields=fields)
         self.partitions = HttpPartitions(self)
 
     def call(
@@ -134,6 +152,23 @@ class HttpPeer(HttpTransport, PeersApi):
             hurry=self._given_up,
             what=f"{call.operation} at {self.name}",
         )
+
+    def attempt(self, call: Call[T], timeout_s: float) -> T:
+        """One request and its answer."""
+        return super().attempt(self._proven(call), timeout_s)
+
+    def _proven(self, call: Call[T]) -> Call[T]:
+        """The call with its proof. Raises `Unavailable`."""
+        if self._prove is None:
+            return call
+        head, *body = call.chunks
+        head = bytes(head)
+        method, target, _ = head.split(b" ", 2)
+        proof = self._prove(method, target, body)
+        if not proof:
+            return call
+        head = b"%b%b: %b\r\n\r\n" % (head[:-2], routes.PEER_HEADER.encode(), proof)
+        return msgspec.structs.replace(call, chunks=[head, *body])
 
     def give_up(self) -> None:
         """See `ClusterPeer`."""
@@ -185,7 +220,7 @@ class HttpPeer(HttpTransport, PeersApi):
 
     async def _watch(self, request: FetchRequest, callback: Callable[[], None]) -> None:
         channel = self._channels.pop() if self._channels else None
-        channel = channel or AsyncHttpChannel(self.addresses, self.calls)
+        channel = channel or AsyncHttpChannel(self.addresses, self._watched)
         self._watching.add(channel)
         try:
             while not self._given_up.is_set():

@@ -1,10 +1,8 @@
 """A worker among the others, as its engine knows it."""
 
-from collections.abc import Callable
-
 from tms.clock import Clock
-from tms.cluster.cluster import Cluster, ClusterPeer
-from tms.cluster.membership import ClusterMember, InstanceRecord
+from tms.cluster.cluster import Cluster, PeerConnector
+from tms.cluster.membership import ClusterMember
 from tms.cluster.ownership import Ownership
 from tms.cluster.workers.records import ServedRecords
 
@@ -19,7 +17,7 @@ class WorkerCluster(Cluster):
         clock: Clock,
         member: ClusterMember,
         ownership: Ownership,
-        connect: Callable[[InstanceRecord], ClusterPeer],
+        connect: PeerConnector,
         lifetime_ms: int,
     ) -> None:
         super().__init__(records, clock, member, ownership, connect, lifetime_ms)

@@ -108,6 +108,10 @@ class WorkerMember:
         """See `ClusterMember`."""
         self.record = msgspec.structs.replace(self.record, draining=True)
 
+    def show(self, keys: tuple[str, ...]) -> None:
+        """See `ClusterMember`."""
+        self.record = msgspec.structs.replace(self.record, keys=keys)
+
     def leave(self) -> None:
         """See `ClusterMember`."""
         self._left = True

@@ -59,6 +59,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     disconnected: bool = False
     hurried: bool = False
     principal: str = ""  # who asks, where that is asked for
+    instance: str = ""  # that forwards it, or asks for itself
     operation: str = ""  # what for
     sees: Callable[[str], bool] | None = None  # what of a list may be shown, by name; None: all
     coding: Coding | None = None  # that the client wants of an answer
@@ -74,6 +75,11 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     _filled: int = 0
     _sleeping: "asyncio.Future[None] | None" = None
     _news: "asyncio.Future[None] | None" = None  # of the body, for who waits for it
+
+    @property
+    def target(self) -> bytes:
+        """Path and query, as they were sent."""
+        return self.path + b"?" + self.query if self.query else self.path
 
     @property
     def peer_certificate_name(self) -> str | None:
@@ -145,6 +151,13 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
             piece, self.body = bytes(self.body), bytearray()
             if piece:
                 yield piece
+
+    async def whole(self) -> bytes:
+        """The body, which is short, once all of it is here. It is still to be read. Raises
+        `SlowRequest`, `Disconnected`."""
+        while self.more_body:
+            await self._more()
+        return bytes(self.body)
 
     async def _more(self) -> None:
         if self.expects_continue:

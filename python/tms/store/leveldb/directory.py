@@ -38,7 +38,7 @@ from tms.store.leveldb.drivers import LIBRARIES, ROCKSDB, new_store
 FORMAT_VERSION = 2
 FORMAT, _LOCK, MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
 _UPGRADED = "upgraded"
-CLOSED = 0o700  # the mode of a directory: who reads it reads every message, and the peers' secret
+CLOSED = 0o700  # the mode of a directory: who reads it reads every message
 _NEXT = "~"  # behind the name of what takes a map's place
 
 
