@@ -259,14 +259,13 @@ def fault_of(error: BaseException, url: str) -> TlsFault | None:
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """Whose certificate this is, as `ssl` decodes it: the common name of its subject, the last if
-    there are several, else its first DNS name or URI; None without any that can be printed."""
+    """The name in a certificate, as `ssl` decodes it: the common name of its subject, the last if
+    there are several, else its first DNS name. None without one, and if that one cannot be printed:
+    another name of the certificate never takes its place."""
     if not certificate:
         return None
     subject = [name for parts in certificate.get("subject", ()) for name in parts]
     common = [value for kind, value in subject if kind == "commonName"]
-    others = [
-        value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI")
-    ]
-    named = [value for value in (*common[-1:], *others) if value and value.isprintable()]
-    return named[0] if named else None
+    others = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    name = next(filter(None, (*common[-1:], *others)), "")
+    return name if name and name.isprintable() else None

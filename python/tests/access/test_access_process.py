@@ -2,6 +2,7 @@
 what is written down. No secret stands anywhere but where it was made."""
 
 import json
+import os
 import re
 import urllib.request
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from tests.cli_kit import Ended, tms_command
 from tests.faults.service import Service
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
 from tests.run_seed import drawn
+from tms.cli.access import close_new_file
 from tms.errors import Forbidden, Unauthenticated
 
 FIRST = re.compile(r"TMS_TOKEN=(tms_\w+) tms token create NAME")
@@ -77,6 +79,35 @@ def test_from_the_first_administrator_to_a_program_with_two_grants(tmp_path: Pat
         assert not any(FIRST.search(line) for line in service.lines)
         assert run(service, "topic", "list", token=ann).returncode == 0
     _look_for(secrets, service.lines, data)
+
+
+@pytest.mark.parametrize(("before", "mode"), [("", 0o600), ("others' lines", 0o644)])
+def test_a_token_goes_to_a_file_that_other_users_cannot_read(
+    before: str, mode: int, tmp_path: Path
+) -> None:
+    """Unless the file was there before: then it is left as it is."""
+    file = tmp_path / "a.token"
+    file.write_text(before)
+    file.chmod(0o644)
+    with file.open("a") as out:
+        close_new_file(out.fileno())
+    assert file.stat().st_mode & 0o777 == mode
+    reading, writing = os.pipe()
+    close_new_file(writing)
+    os.close(reading)
+    os.close(writing)
+
+
+EXAMPLES = ("README.md", "docs", "docker", "examples", "python/tms")
+
+
+def test_no_example_puts_a_token_into_arguments() -> None:
+    """Every user of a machine sees the arguments of commands."""
+    wrong = re.compile(r"(?:-e|--env|\benv)[ =]TMS_TOKEN=|--token[ =]tms_")
+    root = Path(__file__).parents[3]
+    files = [path for name in EXAMPLES for path in (root / name, *(root / name).rglob("*"))]
+    texts = {path: path.read_bytes().decode(errors="replace") for path in files if path.is_file()}
+    assert [str(path) for path, text in texts.items() if wrong.search(text)] == []
 
 
 def test_every_decision_is_written_down_without_a_secret(tmp_path: Path) -> None:

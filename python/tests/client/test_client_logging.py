@@ -4,6 +4,7 @@ asyncio; how many lines there are; and that no secret and no message is in them.
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tests.gate_kit import in_thread
 from tests.http_kit import serving
 from tests.proxy import Fault, Proxy
 from tests.waiting import PATIENCE_S, until
+from tms.client.http.credentials import read_token, token_of
 from tms.errors import OutOfOrderSequence, Overloaded, Unavailable
 from tms.events import LINES, LINES_S, BoundedLog, Event
 from tms.retrying import retrying
@@ -505,6 +507,35 @@ def test_a_dead_letter_of_a_group_is_told(caplog: pytest.LogCaptureFixture) -> N
     [(logger, level, fields)] = told(caplog, "dead_letter")
     assert (logger, level) == ("tms.client.group_letters", "WARNING")
     assert (fields["group"], fields["offset"], fields["to"]) == ("g", 0, "t-g-dead")
+
+
+@pytest.mark.parametrize(("mode", "lines"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o644, 1)])
+def test_a_token_file_that_others_can_read_is_told_of(
+    mode: int,
+    lines: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "a.token"
+    file.write_text("tms_secret\n")
+    file.chmod(mode)
+    monkeypatch.setenv("TMS_TOKEN_FILE", str(file))
+    assert token_of(None) == read_token(file) == "tms_secret"
+    found = told(caplog, "token_file_open")
+    assert len(found) == 2 * lines and "secret" not in str(found)
+    for logger, level, fields in found:
+        assert (logger, level) == ("tms.client.http.credentials", "WARNING")
+        assert (fields["mode"], fields["mend"]) == (f"{mode:04o}", f"chmod 600 {file}")
+
+
+def test_a_token_of_standard_input_is_in_no_file(caplog: pytest.LogCaptureFixture) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"tms_piped\n")
+    os.close(writing)
+    assert read_token(Path(f"/dev/fd/{reading}")) == "tms_piped"
+    os.close(reading)
+    assert not told(caplog, "token_file_open")
 
 
 # -- what is never told, and what is written of it -----------------------------------------------

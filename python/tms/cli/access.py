@@ -1,7 +1,13 @@
 """`tms token …`, `tms grant …`, `tms quota …`, `tms access …`: who may do what.
 
-A token is printed once, alone on standard output, so that it can go into a file or a variable.
+A token is printed once, alone on standard output, so that it can go into a file or a variable. A
+new file that it goes to is closed to other users.
 """
+
+import os
+import stat
+import sys
+from contextlib import suppress
 
 import click
 import msgspec
@@ -33,6 +39,8 @@ def create(session: Session, principal: str, expires: float | None) -> None:
     """
     with session.bus() as bus:
         new = bus.access.create_token(principal, expires)
+    with suppress(OSError, ValueError):  # no file
+        close_new_file(sys.stdout.fileno())
     session.say(f"The token {new.id} of {principal} is shown this once:")
     if session.format.value == "table":
         session.printed_document = True
@@ -40,6 +48,14 @@ def create(session: Session, principal: str, expires: float | None) -> None:
     else:
         document = msgspec.to_builtins(new)
         session.show_one(document, document)
+
+
+def close_new_file(descriptor: int) -> None:
+    """Let only its user read a regular file that is still empty: a shell makes it readable by all.
+    Raises `OSError`."""
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and not status.st_size:
+        os.fchmod(descriptor, 0o600)
 
 
 @token.command("list", cls=Shared)

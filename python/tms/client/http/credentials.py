@@ -2,15 +2,20 @@
 
 * What is given wins over TMS_TOKEN, and that over the file TMS_TOKEN_FILE.
 * No error shows a token.
+* A file that other users can read is told of (`token_file_open`), not refused: secrets that
+  containers mount are such files.
 """
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from tms.errors import ConfigError
+from tms.events import EventLog
 
 _TOKEN = re.compile(r"[!-~]{1,8192}")
+_log = EventLog(__name__)
 
 
 def token_of(given: str | None) -> str:
@@ -28,9 +33,15 @@ def token_of(given: str | None) -> str:
 def read_token(path: Path) -> str:
     """The token in a file. Raises `ConfigError`."""
     try:
-        token = path.read_text("ascii").strip()
+        with path.open(encoding="ascii") as file:
+            status = os.fstat(file.fileno())
+            token = file.read().strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"The token file {path} cannot be read: {exc}.") from exc
     if not token:
         raise ConfigError(f"The token file {path} is empty.")
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISREG(status.st_mode) and mode & 0o077:
+        fields = {"file": str(path), "mode": f"{mode:04o}", "mend": f"chmod 600 {path}"}
+        _log.warning("token_file_open", why="other users can read the token", **fields)
     return token
