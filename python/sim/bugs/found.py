@@ -9,6 +9,7 @@ import msgspec
 
 from sim.replacing import Replacement
 from tms.client.cursor import Cursor
+from tms.cluster.identity import TakenNumbers
 from tms.delayed.stored_queue import StoredDelayQueue
 from tms.engine import Engine
 from tms.groups.group_positions import GroupPositions
@@ -18,6 +19,9 @@ from tms.queues.key_order import KeyOrder
 from tms.queues.partition import QueuePartitionState
 from tms.queues.queue import OpenQueue
 from tms.queues.reading import Scanner
+from tms.server.http.progress import Phase
+from tms.server.http.protocol import ClientConnection
+from tms.server.operations import OperationEndpoint
 from tms.tables.tables import Tables
 from tms.transactions.edits import Began, Intended
 from tms.transactions.journal import TransactionJournal
@@ -189,6 +193,34 @@ def _move_what_was_taken() -> list[Replacement]:
     return [(GroupPositions, "_check", check)]
 
 
+def _keep_trailers() -> list[Replacement]:
+    """Trailers of a chunked body become headers of the connection's next request."""
+    right = ClientConnection.on_header
+
+    def on_header(self: ClientConnection, name: bytes, value: bytes) -> None:
+        phase, self._progress.phase = self._progress.phase, Phase.HEAD
+        try:
+            right(self, name, value)
+        finally:
+            self._progress.phase = phase
+
+    return [(ClientConnection, "on_header", on_header)]
+
+
+def _publish_dead_letters_unasked() -> list[Replacement]:
+    """A queue's dead letters go to any topic, without a grant on that."""
+
+    def run(self: OperationEndpoint, exchange: Any, arguments: Any) -> Any:
+        return self._work(**arguments)
+
+    return [(OperationEndpoint, "_run", run)]
+
+
+def _believe_a_proof_again() -> list[Replacement]:
+    """A request that an instance has proven is believed as often as it comes."""
+    return [(TakenNumbers, "take", lambda self, number, now_ms: True)]
+
+
 class Elsewhere(NamedTuple):
     """A bug, and the test that finds it."""
 
@@ -210,6 +242,9 @@ ELSEWHERE: dict[str, Elsewhere] = {
         _begin_in_two_steps,
         "test_transactions_repeated.py::test_a_commit_repeated_while_its_first_attempt_looks_at_the_"
         "log_is_done_once[alone-token]",
+    ),
+    "believe-a-proof-again": Elsewhere(
+        _believe_a_proof_again, "test_identity.py::test_a_proof_is_good_once_in_any_order"
     ),
     "block-keys-for-good": Elsewhere(
         _block_keys_for_good,
@@ -233,6 +268,10 @@ ELSEWHERE: dict[str, Elsewhere] = {
         _hand_out_what_was_read_ahead,
         "test_queue_gone.py::test_what_was_read_ahead_is_not_handed_out_once_it_is_gone",
     ),
+    "keep-trailers": Elsewhere(
+        _keep_trailers,
+        "test_server_sequences.py::test_a_request_leaves_nothing_to_the_next_one",
+    ),
     "move-what-was-taken": Elsewhere(
         _move_what_was_taken,
         "test_position_holds.py::test_what_began_before_somebody_took_a_position_moves_it_no_more",
@@ -240,6 +279,10 @@ ELSEWHERE: dict[str, Elsewhere] = {
     "prepare-without-holding": Elsewhere(
         _prepare_without_holding,
         "test_position_holds.py::test_nobody_else_moves_what_is_held",
+    ),
+    "publish-dead-letters-unasked": Elsewhere(
+        _publish_dead_letters_unasked,
+        "test_guard.py::test_dead_letters_go_where_the_principal_may_publish",
     ),
     "put-back-twice": Elsewhere(
         _put_back_twice,
