@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -155,3 +156,29 @@ def test_who_follows_is_slowed_down_to_its_quota() -> None:
             assert served.service.metrics.followers == 1
             consumer.close()
     assert took_s > 1.5  # 80 KB, of which a second's worth passes at once
+
+
+def test_a_principal_has_so_many_transactions_in_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others begin, a commit that was begun goes on, and an engine without principals has no
+    bound."""
+    monkeypatch.setattr("tms.transactions.state.OPEN_MAX", 3)
+    with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
+        access, url = served.service.engine.access, "http://{}:{}".format(*served.address)
+        tokens = [access.create_token(name).token for name in ("ann", "bob")]
+        with (
+            tms.connect(url, token=tokens[0], timeout_s=0.2) as ann,
+            tms.connect(url, token=tokens[1]) as bob,
+        ):
+            begun = [ann.transactions.begin(token=f"t{number}") for number in range(3)]
+            with pytest.raises(Overloaded, match="3 transactions in progress") as raised:
+                ann.transactions.begin()
+            assert raised.value.details["retry_after_s"] >= 1
+            assert ann.transactions.begin(token="t1") == begun[1]
+            assert bob.transactions.begin().outcome == "open"
+            ann.transactions.abort(begun[0].transaction_id)
+            ann.transactions.begin()
+    with tms.open(tmp_path / "data") as bus:
+        for _ in range(5):
+            bus.transactions.begin()

@@ -7,9 +7,11 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.clocks import ManualClock
+from tests.yardstick import in_yardsticks
 from tms.errors import (
     Invalid,
     InvalidTruncateTime,
+    Overloaded,
     TMSError,
     TransactionConflict,
     TransactionEnded,
@@ -19,6 +21,7 @@ from tms.errors import (
 from tms.model.snapshot import NONE_IN_PROGRESS, Fate, TransactionType
 from tms.model.transaction_image import decode_image, encode_image
 from tms.transactions import journal
+from tms.transactions import state as rules
 from tms.transactions.edits import (
     Aborted,
     Began,
@@ -86,6 +89,7 @@ def everything(state: TransactionState) -> dict[str, object]:
         for id, one in state.open.items()
     }
     found.pop("sorted_invalid")
+    found["clients"] = state.clients._open
     return found
 
 
@@ -551,3 +555,67 @@ def test_no_edits_are_one_entry_of_the_journal_however_small_entries_are(
     monkeypatch.setattr(journal, "ENTRY_BYTES", 1)
     machine = journal.TransactionsMachine(MagicMock(), ManualClock(), MagicMock())
     assert [len(entries) for entries in machine.encode([])] == [1]
+
+
+def test_a_client_has_so_many_in_progress_and_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "OPEN_MAX", 3)
+    world = World()
+    begun = [world.begin(client="ann") for _ in range(3)]
+    clients = world.state.clients
+    with pytest.raises(Overloaded, match=r"ann has 3 transactions in progress.*tms tx list"):
+        clients.require_room("ann", NOW)
+    clients.require_room("bob", NOW)
+    for end in (Aborted(begun[0]), world.state.commit(begun[1]), Invalidated((begun[2],))):
+        world.do(end)
+        clients.require_room("ann", NOW)
+        world.begin(client="ann")
+    with pytest.raises(Overloaded):
+        clients.require_room("ann", NOW)
+    restored = TransactionState()
+    for part in parts(world.state):
+        restore(restored, part)
+    with pytest.raises(Overloaded):
+        restored.clients.require_room("ann", NOW)
+    world.do(Reset())
+    world.state.clients.require_room("ann", NOW)
+
+
+def test_a_client_leaves_so_many_invalid_within_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "INVALID_MAX", 2)
+    world, times = World(), []
+    for _ in range(3):
+        world.state.clients.require_room("ann", world.now)
+        world.do(Invalidated((world.begin(client="ann"),), timed_out=True))
+        times.append(world.now)
+        world.now += 1_000
+        if len(times) == 2:
+            with pytest.raises(Overloaded, match="2 transactions of ann have become invalid"):
+                world.state.clients.require_room("ann", world.now)
+            world.state.clients.require_room("bob", world.now)
+            world.now = times[0] + rules.INVALID_MS + 1
+    with pytest.raises(Overloaded):  # the second and the third
+        world.state.clients.require_room("ann", times[-1])
+    world.state.clients.require_room("ann", world.now)
+
+
+def test_clients_whose_invalid_transactions_are_counted_are_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "CLIENTS_MAX", 5)
+    world = World()
+    for number in range(20):
+        world.do(Invalidated((world.begin(client=f"c{number}"),)))
+    assert [*world.state.clients._invalid] == [f"c{number}" for number in range(15, 20)]
+    assert not world.state.clients._open
+
+
+def test_a_begin_costs_the_same_after_many_have_ended() -> None:
+    """The oldest in progress is found without a look at those that are gone."""
+
+    def cost(ended: int) -> float:
+        world = World()
+        ids = [world.begin() for _ in range(ended + 1)]
+        world.do(*map(Aborted, ids[:ended]))
+        return in_yardsticks(lambda number: world.state.begin(NOW + number))
+
+    assert cost(20_000) < 3 * cost(10)

@@ -87,7 +87,8 @@ class TransactionManager:
         client: str | None = None,
         token: str = "",
     ) -> Began:
-        """Begin a transaction; see `TransactionState.begin`."""
+        """Begin a transaction; see `TransactionState.begin`. Raises `Overloaded` for a client that
+        has too many; see `ClientCounts`."""
         journal, now_ms = self._journal, self._clock.now_ms()
         with journal.writing:
             state = journal.reserve(now_ms)
@@ -97,6 +98,8 @@ class TransactionManager:
                 )
                 known = edit.id in state.open
                 if not known:
+                    if client is not None:
+                        state.clients.require_room(client, now_ms)
                     journal.note(edit)
             if not known:
                 journal.write([], _WRITTEN)

@@ -26,10 +26,10 @@ Invariants
 """
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Container, Iterable, Sequence
 
-from tms.errors import Invalid, TMSError, TransactionConflict
+from tms.errors import Invalid, Overloaded, TMSError, TransactionConflict
 from tms.model.snapshot import (
     NONE_IN_PROGRESS,
     POINTERS_PER_MS,
@@ -60,6 +60,57 @@ from tms.transactions.in_progress import not_open, unknown
 TIMEOUT_S_DEFAULT = 30
 LONG_TIMEOUT_S = 86_400
 ENDED_REMEMBERED = 200_000
+OPEN_MAX = 2_000  # transactions in progress of a principal
+INVALID_MAX = 1_000  # of a principal that become invalid within
+INVALID_MS = 86_400_000
+CLIENTS_MAX = 10_000  # whose invalid transactions are counted
+RETRY_AFTER_S = 5
+
+
+class ClientCounts:
+    """How many transactions each client has in progress, and how many became invalid lately, as far
+    as the journal says it: a snapshot of the journal has no clients of invalid ones. Pure."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+        self._invalid: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def began(self, client: str) -> None:
+        """One more is in progress."""
+        self._open[client] = self._open.get(client, 0) + 1
+
+    def ended(self, client: str) -> None:
+        """One that was in progress is no more."""
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]
+
+    def invalidated(self, id: int, client: str) -> None:
+        """One became invalid."""
+        self._invalid.setdefault(client, deque(maxlen=INVALID_MAX)).append(id)
+        self._invalid.move_to_end(client)
+        if len(self._invalid) > CLIENTS_MAX:
+            self._invalid.popitem(last=False)
+
+    def require_room(self, client: str, now_ms: int) -> None:
+        """Raise `Overloaded` unless a client may begin one more."""
+        if self._open.get(client, 0) >= OPEN_MAX:
+            raise Overloaded(
+                f"{client} has {OPEN_MAX} transactions in progress, as many as a principal may "
+                "have. Commit or abort some, or wait for their time-outs; `tms tx list` shows "
+                "them.",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        invalid = self._invalid.get(client)
+        while invalid and invalid[0] < (now_ms - INVALID_MS) * POINTERS_PER_MS:
+            invalid.popleft()
+        if invalid is not None and len(invalid) >= INVALID_MAX:
+            raise Overloaded(
+                f"{INVALID_MAX} transactions of {client} have become invalid within a day, as many "
+                "as a principal may leave: commit or abort each before its time-out. More can "
+                "begin a day after the oldest of them began.",
+                retry_after_s=RETRY_AFTER_S,
+            )
 
 
 class TransactionState:
@@ -70,7 +121,9 @@ class TransactionState:
         self.last_pointer = 0
         self.reserved = 0
         self.open: dict[int, Open] = {}
-        self.in_progress: dict[int, int] = {}  # pointer → transaction
+        # Pointer → transaction. A plain dict looks for its first entry among all removed ones.
+        self.in_progress: OrderedDict[int, int] = OrderedDict()
+        self.clients = ClientCounts()
         self.invalid: set[int] = set()
         self.forgotten: set[int] = set()
         self.lost: list[tuple[int, int]] = []
@@ -310,6 +363,8 @@ class TransactionState:
         self.last_pointer = edit.id
         self.open[edit.id] = Open(edit, intended=edit.intended)
         self.in_progress[edit.id] = edit.id
+        if edit.client:
+            self.clients.began(edit.client)
         if edit.type is TransactionType.SHORT:
             self.shorts[edit.id] = None
         if edit.token:
@@ -367,6 +422,8 @@ class TransactionState:
         self._close(transaction)
         if transaction.began.type is TransactionType.SHORT:
             self.read_pointer = max(self.read_pointer, transaction.write_pointer)
+        if transaction.began.client:
+            self.clients.invalidated(id, transaction.began.client)
         self._remember(id, Outcome.TIMED_OUT if timed_out else Outcome.INVALID)
         self._drop_changes()
 
@@ -376,6 +433,7 @@ class TransactionState:
             self._remember(pointer, Outcome.INVALID)
         for kept in (self.open, self.in_progress, self.invalid, self.shorts):
             kept.clear()
+        self.clients = ClientCounts()
         self.committed.clear()
         self.winner.clear()
         self.sorted_invalid = None
@@ -385,6 +443,8 @@ class TransactionState:
         """The pointers of a transaction that is not in progress any more."""
         id, pointers = transaction.began.id, transaction.pointers
         del self.open[id]
+        if transaction.began.client:
+            self.clients.ended(transaction.began.client)
         for pointer in pointers:
             del self.in_progress[pointer]
         self.shorts.pop(id, None)

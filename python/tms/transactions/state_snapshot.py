@@ -3,10 +3,12 @@ than what came since.
 
 Invariants
 
-* `restore` of all parts of `parts` gives the same state, in everything that decides or answers.
+* `restore` of all parts of `parts` gives the same state, in everything that decides or answers, but
+  for the clients of invalid transactions, of which only those of the last day are counted anyway.
 * Parts are small enough for a message of the journal.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -65,8 +67,10 @@ def _finish(state: TransactionState) -> None:
     pointers = {
         pointer: id for id, transaction in state.open.items() for pointer in transaction.pointers
     }
-    state.in_progress = dict(sorted(pointers.items()))
+    state.in_progress = OrderedDict(sorted(pointers.items()))
     for id, transaction in state.open.items():
+        if transaction.began.client:
+            state.clients.began(transaction.began.client)
         if transaction.began.type is TransactionType.SHORT:
             state.shorts[id] = None
     for change, (pointer, _) in sorted(state.winner.items(), key=lambda item: item[1][0]):
