@@ -157,7 +157,8 @@ class Forwarding:
 
     async def _send(self, exchange: Exchange, writer: asyncio.StreamWriter) -> None:
         query = b"?" + exchange.query if exchange.query else b""
-        chunked = exchange.content_length is None and exchange.more_body
+        has_body = exchange.more_body or exchange.body
+        chunked = exchange.content_length is None and bool(has_body)
         lines = [
             b"%b %b%b HTTP/1.1\r\nhost: tms\r\n" % (exchange.method.encode(), exchange.path, query),
             *(b"%b: %b\r\n" % pair for pair in exchange.headers.items() if pair[0] not in _OWN),
