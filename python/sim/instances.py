@@ -29,7 +29,7 @@ from sim.history import Crashed, History, Place
 from sim.world import Background, Died, Stuck, VirtualClock, World, quietly
 from tms.cluster.cluster import Cluster, RolePlayer
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
-from tms.cluster.ownership import Ownership
+from tms.cluster.ownership import Ownership, SharedBy
 from tms.cluster.standing import Standing
 from tms.compaction.compaction import CompactionLimits
 from tms.engine import ROLES, Engine
@@ -104,7 +104,7 @@ class WorldCluster(Cluster):
         world = instance.world
         metadata = open_metadata(instance.store)
         ownership = Ownership(
-            metadata, world.clock, instance.id, wait=lambda seconds: None, shared_by="sim"
+            metadata, world.clock, instance.id, wait=lambda seconds: None, shared_by=SharedBy("sim")
         )
         ownership.take()
         connect = partial(_connected, instance)

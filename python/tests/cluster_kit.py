@@ -15,7 +15,7 @@ from tms.client.client import Bus
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
-from tms.cluster.ownership import OwnerLimits, Ownership
+from tms.cluster.ownership import OwnerLimits, Ownership, SharedBy
 from tms.server.main import peers
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.base import Store
@@ -99,7 +99,7 @@ def instance(
 ) -> tuple[Cluster, MemoryMember]:
     """An instance that may be given to an engine."""
     clock, metadata = clock or SystemClock(), open_metadata(store)
-    ownership = Ownership(metadata, clock, record.id, LIMITS, shared_by="test")
+    ownership = Ownership(metadata, clock, record.id, LIMITS, shared_by=SharedBy("test"))
     ownership.take()
     ownership.start()
     member = MemoryMember(members, record)

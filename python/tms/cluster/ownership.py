@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -56,6 +57,14 @@ class OwnerRecord(msgspec.Struct, frozen=True):
     process: str = ""
     beat: int = 0
     released: bool = False
+    cluster: str = ""  # the id of the cluster; empty: no cluster, or one of a version without ids
+
+
+class SharedBy(NamedTuple):
+    """The cluster that shares a store: its folder, and its random id if it has one."""
+
+    folder: str
+    id: str = ""
 
 
 def _wait(seconds: float) -> None:
@@ -75,15 +84,18 @@ class Ownership:
         name: str,
         limits: OwnerLimits | None = None,
         wait: Callable[[float], None] = _wait,
-        shared_by: str = "",
+        shared_by: SharedBy | None = None,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._limits = limits or OwnerLimits()
         self._wait = wait
         self._record = OwnerRecord(0, uuid.uuid4().hex, name, machine(), process(os.getpid()) or "")
-        if shared_by:  # whose process it is says nothing of the others
-            self._record = OwnerRecord(0, f"cluster {shared_by}", f"the cluster at {shared_by}")
+        if shared_by is not None:  # whose process it is says nothing of the others
+            folder, id = shared_by
+            name = f"the cluster at {folder}" + (f" (cluster id {id})" if id else "")
+            self._record = OwnerRecord(0, f"cluster {folder}", name, cluster=id)
+        self._name, self._cluster = self._record.name, self._record.cluster
         self._raw = b""
         self._reason: NotOwner | None = None
         self._lock = threading.Lock()  # guards the next
@@ -101,7 +113,7 @@ class Ownership:
         while True:
             raw = self._metadata.get(OWNER)
             found = None if raw is None else _decoded(raw)
-            if found is not None and found.instance == self._record.instance:
+            if found is not None and self._is_own(found):
                 self._record, self._raw = found, raw or b""  # an answer was lost
                 return
             now_s = self._clock.monotonic_s()
@@ -200,7 +212,14 @@ class Ownership:
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _is_own(self, found: OwnerRecord) -> bool:
+        """True if this process, or its cluster, owns the store by this record. An instance of a
+        version without ids of clusters leaves out the id."""
+        other = found.cluster and self._cluster and found.cluster != self._cluster
+        return found.instance == self._record.instance and not other
+
     def _change(self, **fields: object) -> bool:
+        fields |= {"name": self._name, "cluster": self._cluster}
         record = msgspec.structs.replace(self._record, **fields)
         raw = msgspec.json.encode(record)
         done = self._metadata.compare_and_set(OWNER, self._raw, raw)
@@ -212,11 +231,11 @@ class Ownership:
         """The record, which is this process's. Raises `NotOwner`."""
         raw = self._metadata.get(OWNER)
         found = None if raw is None else _decoded(raw)
-        if raw is not None and found is not None and found.instance == self._record.instance:
+        if raw is not None and found is not None and self._is_own(found):
             return raw, found
         by = "somebody who removed the owner's record" if found is None else found.name
         reason = NotOwner(
-            f"This process ({self._record.name}) does not own its store any more: {by} has taken "
+            f"This process ({self._name}) does not own its store any more: {by} has taken "
             "it over. Go there. To have the store back, stop that one and start this one anew.",
             owner=None if found is None else by,
         )

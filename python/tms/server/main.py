@@ -30,9 +30,9 @@ from tms.client.http.peer import HttpPeer
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
 from tms.cluster.membership import InstanceRecord
-from tms.cluster.ownership import Ownership
+from tms.cluster.ownership import Ownership, SharedBy
 from tms.engine import Engine, EngineConfig, own
-from tms.errors import ConfigError, StorageUnavailable
+from tms.errors import ConfigError, StorageUnavailable, Unavailable
 from tms.events import EventLog
 from tms.extras import needed
 from tms.server import logs, memory, starting
@@ -288,7 +288,7 @@ def _open_in_time(
             except BaseException:
                 store.close()
                 raise
-        except StorageUnavailable as error:
+        except (StorageUnavailable, Unavailable) as error:
             if settings.data is not None:
                 raise
             _log.warning("store_unavailable", error=error.message, next_try_s=_STORE_RETRY_S)
@@ -301,15 +301,17 @@ def _instance(
 ) -> Cluster:
     """This process as an instance of a cluster."""
     with needed("--cluster", "cluster"):  # loads kazoo
-        from tms.cluster.zookeeper import Ensemble, ZooKeeperMember
+        from tms.cluster.zookeeper import Ensemble, ZooKeeperMember, cluster_id
     ensemble, server = Ensemble.parse(settings.cluster), settings.server
     address = server.advertise or address
     id = server.instance or address.partition("://")[2]
     record = InstanceRecord(id, address, tms.__version__, server.capacity)
     connect = partial(ensemble.session, server.session_s, settings.tls.peers())
-    member = ZooKeeperMember(connect, ensemble.folder, record, server.session_s)
+    cluster = cluster_id(connect, ensemble.folder)
+    member = ZooKeeperMember(connect, ensemble.folder, record, server.session_s, cluster)
     metadata = open_metadata(store)
-    ownership = Ownership(metadata, clock, id, config.owner, shared_by=ensemble.folder)
+    shared_by = SharedBy(ensemble.folder, cluster)
+    ownership = Ownership(metadata, clock, id, config.owner, shared_by=shared_by)
     ownership.take(server.take_over)
     ownership.start()
     lifetime_ms = config.transaction_lifetime_ms

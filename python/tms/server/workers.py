@@ -21,7 +21,7 @@ import tms
 from tms.access.records import AccessRecords
 from tms.clock import Clock, SystemClock
 from tms.cluster.membership import InstanceRecord
-from tms.cluster.ownership import Ownership
+from tms.cluster.ownership import Ownership, SharedBy
 from tms.cluster.workers.cluster import WorkerCluster
 from tms.cluster.workers.members import WorkerMember
 from tms.cluster.workers.records import ChangeCount, ServedRecords
@@ -46,7 +46,7 @@ from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
 from tms.topics.sweep import open_metadata, sweep
 
-SHARED_BY = "workers"  # in the record of who owns the store
+SHARED_BY = SharedBy("workers")  # in the record of who owns the store
 
 
 class WorkerOrder(msgspec.Struct):
