@@ -41,7 +41,6 @@ from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.stats import EngineStats
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
-from tms.model.transaction import TransactionStats
 from tms.options import named_fields
 from tms.shards import Commits, ShardStates
 from tms.store.base import Store
@@ -219,15 +218,21 @@ class Engine:
         """Whether this process keeps transactions."""
         return self._kept is not None
 
+    def resign(self, cluster: Cluster, reason: TMSError | None = None) -> None:
+        """Close what others should keep; with a reason all partitions, too. Asks no store."""
+        if self._kept is not None and not cluster.coordinates:
+            self._coordinate_no_more(cluster)
+        for number in sorted(self.shards.kept - cluster.shards()):
+            self.shards.close(number)
+        if reason is not None:
+            cluster.released += self.topics.partitions.abandon(reason)
+
     def settle_roles(self, cluster: Cluster) -> None:
         """Open what this process should own, close what others should. One at a time calls it.
         Raises what keeps something from being opened; it may be called again."""
         self.access.refresh()
         wanted, failed = cluster.shards(), dict[str, TMSError]()
-        if self._kept is not None and not cluster.coordinates:
-            self._coordinate_no_more(cluster)
-        for number in sorted(self.shards.kept - wanted):
-            self.shards.close(number)
+        self.resign(cluster)
         if cluster.coordinates and self._kept is None:
             before = self._losses
             try:
@@ -480,9 +485,9 @@ class Engine:
         reasons = ["The engine is closed."] if self._closed else []
         if self._lost is not None:
             reasons.append(self._lost.message)
-        if self.cluster is not None:
-            reasons += self.cluster.reasons()
-            reasons += [f"Not open yet: {role}. {why}" for role, why in self._unopened.items()]
+        if self._owner is not None:
+            reasons += self._owner.reasons()
+        reasons += [f"Not open yet: {role}. {why}" for role, why in self._unopened.items()]
         unhealthy = self._store.healthy()
         return reasons if unhealthy is None else [*reasons, unhealthy]
 
@@ -495,7 +500,7 @@ class Engine:
         logs = self.topics.partitions.opened()
         counters = [log.state.counters for log in logs]
         now_ms = self._clock.now_ms()
-        kept = {} if self._kept is None else _named(self._kept.stats(now_ms))
+        kept = {} if self._kept is None else self._kept.stats(now_ms).named()
         return EngineStats(
             messages=sum(c.messages for c in counters),
             blocks=sum(c.blocks for c in counters),
@@ -587,14 +592,3 @@ class Engine:
     def _require_owned(self) -> None:
         self._require_open()
         self.confirm_owner()
-
-
-def _named(stats: TransactionStats) -> dict[str, int]:
-    """By the names of `EngineStats`."""
-    return {
-        "transactions_open": stats.open,
-        "transactions_oldest_ms": stats.oldest_ms,
-        "transactions_invalid": stats.invalid,
-        "partitions_blocked": stats.partitions_blocked,
-        "transactions_committed": stats.committed,
-    }

@@ -283,3 +283,15 @@ def test_instances_with_and_without_an_id_share_a_store_during_an_upgrade(place:
     with pytest.raises(AlreadyRunning):
         place.meanwhile = new.beat
         place.owner("c", SharedBy("/tms", "2e")).take()
+
+
+def test_an_owner_says_that_the_store_does_not_answer_after_three_beats(place: Place) -> None:
+    owner = place.taken("first")
+    assert owner.reasons() == []
+    owner.beat()
+    place.clock.pass_ms(3_000)
+    assert owner.reasons() == []
+    place.clock.pass_ms(1_000)
+    assert "has not answered first for 4 s" in owner.reasons()[0]
+    owner.beat()
+    assert owner.reasons() == []

@@ -12,6 +12,7 @@ Invariants
   without being told to: an owner that has released the store, whose process is gone, or whose beat
   stands still for `silent_s` by the newcomer's own clock. A wrong guess takes the store from an
   owner that lives, which is told so; nothing is lost or repeated by it.
+* Beats that get no answer tell the owner itself that the store is away.
 """
 
 import os
@@ -34,6 +35,7 @@ from tms.model.topic import TopicName
 from tms.options import named_fields
 from tms.store.base import Map
 
+BEATS_MISSED = 3  # after which the store is away
 _log = EventLog(__name__)
 
 
@@ -97,6 +99,8 @@ class Ownership:
             self._record = OwnerRecord(0, f"cluster {folder}", name, cluster=id)
         self._name, self._cluster = self._record.name, self._record.cluster
         self._raw = b""
+        self.away_s = BEATS_MISSED * self._limits.beat_s  # without an answer, the store is away
+        self.reached_s: float | None = None  # when the newest answered beat began; None: no beats
         self._reason: NotOwner | None = None
         self._lock = threading.Lock()  # guards the next
         self._when_lost: Callable[[TMSError], None] | None = None
@@ -149,6 +153,7 @@ class Ownership:
 
     def start(self) -> None:
         """Show from now on, in a thread of its own, that this owner lives."""
+        self.reached_s = self._clock.monotonic_s()
         self._thread = threading.Thread(target=self._run, name="tms-owner", daemon=True)
         self._thread.start()
 
@@ -163,6 +168,18 @@ class Ownership:
     def lost(self) -> TMSError | None:
         """Why this process owns the store no more, as far as it knows."""
         return self._reason
+
+    def reasons(self) -> list[str]:
+        """Why this owner surely cannot store now, in sentences."""
+        if self.reached_s is None:
+            return []
+        silent_s = self._clock.monotonic_s() - self.reached_s
+        if silent_s <= self.away_s:
+            return []
+        return [
+            f"The store has not answered {self._name} for {silent_s:.0f} s. It is asked "
+            "again until it answers. Look at the store, and at the network between the two."
+        ]
 
     def confirm(self) -> None:
         """Raise `NotOwner` unless this process owns the store at a moment during this call."""
@@ -192,8 +209,10 @@ class Ownership:
 
     def beat(self) -> None:
         """Show once that this owner lives. Raises `NotOwner`, `StorageUnavailable`."""
+        began_s = self._clock.monotonic_s()
         if not self._change(beat=self._record.beat + 1, released=False):
             self._raw, self._record = self._read_again()  # a beat whose answer was lost, or another
+        self.reached_s = began_s
 
     def release(self, free: bool = True) -> None:
         """Release the store, so that the next owner need not wait, if it is `free`. A second call

@@ -141,6 +141,7 @@ class ZooKeeperMember:
         self._folder = f"{folder}/instances"
         self._path = f"{self._folder}/{record.id}"
         self.record = record
+        self.session_s = session_s
         self._shown = record  # in its node
         self._sessions = Sessions(connect, self, 2 * session_s)
         self._changed: Callable[[], None] = lambda: None
@@ -152,9 +153,9 @@ class ZooKeeperMember:
         self._changed = changed
         self._sessions.start()
 
-    def drain(self) -> None:
+    def show(self, record: InstanceRecord) -> None:
         """See `ClusterMember`."""
-        self.record = msgspec.structs.replace(self.record, draining=True)
+        self.record = record
         self._sessions.poke()
 
     def leave(self) -> None:

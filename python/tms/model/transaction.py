@@ -121,6 +121,16 @@ class TransactionStats:
     partitions_blocked: int
     committed: int
 
+    def named(self) -> dict[str, int]:
+        """By the names of `EngineStats`."""
+        return {
+            "transactions_open": self.open,
+            "transactions_oldest_ms": self.oldest_ms,
+            "transactions_invalid": self.invalid,
+            "partitions_blocked": self.partitions_blocked,
+            "transactions_committed": self.committed,
+        }
+
 
 def check_group(group: str) -> str:
     """The group itself. Raises `Invalid`, `Forbidden` for one of TMS's own."""

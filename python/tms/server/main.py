@@ -5,7 +5,8 @@
 * The port is bound before the store is opened, and the event `ready` with the url is logged when
   requests are answered.
 * SIGTERM: /readyz says draining, no new work is taken, what was received is answered within
-  `server.drain_s`, then the engine is closed. A second signal ends the waiting.
+  `server.drain_s`, then the engine is closed. A second signal ends the waiting. Over a store that
+  other machines keep, closing takes as long at most: one that does not answer keeps no process.
 """
 
 import asyncio
@@ -56,6 +57,7 @@ _log = EventLog("tms.server")
 _MAPS_OPEN_MAX = 256
 _DESCRIPTORS_OF_A_MAP = 12
 _STORE_RETRY_S = 2.0
+CLOSE_S_MIN = 1.0  # for closing, however short the drain time is
 PROBES_MAX = 100  # connections that are answered before the store is open
 
 
@@ -176,8 +178,15 @@ async def _serve(
     provide(os.environ)
     server = Server(service, settings.server.drain_s, tephra, certificates, systemd)
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.ask_to_stop()
+        if settings.data is None:
+            drain_s = settings.server.drain_s
+            end_after(drain_s + max(drain_s, CLOSE_S_MIN))
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.ask_to_stop)
+        loop.add_signal_handler(number, stop)
     beside = [
         asyncio.create_task(memory.trim_regularly(service)),
         asyncio.create_task(systemd.keep_alive()),
@@ -193,6 +202,19 @@ async def _serve(
     finally:
         for task in beside:
             task.cancel()
+
+
+def end_after(seconds: float, end: Callable[[int], object] = os._exit) -> None:
+    """End the process once this time has passed, if it has not ended by then. All that was
+    acknowledged is stored, and the next owner waits no longer than for one that died."""
+
+    def give_up() -> None:
+        _log.warning("closing_incomplete", after_s=seconds, next_step="look at the store")
+        end(os.EX_OK)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
 
 
 class Server:

@@ -178,7 +178,8 @@ def _open(
     records = ServedRecords(partial(dial, RECORDS, id), ChangeCount(order.changes))
     limits = leveldb_limits(settings, descriptors)
     store = WorkerStore(settings.data, records, clock, limits)
-    member = WorkerMember(partial(dial, MEMBER, id), InstanceRecord(id, address, tms.__version__))
+    record = InstanceRecord(id, address, tms.__version__)
+    member = WorkerMember(partial(dial, MEMBER, id), record, settings.server.session_s)
     ownership = Ownership(records, clock, id, config.owner, shared_by=SHARED_BY)
     ownership.take()
     lifetime_ms = config.transaction_lifetime_ms

@@ -135,6 +135,11 @@ class HttpPeer(HttpTransport, PeersApi):
             what=f"{call.operation} at {self.name}",
         )
 
+    def answers(self, timeout_s: float) -> None:
+        """See `ClusterPeer`. A thread of the other instance answers, as it does all that is asked
+        of it."""
+        self.attempt(self.calls.of(OPERATIONS["peers.lags"], {"places": []}), timeout_s)
+
     def give_up(self) -> None:
         """See `ClusterPeer`."""
         self._given_up.set()
