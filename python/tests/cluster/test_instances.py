@@ -126,6 +126,8 @@ def test_groups_queues_and_delayed_messages_are_reached_through_any_instance() -
             with all.connect(id) as bus:
                 [group] = bus.groups(TOPIC)
                 assert group.group == "g" and group.lag == 0
+        for id in "abc":
+            with all.connect(id) as bus:
                 bus.publish_later(TOPIC, f"late {id}".encode(), delay=0.05)
         with all.connect("c") as bus:
             until(lambda: {b"late a", b"late b", b"late c"} <= values(bus), "delayed messages")
