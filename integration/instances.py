@@ -103,9 +103,10 @@ class Instances:
         """The cluster as one of them sees it."""
         return self.ask("/v2/cluster", name)
 
-    def owners(self, topic: str) -> list[str]:
-        """Who should own the partitions of a topic."""
-        owners: list[str] = self.ask(f"/v2/namespaces/default/topics/{topic}/owners")["owners"]
+    def owners(self, topic: str, name: str = "") -> list[str]:
+        """Who should own the partitions of a topic, as one of them sees it."""
+        path = f"/v2/namespaces/default/topics/{topic}/owners"
+        owners: list[str] = self.ask(path, name)["owners"]
         return owners
 
     def move(self, topic: str, partition: int, to: str) -> None:

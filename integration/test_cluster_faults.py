@@ -15,6 +15,7 @@ from tests.faults.clients import Clients
 from tests.faults.service import within
 
 CUT_S = 2 * SESSION_S
+DRAIN_S = 10.0  # as long as a service takes if not told otherwise
 HEALED_S = 15.0  # within which everybody takes writes again
 pytestmark = pytest.mark.timeout(400)
 
@@ -90,6 +91,40 @@ def test_fault_18_instances_are_cut_off_and_come_back(tms_url: str, zookeeper: Z
                 time.sleep(CUT_S)
                 link.heal()
                 within(HEALED_S, instances.meet)
+        clients.get_on()
+        assert clients.check() > 20
+
+
+RESIGNED_S = 30.0  # within which others own everything; it takes six, and what opening takes
+
+
+@pytest.mark.long
+def test_fault_18_an_instance_that_loses_only_hbase_resigns_and_comes_back(
+    tms_url: str, zookeeper: ZooKeeper
+) -> None:
+    """The coordinator, while ZooKeeper and the others reach it. Clients go on meanwhile, through
+    the others and through it; another one that is cut off ends in time when it is told to."""
+    with serving(tms_url, zookeeper, cut=True) as instances:
+        clients = Clients(instances.urls)
+        clients.start()
+        clients.get_on()
+        name = instances.view()["coordinator"]
+        others = [other for other in "abc" if other != name]
+        instances.links[name].thrift.cut()
+        clients.killed()
+        within(RESIGNED_S, lambda: instances.view(others[0])["coordinator"] in others)
+        within(RESIGNED_S, lambda: name not in instances.owners("warm", others[0]))
+        clients.get_on()
+        assert not instances.running[name].ready()
+        instances.links[name].thrift.heal()
+        within(RESIGNED_S, instances.meet)
+        within(RESIGNED_S, lambda: set(instances.owners("warm")) == set("abc"))
+        clients.get_on()
+        instances.links[name].thrift.cut()
+        clients.killed()
+        began_s = time.monotonic()
+        assert instances.running.pop(name).stop() == 0
+        assert time.monotonic() - began_s < 2 * DRAIN_S + 5
         clients.get_on()
         assert clients.check() > 20
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from integration.cluster import ZooKeeper
@@ -76,7 +77,7 @@ def test_everybody_sees_who_comes_drains_and_goes(joined: Callable[[str], Watche
     b = joined("b")
     for each in (a, b):
         each.until(lambda each=each: each.sees() == ["a", "b"])
-    b.membership.drain()
+    b.membership.show(msgspec.structs.replace(b.membership.record, draining=True))
     a.until(lambda: a.sees() == ["a", "b!"])
     b.until(lambda: b.membership.view == a.membership.view)
     b.membership.leave()

@@ -11,7 +11,7 @@ Invariants
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from random import Random
 from threading import Lock
@@ -26,15 +26,16 @@ from sim.bounds.drawing import Bounds
 from sim.disk import Disk
 from sim.faulty import FaultyStore
 from sim.history import Crashed, History, Place
-from sim.world import Background, Died, Stuck, VirtualClock, World, quietly
+from sim.world import AtOnce, Background, Died, Stuck, VirtualClock, World, quietly
 from tms.cluster.cluster import Cluster, RolePlayer
+from tms.cluster.fitness import Fitness
 from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
-from tms.cluster.ownership import Ownership
+from tms.cluster.ownership import Ownership, SharedBy
 from tms.cluster.standing import Standing
 from tms.compaction.compaction import CompactionLimits
 from tms.engine import ROLES, Engine
-from tms.errors import NotOwner, TimedOut, TMSError, Unavailable
+from tms.errors import NotOwner, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.log.records import key_after
 from tms.model import keys
 from tms.model.cluster import ClusterEvent
@@ -53,6 +54,9 @@ OPERATIONS_MAX = 50_000  # of stores in one step
 STIRRED = 0.03  # of the operations of stores come others in between
 LIFETIME_MS = 25 * 3_600_000
 COMMIT_S = 30.0
+SESSION_S = 10.0
+CUT_SHARE = 0.15  # of the runs: in which the store does not answer an instance for a while
+CUT = 0.4  # of the times that something happens
 LOST, UNANSWERED, LATE, TWICE = 0.02, 0.02, 0.01, 0.02  # shares of the questions
 T = TypeVar("T")
 Reading = Callable[[Engine], bool]  # whether it can be read in the middle of something
@@ -62,18 +66,16 @@ class Member:
     """A member that sees the others when it is told; see `ClusterMember`."""
 
     def __init__(self, record: InstanceRecord) -> None:
-        self.record = record
+        self.record, self.session_s = record, SESSION_S
         self.view = MembershipView()
         self.state = MembershipState.LOST
 
     def join(self, changed: Callable[[], None]) -> None:
         """The world lets it be seen."""
 
-    def drain(self) -> None:
-        """Nothing is ended as it should."""
-
-    def show(self, keys: tuple[str, ...]) -> None:
-        """No instance asks for a proof."""
+    def show(self, record: InstanceRecord) -> None:
+        """Others see it when they look."""
+        self.record = record
 
     def leave(self) -> None:
         """The world lets it go."""
@@ -108,13 +110,14 @@ class WorldCluster(Cluster):
         world = instance.world
         metadata = open_metadata(instance.store)
         ownership = Ownership(
-            metadata, world.clock, instance.id, wait=lambda seconds: None, shared_by="sim"
+            metadata, world.clock, instance.id, wait=lambda seconds: None, shared_by=SharedBy("sim")
         )
         ownership.take()
         peers = SimPeers(instance)
         super().__init__(metadata, world.clock, instance.member, ownership, peers, lifetime_ms)
         self._instance = instance
         self.decisions.watch_end = _watch_nothing  # type: ignore[method-assign]
+        self.reach_all()
         self._standing = Standing(metadata, instance.id, f"{instance.life:04d}")
         self.name = self._standing.name
         self.rechecks = True  # else what is below on the stack may hold what that needs
@@ -141,6 +144,19 @@ class WorldCluster(Cluster):
 
     def play_no_more(self) -> None:
         self._ended = True
+
+    def reach_all(self) -> None:
+        """All is reached, and has been for a session. Peers always answer that they are there."""
+        record, away_s = self._member.record, self._ownership.away_s
+        self._member.show(structs.replace(record, away=False, resigned=False, unreached=()))
+        self._fitness = Fitness(self._clock, away_s, SESSION_S, lambda *_: None, AtOnce())
+        if self._instance.world.has_cuts:
+            self._ownership.reached_s = self._clock.monotonic_s()
+
+    def examine(self) -> None:
+        if self._instance.world.cut_off != self._instance.id:
+            self._ownership.reached_s = self._clock.monotonic_s()
+        super().examine()
 
     def ask(self, question: Callable[[], None]) -> None:
         self._instance.background.submit(question)
@@ -226,6 +242,8 @@ class Instance:
             self.member.view, self.member.state = world.view(), MembershipState.MEMBER
         before = engine.shards.kept
         with world.inside(self):
+            if world.has_cuts:
+                self.cluster.examine()
             quietly(self.cluster.settle)
         world.era += before != engine.shards.kept  # leases begin anew
 
@@ -316,6 +334,9 @@ class SimPeer:
 
     def sizes(self, names: Any) -> Any:
         return self.ask(lambda engine: engine.topics.own.sizes(names), reading=_at_rest)
+
+    def answers(self, timeout_s: float) -> None:
+        """It does, if it lives."""
 
     def give_up(self) -> None:
         """Nobody waits here."""
@@ -455,6 +476,9 @@ class ClusterWorld(World):
         self.asked: set[str] = set()  # instances, in this step, which may still be at it
         self.present: set[str] = set()  # as ZooKeeper says
         self.calm = True  # nothing is lost on the way
+        self.cuts = Random(f"cut {seed}")
+        self.has_cuts = self.cuts.random() < CUT_SHARE
+        self.cut_off = ""  # the id of the instance that the store does not answer
         self._seen = MembershipView()
         self._leaderless = 0
         self._dies_in = -1
@@ -590,6 +614,43 @@ class ClusterWorld(World):
                     quietly(lambda: instance.cluster.pin(f"{uid}/{partition}", to))
             case _:
                 instance.settle()
+        if self.has_cuts and self.cuts.random() < CUT:
+            self._cut_or_heal(self.cuts.choice(self.instances))
+
+    def _cut_or_heal(self, instance: Instance) -> None:
+        """The store does not answer an instance any more, or answers it again; a session passes.
+        ZooKeeper sees it all the time. Where it finds out late what it has lost, its state stays.
+        Raises `Stuck` if others do not serve what a cut one owned."""
+        cut = not self.cut_off
+        if cut and (instance.engine is None or len(self._alive()) < INSTANCES):
+            return
+        self.cut_off, life = instance.id if cut else "", instance.life
+        late = patch.object(Engine, "resign") if self.cuts.random() < 0.5 else nullcontext()
+        for one in self._alive():
+            self.present.add(one.id)
+        with late:
+            for _ in range(2 * round(SESSION_S)):
+                self.clock.pass_ms(1_000)
+                for one in self._alive():
+                    one.member.view, one.member.state = self.view(), MembershipState.MEMBER
+                    one.cluster.examine()
+            for _ in range(SETTLING):
+                for one in self._alive():
+                    self.aside(one.settle)
+        if cut and instance.life == life and not self._others_serve(instance):
+            raise Stuck("An instance that the store does not answer is left with what it owned.")
+
+    def _others_serve(self, instance: Instance) -> bool:
+        """True if the others serve all that an instance owned, or were disturbed."""
+        others = [one for one in self._alive() if one is not instance]
+        views = {one.member.view for one in others if one.id in self.present}
+        if len(views) != 1 or self.view() not in views:
+            return True
+        clusters = [one.cluster for one in others]
+        named = {
+            cluster._role(role).id for cluster in clusters for role in range(1 + self.shards.count)
+        }
+        return instance.id not in named
 
     def view(self) -> MembershipView:
         """Who is there, as ZooKeeper says."""
@@ -600,6 +661,8 @@ class ClusterWorld(World):
 
     def before(self, instance: Instance, operation: str, name: str) -> None:
         """An instance is about to use its store."""
+        if instance.id == self.cut_off:
+            raise StorageUnavailable("It is cut off.")
         if self._dies_in > 0:
             self._dies_in -= 1
             if self._dies_in == 0:
@@ -812,10 +875,12 @@ class ClusterWorld(World):
     def settle(self) -> None:
         """End all faults: everybody lives, is seen, and has what it should."""
         self._dies_in, self.between, self.calm = -1, lambda: None, True
+        self.cut_off = ""
         for one in self.instances:
             if one.engine is None:
                 self._start(one)
             one.store.heal()
+            one.cluster.reach_all()
         while self.background.run():
             pass
         self._settle_all()

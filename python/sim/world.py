@@ -100,6 +100,15 @@ class Background(Executor):
         return True
 
 
+class AtOnce(Executor):
+    """Does at once what it is given."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Do it; the future is never asked for."""
+        fn(*args, **kwargs)
+        return Future()
+
+
 class World:
     """What the actors of a simulation share."""
 

@@ -12,20 +12,22 @@ from msgspec.structs import replace
 import tms
 from tests.http_kit import Client, Served, serving
 from tests.log_kit import KeptStore
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from tms.client.client import Bus
 from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
 from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
-from tms.cluster.ownership import OwnerLimits, Ownership
+from tms.cluster.ownership import OwnerLimits, Ownership, SharedBy
+from tms.errors import StorageUnavailable
 from tms.server.main import HttpPeers
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.base import Store
 from tms.tls import ClientTls, ServerTls
 from tms.topics.sweep import open_metadata
 
-LIMITS = OwnerLimits(beat_s=0.2, silent_s=30.0)
+LIMITS = OwnerLimits(beat_s=0.5, silent_s=30.0)
+SESSION_S = 60.0  # so that a busy machine makes no instance resign
 LIFETIME_MS = 25 * 3_600_000
 
 
@@ -51,10 +53,10 @@ class MemoryMember:
     def __init__(self, members: Members, record: InstanceRecord) -> None:
         self._members = members
         self._changed: Callable[[], None] = lambda: None
-        self.record = record
+        self.record, self.session_s = record, SESSION_S
         self.view = MembershipView()
         self.state = MembershipState.LOST
-        self.blind = False  # it sees nothing new
+        self.blind, self.shows_keys = False, True  # it sees nothing new; the others see its keys
 
     def join(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -82,12 +84,8 @@ class MemoryMember:
             self._changed()
         self._members.tell()
 
-    def drain(self) -> None:
-        self.record = replace(self.record, draining=True)
-        self._members.tell()
-
-    def show(self, keys: tuple[str, ...]) -> None:
-        self.record = replace(self.record, keys=keys)
+    def show(self, record: InstanceRecord) -> None:
+        self.record = record if self.shows_keys else replace(record, keys=())
         self._members.tell()
 
     def leave(self) -> None:
@@ -102,16 +100,40 @@ def instance(
     record: InstanceRecord,
     clock: Clock | None = None,
     tls: ClientTls | None = None,
+    limits: OwnerLimits = LIMITS,
+    session_s: float = SESSION_S,
+    away_s: float | None = None,
 ) -> tuple[Cluster, MemoryMember]:
     """An instance that may be given to an engine."""
     clock, metadata = clock or SystemClock(), open_metadata(store)
-    ownership = Ownership(metadata, clock, record.id, LIMITS, shared_by="test")
+    ownership = Ownership(metadata, clock, record.id, limits, shared_by=SharedBy("test"))
+    ownership.away_s = away_s or ownership.away_s
     ownership.take()
     ownership.start()
     identity = InstanceIdentity(record.id, clock)
     member = MemoryMember(members, replace(record, keys=identity.keys))
+    member.session_s = session_s
     peers = HttpPeers(identity, tls or ClientTls())
     return Cluster(metadata, clock, member, ownership, peers, LIFETIME_MS), member
+
+
+class Cut:
+    """What a `FaultyStore` does before each operation: while it is cut none is answered. What waits
+    is done when the cut ends."""
+
+    def __init__(self) -> None:
+        self._heals = threading.Event()
+        self._heals.set()
+
+    def __call__(self, operation: str, name: str) -> None:
+        if not self._heals.wait(PATIENCE_S):
+            raise StorageUnavailable("The store does not answer.")
+
+    def begin(self) -> None:
+        self._heals.clear()
+
+    def end(self) -> None:
+        self._heals.set()
 
 
 class Instances:
@@ -128,6 +150,9 @@ class Instances:
         self.tls, self.peers = tls, peers
         self._access = access
         self.store = store or KeptStore(shared=True)
+        self.limits, self.session_s = LIMITS, SESSION_S
+        self.clock: Clock | None = None  # by which instances tell that they reach something
+        self.away_s: float | None = None
         self.members = Members()
         self.stacks: dict[str, contextlib.ExitStack] = {}
         self.served: dict[str, Served] = {}
@@ -140,7 +165,16 @@ class Instances:
         host, port = listener.getsockname()[:2]
         record = InstanceRecord(id, f"{self.scheme}://{host}:{port}", "0")
         store = store or self.store
-        cluster, member = instance(store, self.members, record, tls=self.peers)
+        cluster, member = instance(
+            store,
+            self.members,
+            record,
+            self.clock,
+            tls=self.peers,
+            limits=self.limits,
+            session_s=self.session_s,
+            away_s=self.away_s,
+        )
         self.stacks[id] = stack = contextlib.ExitStack()
         served = stack.enter_context(
             serving(

@@ -221,15 +221,21 @@ class Engine:
         """Whether this process keeps transactions."""
         return self._kept is not None
 
+    def resign(self, cluster: Cluster, reason: TMSError | None = None) -> None:
+        """Close what others should keep; with a reason all partitions, too. Asks no store."""
+        if self._kept is not None and not cluster.coordinates:
+            self._coordinate_no_more(cluster)
+        for number in sorted(self.shards.kept - cluster.shards()):
+            self.shards.close(number)
+        if reason is not None:
+            cluster.released += self.topics.partitions.abandon(reason)
+
     def settle_roles(self, cluster: Cluster) -> None:
         """Open what this process should own, close what others should. One at a time calls it.
         Raises what keeps something from being opened; it may be called again."""
         self.access.refresh()
         wanted, failed = cluster.shards(), dict[str, TMSError]()
-        if self._kept is not None and not cluster.coordinates:
-            self._coordinate_no_more(cluster)
-        for number in sorted(self.shards.kept - wanted):
-            self.shards.close(number)
+        self.resign(cluster)
         if cluster.coordinates and self._kept is None:
             before = self._losses
             try:
@@ -482,9 +488,9 @@ class Engine:
         reasons = ["The engine is closed."] if self._closed else []
         if self._lost is not None:
             reasons.append(self._lost.message)
-        if self.cluster is not None:
-            reasons += self.cluster.reasons()
-            reasons += [f"Not open yet: {role}. {why}" for role, why in self._unopened.items()]
+        if self._owner is not None:
+            reasons += self._owner.reasons()
+        reasons += [f"Not open yet: {role}. {why}" for role, why in self._unopened.items()]
         unhealthy = self._store.healthy()
         return reasons if unhealthy is None else [*reasons, unhealthy]
 

@@ -428,6 +428,8 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "server.issuer.VERIFIED_MAX",
         "server.jwks.DOCUMENT_BYTES_MAX",
         "cluster.ownership.OwnerLimits.*",
+        "cluster.ownership.BEATS_MISSED",
+        "cluster.fitness.WATCHED",
         "cluster.cluster.ASKING_THREADS",
         "topics.sharding.COUNT_MAX",
         "cluster.identity.*",

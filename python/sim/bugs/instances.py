@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 
 from sim.bugs.following import FOLLOWING
 from sim.replacing import Replacement
+from tms.cluster import cluster
 from tms.cluster.cluster import Cluster
 from tms.cluster.decisions import AskedDecisions
 from tms.cluster.standing import Standing
@@ -82,11 +83,17 @@ def _never_ask_for_the_end() -> list[Replacement]:
     ]
 
 
+def _keep_without_the_store() -> list[Replacement]:
+    """Who does not reach the store keeps what it owns for as long as ZooKeeper sees it."""
+    return [(cluster, "unfit", lambda view: frozenset())]
+
+
 OF_INSTANCES: dict[str, Callable[[], list[Replacement]]] = {
     "go-on-from-where-it-waits": FOLLOWING["go-on-from-where-it-waits"],
     "acknowledge-before-verify": _acknowledge_before_verify,
     "follow-without-asking": _follow_without_asking,
     "journal-in-any-term": _journal_in_any_term,
+    "keep-without-the-store": _keep_without_the_store,
     "never-ask-for-the-end": _never_ask_for_the_end,
     "no-epoch": _no_epoch,
     "scan-before-fence": _scan_before_fence,

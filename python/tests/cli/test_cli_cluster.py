@@ -120,9 +120,13 @@ def test_who_is_alone_has_no_instances(tms: Tms, tmp_path: Path) -> None:
 
 
 def test_instances_are_restarted_one_after_another(
-    two: Instances, tms: Tms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two: Instances,
+    tms: Tms,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The command is run for each; the coordinator comes last, and not before the other is back."""
+    """The command is run for each; the coordinator comes last, and not before the other is back.
+    Nobody is warned of what the command does."""
     coordinator, order = two.coordinator(), list[str]()
     other = "b" if coordinator == "a" else "a"
 
@@ -143,6 +147,8 @@ def test_instances_are_restarted_one_after_another(
     code, answer = tms("cluster", "restart", *at, *words)
     assert (code, answer) == (0, {"restarted": order}), answer
     assert order == [other, coordinator]
+    lost = [one for one in caplog.records if one.name.startswith("tms.client")]
+    assert not lost, lost
 
 
 def test_a_restart_ends_with_the_first_instance_that_is_not_back(

@@ -12,7 +12,14 @@ import pytest
 from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tests.log_kit import SYNCED, KeptStore
-from tms.cluster.ownership import OwnerLimits, OwnerRecord, Ownership, machine, process
+from tms.cluster.ownership import (
+    OwnerLimits,
+    OwnerRecord,
+    Ownership,
+    SharedBy,
+    machine,
+    process,
+)
 from tms.engine import own
 from tms.errors import AlreadyRunning, DataCorrupt, NotOwner, StorageUnavailable, TMSError
 from tms.model.keys import OWNER
@@ -31,8 +38,9 @@ class Place:
         self.meanwhile: Callable[[], None] = lambda: None
         self.waits = 0
 
-    def owner(self, name: str) -> Ownership:
-        return Ownership(self.metadata, self.clock, name, OwnerLimits(1.0, SILENT_S), self._wait)
+    def owner(self, name: str, shared_by: SharedBy | None = None) -> Ownership:
+        limits = OwnerLimits(1.0, SILENT_S)
+        return Ownership(self.metadata, self.clock, name, limits, self._wait, shared_by)
 
     def taken(self, name: str, take_over: bool = False) -> Ownership:
         owner = self.owner(name)
@@ -247,3 +255,43 @@ def test_a_damaged_record_is_named(place: Place) -> None:
 
 def test_a_store_of_one_process_has_no_owner() -> None:
     assert own(KeptStore(), ManualClock(), "me", OwnerLimits()) is None
+
+
+def test_a_cluster_of_another_id_is_refused_while_the_first_one_lives(place: Place) -> None:
+    first, second = (place.owner(id, SharedBy("/tms", id)) for id in ("1f", "2e"))
+    first.take()
+    place.owner("a", SharedBy("/tms", "1f")).take()
+    place.meanwhile = first.beat
+    with pytest.raises(AlreadyRunning, match=r"the cluster at /tms \(cluster id 1f\)"):
+        second.take()
+    first.confirm()
+    second.take(take_over=True)
+    with pytest.raises(NotOwner, match=r"cluster id 2e"):
+        first.beat()
+
+
+def test_instances_with_and_without_an_id_share_a_store_during_an_upgrade(place: Place) -> None:
+    old, new = place.owner("a", SharedBy("/tms")), place.owner("b", SharedBy("/tms", "1f"))
+    old.take()
+    place.meanwhile = old.beat
+    epoch = place.record().epoch
+    new.take()
+    for owner in (new, old, new):
+        owner.beat()
+        new.confirm()
+    assert (place.record().epoch, place.record().cluster) == (epoch, "1f")
+    with pytest.raises(AlreadyRunning):
+        place.meanwhile = new.beat
+        place.owner("c", SharedBy("/tms", "2e")).take()
+
+
+def test_an_owner_says_that_the_store_does_not_answer_after_three_beats(place: Place) -> None:
+    owner = place.taken("first")
+    assert owner.reasons() == []
+    owner.beat()
+    place.clock.pass_ms(3_000)
+    assert owner.reasons() == []
+    place.clock.pass_ms(1_000)
+    assert "has not answered first for 4 s" in owner.reasons()[0]
+    owner.beat()
+    assert owner.reasons() == []

@@ -23,6 +23,7 @@ from tests.waiting import PATIENCE_S
 from tms import block
 from tms.api import bodies, routes
 from tms.model.message import NewBlock
+from tms.server.main import end_after
 
 PROGRAM = "tests.server.service_program"
 SERVE = f"from {PROGRAM} import main; main()"
@@ -292,3 +293,13 @@ def test_the_form_of_logs_can_be_chosen(tmp_path: Path, form: str) -> None:
         line = process.stderr.readline()
         assert b"ready" in line
         assert line.startswith(b"{") is (form == "json")
+
+
+def test_a_process_that_does_not_close_is_ended_when_its_time_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    codes: list[int] = []
+    ended = threading.Event()
+    end_after(0.01, lambda code: (codes.append(code), ended.set()))
+    assert ended.wait(PATIENCE_S) and codes == [os.EX_OK]
+    assert "closing_incomplete" in caplog.text

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -30,7 +31,7 @@ from tms.client.http.transport import HttpTransport
 from tms.client.rolling import restart_all
 from tms.doctor.probe import ask
 from tms.errors import Conflict, Invalid
-from tms.model.cluster import InstanceInfo
+from tms.model.cluster import ClusterView, InstanceInfo
 from tms.model.ids import utc
 from tms.model.topic import TopicName
 from tms.tls import ClientTls
@@ -146,12 +147,16 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
     tms cluster restart -- ssh {host} systemctl restart tms
 
     The next one follows when it is ready and all others see it. The coordinator comes last."""
-    cluster, tls = _cluster(session), session.tls()
-    urls = ",".join(one.address for one in cluster.view().instances)
-    if urls:  # others answer while one restarts
-        cluster = HttpTransport(urls, timeout_s=_LOOK_S, tls=tls).cluster
+    tls = session.tls()
+    view = _cluster(session).view()
+    stopped = ""  # the instance that restarts: the others say when it is back
+
+    def look() -> ClusterView:
+        others = [one.address for one in view.instances if one.id != stopped]
+        return _view_of(others, tls) if others else view
 
     def run(one: InstanceInfo) -> None:
+        nonlocal stopped
         host = urlsplit(one.address).hostname or ""
         filled = [
             word.replace("{instance}", one.id)
@@ -162,6 +167,7 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
         session.say(f"{one.id}: {shlex.join(filled)}")
         if dry_run:
             return
+        stopped = one.id
         try:
             code = subprocess.run(filled, check=False, stdout=_STDERR).returncode
         except OSError as exc:
@@ -179,10 +185,16 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
         return held
 
     restarted = []
-    for one in restart_all(cluster.view, partial(_is_ready, tls), run, wait_for):
+    for one in restart_all(look, partial(_is_ready, tls), run, wait_for):
         restarted.append(one.id)
         session.say(f"{one.id} {'would be restarted' if dry_run else 'is ready'}.")
     session.show_result({"restarted": [] if dry_run else restarted})
+
+
+def _view_of(addresses: list[str], tls: ClientTls) -> ClusterView:
+    """The cluster, as one of these instances sees it."""
+    with closing(HttpTransport(",".join(addresses), timeout_s=_LOOK_S, tls=tls)) as transport:
+        return transport.cluster.view()
 
 
 def _is_ready(tls: ClientTls, one: InstanceInfo) -> bool:

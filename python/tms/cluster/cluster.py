@@ -13,12 +13,14 @@ Invariants
 * While it cannot be told whether the others see this instance it writes nothing; once they do not,
   it owns nothing.
 * Nobody waits for an answer of an instance that is not in the view.
+* An instance that cannot work owns nothing, though ZooKeeper sees it (`fitness`).
 """
 
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -26,10 +28,11 @@ import msgspec
 from tms.clock import Clock
 from tms.cluster.decisions import AskedDecisions, Coordinating
 from tms.cluster.events import ClusterEvents
+from tms.cluster.fitness import Fitness, unfit, unfit_reason
 from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import ClusterMember, InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import Ownership
-from tms.cluster.placement import Placement
+from tms.cluster.placement import Instance, Placement
 from tms.cluster.skew import ClockSkews
 from tms.cluster.standing import Standing
 from tms.errors import NotOwner, StorageUnavailable, TMSError, Unavailable
@@ -50,6 +53,7 @@ from tms.topics.sharding import SHARD_JOURNALS, count_shards
 ASKING_THREADS = 32
 LOOK_S = 5.0  # after which it is looked whether owners were chosen, if nobody has said so
 AGAIN_S = 0.5  # after which roles that could not be settled are tried again
+REACH_S = 0.25  # between two looks at what this instance reaches
 COORDINATOR = (0, 0)  # its place, behind which are those of shards; no topic has the uid 0
 _log = EventLog(__name__)
 
@@ -116,6 +120,10 @@ class ClusterPeer(Peer, Coordinating, Protocol):
         """What it did since it was started, and does."""
         ...
 
+    def answers(self, timeout_s: float) -> None:
+        """Ask whether it answers. Raises `Unavailable`, `TimedOut` if it does not."""
+        ...
+
     def give_up(self) -> None:
         """The others see it no more: what is asked of it fails with `Unavailable`, also what is
         under way. Never waits."""
@@ -154,6 +162,10 @@ class RolePlayer(Protocol):
         """Open what this process should own, close what others should. One at a time calls it."""
         ...
 
+    def resign(self, cluster: "Cluster", reason: TMSError | None = None) -> None:
+        """Close what others should keep; with a reason all partitions, too. Asks no store."""
+        ...
+
     def recheck(self, cluster: "Cluster") -> None:
         """Others have taken something over, or changed topics: forget what was true before."""
         ...
@@ -188,6 +200,9 @@ class Cluster:
         self._opening_s = 0.0  # of transactions and shards, the last time
         self._player: RolePlayer | None = None
         self._asking = ThreadPoolExecutor(ASKING_THREADS, "tms-peers")
+        self._fitness = Fitness(clock, ownership.away_s, member.session_s, self._require_answer)
+        self._cut = ""  # why all requests are refused
+        self._draining = False
         self._checking = threading.Lock()  # held by who looks what others have changed
         self._lock = threading.Lock()  # guards what follows
         self._placed: tuple[MembershipView, Placement | None] = (MembershipView(), None)
@@ -208,8 +223,10 @@ class Cluster:
         self._standing.join()
         self._ownership.confirm()
         self._read_pins()
-        self._thread = threading.Thread(target=self._run, name="tms-cluster", daemon=True)
-        self._thread.start()
+        self._thread = roles = threading.Thread(target=self._run, name="tms-cluster", daemon=True)
+        roles.start()
+        examine = partial(self._keep_examining, roles)
+        threading.Thread(target=examine, name="tms-reach", daemon=True).start()
         self._member.join(self._look_round)
 
     def play_no_more(self) -> None:
@@ -226,12 +243,14 @@ class Cluster:
 
     def drain(self) -> None:
         """Let others own everything, as long as there are others."""
-        self._member.drain()
+        self._draining = True
+        self._member.show(msgspec.structs.replace(self._member.record, draining=True))
 
     def release(self) -> None:
         """Be an instance no more."""
         self.play_no_more()
         self._asking.shutdown(wait=False, cancel_futures=True)
+        self._fitness.close()
         try:
             self._standing.leave()
         except TMSError as error:  # the next process with this id writes over it
@@ -267,8 +286,7 @@ class Cluster:
             if self._ended:
                 return
             try:
-                if self.identity.turn():
-                    self._member.show(self.identity.keys)
+                self.identity.turn()  # its keys are shown with what it reaches
                 self.settle()
                 self._measure_skews()
                 settled = True
@@ -282,6 +300,39 @@ class Cluster:
     def _measure_skews(self) -> None:
         with suppress(Unavailable):  # an instance has just gone
             self.skews.look(self.others(), self.ask)
+
+    def _keep_examining(self, roles: threading.Thread) -> None:
+        while not self._ended:
+            try:
+                self.examine()
+            except Exception:
+                if not self._ended:
+                    _log.exception("reach_unknown")
+            roles.join(REACH_S)
+
+    def examine(self) -> None:
+        """Show the others what this instance reaches, and resign what it cannot keep. Never waits
+        for the store."""
+        member = self._member
+        view = self.view.instances
+        record = msgspec.structs.replace(
+            member.record, draining=self._draining, keys=self.identity.keys
+        )
+        record = self._fitness.look(record, view, self._ownership.reached_s)
+        if record != member.record:
+            member.show(record)
+        resigns = record.away and record.id in unfit(view)
+        self._cut = " ".join(self.reasons()) if resigns else ""
+        if resigns and self._player is not None:
+            self._player.resign(self, StorageUnavailable(self._cut))
+
+    def _require_answer(self, record: InstanceRecord, timeout_s: float) -> None:
+        self._peer(record).answers(timeout_s)
+
+    def require_reach(self) -> None:
+        """Raise `StorageUnavailable` if this instance has resigned and does not reach the store."""
+        if self._cut:
+            raise StorageUnavailable(self._cut)
 
     def settle(self) -> None:
         """Open what this instance should own, close what others should, and say what is still to be
@@ -387,6 +438,8 @@ class Cluster:
             "cluster_fates_asked": self.decisions.asked,
             "cluster_opening_ms": round(self._opening_s * 1_000),
             "cluster_clock_skew_ms": self.skews.largest_ms(),
+            "cluster_store_away": int(self._member.record.away),
+            "cluster_unfit": int(self.id in unfit(self.view.instances)),
         }
 
     def coordinator_id(self) -> str:
@@ -448,7 +501,11 @@ class Cluster:
             view, placement = self._placed
             if view is not self._member.view:
                 view = self._member.view
-                instances = [record.instance() for record in view.instances]
+                out = unfit(view.instances)
+                instances = [
+                    Instance(one.id, one.capacity, one.draining or one.id in out)
+                    for one in view.instances
+                ]
                 placement = Placement(instances) if instances else None
                 self._placed, self._owners = (view, placement), {}
                 self._by_id = {record.id: record for record in view.instances}
@@ -493,6 +550,7 @@ class Cluster:
         """See `Owners`."""
         if self._ownership.lost is not None:
             self._ownership.confirm()
+        self.require_reach()
         if self._look() is None:
             return
         with self._checking:
@@ -518,16 +576,24 @@ class Cluster:
     def require_member(self) -> None:
         """See `Owners`."""
         if self._member.state is not MembershipState.MEMBER:
-            raise StorageUnavailable(self.reasons()[0])
+            raise StorageUnavailable(self.reasons()[-1])
 
     def reasons(self) -> list[str]:
         """Why this instance cannot store, in sentences."""
-        if self._member.state is MembershipState.MEMBER:
-            return []
-        return [
-            f"The instance {self._record.id} cannot tell whether the others see it, so it stores "
-            "nothing: ZooKeeper is not reached. Try again, or go to another instance."
-        ]
+        reasons = self._ownership.reasons()
+        if self._member.state is not MembershipState.MEMBER:
+            reasons.append(
+                f"The instance {self.id} cannot tell whether the others see it, so it stores "
+                "nothing: ZooKeeper is not reached. Try again, or go to another instance."
+            )
+        elif self.id in unfit(self.view.instances):
+            reasons.append(unfit_reason(self._member.record, self._member.session_s))
+        return reasons
+
+    def hindrances(self) -> list[str]:
+        """The other instances that cannot work as they should now, in sentences."""
+        others = (one.id for one in self.view.instances if one.away and one.id != self.id)
+        return [f"The instance {id} does not reach the store." for id in others]
 
     def fence(self, owners: Collection[str]) -> None:
         """See `Owners`."""

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Protocol
 
 from tms.clock import Clock
+from tms.cluster.fitness import unfit
 from tms.cluster.membership import MembershipState, MembershipView
 from tms.events import EventLog
 from tms.model.cluster import ClusterEvent
@@ -37,6 +38,8 @@ class ClusterEvents:
         self._events: deque[ClusterEvent] = deque(maxlen=EVENTS_MAX)
         self._seen: frozenset[str] = frozenset()
         self._draining: frozenset[str] = frozenset()
+        self._away: frozenset[str] = frozenset()
+        self._unfit: frozenset[str] = frozenset()
         self._state = MembershipState.LOST
         self._taken_over = self._released = 0
         self._coordinates, self._shards = False, 0
@@ -48,11 +51,18 @@ class ClusterEvents:
     def look(self, cluster: Counted, coordinates: bool, shards: int, opening_s: float) -> None:
         """Note what is different now."""
         seen = frozenset(one.id for one in cluster.view.instances)
-        draining = frozenset(one.id for one in cluster.view.instances if one.draining)
+        instances = cluster.view.instances
+        draining = frozenset(one.id for one in instances if one.draining)
+        away = frozenset(one.id for one in instances if one.away)
+        unfit_ = unfit(instances)
         for what, ids in (
             ("joined", seen - self._seen),
             ("left", self._seen - seen),
             ("drains", draining - self._draining),
+            ("does not reach the store", away - self._away),
+            ("reaches the store again", (self._away - away) & seen),
+            ("owns nothing until it can work", unfit_ - self._unfit),
+            ("can work again", (self._unfit - unfit_) & seen),
         ):
             for id in sorted(ids):
                 self._note(f"an instance {what}", id)
@@ -70,6 +80,8 @@ class ClusterEvents:
             if count:
                 self._note(what, f"{count} partition{'s' * (count > 1)}")
         self._seen, self._draining, self._state = seen, draining, cluster.state
+        self._away = away
+        self._unfit = unfit_
         self._taken_over, self._released = cluster.taken_over, cluster.released
         self._coordinates, self._shards = coordinates, shards
 

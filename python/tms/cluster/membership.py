@@ -15,12 +15,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tms.cluster.placement import Instance
-
 
 class InstanceRecord(msgspec.Struct, frozen=True):
     """An instance, as it shows itself. `address` is the URL at which the others reach it; `keys`
-    are public, see `InstanceIdentity`."""
+    are public, see `InstanceIdentity`. What it reaches is told by the last three: see `fitness`."""
 
     id: str
     address: str
@@ -28,10 +26,9 @@ class InstanceRecord(msgspec.Struct, frozen=True):
     capacity: int = 1
     draining: bool = False
     keys: tuple[str, ...] = ()
-
-    def instance(self) -> Instance:
-        """As placement wants it."""
-        return Instance(self.id, self.capacity, self.draining)
+    away: bool = False  # it does not reach the store now
+    resigned: bool = False  # it has not reached the store for a session, and owns nothing
+    unreached: tuple[str, ...] = ()  # instances that have not answered it for a session
 
 
 class MembershipView(NamedTuple):
@@ -60,6 +57,11 @@ class ClusterMember(Protocol):
         ...
 
     @property
+    def session_s(self) -> float:
+        """For how long one that is silent is taken for alive."""
+        ...
+
+    @property
     def state(self) -> MembershipState: ...
 
     @property
@@ -72,12 +74,8 @@ class ClusterMember(Protocol):
         state or view are others."""
         ...
 
-    def drain(self) -> None:
-        """Tell the others that this instance wants to own nothing."""
-        ...
-
-    def show(self, keys: tuple[str, ...]) -> None:
-        """Let the others see these keys of this instance."""
+    def show(self, record: InstanceRecord) -> None:
+        """Tell the others this of the instance from now on."""
         ...
 
     def leave(self) -> None:

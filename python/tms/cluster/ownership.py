@@ -12,6 +12,7 @@ Invariants
   without being told to: an owner that has released the store, whose process is gone, or whose beat
   stands still for `silent_s` by the newcomer's own clock. A wrong guess takes the store from an
   owner that lives, which is told so; nothing is lost or repeated by it.
+* Beats that get no answer tell the owner itself that the store is away.
 """
 
 import os
@@ -21,6 +22,7 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,6 +35,7 @@ from tms.model.topic import TopicName
 from tms.options import named_fields
 from tms.store.base import Map
 
+BEATS_MISSED = 3  # after which the store is away
 _log = EventLog(__name__)
 
 
@@ -56,6 +59,14 @@ class OwnerRecord(msgspec.Struct, frozen=True):
     process: str = ""
     beat: int = 0
     released: bool = False
+    cluster: str = ""  # the id of the cluster; empty: no cluster, or one of a version without ids
+
+
+class SharedBy(NamedTuple):
+    """The cluster that shares a store: its folder, and its random id if it has one."""
+
+    folder: str
+    id: str = ""
 
 
 def _wait(seconds: float) -> None:
@@ -75,16 +86,21 @@ class Ownership:
         name: str,
         limits: OwnerLimits | None = None,
         wait: Callable[[float], None] = _wait,
-        shared_by: str = "",
+        shared_by: SharedBy | None = None,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._limits = limits or OwnerLimits()
         self._wait = wait
         self._record = OwnerRecord(0, uuid.uuid4().hex, name, machine(), process(os.getpid()) or "")
-        if shared_by:  # whose process it is says nothing of the others
-            self._record = OwnerRecord(0, f"cluster {shared_by}", f"the cluster at {shared_by}")
+        if shared_by is not None:  # whose process it is says nothing of the others
+            folder, id = shared_by
+            name = f"the cluster at {folder}" + (f" (cluster id {id})" if id else "")
+            self._record = OwnerRecord(0, f"cluster {folder}", name, cluster=id)
+        self._name, self._cluster = self._record.name, self._record.cluster
         self._raw = b""
+        self.away_s = BEATS_MISSED * self._limits.beat_s  # without an answer, the store is away
+        self.reached_s: float | None = None  # when the newest answered beat began; None: no beats
         self._reason: NotOwner | None = None
         self._lock = threading.Lock()  # guards the next
         self._when_lost: Callable[[TMSError], None] | None = None
@@ -101,7 +117,7 @@ class Ownership:
         while True:
             raw = self._metadata.get(OWNER)
             found = None if raw is None else _decoded(raw)
-            if found is not None and found.instance == self._record.instance:
+            if found is not None and self._is_own(found):
                 self._record, self._raw = found, raw or b""  # an answer was lost
                 return
             now_s = self._clock.monotonic_s()
@@ -137,6 +153,7 @@ class Ownership:
 
     def start(self) -> None:
         """Show from now on, in a thread of its own, that this owner lives."""
+        self.reached_s = self._clock.monotonic_s()
         self._thread = threading.Thread(target=self._run, name="tms-owner", daemon=True)
         self._thread.start()
 
@@ -151,6 +168,18 @@ class Ownership:
     def lost(self) -> TMSError | None:
         """Why this process owns the store no more, as far as it knows."""
         return self._reason
+
+    def reasons(self) -> list[str]:
+        """Why this owner surely cannot store now, in sentences."""
+        if self.reached_s is None:
+            return []
+        silent_s = self._clock.monotonic_s() - self.reached_s
+        if silent_s <= self.away_s:
+            return []
+        return [
+            f"The store has not answered {self._name} for {silent_s:.0f} s. It is asked "
+            "again until it answers. Look at the store, and at the network between the two."
+        ]
 
     def confirm(self) -> None:
         """Raise `NotOwner` unless this process owns the store at a moment during this call."""
@@ -180,8 +209,10 @@ class Ownership:
 
     def beat(self) -> None:
         """Show once that this owner lives. Raises `NotOwner`, `StorageUnavailable`."""
+        began_s = self._clock.monotonic_s()
         if not self._change(beat=self._record.beat + 1, released=False):
             self._raw, self._record = self._read_again()  # a beat whose answer was lost, or another
+        self.reached_s = began_s
 
     def release(self, free: bool = True) -> None:
         """Release the store, so that the next owner need not wait, if it is `free`. A second call
@@ -200,7 +231,14 @@ class Ownership:
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _is_own(self, found: OwnerRecord) -> bool:
+        """True if this process, or its cluster, owns the store by this record. An instance of a
+        version without ids of clusters leaves out the id."""
+        other = found.cluster and self._cluster and found.cluster != self._cluster
+        return found.instance == self._record.instance and not other
+
     def _change(self, **fields: object) -> bool:
+        fields |= {"name": self._name, "cluster": self._cluster}
         record = msgspec.structs.replace(self._record, **fields)
         raw = msgspec.json.encode(record)
         done = self._metadata.compare_and_set(OWNER, self._raw, raw)
@@ -212,11 +250,11 @@ class Ownership:
         """The record, which is this process's. Raises `NotOwner`."""
         raw = self._metadata.get(OWNER)
         found = None if raw is None else _decoded(raw)
-        if raw is not None and found is not None and found.instance == self._record.instance:
+        if raw is not None and found is not None and self._is_own(found):
             return raw, found
         by = "somebody who removed the owner's record" if found is None else found.name
         reason = NotOwner(
-            f"This process ({self._record.name}) does not own its store any more: {by} has taken "
+            f"This process ({self._name}) does not own its store any more: {by} has taken "
             "it over. Go there. To have the store back, stop that one and start this one anew.",
             owner=None if found is None else by,
         )

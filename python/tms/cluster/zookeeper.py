@@ -1,8 +1,12 @@
 """Membership in ZooKeeper: an ephemeral node for each instance.
 
-    /<folder>/instances/<id>   ephemeral   an InstanceRecord as JSON
+    /<folder>/instances/<id>   ephemeral    an InstanceRecord as JSON
+    /<folder>/cluster          persistent   the id of the cluster, as it also stands in the store
 
 Invariants
+
+* The id of a cluster is random: of two clusters that have one folder in two ZooKeepers only one can
+  own a store (`ownership`). Instances write theirs again where ZooKeeper has lost its data.
 
 * Only sessions, ephemeral nodes and watches are used. Nothing that is found out here has to be
   right: see `membership`.
@@ -10,12 +14,13 @@ Invariants
   transaction that made it, which only grows.
 """
 
+import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.sessions import SESSION_S, Sessions, session
@@ -24,6 +29,7 @@ from tms.events import EventLog
 from tms.tls import ClientTls
 
 PORT, TLS_PORT = 2_181, 2_281
+CLUSTER = "cluster"
 _log = EventLog(__name__)
 
 
@@ -97,9 +103,30 @@ def addresses(ensemble: Ensemble, tls: ClientTls | None = None) -> list[str]:
     return found
 
 
+def cluster_id(connect: Callable[[], Any], folder: str) -> str:
+    """The id of the cluster of this folder, a new one where there is none. Raises `Unavailable`."""
+    zookeeper = connect()
+    new = uuid.uuid4().hex
+    try:
+        zookeeper.start(SESSION_S)
+        zookeeper.ensure_path(folder)
+        try:
+            zookeeper.create(f"{folder}/{CLUSTER}", new.encode())
+            return new
+        except NodeExistsError:
+            return str(zookeeper.get(f"{folder}/{CLUSTER}")[0].decode())
+    except (KazooException, zookeeper.handler.timeout_exception) as exc:
+        raise Unavailable(
+            f"ZooKeeper is not reached, or refuses {folder} ({exc!r:.100}). Try again."
+        ) from exc
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+
+
 class ZooKeeperMember:
-    """One instance in the folder of its cluster; see `ClusterMember`. `connect` makes a session, of
-    `session_s`."""
+    """One instance in the folder of its cluster, which has the id `cluster`; see `ClusterMember`.
+    `connect` makes a session, of `session_s`."""
 
     def __init__(
         self,
@@ -107,10 +134,14 @@ class ZooKeeperMember:
         folder: str,
         record: InstanceRecord,
         session_s: float = SESSION_S,
+        cluster: str = "",
     ) -> None:
+        self._cluster_path = f"{folder}/{CLUSTER}"
+        self._cluster = cluster.encode()
         self._folder = f"{folder}/instances"
         self._path = f"{self._folder}/{record.id}"
         self.record = record
+        self.session_s = session_s
         self._shown = record  # in its node
         self._sessions = Sessions(connect, self, 2 * session_s)
         self._changed: Callable[[], None] = lambda: None
@@ -122,14 +153,9 @@ class ZooKeeperMember:
         self._changed = changed
         self._sessions.start()
 
-    def drain(self) -> None:
+    def show(self, record: InstanceRecord) -> None:
         """See `ClusterMember`."""
-        self.record = msgspec.structs.replace(self.record, draining=True)
-        self._sessions.poke()
-
-    def show(self, keys: tuple[str, ...]) -> None:
-        """See `ClusterMember`."""
-        self.record = msgspec.structs.replace(self.record, keys=keys)
+        self.record = record
         self._sessions.poke()
 
     def leave(self) -> None:
@@ -141,6 +167,10 @@ class ZooKeeperMember:
     def begin(self, zookeeper: Any) -> None:
         """Be seen."""
         zookeeper.ensure_path(self._folder)
+        if self._cluster:
+            zookeeper.ensure_path(self._cluster_path)
+            if zookeeper.get(self._cluster_path)[0] != self._cluster:  # ZooKeeper has lost its data
+                zookeeper.set(self._cluster_path, self._cluster)
         self._shown = self.record
         value = msgspec.json.encode(self._shown)
         try:

@@ -117,10 +117,10 @@ class PartitionWriter:
 
     def close(self, timeout_s: float, reason: TMSError) -> None:
         """Refuse new tickets with this reason and write what is queued; what cannot be written in
-        time fails."""
+        time fails: all of it if there is none."""
         self._closed = reason
         self._tickets.close()
-        if self._state.owner.acquire(timeout=timeout_s):
+        if timeout_s > 0 and self._state.owner.acquire(timeout=timeout_s):
             try:
                 while batch := self._tickets.take():
                     self._write_groups(batch)

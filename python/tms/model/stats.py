@@ -32,6 +32,8 @@ class EngineStats:
     cluster_fates_asked: int = 0
     cluster_opening_ms: int = 0
     cluster_clock_skew_ms: int = 0  # the largest, of the clocks of other instances
+    cluster_store_away: int = 0
+    cluster_unfit: int = 0
     transactions_open: int = 0  # this and the next four where transactions are kept
     transactions_oldest_ms: int = 0
     transactions_invalid: int = 0

@@ -176,8 +176,9 @@ class App:
             await route.answer(exchange, varying)
         except NotOwner as error:
             address = error.details.get("address")
-            untouched = not (exchange.received or exchange.response_started)
-            if not (address and untouched) or HOP in exchange.headers:
+            untouched = exchange.received == len(exchange.body)  # the body is there to be sent on
+            is_over = exchange.response_started or not untouched
+            if not address or is_over or HOP in exchange.headers:
                 raise
             await self._forward(exchange, str(error.details["owner"]), address)
 

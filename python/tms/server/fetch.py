@@ -50,6 +50,7 @@ class Fetching:
             await Follower(self._service, self, self._followed, exchange).follow(request)
             return
         budget = self._service.fetching
+        request = self.fitted(request)
         held = 0
         try:
             fetched = await self.fetch(request)
@@ -70,6 +71,15 @@ class Fetching:
                 await self._send(exchange, head, body)
         finally:
             budget.release(held)
+
+    def fitted(self, request: RequestedFetch) -> RequestedFetch:
+        """The request for as much as can be unpacked now and leaves memory to other requests."""
+        if request.media == routes.BLOCKS:
+            return request
+        budget = self._service.fetching
+        free = budget.bytes_max - budget.bytes
+        grant = max(free // (2 * (1 + UNPACKED_FACTOR)), GRANT_BYTES_MIN)
+        return request._replace(bytes_max=min(request.bytes_max, grant))
 
     async def fetch(self, request: RequestedFetch) -> Fetched:
         """What is there now. Raises `Overloaded`, and what `Engine.fetch` raises."""

@@ -38,6 +38,8 @@ _HEAD = "content-type: {}\r\nx-content-type-options: nosniff\r\ncache-control: n
 class Fetches(Protocol):
     """How a fetch is answered."""
 
+    def fitted(self, request: RequestedFetch) -> RequestedFetch: ...
+
     async def fetch(self, request: RequestedFetch) -> Fetched: ...
 
     async def unpacked(
@@ -140,12 +142,13 @@ class Follower:
         part = self._shared.find(request)
         if part is not None:
             return part
-        fetched = await self._fetches.fetch(request)
+        fitted = self._fetches.fitted(request)
+        fetched = await self._fetches.fetch(fitted)
         stand, pieces = Stand.of(fetched), bodies.frames(fetched.blocks)
         if self._form is None:
             made: Sequence[Buffer] = (*pieces, mark(stand))
         else:
-            stand, made = await self._unpacked(request, fetched, self._form)
+            stand, made = await self._unpacked(fitted, fetched, self._form)
         behind = request.behind(stand.next).turned(stand.ended)
         part = _Part(stand, behind, made, bool(fetched.blocks), fetched.held)
         # Batches of Arrow belong to one stream. That nothing came may be wrong by now: whoever took

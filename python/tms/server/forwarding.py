@@ -161,7 +161,8 @@ class Forwarding:
         return answer.complete and answer.keeps_open
 
     async def _send(self, exchange: Exchange, writer: asyncio.StreamWriter, owner: str) -> None:
-        chunked = exchange.content_length is None
+        has_body = exchange.more_body or exchange.body
+        chunked = exchange.content_length is None and bool(has_body)
         asker = await self._asker(exchange, owner)
         lines = [
             b"%b %b HTTP/1.1\r\nhost: tms\r\n" % (exchange.method.encode(), exchange.target),

@@ -5,7 +5,8 @@
 * The port is bound before the store is opened, and the event `ready` with the url is logged when
   requests are answered.
 * SIGTERM: /readyz says draining, no new work is taken, what was received is answered within
-  `server.drain_s`, then the engine is closed. A second signal ends the waiting.
+  `server.drain_s`, then the engine is closed. A second signal ends the waiting. Over a store that
+  other machines keep, closing takes as long at most: one that does not answer keeps no process.
 """
 
 import asyncio
@@ -31,9 +32,9 @@ from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
 from tms.cluster.identity import InstanceIdentity, ProvenRequest
 from tms.cluster.membership import InstanceRecord
-from tms.cluster.ownership import Ownership
+from tms.cluster.ownership import Ownership, SharedBy
 from tms.engine import Engine, EngineConfig, own
-from tms.errors import ConfigError, StorageUnavailable
+from tms.errors import ConfigError, StorageUnavailable, Unavailable
 from tms.events import EventLog
 from tms.extras import needed
 from tms.model.message import Buffer
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 _log = EventLog("tms.server")
 _MAPS_OPEN_MAX = 256
 _STORE_RETRY_S = 2.0
+CLOSE_S_MIN = 1.0  # for closing, however short the drain time is
 PROBES_MAX = 100  # connections that are answered before the store is open
 
 
@@ -179,8 +181,15 @@ async def _serve(
     provide(os.environ)
     server = Server(service, settings.server.drain_s, tephra, certificates, systemd)
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.ask_to_stop()
+        if settings.data is None:
+            drain_s = settings.server.drain_s
+            end_after(drain_s + max(drain_s, CLOSE_S_MIN))
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.ask_to_stop)
+        loop.add_signal_handler(number, stop)
     beside = [
         asyncio.create_task(memory.trim_regularly(service)),
         asyncio.create_task(systemd.keep_alive()),
@@ -196,6 +205,19 @@ async def _serve(
     finally:
         for task in beside:
             task.cancel()
+
+
+def end_after(seconds: float, end: Callable[[int], object] = os._exit) -> None:
+    """End the process once this time has passed, if it has not ended by then. All that was
+    acknowledged is stored, and the next owner waits no longer than for one that died."""
+
+    def give_up() -> None:
+        _log.warning("closing_incomplete", after_s=seconds, next_step="look at the store")
+        end(os.EX_OK)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
 
 
 class Server:
@@ -291,7 +313,7 @@ def _open_in_time(
             except BaseException:
                 store.close()
                 raise
-        except StorageUnavailable as error:
+        except (StorageUnavailable, Unavailable) as error:
             if settings.data is not None:
                 raise
             _log.warning("store_unavailable", error=error.message, next_try_s=_STORE_RETRY_S)
@@ -304,16 +326,18 @@ def _instance(
 ) -> Cluster:
     """This process as an instance of a cluster."""
     with needed("--cluster", "cluster"):  # loads kazoo
-        from tms.cluster.zookeeper import Ensemble, ZooKeeperMember
+        from tms.cluster.zookeeper import Ensemble, ZooKeeperMember, cluster_id
     ensemble, server = Ensemble.parse(settings.cluster), settings.server
     address = server.advertise or address
     id = server.instance or address.partition("://")[2]
     identity = InstanceIdentity(id, clock)
     record = InstanceRecord(id, address, tms.__version__, server.capacity, keys=identity.keys)
     connect = partial(ensemble.session, server.session_s, settings.tls.peers())
-    member = ZooKeeperMember(connect, ensemble.folder, record, server.session_s)
+    cluster = cluster_id(connect, ensemble.folder)
+    member = ZooKeeperMember(connect, ensemble.folder, record, server.session_s, cluster)
     metadata = open_metadata(store)
-    ownership = Ownership(metadata, clock, id, config.owner, shared_by=ensemble.folder)
+    shared_by = SharedBy(ensemble.folder, cluster)
+    ownership = Ownership(metadata, clock, id, config.owner, shared_by=shared_by)
     ownership.take(server.take_over)
     ownership.start()
     lifetime_ms = config.transaction_lifetime_ms

@@ -43,6 +43,8 @@ _GAUGES = {
     "cluster_clock_skew_ms": "The largest skew between the clocks of this and another instance.",
     "cluster_shards": "Shards that this instance keeps: groups, queues and delayed messages.",
     "cluster_coordinates": "1 at the instance that keeps transactions.",
+    "cluster_store_away": "1 at an instance that does not reach the store.",
+    "cluster_unfit": "1 at an instance that owns nothing, as it reaches no store, or no peer it.",
     "delayed_waiting": "Delayed messages that are not due yet.",
     "partitions_open": "Partition logs that are open.",
     "cache_bytes": "Bytes of recent blocks in memory.",

@@ -9,7 +9,9 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from tms.block import checking_bytes
 from tms.clock import Clock
+from tms.cluster.cluster import REACH_S
 from tms.engine import Engine
+from tms.errors import TimedOut, TMSError
 from tms.log.pending import Pending
 from tms.model.message import Buffer, NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
@@ -114,7 +116,17 @@ class OwnershipCheck:
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._confirm)
+        look = asyncio.get_running_loop().run_in_executor(self._thread, self._confirm)
+        if self._cluster is None:
+            await look
+            return
+        while not (await asyncio.wait([look], timeout=REACH_S))[0]:
+            try:
+                self._cluster.require_reach()
+            except TMSError:
+                look.add_done_callback(asyncio.Future.exception)  # which nobody waits for any more
+                raise
+        look.result()
 
     def close(self) -> None:
         """End the thread."""
@@ -250,12 +262,21 @@ class Service:
         """The outcome of a call that the engine has begun, without a thread that waits for it.
         Raises its error, or `TimedOut`."""
         if not pending.done():
+            timeout_s = self.limits.publish_timeout_s
             loop = asyncio.get_running_loop()
             done = loop.create_future()
-            timer = loop.call_later(self.limits.publish_timeout_s, settle, done)
+            timer = loop.call_later(timeout_s, settle, done)
             pending.add_done_callback(partial(settle_from_thread, loop, done))
             try:
                 await done
             finally:
                 timer.cancel()
+            if not pending.done():
+                cluster = self.engine.cluster
+                others = [] if cluster is None else cluster.hindrances()
+                why = " ".join(["", *self.engine.readiness(), *others])
+                raise TimedOut(
+                    f"It was not finished after {timeout_s:g} s and may or may not be stored.{why} "
+                    "Repeat it with the same producer sequence, transaction or token."
+                )
         return pending.result(0)

@@ -22,7 +22,7 @@ from tms.access.records import AccessRecords
 from tms.clock import Clock, SystemClock
 from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord
-from tms.cluster.ownership import Ownership
+from tms.cluster.ownership import Ownership, SharedBy
 from tms.cluster.workers.cluster import WorkerCluster
 from tms.cluster.workers.members import WorkerMember
 from tms.cluster.workers.records import ChangeCount, ServedRecords
@@ -47,7 +47,7 @@ from tms.store.base import Store
 from tms.store.leveldb.store import LevelDBStore
 from tms.topics.sweep import open_metadata, sweep
 
-SHARED_BY = "workers"  # in the record of who owns the store
+SHARED_BY = SharedBy("workers")  # in the record of who owns the store
 
 
 class WorkerOrder(msgspec.Struct):
@@ -181,7 +181,7 @@ def _open(
     store = WorkerStore(settings.data, records, clock, limits)
     identity = InstanceIdentity(id, clock)
     record = InstanceRecord(id, address, tms.__version__, keys=identity.keys)
-    member = WorkerMember(partial(dial, MEMBER, id), record)
+    member = WorkerMember(partial(dial, MEMBER, id), record, settings.server.session_s)
     ownership = Ownership(records, clock, id, config.owner, shared_by=SHARED_BY)
     ownership.take()
     lifetime_ms = config.transaction_lifetime_ms

@@ -194,6 +194,13 @@ class Partitions:
         log.release(timeout_s, reason)
         self._store.let_go(keys.partition_prefix(log.uid, log.partition))
 
+    def abandon(self, reason: TMSError) -> int:
+        """Close all logs at once, what waits to be written with this reason; how many."""
+        logs = self.opened()
+        for log in logs:
+            self.release(log, 0, reason)
+        return len(logs)
+
     def close(self, timeout_s: float, reason: TMSError | None = None) -> None:
         """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
         gets from then on."""

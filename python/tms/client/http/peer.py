@@ -170,6 +170,11 @@ class HttpPeer(HttpTransport, PeersApi):
         head = b"%b%b: %b\r\n\r\n" % (head[:-2], routes.PEER_HEADER.encode(), proof)
         return msgspec.structs.replace(call, chunks=[head, *body])
 
+    def answers(self, timeout_s: float) -> None:
+        """See `ClusterPeer`. A thread of the other instance answers, as it does all that is asked
+        of it."""
+        self.attempt(self.calls.of(OPERATIONS["peers.lags"], {"places": []}), timeout_s)
+
     def give_up(self) -> None:
         """See `ClusterPeer`."""
         self._given_up.set()

@@ -91,8 +91,11 @@ class WorkerMembers:
 class WorkerMember:
     """A worker among the others; see `ClusterMember`."""
 
-    def __init__(self, connect: Callable[[], socket.socket], record: InstanceRecord) -> None:
+    def __init__(
+        self, connect: Callable[[], socket.socket], record: InstanceRecord, session_s: float
+    ) -> None:
         self._connect = connect
+        self.session_s = session_s
         self._changed: Callable[[], None] = lambda: None
         self._left = False
         self.record = record
@@ -104,13 +107,9 @@ class WorkerMember:
         self._changed = changed
         threading.Thread(target=self._run, name="tms-member", daemon=True).start()
 
-    def drain(self) -> None:
+    def show(self, record: InstanceRecord) -> None:
         """See `ClusterMember`."""
-        self.record = msgspec.structs.replace(self.record, draining=True)
-
-    def show(self, keys: tuple[str, ...]) -> None:
-        """See `ClusterMember`."""
-        self.record = msgspec.structs.replace(self.record, keys=keys)
+        self.record = record
 
     def leave(self) -> None:
         """See `ClusterMember`."""
