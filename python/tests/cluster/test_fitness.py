@@ -26,7 +26,9 @@ PATH = f"/v2/namespaces/default/topics/{TOPIC}/messages"
 
 
 def record(id: str, *unreached: str, away: bool = False, resigned: bool = False) -> InstanceRecord:
-    return InstanceRecord(id, f"http://{id}", "1", 1, False, away, resigned, unreached)
+    return InstanceRecord(
+        id, f"http://{id}", "1", away=away, resigned=resigned, unreached=unreached
+    )
 
 
 # -- what an instance says of itself ---------------------------------------------------------------

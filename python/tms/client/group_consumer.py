@@ -119,6 +119,7 @@ class MemberConsumer(Consumer[V]):
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self._member.abandon()
+        super().__del__()
 
     def _is_void(self, partition: int) -> bool:
         """Whether the rest of a batch of this partition is not to be handed out."""
@@ -158,7 +159,8 @@ class MemberConsumer(Consumer[V]):
         self._void.add(message.partition)
 
     def _fetched(self) -> Iterator[Batch[V]]:
-        member, cursor, iterations, done = self._member, self._cursor, self._iterations, False
+        member, cursor, done = self._member, self._cursor, False
+        iterations = self._iterations
         with iterations.begin() as mine:
             self._drop_ahead()
             member.rewind()
@@ -171,8 +173,8 @@ class MemberConsumer(Consumer[V]):
                         self._settings.outage.ended.wait(member.pause_s)
                         continue
                     self._fetch_next()
-                while member.waiting:
-                    yield member.waiting.popleft()
+                while (batch := member.next_waiting()) is not None:
+                    yield batch
                     iterations.require_last(mine)
                 cursor.settle()
             done = True

@@ -214,7 +214,8 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
 
     async def _fetched(self) -> AsyncIterator[Batch[V]]:
         self._over = False
-        iterations, done = self._iterations, False
+        iterations = self._iterations
+        done = False
         with iterations.begin() as mine:
             self._abandon(self._ahead)
             await self._begin()
