@@ -310,6 +310,8 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.http.connection.CONNECT_S_MAX",
         "client.http.exchange.WAIT_S_MAX",
         "client.known.REFRESH_S",
+        "client.producer.EXIT_S",
+        "client.producer.IDLE_S",
         "client.sending.STALLED_S",
         "client.leases.*_S*",
         "client.queue.WAIT_S",

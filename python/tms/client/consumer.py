@@ -6,9 +6,13 @@ The next fetch is under way while the caller works on the batches of the last on
 answers of `bytes_max` are in memory, and the buffer of a third.
 """
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from weakref import finalize
 
+from tms import forks
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.client.committed import CommittedPositions
 from tms.client.cursor import Batch, Cursor
@@ -60,11 +64,66 @@ class ConsumerSettings(NamedTuple):
         return cls(waiting_s, bytes_max, timeout_s, as_view(isolation), outage)
 
 
+class Iterations:
+    """The iterations over one consumer: the last one that has begun goes on, and one thread or task
+    fetches at a time. Any other raises `Invalid`."""
+
+    def __init__(self) -> None:
+        self._fetching = threading.Lock()
+        self._last: object = None
+
+    @property
+    def fetches(self) -> bool:
+        """True while a thread or task fetches."""
+        return self._fetching.locked()
+
+    @contextmanager
+    def begin(self) -> Iterator[object]:
+        """Begin an iteration, which ends the one before. Within, none fetches."""
+        with self._alone():
+            self._last = iteration = object()
+            yield iteration
+
+    @contextmanager
+    def fetch(self, iteration: object) -> Iterator[None]:
+        """Within, this iteration fetches."""
+        with self._alone():
+            self.require_last(iteration)
+            yield
+
+    def is_last(self, iteration: object) -> bool:
+        """True unless another one has begun."""
+        return self._last is iteration
+
+    def require_last(self, iteration: object) -> None:
+        """Raises `Invalid` if another iteration has begun."""
+        if self._last is not iteration:
+            raise _one_at_a_time()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._fetching.acquire(blocking=False):
+            raise _one_at_a_time()
+        try:
+            yield
+        finally:
+            self._fetching.release()
+
+
+def _one_at_a_time() -> Invalid:
+    return Invalid(
+        "Another iteration over this consumer has begun, perhaps in another thread or task. A "
+        "consumer serves one iteration at a time: make one for each thread or task, in a group if "
+        "they share partitions."
+    )
+
+
 class Consumer(Generic[V]):
     """Reads one topic; made by `Bus.consumer`. Iterate over it for messages, or over `batches()`.
 
-    A new iteration goes on where the last one was left. Iterating and `ack` go on by themselves
-    when the service was away. For one thread; only `close` may be called from another one.
+    A new iteration goes on where the last one was left, which raises `Invalid` from then on.
+    Iterating and `ack` go on by themselves when the service was away. For one thread; only `close`
+    may be called from another one: to iterate while another thread fetches raises `Invalid`.
     """
 
     def __init__(
@@ -84,6 +143,13 @@ class Consumer(Generic[V]):
         self._settings = settings
         self._wait_s = 0 if cursor.stop_at_end else settings.wait_s
         self._closed = False
+        self._ahead: PendingAnswer[Fetched] | None = None
+        self._begin_anew()
+        forks.in_child(self._begin_anew)
+        finalize(self, channel.close).atexit = False
+
+    def _begin_anew(self) -> None:
+        self._iterations = Iterations()
 
     def __repr__(self) -> str:
         return consumer_text(type(self).__name__, self.committed, self._cursor, self._closed)
@@ -149,22 +215,36 @@ class Consumer(Generic[V]):
         self.close()
 
     def _fetched(self) -> Iterator[Batch[V]]:
-        ahead: PendingAnswer[Fetched] | None = None
-        self._cursor.rewind()
+        iterations = self._iterations
+        with iterations.begin() as mine:
+            self._give_up_ahead()
+            self._cursor.rewind()
         try:
             while not self._cursor.finished and not self._closed:
-                fetched, ahead = self._answer(ahead), None
-                batches = self._cursor.accept(fetched)
-                if not self._cursor.finished:
-                    ahead = self._begin()
-                yield from batches
+                with iterations.fetch(mine):
+                    batches = self._next_batches()
+                for batch in batches:
+                    yield batch
+                    iterations.require_last(mine)
                 self._cursor.settle()
         except TMSError:
             if not self._closed:
                 raise
         finally:
-            if ahead is not None:
-                self._channel.reset()
+            if iterations.is_last(mine):
+                self._give_up_ahead()
+
+    def _next_batches(self) -> list[Batch[V]]:
+        ahead, self._ahead = self._ahead, None
+        batches = self._cursor.accept(self._answer(ahead))
+        if not self._cursor.finished:
+            self._ahead = self._begin()
+        return batches
+
+    def _give_up_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead = None
+            self._channel.reset()
 
     def _begin(self) -> PendingAnswer[Fetched] | None:
         """Begin the next fetch; when that fails, the next answer is asked for with retries."""

@@ -14,9 +14,8 @@ from tms.client.cursor import Batch
 from tms.client.group_letters import GroupLetters
 from tms.client.group_options import DeliveryMode, check_handler
 from tms.client.member import LOOK_S, Member
-from tms.client.transport import PendingAnswer
 from tms.errors import Closed, Conflict, TMSError
-from tms.model.message import Fetched, Message
+from tms.model.message import Message
 from tms.model.serializer import V
 
 
@@ -29,7 +28,6 @@ class MemberConsumer(Consumer[V]):
         self._member = member
         self._letters = letters
         self._void: set[int] = set()  # partitions of which a handler's message came to nothing
-        self._ahead: PendingAnswer[Fetched] | None = None
 
     def __iter__(self) -> Iterator[Message[V]]:
         """See `Consumer`."""
@@ -145,36 +143,45 @@ class MemberConsumer(Consumer[V]):
         self._void.add(message.partition)
 
     def _fetched(self) -> Iterator[Batch[V]]:
-        member, cursor, done = self._member, self._cursor, False
-        member.rewind()
+        member, cursor, iterations, done = self._member, self._cursor, self._iterations, False
+        with iterations.begin() as mine:
+            self._drop_ahead()
+            member.rewind()
         try:
             while not self._closed and not self._is_complete():
-                if member.due:
-                    self._tend()
-                if not cursor.asks:
-                    self._settings.outage.ended.wait(member.pause_s)
-                    continue
-                ahead, self._ahead = self._ahead, None
-                batches = cursor.accept(self._answer(ahead))
-                if cursor.asks:
-                    self._ahead = self._begin()
-                member.waiting.extend(batches)
-                self._survive(member.claim)
-                self._drop_touched()
-                while member.waiting:
-                    yield member.waiting.popleft()
+                with iterations.fetch(mine):
+                    if member.due:
+                        self._tend()
+                    if not cursor.asks:
+                        self._settings.outage.ended.wait(member.pause_s)
+                        continue
+                    self._fetch_next()
+                while (batch := member.next_waiting()) is not None:
+                    yield batch
+                    iterations.require_last(mine)
                 cursor.settle()
             done = True
         except TMSError:
             if not self._closed:
                 raise
         finally:
-            self._drop_ahead()
-            if cursor.stop_at_end and not done:
-                member.abandon()
+            if iterations.is_last(mine):
+                self._drop_ahead()
+                if cursor.stop_at_end and not done:
+                    member.abandon()
         if cursor.stop_at_end and not self._closed:
             self._survive(member.commit)
             member.finish()
+
+    def _fetch_next(self) -> None:
+        """Let the next batches wait, of partitions that are this member's."""
+        ahead, self._ahead = self._ahead, None
+        batches = self._cursor.accept(self._answer(ahead))
+        if self._cursor.asks:
+            self._ahead = self._begin()
+        self._member.waiting.extend(batches)
+        self._survive(self._member.claim)
+        self._drop_touched()
 
     def _is_complete(self) -> bool:
         """Whether everything was read that had to be."""

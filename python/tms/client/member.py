@@ -378,6 +378,13 @@ class Member:
                     self.cursor.pause(partition)
         return moved
 
+    def next_waiting(self) -> Batch[Any] | None:
+        """The next batch to hand out, None if none waits."""
+        try:
+            return self.waiting.popleft()
+        except IndexError:  # maybe another thread has rewound it just now, which is refused then
+            return None
+
     # -- the end ---------------------------------------------------------------------------------
 
     def rewind(self) -> None:

@@ -6,22 +6,28 @@ duplicate.
 When is pushed: by the calling thread, at once, when nothing is in flight and the last push is not a
 moment ago; by the calling thread when a block is full; otherwise by the driver, a thread that makes
 progress when the caller stops calling. The driver stays out of the way while the caller fills
-blocks by itself: waking it would cost the caller the interpreter lock at each answer.
+blocks by itself: waking it would cost the caller the interpreter lock at each answer. It holds the
+producer only while there is something to do: a producer that is dropped without `close` sends
+the messages that it has accepted, and its thread and connection end within `IDLE_S` after that.
 
 What is promised stands in `tms.client.sending`.
 """
 
+import atexit
 import threading
 from collections.abc import Callable, Sequence
-from typing import Generic, NoReturn, Self
+from contextlib import suppress
+from functools import cache
+from typing import Any, Generic, NoReturn, Self
+from weakref import WeakValueDictionary, finalize, ref
 
 from tms import forks
 from tms.client.batching import Batcher, Headers
 from tms.client.delivery import Delivery, deliver
 from tms.client.known import REFRESH_S
-from tms.client.sending import STALLED_S, Flight, Sending, SendPace
+from tms.client.sending import STALLED_S, Flight, Sending, SendPace, dropped, tell_lost
 from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport, open_channel
-from tms.clock import Clock
+from tms.clock import Clock, SystemClock
 from tms.errors import TimedOut, TMSError, again
 from tms.model.message import Appended
 from tms.model.serializer import V
@@ -29,6 +35,8 @@ from tms.retrying import attempt_s, is_retriable
 
 CALM_S = 0.000_2  # after a push, a message may be followed by others that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
+IDLE_S = 1.0  # between two looks of an idle driver at whether its producer was dropped
+EXIT_S = 5.0  # time for all producers together when a program ends without closing them
 
 
 class Producer(Generic[V]):
@@ -53,18 +61,23 @@ class Producer(Generic[V]):
         self._count_partitions = count_partitions
         self._linger_s, self._in_flight_max = pace
         self._attempt_s = attempt_s(delivery.timeout_s)
-        self._full_pushes = 0
+        self._full_pushes = self._full_pushes_seen = 0
         self._pushed_at_s = -1.0
         self._send_at_s = 0.0
         self._refresh_at_s = clock.monotonic_s() + REFRESH_S
         self._begin()
         forks.in_child(self._begin)
+        self._end = finalize(self, dropped, self._sending, self._channel.close)
+        self._end.atexit = False  # `_flush_all` runs at exit
+        _producers[id(self)] = self
+        _flush_at_exit()
 
     def __repr__(self) -> str:
         return self._sending.describe(self)
 
     def _begin(self) -> None:
         self._sending.begin_anew()
+        _busy.discard(self)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._driver: threading.Thread | None = None
@@ -159,6 +172,9 @@ class Producer(Generic[V]):
             finally:
                 self._sending.close()
                 self._wake.notify_all()
+                self._end.detach()
+                _producers.pop(id(self), None)
+                _busy.discard(self)
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -176,12 +192,16 @@ class Producer(Generic[V]):
     # --- pushing; the caller of these holds the lock ----------------------------------------------
 
     def _push_full(self) -> None:
+        _busy.add(self)
         self._full_pushes += 1
+        if self._driver is None:
+            self._begin_driving()
         self._collect()
         self._push()
 
     def _begin_waiting(self) -> None:
         """The first message since the last push: send it now, or see to it that it will be sent."""
+        _busy.add(self)
         if self._driver is None:
             self._begin_driving()
         try:
@@ -204,13 +224,14 @@ class Producer(Generic[V]):
             raise error
 
     def _begin_driving(self) -> None:
-        self._driver = threading.Thread(target=self._drive, name="tms-producer", daemon=True)
+        drive = (ref(self), self._lock, self._wake)
+        self._driver = threading.Thread(target=_drive, args=drive, name="tms-producer", daemon=True)
         self._driver.start()
 
-    def _push(self) -> None:
+    def _push(self, until_s: float | None = None) -> None:
         flights = self._sending.flights
         while len(flights) >= self._in_flight_max:
-            self._settle(self._deadline())
+            self._settle(self._deadline() if until_s is None else until_s)
         now_s = self._clock.monotonic_s()
         if now_s >= self._refresh_at_s:
             self._refresh(now_s)
@@ -263,11 +284,24 @@ class Producer(Generic[V]):
         else:
             self._sending.flights.popleft()
 
-    def _finish(self) -> None:
-        deadline_s = self._deadline()
+    def _flush_for(self, left_s: float) -> int:
+        """Flush for so long at most; the number of messages that are lost then."""
+        until_s = self._clock.monotonic_s() + left_s
+        if self._lock.acquire(timeout=max(0.0, left_s)):
+            try:
+                if not self._sending.ended:
+                    self._finish(until_s)
+            except TMSError:
+                return self._sending.lost()
+            finally:
+                self._lock.release()
+        return self._sending.lost()
+
+    def _finish(self, until_s: float | None = None) -> None:
+        deadline_s = self._deadline() if until_s is None else until_s
         self._go_on(deadline_s)
         if self._batcher.fillings:
-            self._push()
+            self._push(until_s)
         while self._sending.flights:
             self._settle(deadline_s)
 
@@ -331,23 +365,23 @@ class Producer(Generic[V]):
 
     # --- the driver -------------------------------------------------------------------------------
 
-    def _drive(self) -> None:
-        seen = 0
-        with self._lock:
-            while not self._sending.closed:
-                idle = not self._sending.flights and not self._batcher.fillings
-                if (idle and self._sending.left is None) or self._sending.failure is not None:
-                    self._sleep(None)
-                elif self._full_pushes != seen:
-                    seen = self._full_pushes
-                    self._wake.wait(BUSY_S)
-                else:
-                    try:
-                        self._step()
-                    except TMSError:
-                        self._sending.told = False  # it is kept for the caller
-                        if self._sending.failure is None:
-                            self._wake.wait(STALLED_S)
+    def _has_work(self) -> bool:
+        """True if the driver has something to do."""
+        waits = self._sending.flights or self._batcher.fillings or self._sending.left is not None
+        return bool(waits) and self._sending.failure is None
+
+    def _drive_on(self) -> None:
+        """One step of the driver, which holds the lock."""
+        if self._full_pushes != self._full_pushes_seen:
+            self._full_pushes_seen = self._full_pushes
+            self._wake.wait(BUSY_S)
+            return
+        try:
+            self._step()
+        except TMSError:
+            self._sending.told = False  # it is kept for the caller
+            if self._sending.failure is None:
+                self._wake.wait(STALLED_S)
 
     def _step(self) -> None:
         if self._sending.stalled is not None:
@@ -368,11 +402,52 @@ class Producer(Generic[V]):
         else:
             self._push()
 
-    def _sleep(self, pause_s: float | None) -> None:
+    def _sleep(self, pause_s: float) -> None:
         """Sleep until there is work for the driver."""
         self._driver_sleeps = True
         self._wake.wait(pause_s)
         self._driver_sleeps = False
+
+
+def _drive(held: ref[Producer[Any]], lock: threading.Lock, wake: threading.Condition) -> None:
+    """Make progress for a producer until it is closed or dropped."""
+    with lock:
+        while (producer := held()) is not None and not producer._sending.closed:
+            if producer._has_work():
+                producer._drive_on()
+                continue
+            producer._driver_sleeps = True
+            _busy.discard(producer)
+            del producer  # so that it can be dropped
+            wake.wait(IDLE_S)
+            if (producer := held()) is not None:
+                producer._driver_sleeps = False
+            del producer
+
+
+_producers: WeakValueDictionary[int, Producer[Any]] = WeakValueDictionary()  # not closed
+_busy: set[Producer[Any]] = set()  # with work for their driver, which keeps them from being dropped
+
+
+@cache
+def _flush_at_exit() -> None:
+    """Register, once in a process, that producers are flushed when the program ends: while the
+    engine's threads still work, and again after the program's other threads have ended."""
+    register = getattr(threading, "_register_atexit", None)  # as concurrent.futures does
+    if register is not None:
+        with suppress(RuntimeError):  # the program ends already
+            register(_flush_all)
+    atexit.register(_flush_all, last=True)
+
+
+def _flush_all(last: bool = False) -> None:
+    until_s = SystemClock().monotonic_s() + EXIT_S
+    for held in _producers.valuerefs():
+        if (producer := held()) is None:
+            continue
+        lost = producer._flush_for(until_s - SystemClock().monotonic_s())
+        if lost and last:
+            tell_lost(producer._sending.delivery.name, lost)
 
 
 class _RefusedAppend:

@@ -19,8 +19,9 @@ Invariants
 * What was accepted before a fork is sent by the parent alone: in the child the producer is as new.
 """
 
+import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -28,8 +29,10 @@ from tms.block import read_header
 from tms.client.batching import REQUEST_BYTES, Batcher
 from tms.client.delivery import Delivery, Unacknowledged, is_in_doubt
 from tms.errors import Closed, TMSError
+from tms.events import EventLog
 from tms.model.message import NewBlock
 from tms.model.quantity import Duration, milliseconds, whole
+from tms.model.topic import TopicName
 from tms.retrying import is_retriable, tell_retried
 
 BATCH_BYTES = 512 << 10
@@ -39,6 +42,7 @@ STALLED_S = 1.0  # before what did not get through is repeated, if no call does 
 IN_FLIGHT_LIMIT = 8  # so many blocks of a producer the service remembers
 
 Pending = TypeVar("Pending")
+_log = EventLog(__name__)
 
 
 class SendPace(NamedTuple):
@@ -128,6 +132,12 @@ class Sending(Generic[Pending]):
         flying = (entry for flight in self.flights for entry in flight.blocks)
         return waiting + left + sum(read_header(entry.block).count for entry in flying)
 
+    def lost(self) -> int:
+        """The number of unacknowledged messages that no error has reported to the caller."""
+        if self.failure is None:
+            return self.unacknowledged()
+        return 0 if self.told else int(self.failure.details.get("unacknowledged", 0))
+
     def close(self) -> None:
         """Accept nothing any more."""
         self.closed = self.ended = True
@@ -138,3 +148,27 @@ class Sending(Generic[Pending]):
         self.failure, self.ended = error, True
         self.left = self.stalled = None
         self.flights.clear()
+
+
+def dropped(sending: Sending[Any], release: Callable[[], None] | None = None) -> None:
+    """A producer was dropped without `close`. `release` closes its channel; an asyncio channel is
+    closed by its event loop."""
+    name, lost = sending.delivery.name, sending.lost()
+    sending.close()
+    if release is not None:
+        release()
+    if lost:
+        tell_lost(name, lost)
+    else:
+        warnings.warn(f"A producer to {name} was not closed.", ResourceWarning, stacklevel=2)
+
+
+def tell_lost(name: TopicName, messages: int) -> None:
+    """Warn that a producer was not closed and that this many of its messages may be lost."""
+    _log.warning("producer_not_closed", topic=str(name), messages=messages)
+    warnings.warn(
+        f"A producer to {name} was not closed: {messages} messages may not be stored. Close it, or "
+        "use it as a context manager.",
+        ResourceWarning,
+        stacklevel=2,
+    )

@@ -10,9 +10,11 @@ Invariants
 """
 
 import threading
+import warnings
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from itertools import count
-from typing import Generic, NamedTuple, Self, TypeVar, overload
+from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
+from weakref import finalize, ref
 
 from tms import forks
 from tms.client.batching import KnownTopic
@@ -175,6 +177,7 @@ class View(Mapping[bytes, V]):
         """Follow no more; what was read stays readable. A second call does nothing."""
         self._closed.set()
         if self._channel is not None:
+            self._end.detach()
             self._channel.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -206,7 +209,10 @@ class View(Mapping[bytes, V]):
     def follow(self) -> None:
         """Keep it current from now on."""
         self._channel = open_channel(self._transport)
-        self._thread = threading.Thread(target=self._run, name="tms-view", daemon=True)
+        run = (ref(self), self._closed)
+        self._thread = threading.Thread(target=_run, args=run, name="tms-view", daemon=True)
+        self._end = finalize(self, _dropped, self._name, self._channel, self._closed)
+        self._end.atexit = False  # nothing is lost at exit
         self._thread.start()
         forks.in_child(self._forked)
 
@@ -297,18 +303,18 @@ class View(Mapping[bytes, V]):
                 self._fail(error)
                 raise
 
-    def _run(self) -> None:
+    def _goes_on(self) -> bool:
+        """Take what comes next. True unless it has ended."""
         try:
-            while not self._closed.is_set():
-                turn, fetched = retrying(
-                    self._next, self._clock, self._timeout_s, outage=self._outage
-                )
-                self._take(turn, fetched)
+            turn, fetched = retrying(self._next, self._clock, self._timeout_s, outage=self._outage)
+            self._take(turn, fetched)
+            return True
         except TMSError as error:
             if not self._closed.is_set():
                 self._error = self._error or error  # `_take` may have said more
         except Exception as error:
             self._fail(error)
+        return False
 
     def _fail(self, error: Exception) -> None:
         """It cannot go on."""
@@ -334,6 +340,19 @@ class View(Mapping[bytes, V]):
         except TMSError:
             channel.reset()
             raise
+
+
+def _run(held: "ref[View[Any]]", closed: threading.Event) -> None:
+    """Keep a view current until it is closed or dropped."""
+    while not closed.is_set() and (view := held()) is not None and view._goes_on():
+        del view  # so that it can be dropped
+
+
+def _dropped(name: TopicName, channel: Channel, closed: threading.Event) -> None:
+    """A view was dropped without `close`."""
+    closed.set()
+    channel.close()
+    warnings.warn(f"A view of {name} was not closed.", ResourceWarning, stacklevel=2)
 
 
 class ViewCalls(BusCalls):
@@ -393,8 +412,9 @@ class ViewCalls(BusCalls):
         with a `serializer` the object in the newest value. One of them, or none.
         With `at`, an id, time or position, it is a view of everything before that, which stays so.
         `snapshot` is where it begins instead of at the topic's first message. `on_change(key,
-        value)` is called in the thread that reads. Raises `TopicNotFound`, `Invalid`, `Conflict`,
-        `OffsetOutOfRange`, `Undecodable`, and what `apply` raises.
+        value)` is called in the thread that reads. A view
+        that is dropped ends: keep a reference to it. Raises `TopicNotFound`, `Invalid`,
+        `Conflict`, `OffsetOutOfRange`, `Undecodable`, and what `apply` raises.
         """
         for name, function in (("apply", apply), ("on_change", on_change)):
             if function is not None and not callable(function):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.client.committed import CommittedPositions
-from tms.client.consumer import ConsumerSettings, consumer_text, no_member
+from tms.client.consumer import ConsumerSettings, Iterations, consumer_text, no_member
 from tms.client.cursor import Batch, Cursor
 from tms.client.frames import as_pandas, as_polars, as_table, require_end
 from tms.client.transport import FetchRequest
@@ -31,8 +31,9 @@ class AsyncConsumer(Generic[V]):
     """Reads one topic; made by `AsyncBus.consumer`. `async for` over it, or over `batches()`.
 
     The topic is looked up, and `latest` is meant, on entering or when the first iteration begins. A
-    new iteration goes on where the last one was left. For one task; only `close` may be called from
-    another one.
+    new iteration goes on where the last one was left, which raises `Invalid` from then on. For one
+    task; only `close` may be called from another one: to iterate while another task fetches raises
+    `Invalid`.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class AsyncConsumer(Generic[V]):
     def _begin_anew(self) -> None:
         """Of what is under way nothing is known in a process that was forked."""
         self._ahead: asyncio.Task[Fetched] | None = None
+        self._iterations = Iterations()
 
     def __repr__(self) -> str:
         return consumer_text(type(self).__name__, self.committed, self._cursor_made, self._closed)
@@ -138,19 +140,22 @@ class AsyncConsumer(Generic[V]):
                 self._wait_s = 0
 
     async def _fetched(self) -> AsyncIterator[Batch[V]]:
-        self._abandon(self._ahead)
-        await self._begin()
-        self._cursor.rewind()
+        iterations = self._iterations
+        with iterations.begin() as iteration:
+            self._abandon(self._ahead)
+            await self._begin()
+            self._cursor.rewind()
         mine: asyncio.Task[Fetched] | None = None
         try:
             while not self._cursor.finished and not self._closed:
-                fetched = await self._answer(mine)
-                batches = self._cursor.accept(fetched)
-                mine = None
-                if not self._cursor.finished:
-                    mine = self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
+                with iterations.fetch(iteration):
+                    batches = self._cursor.accept(await self._answer(mine))
+                    mine = None
+                    if not self._cursor.finished:
+                        mine = self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
                 for batch in batches:
                     yield batch
+                    iterations.require_last(iteration)
                 self._cursor.settle()
         except TMSError:
             if not self._closed:

@@ -195,38 +195,46 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
         self._void.add(message.partition)
 
     async def _fetched(self) -> AsyncIterator[Batch[V]]:
-        self._abandon(self._ahead)
-        await self._begin()
-        member, cursor, done = self._member, self._cursor, False
-        member.rewind()
+        iterations, done = self._iterations, False
+        with iterations.begin() as mine:
+            self._abandon(self._ahead)
+            await self._begin()
+            self._member.rewind()
+        member, cursor = self._member, self._cursor
         try:
             while not self._closed and not await self._is_complete():
-                if member.due:
-                    await self._tend()
-                if not cursor.asks:
-                    await self._sleep(member.pause_s)
-                    continue
-                ahead = self._ahead
-                batches = cursor.accept(await self._answer(ahead))
-                if cursor.asks:
-                    self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
-                member.waiting.extend(batches)
-                await self._survive(member.claim)
-                self._drop_touched()
+                with iterations.fetch(mine):
+                    if member.due:
+                        await self._tend()
+                    if not cursor.asks:
+                        await self._sleep(member.pause_s)
+                        continue
+                    await self._fetch_next()
                 while member.waiting:
                     yield member.waiting.popleft()
+                    iterations.require_last(mine)
                 cursor.settle()
             done = True
         except TMSError:
             if not self._closed:
                 raise
         finally:
-            self._abandon(self._ahead)
-            if cursor.stop_at_end and not done:
-                member.abandon()
+            if iterations.is_last(mine):
+                self._abandon(self._ahead)
+                if cursor.stop_at_end and not done:
+                    member.abandon()
         if cursor.stop_at_end and not self._closed:
             await self._survive(member.commit)
             await asyncio.to_thread(member.finish)
+
+    async def _fetch_next(self) -> None:
+        """See `MemberConsumer`."""
+        batches = self._cursor.accept(await self._answer(self._ahead))
+        if self._cursor.asks:
+            self._ahead = asyncio.create_task(self._fetch(self._timeout_s))
+        self._member.waiting.extend(batches)
+        await self._survive(self._member.claim)
+        self._drop_touched()
 
     async def _is_complete(self) -> bool:
         """Whether everything was read that had to be."""

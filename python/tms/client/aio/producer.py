@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Self
+from weakref import finalize
 
 from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.client.batching import Batcher, Headers
 from tms.client.delivery import Delivery, Unacknowledged, deliver_async
 from tms.client.known import REFRESH_S
-from tms.client.sending import STALLED_S, Flight, Sending, SendPace
+from tms.client.sending import STALLED_S, Flight, Sending, SendPace, dropped
 from tms.clock import Clock
 from tms.errors import TimedOut, TMSError
 from tms.model.message import Appended
@@ -44,6 +45,7 @@ class AsyncProducer(Generic[V]):
         self._linger_s, self._in_flight_max = pace
         self._begin_anew()
         forks.in_child(self._begin_anew)
+        self._end = finalize(self, dropped, self._sending)
 
     def __repr__(self) -> str:
         return self._sending.describe(self)
@@ -126,6 +128,7 @@ class AsyncProducer(Generic[V]):
             raise
         finally:
             self._sending.close()
+            self._end.detach()
             self._channel.close()
             for late in (self._refreshing, self._recovering, self._resuming):
                 if late is not None:

@@ -76,10 +76,10 @@ class TracedProducer(Producer[V]):
         self._telemetry: Telemetry = transport.telemetry
         super().__init__(transport, *parts)
 
-    def _push(self) -> None:
+    def _push(self, until_s: float | None = None) -> None:
         operation = begin_request(self._telemetry, self)
         try:
-            super()._push()
+            super()._push(until_s)
         except BaseException as error:
             operation.end(error)
             raise
