@@ -111,6 +111,18 @@ def test_a_program_that_cannot_send_what_it_accepted_says_how_much_that_is() -> 
 # -- what nobody holds any more --------------------------------------------------------------------
 
 
+def test_a_bus_that_is_dropped_ends_at_once(served: Served) -> None:
+    gc.collect()
+    descriptors = _descriptors()
+    gc.disable()
+    try:
+        for _ in range(DROPPED):
+            tms.connect(_url(served)).publish("t", b"v")
+        until(lambda: _descriptors() <= descriptors)
+    finally:
+        gc.enable()
+
+
 def test_producers_that_are_dropped_send_what_they_accepted_and_end(served: Served) -> None:
     with tms.connect(_url(served)) as bus:
         bus.publish("t", b"warm")

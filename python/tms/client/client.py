@@ -12,6 +12,7 @@ Invariants
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Literal, Self
 
 from tms.api.parameters import TIMEOUT_S
@@ -24,7 +25,7 @@ from tms.client.committed import CommittedPositions
 from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings, consumer_name
 from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
 from tms.client.delayed import DelayedCalls
-from tms.client.delivery import Numbering, Unacknowledged, deliver
+from tms.client.delivery import Append, Delivery, Numbering, Unacknowledged, deliver
 from tms.client.glance import GlanceCalls
 from tms.client.group_calls import GroupCalls
 from tms.client.group_consumer import MemberConsumer
@@ -42,7 +43,7 @@ from tms.client.group_options import (
     check_letters,
     member_options,
 )
-from tms.client.known import Lone, PublishMemory, as_compression, ids_in_order
+from tms.client.known import Lone, PublishMemory, as_compression, as_durability, ids_in_order
 from tms.client.producer import Producer
 from tms.client.queue import QueueCalls
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
@@ -85,9 +86,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         memory = PublishMemory(clock, getattr(transport, "place", None))
         super().__init__(transport, memory, clock, timeout_s, outage_s)
         self._place = place
-        self._coalescing = Coalescing(
-            self._publishing, transport, self._send, timeout_s, self._clock
-        )
+        send = partial(_send, transport.append, clock, timeout_s)  # without a cycle: see `_send`
+        self._coalescing = Coalescing(self._publishing, transport, send, timeout_s, clock)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._place}{' closed' if self._closed else ''}>"
@@ -386,15 +386,20 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
             positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)
         return positions
 
-    def _send(
-        self,
-        known: KnownTopic,
-        durability: str | None,
-        numbering: Numbering,
-        timeout_s: float | None,
-        blocks: list[NewBlock],
-        failed: TMSError | None = None,
-    ) -> list[Appended]:
-        delivery = self.delivery(known.name, numbering, durability, timeout_s)
-        left = Unacknowledged(delivery, blocks)
-        return deliver(self._transport.append, left, self._clock, delivery.timeout_s, failed)
+
+def _send(
+    append: Append[list[Appended]],
+    clock: Clock,
+    timeout_s: float,
+    known: KnownTopic,
+    durability: str | None,
+    numbering: Numbering,
+    left_s: float | None,
+    blocks: list[NewBlock],
+    failed: TMSError | None = None,
+) -> list[Appended]:
+    """Deliver blocks of coalesced publishes. No method of the bus, which would hold itself then: a
+    dropped bus ends at once, with its connections."""
+    limit_s = timeout(left_s, timeout_s)
+    how = Delivery(known.name, numbering, as_durability(durability), Compression.NONE, limit_s)
+    return deliver(append, Unacknowledged(how, blocks), clock, limit_s, failed)

@@ -82,8 +82,9 @@ class AsyncBus:
         self._open_channel = open_channel
         self._timeout_s = timeout_s
         self._clock = clock
-        self._coalescing = AsyncCoalescing(self._publishing, self._send, timeout_s)
         self._channels = ChannelPool(open_channel, CHANNELS_MAX)
+        send = partial(_send, bus, self._channels, clock)
+        self._coalescing = AsyncCoalescing(self._publishing, send, timeout_s)
         self._open: WeakSet[AsyncProducer[Any] | AsyncConsumer[Any] | AsyncQueue[Any]] = WeakSet()
 
     def __repr__(self) -> str:
@@ -358,19 +359,6 @@ class AsyncBus:
         self._publishing.forget(topic)
         return self._publishing.learn(topic, await self.describe_topic(topic))
 
-    async def _send(
-        self,
-        known: KnownTopic,
-        durability: str | None,
-        numbering: Numbering,
-        timeout_s: float | None,
-        blocks: list[NewBlock],
-    ) -> list[Appended]:
-        delivery = self._sync.delivery(known.name, numbering, durability, timeout_s)
-        left = Unacknowledged(delivery, blocks)
-        async with self._channels.channel() as channel:
-            return await deliver_async(channel.append, left, self._clock, delivery.timeout_s)
-
     async def _fetch(
         self, name: TopicName, positions: Mapping[int, Position], bytes_max: int, wait_s: float
     ) -> Page:
@@ -383,3 +371,20 @@ class AsyncBus:
                 clock, limit_s = self._clock, self._timeout_s
                 answers.append(await retrying_async(fetch, clock, limit_s, what="fetch"))
         return page(str(name), positions, answers)
+
+
+async def _send(
+    bus: Bus,
+    channels: ChannelPool,
+    clock: Clock,
+    known: KnownTopic,
+    durability: str | None,
+    numbering: Numbering,
+    timeout_s: float | None,
+    blocks: list[NewBlock],
+) -> list[Appended]:
+    """Deliver blocks of coalesced publishes; see `tms.client.client`."""
+    delivery = bus.delivery(known.name, numbering, durability, timeout_s)
+    left = Unacknowledged(delivery, blocks)
+    async with channels.channel() as channel:
+        return await deliver_async(channel.append, left, clock, delivery.timeout_s)
