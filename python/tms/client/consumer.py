@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
-from weakref import finalize
 
 from tms import forks
 from tms.api.queues import FETCH_BYTES_MAX
@@ -146,13 +145,16 @@ class Consumer(Generic[V]):
         self._ahead: PendingAnswer[Fetched] | None = None
         self._begin_anew()
         forks.in_child(self._begin_anew)
-        finalize(self, channel.close).atexit = False
 
     def _begin_anew(self) -> None:
         self._iterations = Iterations()
 
     def __repr__(self) -> str:
         return consumer_text(type(self).__name__, self.committed, self._cursor, self._closed)
+
+    def __del__(self) -> None:
+        if (channel := getattr(self, "_channel", None)) is not None:
+            channel.close()  # what is under way holds it
 
     def __iter__(self) -> Iterator[Message[V]]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""

@@ -104,6 +104,7 @@ class MemberConsumer(Consumer[V]):
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self._member.abandon()
+        super().__del__()
 
     def _is_void(self, partition: int) -> bool:
         """Whether the rest of a batch of this partition is not to be handed out."""
@@ -143,7 +144,8 @@ class MemberConsumer(Consumer[V]):
         self._void.add(message.partition)
 
     def _fetched(self) -> Iterator[Batch[V]]:
-        member, cursor, iterations, done = self._member, self._cursor, self._iterations, False
+        member, cursor, done = self._member, self._cursor, False
+        iterations = self._iterations
         with iterations.begin() as mine:
             self._drop_ahead()
             member.rewind()

@@ -131,7 +131,8 @@ class Producer(Generic[V]):
                 self._sending.check()
             if self._sending.stalled is not None:
                 self._resume()
-            first, accepted = not self._batcher.fillings, 0
+            first = not self._batcher.fillings
+            accepted = 0
             try:
                 for taken in self._batcher.add_many(values, keys, headers, partition):
                     accepted = taken
@@ -343,7 +344,8 @@ class Producer(Generic[V]):
     def _go_on(self, deadline_s: float) -> None:
         """Repeat what did not get through. Raises what keeps it from that, and keeps it if it may
         get through later."""
-        left, late = self._sending.left, self._sending.stalled
+        left = self._sending.left
+        late = self._sending.stalled
         if left is not None:
             left_s = deadline_s - self._clock.monotonic_s()
             try:

@@ -153,7 +153,8 @@ class Sending(Generic[Pending]):
 def dropped(sending: Sending[Any], release: Callable[[], None] | None = None) -> None:
     """A producer was dropped without `close`. `release` closes its channel; an asyncio channel is
     closed by its event loop."""
-    name, lost = sending.delivery.name, sending.lost()
+    name = sending.delivery.name
+    lost = sending.lost()
     sending.close()
     if release is not None:
         release()

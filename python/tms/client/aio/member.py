@@ -195,7 +195,8 @@ class AsyncMemberConsumer(AsyncConsumer[V]):
         self._void.add(message.partition)
 
     async def _fetched(self) -> AsyncIterator[Batch[V]]:
-        iterations, done = self._iterations, False
+        iterations = self._iterations
+        done = False
         with iterations.begin() as mine:
             self._abandon(self._ahead)
             await self._begin()
