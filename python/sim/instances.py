@@ -465,6 +465,7 @@ class ClusterWorld(World):
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
         self.random = Random(f"instances {seed}")
         self.config = bounds.config(compaction=bounds.make(CompactionLimits, dirty_ratio=0.0))
+        self.producers_max = self.config.log.producers
         self.filtering = bounds.make(FilterBounds)
         self.history = History()
         self.clock = VirtualClock(self.history)

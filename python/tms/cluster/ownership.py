@@ -97,7 +97,8 @@ class Ownership:
             folder, id = shared_by
             name = f"the cluster at {folder}" + (f" (cluster id {id})" if id else "")
             self._record = OwnerRecord(0, f"cluster {folder}", name, cluster=id)
-        self._name, self._cluster = self._record.name, self._record.cluster
+        self._name = self._record.name
+        self._cluster = self._record.cluster
         self._raw = b""
         self.away_s = BEATS_MISSED * self._limits.beat_s  # without an answer, the store is away
         self.reached_s: float | None = None  # when the newest answered beat began; None: no beats

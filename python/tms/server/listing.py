@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tms.api import bodies
 from tms.api.glance import GroupsBody, QueuesBody, SizesBody
 from tms.api.parameters import TOPICS_DEFAULT
-from tms.cluster.cluster import ClusterPeer
+from tms.cluster.peers import ClusterPeer
 from tms.errors import TMSError
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad

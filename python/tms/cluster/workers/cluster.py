@@ -1,9 +1,10 @@
 """A worker among the others, as its engine knows it."""
 
 from tms.clock import Clock
-from tms.cluster.cluster import Cluster, PeerConnector
+from tms.cluster.cluster import Cluster
 from tms.cluster.membership import ClusterMember
 from tms.cluster.ownership import Ownership
+from tms.cluster.peers import PeerConnector
 from tms.cluster.workers.records import ServedRecords
 
 
