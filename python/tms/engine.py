@@ -496,9 +496,7 @@ class Engine:
 
     def warnings(self) -> list[str]:
         """What is wrong although it stores, in sentences."""
-        if self._closed:
-            return []
-        parts = (self._store, self.shards, self._fetcher)
+        parts = () if self._closed else (self._store, self.shards, self._fetcher)
         return [warning for part in parts for warning in part.warnings()]
 
     def stats(self) -> EngineStats:
