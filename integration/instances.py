@@ -26,11 +26,11 @@ MEET_S = 90.0  # in which instances must see each other; a quiet machine needs o
 class Links:
     """What an instance reaches others through, and they it, each to be cut by itself."""
 
-    def __init__(self, store: str, zookeeper: ZooKeeper, port: int) -> None:
+    def __init__(self, store: str, zookeeper: str, port: int) -> None:
         parts = urlsplit(store)
         assert parts.port is not None
         self.thrift = Link(parts.port)
-        self.zookeeper = Link(int(zookeeper.address.rpartition(":")[2]))
+        self.zookeeper = Link(int(zookeeper.rpartition(":")[2]))
         self.front = Link(port)  # where other instances ask
         self.all = (self.thrift, self.zookeeper, self.front)
         self.store = f"hbase://127.0.0.1:{self.thrift.port}{parts.path}"
@@ -59,7 +59,7 @@ class Instances:
         self._stack = ExitStack()
         self.links: dict[str, Links] = {}
         for name in names if cut else "":
-            links = Links(store, zookeeper, self.ports[name])
+            links = Links(store, zookeeper.address, self.ports[name])
             self.links[name] = self._stack.enter_context(links)
         self.running = {name: self._serve(name) for name in names}
         self.wait()

@@ -35,7 +35,7 @@ def main() -> int:
     print(f"soak: seed {given.seed}, {given.seconds:.0f} s", flush=True)
     with ExitStack() as stack:
         stores = None
-        if given.hbase:
+        if given.hbase or given.instances:
             directory = stack.enter_context(tempfile.TemporaryDirectory(dir=given.directory))
             stores = stack.enter_context(hbase.started(Path(directory)))
         while True:
@@ -60,9 +60,11 @@ def _round(given: argparse.Namespace, number: int, store: str, zookeeper: str) -
     def say(text: str) -> None:
         print(f"round {number}, {time.monotonic() - began:4.0f} s: {text}", flush=True)
 
-    drawn = plan.draw(given.seed, number, plan.Size(given.load, given.jobs, given.share))
+    drawn = plan.draw(
+        given.seed, number, plan.Size(given.load, given.jobs, given.share, given.instances)
+    )
     drawn.jobs = [one for one in drawn.jobs if one[0] not in given.leave_out]
-    say(f"{'default settings' if not drawn.flags else ' '.join(drawn.flags)}")
+    say(f"{'default settings' if not drawn.flags else ' '.join(drawn.flags)}{drawn.place}")
     directory = Path(tempfile.mkdtemp(prefix="tms-soak-", dir=given.directory))
     spark = given.spark or (given.seconds >= SPARK_FROM_S and number % SPARK_EVERY == 0)
     made = Round(drawn, directory, say, spark, store, zookeeper)
@@ -89,6 +91,7 @@ def _again(given: argparse.Namespace, number: int, directory: Path) -> str:
         words += f" --load {given.load:g}"
     words += f" --jobs {given.jobs}" * bool(given.jobs)
     words += f" --share {given.share:g}" * (given.share != 1)
+    words += f" --instances {given.instances}" * bool(given.instances)
     words += " --hbase" * given.hbase + " --spark" * given.spark
     words += "".join(f" --leave-out {kind}" for kind in given.leave_out)
     return (
@@ -109,6 +112,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--leave-out", action="append", default=[], help="a kind of job")
     parser.add_argument("--spark", action="store_true", help="Spark in every round")
     parser.add_argument("--hbase", action="store_true", help="on an HBase that is started for it")
+    parser.add_argument("--instances", type=int, default=0, help="so many, on such an HBase")
     parser.add_argument("--directory", help="where the data is; a directory for temporary files")
     return parser.parse_args()
 

@@ -29,6 +29,7 @@ class Ledger:
     """The file of one process."""
 
     def __init__(self, path: Path, writer: str) -> None:
+        self.directory = path.parent
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._writer = writer
         self._ops = 0

@@ -33,14 +33,13 @@ BOUNDS: dict[str, tuple[float, float]] = {
 _WHOLE = {"--cleaner-interval-s", "--compaction-dirty-ratio", "--compaction-share"}
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """Something that happens `at_s` seconds after the load began."""
 
     at_s: float
-    what: str  # kill | stop | pause | cut | kill-job
+    what: str  # kill | stop | pause | part | cut | kill-job
     seconds: float = 0.0
-    of: float = 0.0  # which job, as a share of all
+    of: float = 0.0  # which job, or process of the service, as a share of all
 
 
 @dataclass(slots=True)
@@ -59,15 +58,27 @@ class Plan:
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)  # TOPIC/GROUP: settings
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
     copying: tuple[float, ...] = ()  # after how many seconds a driver of Spark is killed
+    workers: int = 0  # 0: the service is one process
+    instances: int = 0  # 0: the service is alone
+    skew_s: int = 0  # how far ahead the clock of the last instance is
+    descriptors: int = 0  # that a process of the service may have; 0: as many as this one
+
+    @property
+    def place(self) -> str:
+        """The processes of the service, in words; empty if it is one without limits."""
+        drawn = ("workers", "instances", "skew_s", "descriptors")
+        return "".join(f", {name} {value}" for name in drawn if (value := getattr(self, name)))
 
 
 class Size(NamedTuple):
-    """How large a round is: seconds of load, how many jobs work at once (0: all), and the share of
-    messages and bytes that each of them may have."""
+    """How large a round is: seconds of load, how many jobs work at once (0: all), the share of
+    messages and bytes that each of them may have, and how many instances there are (0: the service
+    is alone)."""
 
     load_s: float
     jobs: int = 0
     share: float = 1.0
+    instances: int = 0
 
 
 def draw(seed: str, number: int, size: Size) -> Plan:
@@ -103,15 +114,25 @@ def draw(seed: str, number: int, size: Size) -> Plan:
         load_s,
         topics,
         _jobs(random, queues, groups),
-        _faults(random, load_s),
+        _faults(random, load_s, bool(size.instances)),
         random.choice((0.01, 0.05, 0.1)),
         _embedded(random, default),
         queues,
         groups,
         (random.uniform(8, 16), random.uniform(8, 24)),
     )
+    _place(plan, size.instances, Random(f"{seed}/{number} place"))
     _shrink(plan, size, Random(f"{seed}/{number} size"))
     return plan
+
+
+def _place(plan: Plan, instances: int, random: Random) -> None:
+    """Draw the processes of the service, and how many files each may have open."""
+    plan.instances = instances
+    plan.skew_s = random.choice((0, 0, -3, 3)) if instances else 0
+    plan.workers = random.choice((0, 0, 2)) if not instances else 0
+    plan.descriptors = random.choice((0, 256, 1_024))
+    plan.embedded["descriptors"] = random.choice((0, 256, 1_024))
 
 
 def _shrink(plan: Plan, size: Size, random: Random) -> None:
@@ -174,6 +195,8 @@ def _topics(random: Random) -> dict[str, dict[str, Any]]:
         "made": topic(random.randint(1, 2), {}),
         "done": topic(1, {}),
         "copied": topic(2, {"copy_of": "paid"}),
+        "elsewhere": topic(1, {"foreign": True, "published": True, "followed": True}),
+        "renewed": topic(1, {"expiring": True}, retention=f"{random.randint(1, 2)}s"),
     }
 
 
@@ -192,6 +215,8 @@ def _jobs(
         ("commit", "big", False, {**small, "messages": 4_000, "staged": 0.1, "bytes": 60 * MIB}),
         ("delay", "late", random.random() < 0.5, {**small, "messages": 2_000}),
         ("remove", "rm", False, {**small, "truncates": True}),
+        ("foreign", "cdap", False, {**small, "messages": 400}),
+        ("renew", "renew", False, {}),
         ("consume", "live0", False, {}),
         ("consume", "live1", False, {}),
     ]
@@ -205,7 +230,7 @@ def _jobs(
     return jobs
 
 
-def _faults(random: Random, load_s: float) -> list[Fault]:
+def _faults(random: Random, load_s: float, instances: bool) -> list[Fault]:
     count = max(1, round(load_s / 12))
     faults = []
     for _ in range(count):
@@ -213,6 +238,10 @@ def _faults(random: Random, load_s: float) -> list[Fault]:
         faults.append(Fault(random.uniform(2, load_s), what, random.uniform(0.2, 3)))
     for _ in range(round(load_s / 4)):
         faults.append(Fault(random.uniform(1, load_s), "kill-job", of=random.random()))
+    if instances:  # each fault is of one of them, and HBase is out of reach for one, too
+        seconds, at_s = random.uniform(0.5, 6), random.uniform(2, load_s)
+        faults = [fault._replace(of=random.random()) for fault in faults]
+        faults.append(Fault(at_s, "part", seconds, random.random()))
     return sorted(faults, key=lambda fault: fault.at_s)
 
 

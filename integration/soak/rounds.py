@@ -26,13 +26,12 @@ from integration.soak.checker.history import Finding, History
 from integration.soak.checker.verdict import judge
 from integration.soak.faults import Lossy
 from integration.soak.ledger import DONE, REFUSED, UNKNOWN, Ledger, lines
-from integration.soak.load import jobs
+from integration.soak.load import foreign, jobs
 from integration.soak.plan import Fault, Plan, job
 from integration.soak.readers import passes
-from tests.faults.clients import free_port
-from tests.faults.service import Service, within
+from integration.soak.serving import Serving
 
-START_S, JOB_S, READ_S, QUIET_S = 180, 180, 600, 60  # of a machine that does other things, too
+JOB_S, READ_S, QUIET_S = 180, 600, 60  # of a machine that does other things, too
 COPIED = 500  # messages that a batch of Spark has
 Say = Callable[[str], None]
 # Every job is a process of its own; what it imports is there before it is forked.
@@ -67,8 +66,7 @@ class Round:
         self._ledgers = directory / "ledgers"
         self._ledgers.mkdir(parents=True)
         self._ledger = Ledger(self._ledgers / "round.ledger", "round")
-        self._port = free_port()
-        self._service: Service | None = None
+        self._service = Serving(self._data, plan, self._ledger, zookeeper)
         self._jobs: dict[str, ForkServerProcess] = {}
 
     @property
@@ -84,17 +82,18 @@ class Round:
         try:
             if not isinstance(self._data, str):
                 self._embedded()
-            self._start()
+            self._service.start()
             self._create()
             self._load()
             self._quiet()
             if self._spark:
                 self._copy()
             self._read("online")
-            self._restart()
+            self._service.stop()
+            self._service.start()
             if self._spark:
                 self._read("spark")
-            self._end_service()
+            self._service.stop()
             self._read("offline")
             if self._spark and self._zookeeper:
                 self._read("connector")
@@ -108,32 +107,9 @@ class Round:
         if not isinstance(self._data, str):
             shutil.rmtree(self._data, ignore_errors=True)
 
-    # -- the service -------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        flags = ["--port", str(self._port), *self._plan.flags]
-        began = time.monotonic()
-        self._service = service = Service(self._data, *flags, env={}, wait=False)  # not forked
-        within(START_S, lambda: bool(service.url) or not service.running())
-        if not service.url:
-            raise AssertionError(f"the service did not start: {service.lines}")
-        self._ledger.note("started", seconds=time.monotonic() - began)
-
-    def _restart(self) -> None:
-        self._end_service()
-        self._start()
-
-    def _end_service(self) -> None:
-        service, self._service = self._service, None
-        if service is None:
-            return
-        code = service.stop()
-        if code != 0:
-            self._ledger.wrong(f"the service ended with {code}: {service.lines[-5:]}")
-
     @property
     def _url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return ",".join(self._service.urls)
 
     def _create(self) -> None:
         with tms.connect(self._url) as bus:
@@ -160,7 +136,7 @@ class Round:
     def _load(self) -> None:
         plan = self._plan
         with ExitStack() as stack:
-            proxy = Lossy(self._url, f"{plan.name}/proxy", plan.lossy, self._note_loss)
+            proxy = Lossy(self._service.urls[0], f"{plan.name}/proxy", plan.lossy, self._note_loss)
             stack.enter_context(proxy)
             for kind, name, lossy, options in plan.jobs:
                 self._begin(kind, name, proxy.url if lossy else self._url, options)
@@ -188,24 +164,12 @@ class Round:
 
     def _inflict(self, fault: Fault, proxy: Lossy) -> None:
         self._ledger.note("fault", what=fault.what, seconds=fault.seconds, of=fault.of)
-        match fault.what:
-            case "kill" | "stop":
-                assert self._service is not None
-                if fault.what == "kill":
-                    self._service.kill()
-                    time.sleep(fault.seconds)
-                    self._start()
-                else:
-                    self._restart()
-            case "pause":
-                assert self._service is not None
-                os.kill(self._service.pid, signal.SIGSTOP)
-                time.sleep(fault.seconds)
-                os.kill(self._service.pid, signal.SIGCONT)
-            case "cut":
-                proxy.end_connections()
-            case "kill-job":
-                self._kill_job(fault.of)
+        if fault.what == "cut":
+            proxy.end_connections()
+        elif fault.what == "kill-job":
+            self._kill_job(fault.of)
+        else:
+            self._service.inflict(fault)
 
     def _kill_job(self, share: float) -> None:
         """One of the jobs dies; another takes its place, with a name of its own."""
@@ -221,7 +185,10 @@ class Round:
     # -- quiet -------------------------------------------------------------------------------------
 
     def _quiet(self) -> None:
-        """Groups and queues come to their ends, what is due has come."""
+        """Nobody waits for transactions begun elsewhere, groups and queues come to their ends, what
+        is due has come."""
+        with tms.connect(self._url) as bus:
+            self._until_nobody_is_held(bus)
         for name, of in self._plan.groups.items():
             options = {"group": name, "session_s": 2.0, "drain": True, **of}
             self._begin("group", f"drain-{name}", self._url, options)
@@ -234,6 +201,16 @@ class Round:
             for topic, of in self._plan.topics.items():
                 if of.get("delayed"):
                     self._until_delivered(bus, topic)
+
+    def _until_nobody_is_held(self, bus: tms.Bus) -> None:
+        """An operator ends what clients of CDAP's protocol have left behind."""
+        deadline = time.monotonic() + QUIET_S
+        while held := [info for info in bus.transactions.open() if info.held]:
+            if time.monotonic() > deadline:
+                self._ledger.wrong(f"readers are still held: {held}")
+                return
+            for info in held:
+                foreign.invalidate(bus, info.transaction_id)
 
     def _until_delivered(self, bus: tms.Bus, topic: str) -> None:
         deadline = time.monotonic() + QUIET_S
@@ -282,11 +259,14 @@ class Round:
         """What the readers read, and the checker knows of it."""
         topics: dict[str, dict[str, Any]] = {}
         for name, of in self._plan.topics.items():
+            if of.get("expiring"):
+                continue
             settings = of["settings"]
             topics[name] = {
                 **{field: value for field, value in of.items() if field != "settings"},
                 "compacted": "compact" in settings.get("cleanup", ""),
                 "retention_bytes": settings.get("retention_bytes"),
+                "skew_ms": abs(self._plan.skew_s) * 1_000,
                 "queues": {},
                 "groups": {},
             }
@@ -345,5 +325,4 @@ class Round:
     def _end_all(self) -> None:
         for name in list(self._jobs):
             self._kill(name)
-        if self._service is not None:
-            self._service.kill()
+        self._service.close()

@@ -44,8 +44,11 @@ def check_copy(topic: Reading, copy: Reading) -> Iterator[Finding]:
     yield from _told("never copied", f"{topic.topic} to {copy.topic}", sorted(names))
 
 
-def check_delayed(history: History, topic: Reading, waiting: Reading) -> Iterator[Finding]:
-    """A delayed message waits or is in the log, never both; it is never early."""
+def check_delayed(
+    history: History, topic: Reading, waiting: Reading, skew_ms: int = 0
+) -> Iterator[Finding]:
+    """A delayed message waits or is in the log, never both; it is early by no more than the clocks
+    of instances differ."""
     here = {row.name: row for row in topic.rows}
     wait = {row.name for row in waiting.rows}
     fates = Fates(history, topic.topic)
@@ -62,7 +65,7 @@ def check_delayed(history: History, topic: Reading, waiting: Reading) -> Iterato
         if (
             row is not None
             and row.id is not None
-            and int(row.id[:16], 16) < one.op.fields["due_ms"]
+            and int(row.id[:16], 16) + skew_ms < one.op.fields["due_ms"]
         ):
             early.append(str(row))
     yield from _told("early", topic.topic, early)

@@ -21,6 +21,7 @@ LAST = "opened consumer"  # the reader that comes last
 TOPIC_FIELDS = (
     "compacted",
     "retention_bytes",
+    "skew_ms",  # by how much the clocks of instances differ
     "queues",  # by group: its settings
     "groups",  # by name: its delivery, and the topic of its outputs
 )
@@ -81,7 +82,7 @@ def _other(
         case "log":
             yield from agreement.check(history, truth, other, settings, last)
         case "waiting":
-            yield from derived.check_delayed(history, truth, other)
+            yield from derived.check_delayed(history, truth, other, settings.get("skew_ms", 0))
         case "view":
             yield from derived.check_view(history, truth, other)
         case "table":

@@ -1,6 +1,7 @@
 """A program that opens the data directory itself: lone publishes, transactions with a table, a
 thread that scans the table meanwhile."""
 
+import resource
 import threading
 from pathlib import Path
 
@@ -17,6 +18,8 @@ def work(worker: Worker) -> None:
     options = worker.job.options
     log = LogLimits(**options["log"]) if options.get("log") else LogLimits()
     config = dict(options.get("config", {}))
+    if most := options.get("descriptors"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with tms.open(Path(options["data"]), log=log, **config) as bus:
         _create(bus, worker)
         ended = threading.Event()

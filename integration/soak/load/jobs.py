@@ -12,11 +12,13 @@ from integration.soak.load import (
     consuming,
     delaying,
     embedded,
+    foreign,
     forking,
     grouping,
     publishing,
     queueing,
     removing,
+    renewing,
     streaming,
     transacting,
 )
@@ -32,6 +34,8 @@ KINDS: dict[str, Callable[[Worker], None]] = {
     "queue": queueing.work,
     "delay": delaying.work,
     "remove": removing.work,
+    "foreign": foreign.work,
+    "renew": renewing.work,
     "embedded": embedded.work,
     "stream": streaming.work,
 }

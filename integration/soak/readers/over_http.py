@@ -52,6 +52,7 @@ def fetch_arrow(url: str, topic: str, **query: Any) -> Iterator[Row]:
 
 def _pages(url: str, topic: str, accept: str, query: dict[str, Any]) -> Iterator[tuple[bytes, str]]:
     position = query.pop("start", "earliest")
+    url = url.partition(",")[0]
     while True:
         asked = urlencode({"start": position, **query})
         where = f"{url}/v2/namespaces/default/topics/{topic}/messages?{asked}"
@@ -67,7 +68,7 @@ def _pages(url: str, topic: str, accept: str, query: dict[str, Any]) -> Iterator
 def poll_cdap(url: str, topic: str, limit: int) -> Iterator[Row]:
     """CDAP's poll, page by page behind the last id."""
     last: bytes | None = None
-    where = f"{url}/v1/namespaces/default/topics/{topic}/poll"
+    where = f"{url.partition(',')[0]}/v1/namespaces/default/topics/{topic}/poll"
     while True:
         start = b"\x04" if last is None else b"\x00" + _long(len(last)) + last
         body = start + (b"\x01" if last is None else b"\x00") + b"\x00" + _long(limit) + b"\x02"
