@@ -113,6 +113,7 @@ VALUES |= {
     "last": _keys,
     "pointers": st.lists(st.integers(1, (1 << 63) - 1), max_size=5),
     "foreign": st.booleans(),
+    "elsewhere": st.booleans(),
     "key": st.binary(max_size=20),
     "message": st.binary(max_size=20),
     "waiting": st.none() | st.integers(-1, 1_023),

@@ -388,6 +388,8 @@ class Producer(Generic[V]):
     def _step(self) -> None:
         if self._sending.stalled is not None:
             self._resume()
+            if not self._has_work():
+                return
         if self._sending.flights:
             pending, _, due_s = self._sending.flights[0]
             self._lock.release()

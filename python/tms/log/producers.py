@@ -75,6 +75,8 @@ class PagesToStore(NamedTuple):
 class ForgottenProducers:
     """The producers that were pushed out of their windows. Not thread-safe."""
 
+    __slots__ = ("_gone", "_named", "_now_s", "_open", "_pages", "_rows")
+
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._now_s = monotonic_s
         self._pages: list[ForgottenPage] = []  # in the order in which they were closed
@@ -165,6 +167,8 @@ class ForgottenProducers:
 class ProducerWindow:
     """The remembered producers of one partition. Not thread-safe; the partition's committer owns
     it. `monotonic_s` is the time by which producers are forgotten."""
+
+    __slots__ = ("_keys", "_max", "_producers", "_recalled", "forgotten")
 
     def __init__(self, producers_max: int, monotonic_s: Callable[[], float]) -> None:
         self._max = producers_max

@@ -107,6 +107,21 @@ class SegmentChain:
     """The segments of one partition. Appending, rolling and dropping are the owner's, one at a
     time; reading is free."""
 
+    __slots__ = (
+        "_maps",
+        "_metadata",
+        "_raw",
+        "_standing",
+        "_store",
+        "_taken",
+        "active",
+        "key",
+        "partition",
+        "record",
+        "shared",
+        "uid",
+    )
+
     def __init__(
         self,
         store: MapStore,

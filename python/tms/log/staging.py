@@ -68,13 +68,15 @@ class _Known:
 class StagedBlocks:
     """The staged blocks of one partition. Thread-safe."""
 
+    __slots__ = ("_failed", "_known", "_lock", "_maps", "_partition", "_store", "_uid")
+
     def __init__(self, store: MapStore, uid: int, partition: int) -> None:
         self._store = store
         self._uid = uid
         self._partition = partition
         self._lock = threading.Lock()
         self._maps: dict[str, Map] = {}
-        self._failed: set[str] = set()
+        self._failed: tuple[str, ...] = ()
         self._known: OrderedDict[int, _Known] = OrderedDict()
 
     def add(
@@ -223,7 +225,7 @@ class StagedBlocks:
             map_ = self._map(name)
             if map_ is not None:
                 map_.recover()
-            self._failed.discard(name)
+            self._failed = tuple(other for other in self._failed if other != name)
 
     def _write(self, name: str, rows: list[tuple[bytes, bytearray]]) -> None:
         map_ = self._map(name)
@@ -232,7 +234,7 @@ class StagedBlocks:
         try:
             map_.write(rows, Durability.SYNCED)
         except TMSError:
-            self._failed.add(name)
+            self._failed = (*self._failed, name)
             raise
 
 

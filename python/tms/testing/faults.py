@@ -6,7 +6,7 @@ Invariants
 
 * What fails is said by counting calls, never by time or chance.
 * An error reaches the program at once: the client's retries are skipped, not waited for, and a
-  block that has failed fails again.
+  block that has failed fails once more, as a producer repeats it before it tells its program.
 * Nothing of a call that fails is done; everything of a call whose answer is lost is done.
 * Closing never fails.
 """
@@ -22,7 +22,7 @@ from tms.errors import Invalid, TimedOut, TMSError, Unavailable, again
 from tms.model.message import NewBlock
 from tms.testing.clock import ClientClock
 
-SKIPPED_S = 3_600.0  # longer than clients wait
+SKIPPED_S = 300.0  # longer than clients wait
 FAILED_MAX = 64  # blocks that failed and may be repeated
 PORTS = ("access", "delayed", "groups", "queues", "transactions")
 # What a program calls, and the calls of an engine that carry it out.
@@ -108,8 +108,9 @@ class Faults:
     def _next(self, name: str, args: tuple[Any, ...]) -> _Planned | None:
         block = _first_block(args[1]) if name in OPERATIONS["publish"] else None
         with self._lock:
-            for failed, planned in self._failed:
-                if failed == block:  # a producer repeats it on its own
+            for at, (failed, planned) in enumerate(self._failed):
+                if failed == block:
+                    del self._failed[at]
                     return planned
             for operation, calls in OPERATIONS.items():
                 if name in calls and self._planned[operation]:

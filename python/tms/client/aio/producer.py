@@ -17,7 +17,7 @@ from tms.client.delivery import Delivery, Unacknowledged, deliver_async
 from tms.client.known import REFRESH_S
 from tms.client.sending import STALLED_S, Flight, Sending, SendPace, dropped
 from tms.clock import Clock
-from tms.errors import TimedOut, TMSError
+from tms.errors import TimedOut, TMSError, again
 from tms.model.message import Appended
 from tms.model.serializer import V
 from tms.retrying import attempt_s, is_retriable
@@ -98,8 +98,8 @@ class AsyncProducer(Generic[V]):
             for taken in batcher.add_many(values, keys, headers, partition):
                 accepted = taken
                 await self._push()
-        except TimedOut as error:
-            if accepted < len(values):
+        except TMSError as error:
+            if error is self._sending.stalled and accepted < len(values):
                 error.details["accepted"] = accepted
                 raise
         finally:
@@ -202,19 +202,18 @@ class AsyncProducer(Generic[V]):
         if self._resuming is not None:
             self._resuming.cancel()
             self._repeat()
+        until_s = self._clock.monotonic_s() + self._delivery.timeout_s
         try:
             async with asyncio.timeout(self._delivery.timeout_s):
                 while self._repeats() or not reached():
                     await self._move()
                     self._sending.check()
+                    if self._clock.monotonic_s() >= until_s:
+                        raise TimeoutError
         except TimeoutError as exc:
-            why = self._sending.stalled
-            error = TimedOut(
-                "Not everything is acknowledged yet; it is kept and repeated, flush again."
-                + ("" if why is None else f" The last attempt: {why.message}")
-            )
-            self._sending.stall(error if why is None else why)
-            error.details["unacknowledged"] = self._sending.unacknowledged()
+            late = TimedOut("Not everything is acknowledged yet; it is kept, flush again.")
+            error = late if self._sending.stalled is None else again(self._sending.stalled)
+            self._sending.stall(error)
             raise error from exc
 
     async def _move(self) -> None:
