@@ -16,6 +16,8 @@ from tests.http_kit import Served, serving
 from tests.waiting import until
 from tms import Delivered
 from tms.aio import AsyncBus, AsyncQueue
+from tms.client.http.aio import _AsyncLine
+from tms.client.http.exchange import Response
 from tms.errors import Closed, Fenced, QueueNotFound
 
 
@@ -215,3 +217,27 @@ class TestAsyncHttp(AsyncQueueContract):
 
         run(open_bus, work)
         until(lambda: served.service.metrics.long_polls == 0)
+
+    def test_a_receive_that_is_cancelled_when_its_answer_is_here_releases_it(
+        self, open_bus: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its line waits for nothing any more, and nobody has taken the answer yet."""
+        receiving: list[asyncio.Task[list[Delivered]]] = []
+        settle = _AsyncLine._settle
+
+        def settled(line: _AsyncLine, answer: Response) -> None:
+            while receiving:
+                receiving.pop().cancel()
+            settle(line, answer)
+
+        async def work(bus: AsyncBus) -> None:
+            queue = await prepared(bus, b"a", b"b", deliveries_max=1)
+            receiving.append(given_up := asyncio.create_task(queue.receive(2)))
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+            stands = await queue.describe()
+            assert (stands.leased, stands.ready) == (0, 2)
+            assert [one.deliveries for one in await queue.receive(2)] == [1, 1]
+
+        monkeypatch.setattr(_AsyncLine, "_settle", settled)
+        run(open_bus, work)

@@ -158,21 +158,27 @@ class AsyncHttpChannel:
         timeout_s: float,
     ) -> Received:
         call = self._calls.receive(name, group, limit, wait_s, bytes_max)
-        exchange = asyncio.create_task(self._exchange(call, wait_s + timeout_s))
+        asked: list[_AsyncLine] = []
+        exchange = asyncio.create_task(self._exchange(call, wait_s + timeout_s, asked))
         try:
             return await asyncio.shield(exchange)
         except asyncio.CancelledError:
             with suppress(TMSError, TimeoutError):  # then the leases end by themselves
                 async with asyncio.timeout(RETURN_S):
-                    await self._return(name, group, exchange)
+                    await self._return(name, group, exchange, asked)
             raise
 
     async def _return(
-        self, name: TopicName, group: str, exchange: "asyncio.Task[Received]"
+        self,
+        name: TopicName,
+        group: str,
+        exchange: "asyncio.Task[Received]",
+        asked: "list[_AsyncLine]",
     ) -> None:
-        """Release the messages of a receive that nobody awaits any more."""
-        told = [line.ask_no_more() for line in self._lines.values() if line.busy]
-        if not exchange.done() and not (told and all(told)):  # nothing was sent, or TLS
+        """Release the messages of a receive that nobody awaits any more. It has `asked` over one
+        line, or not yet."""
+        comes = [line.ask_no_more() if line.busy else True for line in asked]
+        if not (comes and all(comes)):  # nothing was sent, or TLS
             exchange.cancel()
             with suppress(asyncio.CancelledError):
                 await exchange
@@ -195,16 +201,22 @@ class AsyncHttpChannel:
         for line in self._lines.values():
             line.abandon()
 
-    async def _exchange(self, call: Call[T], timeout_s: float) -> T:
+    async def _exchange(
+        self, call: Call[T], timeout_s: float, asked: "list[_AsyncLine] | None" = None
+    ) -> T:
         addresses = self._addresses
         address = addresses.of(call.places) if addresses.informed else addresses.now
-        [answer] = await self._exchange_all([(call, address)], timeout_s)
+        [answer] = await self._exchange_all([(call, address)], timeout_s, asked)
         return answer
 
     async def _exchange_all(
-        self, calls: Sequence[tuple[Call[T], ServiceAddress]], timeout_s: float
+        self,
+        calls: Sequence[tuple[Call[T], ServiceAddress]],
+        timeout_s: float,
+        asked: "list[_AsyncLine] | None" = None,
     ) -> list[T]:
-        """Requests to instances, in this order, and their answers."""
+        """Requests to instances, in this order, and their answers. The lines that are `asked` over
+        are added there."""
         under_way: deque[tuple[Call[T], ServiceAddress, asyncio.Future[Response]]] = deque()
         answers: list[T] = []
         address = calls[0][1]
@@ -214,6 +226,8 @@ class AsyncHttpChannel:
                     for call, address in calls:
                         line = await self._connected(address, timeout_s)
                         under_way.append((call, address, line.send(call.chunks)))
+                        if asked is not None:
+                            asked.append(line)
                         await line.sent()
                 while under_way:
                     call, address, answered = under_way[0]
