@@ -6,6 +6,7 @@ import pytest
 from tests.log_kit import NAME, block
 from tests.owners_kit import Processes
 from tms.errors import NotOwner, StorageUnavailable
+from tms.log.segments import SegmentChain
 from tms.model import keys
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
