@@ -20,7 +20,7 @@ PYTHON_SPARK35 = str(ROOT / ".venv-spark35" / "bin" / "python")
 MAVEN = ("mvn", "-B", "-ntp", "-q")
 CORES = len(os.sched_getaffinity(0))
 WORKERS = min(CORES, 4)  # of the lane with most tests
-SOAK_S = 1_800
+SOAK_S = 900  # of a lane
 OPENAPI = "python/tests/api/test_server_openapi.py"  # to collect it takes many seconds
 FRESH_SEEDS = "1000,5000"  # of one engine, and of several instances
 MUTANTS = 50  # a room
@@ -69,7 +69,9 @@ def long_lanes() -> Iterator[Lane]:
     """The lanes of `make test-long`, longest first."""
     from mutants.rooms import ROOMS
 
-    yield Lane("soak", (PYTHON, "-m", "integration.soak", "--seconds", str(SOAK_S)))
+    soak = (PYTHON, "-m", "integration.soak", "--seconds", str(SOAK_S))
+    yield Lane("soak", soak)
+    yield Lane("soak-instances", (*soak, "--instances", "3"))
     fresh = _pytest("seeds", "-n", "1", "python/tests/simulation", "-k", "fresh")
     yield Lane("seeds", fresh, (("TMS_TEST_SEEDS", FRESH_SEEDS),))
     yield Lane("hbase-long", _pytest("hbase-long", "-m", "long", "integration"))

@@ -213,9 +213,11 @@ class Drained(_Event, frozen=True):
 
 
 class Clock(_Event, frozen=True):
-    """From now on the service's clock shows this, until the next of these events."""
+    """From now on the service's clock shows this, until the next of these events. The clocks of
+    some of its instances are ahead, by `ahead_ms` at most."""
 
     wall_ms: int
+    ahead_ms: int = 0
 
 
 class Deferred(_Event, frozen=True):

@@ -57,6 +57,8 @@ COMMIT_S = 30.0
 SESSION_S = 10.0
 CUT_SHARE = 0.15  # of the runs: in which the store does not answer an instance for a while
 CUT = 0.4  # of the times that something happens
+APART_SHARE = 0.15  # of the runs: in which the clocks of some instances are ahead
+AHEAD_MS = (300, 5_000, 60_000)
 LOST, UNANSWERED, LATE, TWICE = 0.02, 0.02, 0.01, 0.02  # shares of the questions
 T = TypeVar("T")
 Reading = Callable[[Engine], bool]  # whether it can be read in the middle of something
@@ -79,6 +81,17 @@ class Member:
 
     def leave(self) -> None:
         """The world lets it go."""
+
+
+class InstanceClock:
+    """The clock of an instance."""
+
+    def __init__(self, clock: VirtualClock, ahead_ms: int) -> None:
+        self._clock, self._ahead_ms = clock, ahead_ms
+        self.monotonic_s = clock.monotonic_s
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms() + self._ahead_ms
 
 
 class SingleLock:
@@ -107,14 +120,17 @@ class WorldCluster(Cluster):
     """An instance that does what the world lets it do."""
 
     def __init__(self, instance: "Instance", lifetime_ms: int) -> None:
-        world = instance.world
         metadata = open_metadata(instance.store)
         ownership = Ownership(
-            metadata, world.clock, instance.id, wait=lambda seconds: None, shared_by=SharedBy("sim")
+            metadata,
+            instance.clock,
+            instance.id,
+            wait=lambda seconds: None,
+            shared_by=SharedBy("sim"),
         )
         ownership.take()
         peers = SimPeers(instance)
-        super().__init__(metadata, world.clock, instance.member, ownership, peers, lifetime_ms)
+        super().__init__(metadata, instance.clock, instance.member, ownership, peers, lifetime_ms)
         self._instance = instance
         self.decisions.watch_end = _watch_nothing  # type: ignore[method-assign]
         self.reach_all()
@@ -203,8 +219,9 @@ class InstanceBackground(Background):
 class Instance:
     """A process, which may be dead."""
 
-    def __init__(self, world: "ClusterWorld", id: str) -> None:
+    def __init__(self, world: "ClusterWorld", id: str, ahead_ms: int) -> None:
         self.world = world
+        self.clock = InstanceClock(world.clock, ahead_ms)
         self.id = id
         self.life = 0
         self.engine: Engine | None = None
@@ -224,7 +241,7 @@ class Instance:
             self.cluster = WorldCluster(self, LIFETIME_MS)
             engine = Engine(
                 self.store,
-                world.clock,
+                self.clock,
                 world.config,
                 self.background,
                 world.random,
@@ -468,7 +485,8 @@ class ClusterWorld(World):
         self.producers_max = self.config.log.producers
         self.filtering = bounds.make(FilterBounds)
         self.history = History()
-        self.clock = VirtualClock(self.history)
+        ahead = _apart(Random(f"apart {seed}"))
+        self.clock = VirtualClock(self.history, max(ahead))
         self.background = Waiting()
         self.life = self.era = 0
         self.between = lambda: None
@@ -488,7 +506,7 @@ class ClusterWorld(World):
         self._inside = False
         self.disk = Disk(shared=True)
         self.shards = sharding.Shards(sharding.SHARDS)
-        self.instances = [Instance(self, f"i{number}") for number in range(INSTANCES)]
+        self.instances = [Instance(self, f"i{n}", ahead[n]) for n in range(INSTANCES)]
         self._waits = self.background.passes
         self.step(self._begin)
         self.engine = AnyInstance(self)  # type: ignore[assignment]
@@ -920,6 +938,13 @@ def _shard_of(
     if method == "positions":
         return shards.of_position(given[0], given[1])
     return shards.of_group(given[1])
+
+
+def _apart(random: Random) -> list[int]:
+    """How far ahead the clock of each instance is."""
+    if random.random() >= APART_SHARE:
+        return [0] * INSTANCES
+    return [random.choice((0, *AHEAD_MS)) for _ in range(INSTANCES)]
 
 
 def _undecided_since_ms(foreign: bool, engine: Engine) -> int:

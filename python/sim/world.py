@@ -47,8 +47,9 @@ class Died(BaseException):
 class VirtualClock:
     """Time as the world says; what the clock of an engine is. The history knows how it went."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, ahead_ms: int = 0) -> None:
         self._history = history
+        self._ahead_ms = ahead_ms  # of this one, the clocks of instances, at most
         self.wall_ms = START_MS
         self.passed_ms = 0
         self._note()
@@ -70,7 +71,7 @@ class VirtualClock:
         self._note()
 
     def _note(self) -> None:
-        self._history.add(Clock(self._history.now(), self.wall_ms))
+        self._history.add(Clock(self._history.now(), self.wall_ms, self._ahead_ms))
 
 
 class Background(Executor):

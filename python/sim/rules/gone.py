@@ -79,6 +79,7 @@ class Gone:
             for value in sent.values
             if value not in self._ids
         ]
+        self._ahead_ms = max((clock.ahead_ms for clock in history.of(Clock)), default=0)
         self._ticks, wall_ms = [(0, 0)], None
         for clock in history.of(Clock):
             ahead_ms = 0 if wall_ms is None else max(0, clock.wall_ms - wall_ms)
@@ -154,7 +155,7 @@ class Gone:
             return False
         passes = [at for at in self._passes[place] if at > sent]
         kept_ms = self._clock_ms(passes[-1]) - self._clock_ms(passes[0]) if passes else -1
-        return kept_ms >= topic.tombstone_retention_ms
+        return kept_ms + self._ahead_ms >= topic.tombstone_retention_ms
 
     def _clock_ms(self, at: int) -> int:
         """What a clock showed that only goes ahead."""
@@ -193,7 +194,7 @@ class Gone:
                 if (key := _key(read.place, value)) is not None:
                     last[reader][key] = id, value
             first, retention_ms = begun[reader], topic.tombstone_retention_ms
-            took_ms = self._clock_ms(read.ended) - self._clock_ms(first.at)
+            took_ms = self._clock_ms(read.ended) - self._clock_ms(first.at) + self._ahead_ms
             in_time = retention_ms is None or took_ms < retention_ms
             if not in_time or read.held_by or not read.everything:
                 continue

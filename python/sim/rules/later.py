@@ -25,12 +25,12 @@ from sim.rules.findings import NEVER, Finding, Kind
 
 
 class Times:
-    """What the clock showed."""
+    """What the clocks showed."""
 
     def __init__(self, clocks: list[Clock]) -> None:
         self._at = [one.at for one in clocks]
         self._ms = [one.wall_ms for one in clocks]
-        self._most = list(accumulate(self._ms, max))
+        self._most = list(accumulate((one.wall_ms + one.ahead_ms for one in clocks), max))
 
     def most(self, until: int) -> int:
         """The latest time up to a moment."""
