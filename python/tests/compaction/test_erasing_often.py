@@ -13,7 +13,7 @@ from tms.compaction import merging
 from tms.errors import StorageUnavailable, TMSError
 from tms.fsck.verify import Severity, Verifier
 from tms.log.records import FIRST_KEY
-from tms.log.segments import KEY_END
+from tms.log.segments import KEY_END, SegmentChain
 from tms.model.position import Position
 from tms.model.topic import Cleanup, Durability
 from tms.store.base import Store
@@ -121,7 +121,7 @@ def test_nobody_merges_what_somebody_else_goes_through() -> None:
     assert segments(world) == 2
 
 
-def test_a_reader_that_meets_a_merging_reads_everything() -> None:
+def test_a_reader_that_meets_a_merging_reads_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     world = plain()
     for number in range(3):
         publish(world, number)
@@ -129,17 +129,18 @@ def test_a_reader_that_meets_a_merging_reads_everything() -> None:
     world.restart()
     world.log.reader.load()
     chain = world.log.state.chain
-    before = chain._rows
+    before = SegmentChain._rows
     merged = []
 
     def merged_first(*given: object) -> object:
-        chain._rows = before  # type: ignore[method-assign]
+        patch.undo()
         page = before(*given)  # type: ignore[arg-type]
         merged.append(merging.merge_small(world.log, world.engine.topics.metadata))
         return page
 
-    chain._rows = merged_first  # type: ignore[method-assign,assignment]
-    blocks = chain.scan(FIRST_KEY, KEY_END, 1 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentChain, "_rows", merged_first)
+        blocks = chain.scan(FIRST_KEY, KEY_END, 1 << 20)
     assert merged == [2] and segments(world) == 2
     assert len(blocks) == 6
     assert blocks == chain.scan(FIRST_KEY, KEY_END, 1 << 20)

@@ -68,8 +68,6 @@ class _Known:
 class StagedBlocks:
     """The staged blocks of one partition. Thread-safe."""
 
-    __slots__ = ("_failed", "_known", "_lock", "_maps", "_partition", "_store", "_uid")
-
     def __init__(self, store: MapStore, uid: int, partition: int) -> None:
         self._store = store
         self._uid = uid

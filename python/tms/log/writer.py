@@ -46,6 +46,16 @@ _log = EventLog(__name__)
 class PartitionWriter:
     """The only writer of a partition in this process."""
 
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_maintaining",
+        "_room",
+        "_run_in_background",
+        "_state",
+        "_tickets",
+    )
+
     def __init__(
         self,
         state: PartitionState,
