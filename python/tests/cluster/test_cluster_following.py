@@ -63,7 +63,9 @@ class Followed:
         self._client = client
         self.next = start
         self.problem: Any = None
-        client.send(request("GET", f"{PATH}?follow=true&start={start}", Accept=routes.NDJSON))
+        client.send(
+            request("GET", f"{PATH}?follow=true&wait_s=1&start={start}", Accept=routes.NDJSON)
+        )
         self.head = client._until(b"\r\n\r\n").decode()
         assert " 200 " in self.head, self.head
         self._chunks = client._chunks()

@@ -175,7 +175,7 @@ def test_systemd_is_told_of_workers_by_their_supervisor_only(
 def test_systemd_is_told_that_the_store_is_waited_for(tmp_path: Path, systemd: Systemd) -> None:
     nobody = f"hbase://127.0.0.1:{closed_port()}"
     env = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-    service = Service(nobody, env=env, wait=False)
+    service = Service(nobody, "--call-timeout-s", "2", env=env, wait=False)
     try:
         systemd.wait_s(90)  # the store tries for a while by itself
         (line,) = systemd.next()
