@@ -47,6 +47,7 @@ class Kind:
     def __init__(self, url: str, asynchronous: bool) -> None:
         self.url = url
         self.asynchronous = asynchronous
+        self.timeout_s = 3.0  # of an outage a test waits for twice as long
         self.close: Callable[[], object] = lambda: None
 
     def handle(self, handler: Handler, **options: Any) -> None:
@@ -55,14 +56,17 @@ class Kind:
         if self.asynchronous:
             asyncio.run(self._on_a_loop(handler, chosen))
             return
-        with tms.connect(self.url, timeout_s=3) as bus, bus.consumer(**chosen) as consumer:
+        with (
+            tms.connect(self.url, timeout_s=self.timeout_s) as bus,
+            bus.consumer(**chosen) as consumer,
+        ):
             self.close = consumer.close
             consumer.handle(self._within(bus, consumer, handler, chosen))
 
     async def _on_a_loop(self, handler: Handler, chosen: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
         async with (
-            tms.aio.connect(self.url, timeout_s=3) as bus,
+            tms.aio.connect(self.url, timeout_s=self.timeout_s) as bus,
             bus.consumer(**chosen) as consumer,
         ):
             self.close = lambda: asyncio.run_coroutine_threadsafe(consumer.close(), loop).result()
@@ -257,6 +261,7 @@ def test_what_is_not_the_messages_fault_ends_it(error: BaseException, kind: Kind
 def test_a_dead_letter_survives_an_outage_once(
     delivery: str, kind: Kind, service: Restarted, caplog: pytest.LogCaptureFixture
 ) -> None:
+    kind.timeout_s = 1.0
     handler, stopped = Poisoned(), threading.Event()
 
     def handle(message: tms.Message) -> None:
@@ -302,6 +307,8 @@ def test_closed_while_it_acknowledges_it_ends_and_the_message_comes_again(
 def test_closed_during_an_outage_it_ends_before_the_message(
     kind: Kind, service: Restarted, caplog: pytest.LogCaptureFixture
 ) -> None:
+    kind.timeout_s = 1.0
+
     def handle(message: tms.Message) -> None:
         if message.value == POISON:
             service.stop()

@@ -22,9 +22,10 @@ from tests.run_seed import run_seed
 
 # What producers may be given at most: their default would be too much.
 NOT_DRAWN = {"client.batching.REQUEST_BYTES"}
-# Tests that count up to more than the least that a bound is drawn to.
+# Tests that count up to more than the least that a bound is drawn to, or that read more partitions.
 NOT_DRAWN_IN = {
     "test_of_each_key_only_the_first_is_with_a_worker": {"queues.partition.BLOCKED_MAX"},
+    "test_partitions_are_read_in_turn": {"client.cursor.PARTITIONS_PER_FETCH"},
 }
 clock, served = test_client_delay.clock, test_queue_contract.served
 

@@ -235,9 +235,11 @@ class TestAsyncHttp(AsyncQueueContract):
             receiving.append(given_up := asyncio.create_task(queue.receive(2)))
             with pytest.raises(asyncio.CancelledError):
                 await given_up
-            stands = await queue.describe()
-            assert (stands.leased, stands.ready) == (0, 2)
-            assert [one.deliveries for one in await queue.receive(2)] == [1, 1]
+            assert (await queue.describe()).leased == 0
+            found: list[Delivered] = []
+            while len(found) < 2:  # one receive may have less than there is
+                found += await queue.receive(2)
+            assert [one.deliveries for one in found] == [1, 1]
 
         monkeypatch.setattr(_AsyncLine, "_settle", settled)
         run(open_bus, work)

@@ -35,6 +35,7 @@ from tms.retrying import attempt_s, is_retriable
 
 CALM_S = 0.000_2  # after a push, a message may be followed by others that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
+_DRIVER = "tms-producer"  # a thread's name
 IDLE_S = 1.0  # between two looks of an idle driver at whether its producer was dropped
 EXIT_S = 5.0  # time for all producers together when a program ends without closing them
 
@@ -226,7 +227,7 @@ class Producer(Generic[V]):
 
     def _begin_driving(self) -> None:
         drive = (ref(self), self._lock, self._wake)
-        self._driver = threading.Thread(target=_drive, args=drive, name="tms-producer", daemon=True)
+        self._driver = threading.Thread(target=_drive, args=drive, name=_DRIVER, daemon=True)
         self._driver.start()
 
     def _push(self, until_s: float | None = None) -> None:
@@ -427,6 +428,11 @@ def _drive(held: ref[Producer[Any]], lock: threading.Lock, wake: threading.Condi
             if (producer := held()) is not None:
                 producer._driver_sleeps = False
             del producer
+
+
+def is_driver() -> bool:
+    """True in the thread of a producer."""
+    return threading.current_thread().name == _DRIVER
 
 
 _producers: WeakValueDictionary[int, Producer[Any]] = WeakValueDictionary()  # not closed

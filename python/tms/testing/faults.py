@@ -5,24 +5,28 @@
 Invariants
 
 * What fails is said by counting calls, never by time or chance.
-* An error reaches the program at once: the client's retries are skipped, not waited for, and a
-  block that has failed fails once more, as a producer repeats it before it tells its program.
+* An error reaches the program at once: the client's retries are skipped, not waited for.
+* A block that has failed fails once more, as a producer repeats it before it tells its program, and
+  in the thread of a producer always: a `flush` or `close` of the program stores it.
+* Closing the log never fails.
 * Nothing of a call that fails is done; everything of a call whose answer is lost is done.
-* Closing never fails.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tms.block import read_header
+from tms.client.producer import is_driver
 from tms.errors import Invalid, TimedOut, TMSError, Unavailable, again
 from tms.model.message import NewBlock
 from tms.testing.clock import ClientClock
 
 SKIPPED_S = 300.0  # longer than clients wait
+DRIVER_SKIPS_S = 60.0  # many times, before what is in doubt is given up
 FAILED_MAX = 64  # blocks that failed and may be repeated
 PORTS = ("access", "delayed", "groups", "queues", "transactions")
 # What a program calls, and the calls of an engine that carry it out.
@@ -43,6 +47,15 @@ class _Planned(NamedTuple):
     done: bool
 
 
+@dataclass(slots=True)
+class _Failed:
+    """A block that a fault has met, and how often its program meets it again."""
+
+    block: tuple[int, int, int]
+    planned: _Planned
+    times: int = 1
+
+
 class Faults:
     """The faults of one bus in memory. Thread-safe."""
 
@@ -50,7 +63,7 @@ class Faults:
         self._clock = clock
         self._lock = threading.Lock()
         self._planned: dict[str, deque[_Planned]] = {name: deque() for name in OPERATIONS}
-        self._failed: deque[tuple[object, _Planned]] = deque(maxlen=FAILED_MAX)
+        self._failed: deque[_Failed] = deque(maxlen=FAILED_MAX)
         self._away = False
 
     def fail_next(
@@ -81,6 +94,14 @@ class Faults:
         finally:
             self._away = False
 
+    def end(self) -> None:
+        """Nothing fails any more."""
+        with self._lock:
+            self._away = False
+            self._failed.clear()
+            for planned in self._planned.values():
+                planned.clear()
+
     def call(self, name: str, do: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """Make a call of the engine, or fail as planned."""
         if self._away:
@@ -108,20 +129,20 @@ class Faults:
     def _next(self, name: str, args: tuple[Any, ...]) -> _Planned | None:
         block = _first_block(args[1]) if name in OPERATIONS["publish"] else None
         with self._lock:
-            for at, (failed, planned) in enumerate(self._failed):
-                if failed == block:
-                    del self._failed[at]
-                    return planned
+            for one in self._failed:
+                if one.block == block and (one.times or is_driver()):
+                    one.times -= not is_driver()
+                    return one.planned
             for operation, calls in OPERATIONS.items():
                 if name in calls and self._planned[operation]:
                     planned = self._planned[operation].popleft()
                     if block is not None:
-                        self._failed.append((block, planned))
+                        self._failed.append(_Failed(block, planned))
                     return planned
         return None
 
     def _skip(self) -> None:
-        self._clock.skip(SKIPPED_S)
+        self._clock.skip(DRIVER_SKIPS_S if is_driver() else SKIPPED_S)
 
 
 def _first_block(blocks: Sequence[NewBlock]) -> tuple[int, int, int]:

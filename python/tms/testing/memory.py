@@ -41,6 +41,7 @@ class MemoryLog:
 
     def close(self) -> None:
         """Forget everything. A second call does nothing."""
+        self.faults.end()
         self.bus.close()
 
     def _settle(self) -> None:
