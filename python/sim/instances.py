@@ -355,6 +355,9 @@ class SimPeer:
     def answers(self, timeout_s: float) -> None:
         """It does, if it lives."""
 
+    def ask_once(self) -> None:
+        """Nobody drains here."""
+
     def give_up(self) -> None:
         """Nobody waits here."""
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.cluster_kit import instances
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from tms.client.http.peer import HttpPeer
 from tms.errors import TMSError, Unavailable
 from tms.model.message import PartitionPosition
@@ -56,13 +56,16 @@ def test_a_question_under_way_ends_when_the_peer_is_given_up(silent: socket.sock
     assert [type(error) for error in errors] == [Unavailable]
 
 
-def test_a_question_that_is_repeated_is_not_repeated_any_more(silent: socket.socket) -> None:
+@pytest.mark.parametrize("end", [HttpPeer.give_up, HttpPeer.ask_once])
+def test_a_question_that_is_repeated_is_not_repeated_any_more(
+    silent: socket.socket, end: Callable[[HttpPeer], None]
+) -> None:
     peer = _peer(silent)
     silent.close()
     asking, errors = _asking(lambda: peer.fates([1]))
     asking.join(0.5)
     assert asking.is_alive()
-    peer.give_up()
+    end(peer)
     asking.join(PATIENCE_S)
     assert [type(error) for error in errors] == [Unavailable]
 
@@ -85,6 +88,27 @@ def test_who_waits_for_news_of_a_peer_that_is_given_up_looks_again(silent: socke
         connection.recv(1)
         peer.give_up()
         assert told.wait(PATIENCE_S)
+
+
+def test_who_stops_asks_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All workers of a service stop together: what one of them asks another one, for a request that
+    it still answers, would be repeated for as long as nobody listens there."""
+    once: list[str] = []
+    monkeypatch.setattr(HttpPeer, "ask_once", lambda peer: once.append(peer.name))
+    with instances("a", "b") as all:
+        all.coordinator()
+        a = all.cluster["a"]
+        assert [peer.name for peer in a.others()] == ["b"]
+        a.drain()
+        assert once == [], "it goes on, and others take over meanwhile"
+        a.drain(ends=True)
+        assert once == ["b"]
+        all.start("c")
+        until(lambda: len(a.others()) == 2)
+        assert once == ["b", "c"]
+        once.clear()
+        all.stop("b")
+        assert once, "it stops"
 
 
 def test_nobody_waits_for_an_instance_that_is_not_in_the_view() -> None:

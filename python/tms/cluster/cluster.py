@@ -115,6 +115,7 @@ class Cluster:
         self._fitness = Fitness(clock, ownership.away_s, member.session_s, self._require_answer)
         self._cut = ""  # why all requests are refused
         self._draining = False
+        self._ends = False  # soon
         self._checking = threading.Lock()  # held by who looks what others have changed
         self._lock = threading.Lock()  # guards what follows
         self._placed: tuple[MembershipView, Placement | None] = (MembershipView(), None)
@@ -153,9 +154,16 @@ class Cluster:
         """Something that this instance owned was lost: perhaps it should own it again."""
         self._changed.set()
 
-    def drain(self) -> None:
-        """Let others own everything, as long as there are others."""
+    def drain(self, ends: bool = False) -> None:
+        """Let others own everything, as long as there are others. Before this process `ends` it
+        asks nobody twice: the others may end, too."""
         self._draining = True
+        if ends:
+            with self._lock:
+                self._ends = True
+                asked = [*self._peers.values()]
+            for peer in asked:
+                peer.ask_once()
         self._member.show(msgspec.structs.replace(self._member.record, draining=True))
 
     def release(self) -> None:
@@ -441,6 +449,8 @@ class Cluster:
                 if all(key != (one.id, one.address) for one in self.view.instances):
                     raise Unavailable(f"The instance {record.id} has just gone. Try again.")
                 peer = self._peers[key] = self._connect(record)
+                if self._ends:
+                    peer.ask_once()
         return peer
 
     def _read_pins(self) -> None:

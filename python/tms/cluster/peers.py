@@ -82,6 +82,10 @@ class ClusterPeer(Peer, Coordinating, Protocol):
         """Ask whether it answers. Raises `Unavailable`, `TimedOut` if it does not."""
         ...
 
+    def ask_once(self) -> None:
+        """From now on what fails is not asked again."""
+        ...
+
     def give_up(self) -> None:
         """The others see it no more: what is asked of it fails with `Unavailable`, also what is
         under way. Never waits."""

@@ -283,7 +283,7 @@ class Server:
     def _drain(self) -> None:
         cluster = self._service.engine.cluster
         if cluster is not None:
-            cluster.drain()
+            cluster.drain(ends=True)
         self._service.draining = True
         _log.info("draining", requests=self._http.requests)
         self._systemd.stopping()

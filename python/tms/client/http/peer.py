@@ -125,7 +125,8 @@ class HttpPeer(HttpTransport, PeersApi):
         self._channels: deque[AsyncHttpChannel] = deque()  # of watches that have ended
         self._watching: set[AsyncHttpChannel] = set()
         self._asked: set[HttpConnection] = set()  # whose answers are to come
-        self._given_up = threading.Event()
+        self._given_up = False
+        self._once = threading.Event()  # nothing is repeated
         target = ServiceAddress(address)
         fields = f"{routes.HOP_HEADER}: 1\r\n"
         self.calls = Calls(target.authority, name, fields=fields)
@@ -142,14 +143,14 @@ class HttpPeer(HttpTransport, PeersApi):
         """A request, repeated while `again` says so and this instance is the owner."""
 
         def once_more(error: BaseException) -> bool:
-            return again(error) and _same_peer(error) and not self._given_up.is_set()
+            return again(error) and _same_peer(error) and not self._once.is_set()
 
         return retrying(
             lambda left_s: self.attempt(call, left_s + extra_s),
             self.clock,
             self.timeout_s,
             once_more,
-            hurry=self._given_up,
+            hurry=self._once,
             what=f"{call.operation} at {self.name}",
         )
 
@@ -175,9 +176,14 @@ class HttpPeer(HttpTransport, PeersApi):
         of it."""
         self.attempt(self.calls.of(OPERATIONS["peers.lags"], {"places": []}), timeout_s)
 
+    def ask_once(self) -> None:
+        """See `ClusterPeer`."""
+        self._once.set()
+
     def give_up(self) -> None:
         """See `ClusterPeer`."""
-        self._given_up.set()
+        self._given_up = True
+        self._once.set()
         for connection in [*self._asked]:
             connection.shut_down()
         WATCHES.soon(self._end_watches)
@@ -197,7 +203,7 @@ class HttpPeer(HttpTransport, PeersApi):
     def _exchange(self, connection: HttpConnection, call: Call[T], deadline_s: float) -> T:
         self._asked.add(connection)
         try:
-            if self._given_up.is_set():
+            if self._given_up:
                 connection.shut_down()
             return super()._exchange(connection, call, deadline_s)
         finally:
@@ -228,7 +234,7 @@ class HttpPeer(HttpTransport, PeersApi):
         channel = channel or AsyncHttpChannel(self.addresses, self._watched)
         self._watching.add(channel)
         try:
-            while not self._given_up.is_set():
+            while not self._given_up:
                 fetched = await channel.fetch(request, TIMEOUT_S)
                 if fetched.blocks or not fetched.ended:
                     break
