@@ -194,6 +194,15 @@ def test_truncated_messages_are_gone_and_others_are_not() -> None:
     assert found(made, made.rows[5:]) == {"missing"}
 
 
+def test_a_message_that_comes_after_a_truncation_stays_though_its_id_is_lower() -> None:
+    made = script()
+    made.operate("truncate", topic=TOPIC, before=id_of(1_000))
+    made.publish("late")
+    assert found(made, made.rows[-1:]) == set()
+    assert found(made, []) == {"missing"}
+    assert found(made, made.rows[-2:]) == {"resurrected"}
+
+
 def test_compaction_takes_what_has_a_newer_message_of_its_key_only() -> None:
     made = script()
     rows = [row for row in made.rows if row.name != "a"]

@@ -84,12 +84,12 @@ class Fates:
     def _took(self, op: Op, sent: Sent) -> Fate:
         """What one erasure or truncation did to a message."""
         before = op.fields.get("before", "latest")
+        if op.how == REFUSED or sent.op.begin > op.end:  # its id may be lower: clocks differ
+            return Fate.THERE
         if op.kind == "truncate" and before != "latest" and sent.id is not None:
             if sent.id >= before:
                 return Fate.THERE
-            return Fate.GONE if op.how == DONE else Fate.EITHER
-        if op.how == REFUSED or sent.op.begin > op.end:
-            return Fate.THERE
+            return Fate.GONE if op.how == DONE and sent.op.end < op.begin else Fate.EITHER
         if sent.op.kind == "delayed" and op.kind == "truncate":
             return Fate.EITHER  # it came into the log when nobody looked
         if op.how == DONE and sent.op.end < op.begin and before == "latest":
