@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILE_S = 90.0
-FILE_SHARE = 0.1  # of the whole run
+FILE_SHARE = 0.125  # of the whole run
 SUFFIX = ".durations.tsv"
 
 

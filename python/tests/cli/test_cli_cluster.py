@@ -72,9 +72,11 @@ def test_events_of_all_instances_are_shown(
     other = "b" if coordinator == "a" else "a"
     two.stop(coordinator)
     url = two.url(other)
-    until(lambda: "took over" in str(tms("cluster", "events", "--url", url)[1]))
-    events = tms("cluster", "events", "--url", url)[1]
-    assert ("an instance left", coordinator) in [(e["what"], e["details"]) for e in events]
+
+    def told() -> list[tuple[str, str]]:
+        return [(e["what"], e["details"]) for e in tms("cluster", "events", "--url", url)[1]]
+
+    until(lambda: "took over" in str(told()) and ("an instance left", coordinator) in told())
     assert run(["cluster", "events", "--url", url]) == 0
     assert "an instance left" in capsysbinary.readouterr().out.decode()
 

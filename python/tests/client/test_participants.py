@@ -26,6 +26,7 @@ from tms.errors import (
 from tms.model.transaction import Commit
 
 PORT = {"begin", "describe", "abort", "invalidate", "commit"}
+IN_DOUBT = r"not known|may or may not be stored"  # the latter on a machine that is slow
 
 
 class Tale:
@@ -257,7 +258,7 @@ class ParticipantContract:
         tx.join(Tale("a", told))
         tx.send("in", b"1")
         spied.lost = {"commit"}
-        with pytest.raises(TimedOut, match="not known"):
+        with pytest.raises(TimedOut, match=IN_DOUBT):
             tx.commit()
         with pytest.raises(TimedOut, match="not known"):
             tx.abort()
@@ -276,7 +277,7 @@ class ParticipantContract:
         tx.join(Tale("a", told))
         tx.send("in", b"1")
         spied.unreachable = True
-        with pytest.raises(TimedOut, match="not known"):
+        with pytest.raises(TimedOut, match=IN_DOUBT):
             tx.commit()
         assert "a roll_back" not in told
         spied.unreachable = False

@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.service import Service
 from tests.tls_kit import Authority
+from tests.waiting import until
 from tms.server.config_sources import load
 from tms.server.systemd import SystemdNotifier, without_systemd
 
@@ -154,7 +155,7 @@ def test_a_certificate_has_been_read_anew_when_systemd_is_told_so(
         os.kill(one.pid, signal.SIGHUP)
         systemd.until("RELOADING=1")
         systemd.until("READY=1")
-        assert any("certificate_reloaded" in line for line in one.lines)
+        until(lambda: bool(one.events("certificate_reloaded")))
 
 
 def test_systemd_is_told_of_workers_by_their_supervisor_only(
