@@ -28,7 +28,6 @@ class Serving:
 
     def __init__(self, store: Path | str, plan: Plan, ledger: Ledger, zookeeper: str) -> None:
         self._store, self._plan, self._ledger = store, plan, ledger
-        self._zookeeper = zookeeper
         self._names = tuple("abcdefgh"[: plan.instances]) or ALONE
         self._ports = {name: free_port() for name in self._names}
         self._running: dict[str, Service] = {}

@@ -28,6 +28,7 @@ from tms.errors import (
     Overloaded,
     TimedOut,
     TMSError,
+    TopicNotFound,
     Unavailable,
 )
 from tms.log.partition import LogLimits
@@ -312,6 +313,45 @@ def test_send_many_says_how_many_it_has_accepted() -> None:
         producer.flush()
         producer.close()
     assert {number for _, number in came} == {*range(len({*came}))}
+
+
+def test_an_asyncio_producer_counts_what_it_has_accepted_as_the_other_one_does() -> None:
+    """A `send` that raises has not accepted its message; `send_many` says how many it has."""
+
+    async def work(url: str, back: list[bool]) -> None:
+        async with tms.aio.connect(url, timeout_s=0.3) as bus:
+            producer, accepted = bus.producer("t", batch_bytes=500, in_flight_max=1), 0
+            with pytest.raises((Unavailable, TimedOut)) as late:
+                while accepted < 50:
+                    await producer.send(bytes(100))
+                    accepted += 1
+            assert producer._sending.unacknowledged() == accepted > 5
+            assert late.value.retriable
+            with pytest.raises((Unavailable, TimedOut)):
+                await producer.send_many([bytes(100)] * 50)
+            assert producer._sending.unacknowledged() == accepted, "it was stalled"
+            back.append(True)
+            await producer.flush()
+            await producer.close()
+
+    with _away_at_first() as (url, _, back):
+        asyncio.run(work(url, back))
+
+
+def test_an_asyncio_producer_that_has_ended_says_so_to_send_many() -> None:
+    async def work(url: str) -> None:
+        async with tms.aio.connect(url, timeout_s=3) as bus:
+            producer = bus.producer("t", batch_bytes=500, in_flight_max=1)
+            with pytest.raises(TopicNotFound):
+                await producer.send_many([bytes(100)] * 50)
+
+    def answer(request: bytes) -> bytes | None:
+        if request.startswith(b"GET"):
+            return TOPIC
+        return refused(TopicNotFound("It was deleted."))
+
+    with pretending(answer) as url:
+        asyncio.run(work(url))
 
 
 def test_closing_says_how_many_messages_are_unknown_and_ends_the_producer() -> None:

@@ -113,7 +113,7 @@ class Producer(Generic[V]):
                 try:
                     self._push_full()
                 except TMSError as error:
-                    self._raise_unless_kept(error)
+                    self._sending.raise_unless_kept(error)
             elif first:
                 self._begin_waiting()
 
@@ -143,7 +143,7 @@ class Producer(Generic[V]):
                 if error is self._sending.stalled and accepted < len(values):
                     error.details["accepted"] = accepted
                     raise
-                self._raise_unless_kept(error)
+                self._sending.raise_unless_kept(error)
             finally:
                 if first and self._batcher.fillings and self._sending.stalled is None:
                     self._begin_waiting()
@@ -209,7 +209,7 @@ class Producer(Generic[V]):
         try:
             self._collect()
         except TMSError as error:
-            self._raise_unless_kept(error)
+            self._sending.raise_unless_kept(error)
             return
         now_s = self._clock.monotonic_s()
         calm_at_s = self._pushed_at_s + CALM_S
@@ -219,11 +219,6 @@ class Producer(Generic[V]):
             self._send_at_s = now_s + self._linger_s if self._linger_s else calm_at_s
         if self._driver_sleeps and not self._sending.flights:
             self._wake.notify()
-
-    def _raise_unless_kept(self, error: TMSError) -> None:
-        """Messages before an accepted one did not get through: the next call goes on with all."""
-        if error is not self._sending.stalled:
-            raise error
 
     def _begin_driving(self) -> None:
         drive = (ref(self), self._lock, self._wake)

@@ -125,6 +125,12 @@ class Sending(Generic[Pending]):
         error.details["unacknowledged"] = self.unacknowledged()
         self.stalled = error
 
+    def raise_unless_kept(self, error: TMSError) -> None:
+        """After a call has accepted messages: raise `error`, unless it only says that these and
+        others before them are late. The next call goes on with all."""
+        if error is not self.stalled:
+            raise error
+
     def unacknowledged(self) -> int:
         """How many messages are accepted and not acknowledged."""
         waiting = 0 if self.batcher is None else self.batcher.count

@@ -75,8 +75,10 @@ class AsyncProducer(Generic[V]):
         batcher = self._sending.batcher or await self._begin()
         first = not batcher.fillings
         if batcher.add(value, key, headers, partition):
-            with contextlib.suppress(TimedOut):  # it is accepted: the next call goes on with it
+            try:
                 await self._push()
+            except TMSError as error:
+                self._sending.raise_unless_kept(error)
         elif first:
             self._begin_waiting()
 
@@ -102,6 +104,7 @@ class AsyncProducer(Generic[V]):
             if error is self._sending.stalled and accepted < len(values):
                 error.details["accepted"] = accepted
                 raise
+            self._sending.raise_unless_kept(error)
         finally:
             if batcher.fillings:
                 self._begin_waiting()
