@@ -10,7 +10,7 @@ What is not found: a number without a name. `unnamed` finds those that look like
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -44,22 +44,26 @@ class Bound(NamedTuple):
         return f"{self.module}.{self.name}"
 
 
+class _Facts(NamedTuple):
+    """What is kept of a module, whose syntax tree would take a megabyte."""
+
+    bounds: tuple[Bound, ...]
+    imported: tuple[tuple[str, str], ...]  # paths of names of other modules, and their names here
+
+
 @cache
 def bounds() -> dict[str, Bound]:
     """All of them, by path."""
-    return {bound.path: bound for module, tree in _modules().items() for bound in _of(module, tree)}
+    return {bound.path: bound for facts in _facts().values() for bound in facts.bounds}
 
 
 @cache
 def users() -> dict[str, tuple[tuple[str, str], ...]]:
     """By path of a bound, the modules that look its name up, and what it is called there."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for module, tree in _modules().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tms."):
-                for alias in node.names:
-                    path = f"{(node.module or '').removeprefix('tms.')}.{alias.name}"
-                    found.setdefault(path, []).append((module, alias.asname or alias.name))
+    for module, facts in _facts().items():
+        for path, name in facts.imported:
+            found.setdefault(path, []).append((module, name))
     return {
         path: ((bound.module, bound.name), *found.get(path, ()))
         for path, bound in bounds().items()
@@ -75,7 +79,7 @@ def looked_up(path: str) -> bool:
 
 def unnamed() -> Iterator[str]:
     """Numbers within functions that look like sizes: `n << m` with an m of 10 or more."""
-    for module, tree in _modules().items():
+    for module, tree in _modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 for inner in ast.walk(node):
@@ -88,7 +92,7 @@ def unnamed() -> Iterator[str]:
 @cache
 def _names_in_functions() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for module, tree in _modules().items():
+    for module, tree in _modules():
         names = found[module] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -100,14 +104,31 @@ def _names_in_functions() -> dict[str, set[str]]:
 
 
 @cache
-def _modules() -> dict[str, ast.Module]:
-    root = Path(next(iter(tms.__path__)))
+def _facts() -> dict[str, _Facts]:
     return {
-        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
-            path.read_text()
-        )
-        for path in sorted(root.rglob("*.py"))
+        module: _Facts(tuple(_of(module, tree)), tuple(_imported(tree.body)))
+        for module, tree in _modules()
     }
+
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    root = Path(next(iter(tms.__path__)))
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        yield ".".join(parts).removesuffix(".__init__"), ast.parse(path.read_text())
+
+
+def _imported(body: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Paths of the names of TMS that these statements import, and their names here."""
+    for node in body:
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if module.startswith("tms."):
+                for alias in node.names:
+                    yield f"{module.removeprefix('tms.')}.{alias.name}", alias.asname or alias.name
+        elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+                yield from _imported(getattr(node, part, ()))
 
 
 def _of(module: str, tree: ast.Module) -> Iterator[Bound]:

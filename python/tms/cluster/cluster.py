@@ -83,6 +83,36 @@ class RolePlayer(Protocol):
         ...
 
 
+class _Owners:
+    """The owners of partitions and roles while these instances are there and these are pinned: as
+    many threads as like may ask."""
+
+    def __init__(self, view: MembershipView, pins: Mapping[str, str]) -> None:
+        self.view = view
+        self.pins = pins  # ids of instances by places
+        self._records = {record.id: record for record in view.instances}
+        self._of: dict[tuple[int, int], list[InstanceRecord]] = {}  # by uid and partitions
+        out = unfit(view.instances)
+        instances = [
+            Instance(one.id, one.capacity, one.draining or one.id in out) for one in view.instances
+        ]
+        self._placement = Placement(instances) if instances else None
+
+    def of(self, place: tuple[int, int], partitions: int) -> InstanceRecord:
+        """The owner of a place. Raises `Unavailable` while nobody is seen."""
+        uid, number = place
+        owners = self._of.get((uid, partitions))
+        if owners is None:
+            owners = self._of[uid, partitions] = self._find(uid, partitions)
+        return owners[number]
+
+    def _find(self, uid: int, partitions: int) -> list[InstanceRecord]:
+        if self._placement is None:
+            raise Unavailable("This instance does not see the others yet. Try again.")
+        pins = {n: self.pins.get(f"{uid}/{n}", "") for n in range(partitions)} if self.pins else {}
+        return [self._records[id] for id in self._placement.owners(uid, partitions, pins)]
+
+
 class Cluster:
     """An instance among others. Thread-safe."""
 
@@ -118,10 +148,7 @@ class Cluster:
         self._ends = False  # soon
         self._checking = threading.Lock()  # held by who looks what others have changed
         self._lock = threading.Lock()  # guards what follows
-        self._placed: tuple[MembershipView, Placement | None] = (MembershipView(), None)
-        self._by_id: dict[str, InstanceRecord] = {}  # of the placed view, by their ids
-        self._owners: dict[tuple[int, int], list[str]] = {}  # by uid and number of partitions
-        self._pins: Mapping[str, str] = {}  # instances by places
+        self._owners = _Owners(MembershipView(), {})
         self._peers: dict[tuple[str, str], ClusterPeer] = {}  # by id and address
         self._owes = False  # an announcement
         self._changed = threading.Event()
@@ -416,30 +443,11 @@ class Cluster:
                 f"The instance {self._record.id} is not among the others now: ZooKeeper is not "
                 "reached, or has ended its session. Go to another instance, or try again."
             )
-        uid, number = place
-        with self._lock:
-            view, placement = self._placed
-            if view is not self._member.view:
-                view = self._member.view
-                out = unfit(view.instances)
-                instances = [
-                    Instance(one.id, one.capacity, one.draining or one.id in out)
-                    for one in view.instances
-                ]
-                placement = Placement(instances) if instances else None
-                self._placed, self._owners = (view, placement), {}
-                self._by_id = {record.id: record for record in view.instances}
-            if placement is None:
-                raise Unavailable("This instance does not see the others yet. Try again.")
-            owners = self._owners.get((uid, partitions))
-            if owners is None:
-                pins = {
-                    n: self._pins[f"{uid}/{n}"]
-                    for n in range(partitions if self._pins else 0)
-                    if f"{uid}/{n}" in self._pins
-                }
-                owners = self._owners[uid, partitions] = placement.owners(uid, partitions, pins)
-            return self._by_id[owners[number]]
+        owners = self._owners
+        if owners.view is not self._member.view:
+            with self._lock:
+                owners = self._owners = _Owners(self._member.view, self._owners.pins)
+        return owners.of(place, partitions)
 
     def _peer(self, record: InstanceRecord) -> ClusterPeer:
         key = (record.id, record.address)
@@ -457,9 +465,9 @@ class Cluster:
         raw = self._metadata.get(keys.PINS)
         pins = {} if raw is None else msgspec.json.decode(raw, type=dict[str, str])
         with self._lock:
-            if pins == self._pins:
+            if pins == self._owners.pins:
                 return
-            self._pins, self._owners = pins, {}
+            self._owners = _Owners(self._owners.view, pins)
         self._changed.set()
 
     # -- owning --------------------------------------------------------------------------------
