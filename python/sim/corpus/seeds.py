@@ -127,6 +127,5 @@ def prepare() -> None:
 
 def collect_rarely() -> None:
     """Leave what was imported alone: to search it for garbage took half of the time of a run."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(_GARBAGE_OBJECTS, 10, 10)

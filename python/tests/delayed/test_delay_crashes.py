@@ -13,6 +13,7 @@ from sim.faulty import CRASHED
 from tests.clocks import START_MS, ManualClock
 from tests.delay_kit import A, World
 from tests.log_kit import HOUR_MS, KeptStore
+from tests.run_seed import drawn
 from tests.steps import Kind, first_and_last, noting
 from tms.block import encode
 from tms.delayed.entries import entry_key
@@ -105,7 +106,9 @@ def steps_of(story: Callable[[Mortal], None], shared: bool) -> list[Kind]:
 
 
 @pytest.mark.parametrize("how", KINDS)
-@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+@pytest.mark.parametrize(
+    "shared", drawn("a death of delayed messages", [False, True], 1), ids=["alone", "shared"]
+)
 def test_whatever_it_dies_at_each_message_is_delivered_once_and_none_early(
     shared: bool, how: str
 ) -> None:

@@ -12,6 +12,7 @@ from tests.clocks import START_MS
 from tests.delay_kit import A, AtStep, NotingStore, World
 from tests.delayed.test_delay_crashes import KINDS, Mortal, Two, retried, steps_of
 from tests.log_kit import HOUR_MS
+from tests.run_seed import drawn
 from tests.steps import first_and_last
 from tms.block import Compression, decode, encode
 from tms.delayed.topic_queue import DelayQueue
@@ -410,7 +411,9 @@ def publish_move_and_erase(world: Mortal) -> None:
 
 
 @pytest.mark.parametrize("how", KINDS)
-@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+@pytest.mark.parametrize(
+    "shared", drawn("a death of erasing", [False, True], 1), ids=["alone", "shared"]
+)
 def test_whatever_it_dies_at_a_repetition_erases_the_rest(shared: bool, how: str) -> None:
     """And nothing comes torn or twice."""
     steps = first_and_last(steps_of(publish_move_and_erase, shared))

@@ -64,6 +64,8 @@ def draws(tmp_path: Path, *flags: str, **environment: str) -> tuple[list[str], s
         "-p",
         "no:cacheprovider",
         "-p",
+        "no:schemathesis",
+        "-p",
         "tests.conftest",
     ]
     done = subprocess.run(
