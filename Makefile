@@ -191,7 +191,7 @@ mutants: env
 	@cd python && nice ../$(PY) -m mutants $(ROOM) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(JOBS),--jobs $(JOBS))
 
-soak: env $(if $(findstring --hbase,$(SOAK_FLAGS)),env-spark35 spark35-jars) $(if $(findstring --instances,$(SOAK_FLAGS)),jar hbase-jars)
+soak: env $(if $(findstring --hbase,$(SOAK_FLAGS))$(findstring --instances,$(SOAK_FLAGS)),jar hbase-jars env-spark35 spark35-jars)
 	@$(PY) -m integration.soak --seconds $(or $(SECONDS),180) $(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND)) $(SOAK_FLAGS)
 
 orders: env
