@@ -32,6 +32,7 @@ from integration.soak.readers import passes
 from integration.soak.serving import Serving
 
 JOB_S, READ_S, QUIET_S = 180, 600, 60  # of a machine that does other things, too
+_SLOWER = 4
 COPIED = 500  # messages that a batch of Spark has
 Say = Callable[[str], None]
 # Every job is a process of its own; what it imports is there before it is forked.
@@ -296,15 +297,22 @@ class Round:
     # -- processes ---------------------------------------------------------------------------------
 
     def _wait(self, seconds: float) -> None:
-        """Until all jobs have ended; those that do not are wrong, and are killed."""
-        deadline = time.monotonic() + seconds
+        """Until all jobs have ended; those that do not are wrong, and are killed. One that has
+        noted something in this time is slow, and may take `_SLOWER` times as long."""
+        began = time.monotonic()
         for name, process in list(self._jobs.items()):
-            process.join(max(0.0, deadline - time.monotonic()))
+            process.join(max(0.0, began + seconds - time.monotonic()))
+            while process.exitcode is None and time.monotonic() < began + _SLOWER * seconds:
+                if time.time() - (self._ledgers / f"{name}.ledger").stat().st_mtime > seconds:
+                    break
+                process.join(1.0)
             if process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, signal.SIGUSR1)  # its log says where it is
                 time.sleep(0.5)
                 self._kill(name)
-                self._ledger.wrong(f"{name} hung for {seconds:.0f} s; its log: {self._log(name)}")
+                self._ledger.wrong(
+                    f"{name} hung for {time.monotonic() - began:.0f} s; its log: {self._log(name)}"
+                )
                 continue
             if process.exitcode != 0:
                 self._ledger.wrong(f"{name} ended with {process.exitcode}: {self._log(name)}")
