@@ -162,7 +162,8 @@ def open_engine(
     from dataclasses import fields
 
     from tms.clock import SystemClock
-    from tms.engine import Engine, EngineConfig, own
+    from tms.cluster.ownership import own
+    from tms.engine import Engine, EngineConfig
 
     names = [field.name for field in fields(EngineConfig)]
     check_options("tms.open", config, [*names, "create", "outage_s", "take_over", "timeout_s"])

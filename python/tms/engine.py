@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from functools import partial
 from random import Random
 from typing import Any, TypedDict
 
@@ -49,12 +50,11 @@ from tms.topics.inspection import inspect_partition
 from tms.topics.partitions import TopicLimits
 from tms.topics.registry import topic_info
 from tms.topics.sharding import SHARD_JOURNALS, TRANSACTIONS
-from tms.topics.sweep import open_metadata
 from tms.topics.topics import Topics
 from tms.topics.upkeep import CLOSE_TIMEOUT_S, Maintenance
 from tms.transactions.transactions import Transactions
 
-__all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineOptions", "EngineStats", "own"]
+__all__ = ["CompactionLimits", "Engine", "EngineConfig", "EngineOptions", "EngineStats"]
 
 _log = EventLog(__name__)
 CLOSING_EDITS = 2_000  # the journal of transactions stays as long as that
@@ -113,24 +113,12 @@ class EngineConfig:
         )
 
 
-def own(
-    store: Store, clock: Clock, name: str, limits: OwnerLimits, take_over: bool = False
-) -> Ownership | None:
-    """The ownership of a shared store, shown from now on; None for a store that one process has for
-    itself. `name` is what people are told of this process. See `Ownership.take`."""
-    if not store.shared:
-        return None
-    ownership = Ownership(open_metadata(store), clock, name, limits)
-    ownership.take(take_over)
-    ownership.start()
-    return ownership
-
-
 class Engine:
     """An ordered, durable message log over a store. Close it to release the store. `threads` run
     what need not keep a caller waiting, `random` is for what is spread; the engine's own unless
-    given. `owner` is the ownership of a shared store (`own`), or a cluster of those who share it;
-    without one whoever makes the engine sees to it that no other serves the same store."""
+    given. `owner` is the ownership of a shared store (`cluster.ownership.own`), or a cluster of
+    those who share it; without one whoever makes the engine sees to it that no other serves the
+    same store."""
 
     transactions: Transactions  # this and the next only while this process keeps them
     tables: Tables
@@ -253,7 +241,8 @@ class Engine:
             except TMSError as why:
                 failed[f"shard {number} (groups, queues, delayed messages)"] = why
         self._unopened = {role: why.message for role, why in failed.items()}
-        cluster.released += self.topics.release_foreign(cluster.not_owner)
+        lose = partial(self._lose, cluster)
+        cluster.released += self.topics.release_foreign(cluster.not_owner, lose)
         for error in failed.values():
             raise error
 
@@ -261,11 +250,15 @@ class Engine:
         """Others have changed something: forget what was before. Raises `StorageUnavailable`."""
         self.access.refresh()
         for name, number in self.topics.recheck(cluster.not_owner):
-            if name == TRANSACTIONS:
-                self._coordinate_no_more(cluster)
-            elif name in SHARD_JOURNALS:
-                self.shards.close(number)
+            self._lose(cluster, name, number)
             cluster.settle_again()
+
+    def _lose(self, cluster: Cluster, journal: TopicName, number: int) -> None:
+        """Others keep what this journal is of: close that here."""
+        if journal == TRANSACTIONS:
+            self._coordinate_no_more(cluster)
+        elif journal in SHARD_JOURNALS:
+            self.shards.close(number)
 
     # -- topics --------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from tests.http_kit import Client
 from tests.waiting import PATIENCE_S, until
 from tms.block import encode
 from tms.client.client import Bus
+from tms.cluster.cluster import COORDINATOR
 from tms.cluster.membership import MembershipState
 from tms.errors import NotOwner, StorageUnavailable, TMSError, TopicNotFound, Unavailable
 from tms.model.message import NewBlock
@@ -419,7 +420,7 @@ def test_a_transaction_begun_elsewhere_is_ended_in_the_partitions_of_every_insta
 def test_a_service_of_another_kind_is_refused_by_the_cluster_and_the_other_way_round() -> None:
     from tests.cluster_kit import LIMITS
     from tms.clock import SystemClock
-    from tms.engine import own
+    from tms.cluster.ownership import own
     from tms.errors import AlreadyRunning
 
     with instances("a") as all, all.connect("a") as bus:
@@ -477,3 +478,18 @@ def test_who_tried_in_vain_to_take_a_partition_back_shows_nothing_old() -> None:
             if answer.status == 200:
                 assert [m["value"] for m in answer.json["messages"]] == [f"x{mine}", "y"]
         assert log.state.retired is not None
+
+
+def test_transactions_are_lost_before_their_journal_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Members may change between two looks of one settling. An instance that keeps the state and
+    has released the journal would not learn that others write to it."""
+    with instances("a", "b") as all:
+        first = all.coordinator()
+        rest = "b" if first == "a" else "a"
+        engine = all.served[first].service.engine
+        monkeypatch.setattr(engine, "resign", lambda cluster: None)
+        all.cluster[first].pin(f"{COORDINATOR[0]}/0", rest)
+        until(lambda: not engine.coordinates, "the first one does not keep transactions")
+        until(lambda: all.coordinator() == rest, "the other one coordinates")

@@ -18,9 +18,9 @@ from tms.cluster.ownership import (
     Ownership,
     SharedBy,
     machine,
+    own,
     process,
 )
-from tms.engine import own
 from tms.errors import AlreadyRunning, DataCorrupt, NotOwner, StorageUnavailable, TMSError
 from tms.model.keys import OWNER
 from tms.store.base import Map

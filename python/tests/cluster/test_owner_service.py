@@ -13,8 +13,8 @@ from tests.log_kit import EARLIEST, NAME, KeptStore, block
 from tests.owners_kit import Processes
 from tms.client.client import Bus
 from tms.clock import SystemClock
-from tms.cluster.ownership import OwnerLimits, Ownership
-from tms.engine import Engine, own
+from tms.cluster.ownership import OwnerLimits, Ownership, own
+from tms.engine import Engine
 from tms.errors import AlreadyRunning, NotOwner, StorageUnavailable, TMSError, TopicNotFound
 from tms.model import keys
 from tms.model.message import NewBlock, PartitionPosition

@@ -33,7 +33,8 @@ from tms.events import EventLog
 from tms.model.keys import OWNER
 from tms.model.topic import TopicName
 from tms.options import named_fields
-from tms.store.base import Map
+from tms.store.base import Map, Store
+from tms.topics.sweep import open_metadata
 
 BEATS_MISSED = 3  # after which the store is away
 _log = EventLog(__name__)
@@ -322,3 +323,16 @@ def _decoded(raw: bytes) -> OwnerRecord:
             f"The record `{OWNER.decode()}` of the store is damaged ({exc}). When no process uses "
             "the store, remove that record, and start again."
         ) from exc
+
+
+def own(
+    store: Store, clock: Clock, name: str, limits: OwnerLimits, take_over: bool = False
+) -> Ownership | None:
+    """The ownership of a shared store, shown from now on; None for a store that one process has for
+    itself. `name` is what people are told of this process. See `Ownership.take`."""
+    if not store.shared:
+        return None
+    ownership = Ownership(open_metadata(store), clock, name, limits)
+    ownership.take(take_over)
+    ownership.start()
+    return ownership

@@ -32,8 +32,8 @@ from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
 from tms.cluster.identity import InstanceIdentity, ProvenRequest
 from tms.cluster.membership import InstanceRecord
-from tms.cluster.ownership import Ownership, SharedBy
-from tms.engine import Engine, EngineConfig, own
+from tms.cluster.ownership import Ownership, SharedBy, own
+from tms.engine import Engine, EngineConfig
 from tms.errors import ConfigError, StorageUnavailable, Unavailable
 from tms.events import EventLog
 from tms.extras import needed

@@ -74,8 +74,11 @@ class Topics:
         """What became of transactions."""
         return self.fetcher.decisions
 
-    def release_foreign(self, reason: Callable[[], TMSError]) -> int:
-        """Close the logs that others should own by now; how many."""
+    def release_foreign(
+        self, reason: Callable[[], TMSError], lose: Callable[[TopicName, int], None]
+    ) -> int:
+        """Close the logs that others should own by now; how many. `lose` is called with each
+        journal before: who keeps state without its journal would not notice who takes it over."""
         released = 0
         for log in self.partitions.opened():
             name = self.registry.name_of(log.uid)
@@ -83,6 +86,8 @@ class Topics:
                 continue
             record = self.registry.find(name)
             if record.uid == log.uid and not self.partitions.owns(name, record, log.partition):
+                if name.namespace == SYSTEM_NAMESPACE:
+                    lose(name, log.partition)
                 self.partitions.release(log, RELEASE_TIMEOUT_S, reason())
                 released += 1
         return released
