@@ -1,6 +1,8 @@
 """The mutation tests notice what a test notices, and nothing else."""
 
 import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -72,6 +74,14 @@ def test_a_change_that_a_test_notices_is_killed_and_one_that_none_notices_surviv
     outcomes = {result.mutant: result.outcome for result in run(mutants, baseline, jobs=2)}
     expected = ["killed", "survived", "killed", "timeout", "unreached"]
     assert [outcomes[one] for one in mutants] == expected
+
+
+@pytest.mark.long
+def test_the_code_of_the_package_is_changed() -> None:
+    """pytest may load it otherwise: it has a plugin of pytest."""
+    command = [sys.executable, "-m", "mutants", "journal", "--count", "3", "--least", "0.3"]
+    done = subprocess.run(command, cwd=PYTHON, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_endless_process_ends_although_its_parent_has_died(tmp_path: Path) -> None:
