@@ -42,10 +42,12 @@ KINDS: dict[str, Callable[[Worker], None]] = {
 
 
 def logged(log: Path, work: Callable[[object], object], task: object) -> None:
-    """Do something with what it prints in a file; on SIGUSR1 also where it stands."""
+    """Do something with what it prints in a file; on SIGUSR1 and when it crashes also where it
+    stands."""
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(fd, sys.stdout.fileno())
     os.dup2(fd, sys.stderr.fileno())
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     work(task)
 

@@ -23,24 +23,25 @@ FUNCTION_LINES_MAX = 50
 
 # Each room, and what it may import besides itself. Longest prefix wins; every file is in a room.
 # Lower rooms come first: an import of a later room runs up, and rails.toml limits how many do.
-_VALUES = {"errors", "extras", "model", "block"}
+_VALUES = {"decoding", "errors", "extras", "model", "block"}
 _TOLD = {"clock", "events"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "extras": {"errors"},
     "clock": set(),
+    "decoding": set(),
     "events": {"clock"},
     "forks": {"errors"},
     "options": {"errors"},
     "retrying": {"errors"} | _TOLD,
     "tls": {"errors"},
-    "model": {"errors"},
-    "serializers": {"errors", "extras", "model"},
+    "model": {"decoding", "errors"},
+    "serializers": {"decoding", "errors", "extras", "model"},
     "block": {"errors", "extras", "model"},
     "api": _VALUES,
     "store/base": _VALUES,
     "store": _VALUES | {"clock", "forks", "retrying", "tls"},
-    "journal": {"errors", "model"},
+    "journal": {"decoding", "errors", "model"},
     "log": _VALUES | _TOLD | {"options", "store/base", "journal"},
     "access": _VALUES | {"clock", "store/base"},
     "topics": _VALUES | _TOLD | {"store/base", "journal", "log"},
@@ -279,7 +280,9 @@ def test_a_pure_file_imports_values_and_pure_files_only() -> None:
             if target is None:
                 impure = dotted.partition(".")[0] in IMPURE
             else:
-                impure = not (_is_pure(target) or target in ("errors.py", "__init__.py"))
+                impure = not (
+                    _is_pure(target) or target in ("decoding.py", "errors.py", "__init__.py")
+                )
             if impure and not for_types:
                 astray.append(f"{source.name}:{line} imports {dotted}")
     assert not astray, "\n".join(astray)
@@ -332,6 +335,23 @@ def test_http_status_numbers_stand_only_in_the_routes() -> None:
         for number in _statuses(source)
     ]
     assert not astray, "\n".join(astray)
+
+
+def test_decoders_of_msgspec_are_made_in_one_place() -> None:
+    """Where one thread at a time makes them; see `tms.decoding`."""
+    astray = [
+        f"{source.name}:{node.lineno} {ast.unparse(node)}"
+        for source in sources().values()
+        if source.name != "decoding.py"
+        for node in source.of(ast.Call)
+        if re.fullmatch(r"msgspec\.(convert|(json|msgpack)\.Decoder)", ast.unparse(node.func))
+        or any(keyword.arg == "type" and _decodes(node.func) for keyword in node.keywords)
+    ]
+    assert not astray, "\n".join(astray)
+
+
+def _decodes(function: ast.expr) -> bool:
+    return re.fullmatch(r"msgspec\.(json|msgpack)\.decode", ast.unparse(function)) is not None
 
 
 def test_time_is_read_only_by_the_clock() -> None:

@@ -18,6 +18,7 @@ from joserfc.jwa import JWSAlgModel
 from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
 
 from tms.access.jwt import UnknownKey
+from tms.decoding import from_json
 from tms.errors import Malformed, Unauthenticated
 
 KEYS_MAX = 100
@@ -109,7 +110,7 @@ class IssuerKeys:
 def keys_in(document: bytes) -> IssuerKeys:
     """The keys in a document; what cannot be used here is passed over. Raises `Malformed`."""
     try:
-        sent = msgspec.json.decode(document, type=_SentKeys).keys
+        sent = from_json(document, _SentKeys).keys
     except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
         raise Malformed(f"This is no JSON Web Key Set ({exc!s:.200}).") from exc
     if len(sent) > KEYS_MAX:
@@ -120,7 +121,7 @@ def keys_in(document: bytes) -> IssuerKeys:
 def _key_of(raw: msgspec.Raw) -> IssuerKey | None:
     """The key, or None if it verifies nothing here."""
     try:
-        sent = msgspec.json.decode(raw, type=_SentKey)
+        sent = from_json(raw, _SentKey)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     algorithms = _RSA if sent.kty == "RSA" else _CURVES.get((sent.kty, sent.crv), frozenset())

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from tms.decoding import from_json
 from tms.errors import Unauthenticated
 
 ALGORITHMS = (
@@ -139,9 +140,9 @@ def _ms(seconds: float, leeway_s: float, claim: str) -> int:
 
 
 def _text_in(payload: bytes, claim: str) -> str:
-    raw = msgspec.json.decode(payload, type=dict[str, msgspec.Raw]).get(claim)
+    raw = from_json(payload, dict[str, msgspec.Raw]).get(claim)
     try:
-        return msgspec.json.decode(b"null" if raw is None else raw, type=str)
+        return from_json(b"null" if raw is None else raw, str)
     except msgspec.MsgspecError as exc:
         raise Unauthenticated(
             f"The token does not name its principal: the claim {claim} (jwt.principal) is missing, "
@@ -151,7 +152,7 @@ def _text_in(payload: bytes, claim: str) -> str:
 
 def _decoded(raw: bytes, kind: type[_T]) -> _T:
     try:
-        decoded = msgspec.json.decode(raw, type=kind)
+        decoded = from_json(raw, kind)
         _STRICT.decode(raw.decode())
         return decoded
     except (msgspec.MsgspecError, ValueError, RecursionError) as exc:

@@ -20,6 +20,7 @@ import msgspec
 from tms.access.grants import Grants
 from tms.access.tokens import ID_BYTES, SECRET_BYTES, digest, make
 from tms.clock import Clock
+from tms.decoding import from_json
 from tms.errors import DataCorrupt, Forbidden, Invalid, NotFound, StorageUnavailable
 from tms.model import keys
 from tms.model.access import (
@@ -344,7 +345,7 @@ def _grant_of(key: bytes) -> Grant:
 
 def _decoded(key: bytes, raw: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return from_json(raw, kind)
     except msgspec.MsgspecError as exc:
         raise _damaged(key, exc) from exc
 

@@ -30,6 +30,7 @@ from tms import block
 from tms.api import bodies, routes
 from tms.api.messages import NewMessage, Unpacked, base64
 from tms.api.strict import decode_strict
+from tms.decoding import json_decoder
 from tms.errors import BadEncoding, Invalid, TMSError
 from tms.model.ids import MessageId, utc
 from tms.model.message import Buffer
@@ -144,8 +145,8 @@ CloudEvents = Annotated[list[CloudEvent], shaped(maxItems=block.MESSAGES_MAX)]
 
 # --- in -------------------------------------------------------------------------------------------
 
-_ONE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_MANY = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_ONE = json_decoder(dict[str, msgspec.Raw])
+_MANY = json_decoder(list[dict[str, msgspec.Raw]])
 
 
 def read_one(body: Buffer) -> list[NewMessage]:

@@ -19,6 +19,7 @@ from msgspec import Meta
 from tms.api import bodies
 from tms.api.operation import POSITION_TEXT, Codec
 from tms.block import MESSAGES_MAX
+from tms.decoding import json_decoder
 from tms.errors import Invalid, Malformed, TooLarge, TransactionNotFound
 from tms.model.message import Appended, Buffer, NewBlock
 from tms.model.position import Position
@@ -118,7 +119,7 @@ class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     owners: Annotated[dict[StoredPartition, Owner], _BY_PARTITION] = {}
 
 
-_head_decoder = msgspec.json.Decoder(CommitHead)
+_head_decoder = json_decoder(CommitHead)
 
 
 def encode_commit(commit: Commit) -> list[Buffer]:

@@ -40,6 +40,7 @@ from urllib.parse import quote
 import msgspec
 
 from tms.api import routes
+from tms.decoding import convert
 from tms.errors import Invalid, TMSError
 from tms.model.access import Access
 from tms.model.delayed import DELAYED_ID, DelayedId
@@ -343,7 +344,7 @@ def read_query(texts: Mapping[str, str], query: type[S]) -> S:
                 f"The parameter {name} is a whole number, got {texts[name][:40]!r}.", field=name
             )
     try:
-        return msgspec.convert(texts, query, strict=False)
+        return convert(texts, query, strict=False)
     except msgspec.ValidationError as exc:
         problem, _, name = str(exc).rstrip("`").partition(" - at `$.")
         got = f", got {texts[name][:40]!r}" if name in texts else ""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tms.decoding import json_decoder
 from tms.errors import ErrorKind, TMSError, TooLarge, from_code
 
 ROOT = "/v2"
@@ -122,7 +123,7 @@ class ProblemBody(msgspec.Struct, omit_defaults=True):
     request_id: str = ""
 
 
-_problem_decoder = msgspec.json.Decoder(ProblemBody)
+_problem_decoder = json_decoder(ProblemBody)
 
 
 def status_of(error: TMSError | type[TMSError]) -> int:

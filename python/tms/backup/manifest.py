@@ -21,6 +21,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tms.decoding import from_json
 from tms.errors import ConfigError, DataCorrupt
 from tms.model.backup import ImageFile
 
@@ -104,7 +105,7 @@ def decode(raw: bytes, where: str) -> Manifest:
     """A manifest from what is stored. Raises `ConfigError` for one of another release, or of
     something else, `DataCorrupt` for one that was torn or edited."""
     try:
-        version = msgspec.json.decode(raw, type=_Version).tms_backup
+        version = from_json(raw, _Version).tms_backup
     except msgspec.ValidationError as exc:
         raise ConfigError(f"{where} is not the manifest of a backup of TMS: {exc}.") from exc
     except msgspec.DecodeError as exc:
@@ -118,7 +119,7 @@ def decode(raw: bytes, where: str) -> Manifest:
     if found is None or hashlib.sha256(raw[:-_SUM_BYTES]).hexdigest().encode() != found[1]:
         raise _damaged(where, "its checksum is wrong: it was torn, or edited")
     try:
-        manifest = msgspec.json.decode(raw, type=Manifest)
+        manifest = from_json(raw, Manifest)
     except msgspec.DecodeError as exc:
         raise _damaged(where, str(exc)) from exc
     pieces = manifest.pieces

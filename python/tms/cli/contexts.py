@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from tms.client.http.credentials import read_token
+from tms.decoding import from_json
 from tms.errors import ConfigError, Invalid
 
 CONTEXT_BYTES_MAX = 65_536
@@ -159,7 +160,7 @@ class Contexts:
 
     def _parsed(self, name: str, text: bytes) -> Context:
         try:
-            context = msgspec.json.decode(text, type=Context)
+            context = from_json(text, Context)
             if context.keeps_token and not _is_token(context.token_file, name):
                 raise msgspec.ValidationError("token_file is no whole path")
         except msgspec.MsgspecError as exc:

@@ -24,6 +24,7 @@ import msgspec
 from tms.api.strict import check_strict
 from tms.cli.output import Format
 from tms.cli.rendering import RenderedMessage, renderer
+from tms.decoding import json_decoder
 from tms.errors import BadJson, Invalid, TooLarge
 from tms.extras import needed
 from tms.model.topic import MESSAGE_BYTES_MAX
@@ -172,7 +173,7 @@ def _foreign(kind: str, command: str) -> Invalid:
 
 
 def _read_lines(file: BinaryIO) -> Iterator[tuple[int, FileMessage | Invalid]]:
-    decoder = msgspec.json.Decoder(_MessageLine)
+    decoder = json_decoder(_MessageLine)
     number = 0
     while raw := _line(file, number):
         number += 1

@@ -35,6 +35,7 @@ from tms.cluster.peers import ClusterPeer, PeerConnector
 from tms.cluster.placement import Instance, Placement
 from tms.cluster.skew import ClockSkews
 from tms.cluster.standing import Standing
+from tms.decoding import from_json
 from tms.errors import NotOwner, StorageUnavailable, TMSError, Unavailable
 from tms.events import EventLog
 from tms.model import keys
@@ -428,7 +429,7 @@ class Cluster:
         """Choose the owner of a place (`UID/NUMBER`; see `place_of`); None: as it is placed. Raises
         `StorageUnavailable` when others do at the same time."""
         raw = self._metadata.get(keys.PINS)
-        pins = {} if raw is None else msgspec.json.decode(raw, type=dict[str, str])
+        pins = {} if raw is None else from_json(raw, dict[str, str])
         pins.pop(place, None)
         if id is not None:
             pins[place] = id
@@ -463,7 +464,7 @@ class Cluster:
 
     def _read_pins(self) -> None:
         raw = self._metadata.get(keys.PINS)
-        pins = {} if raw is None else msgspec.json.decode(raw, type=dict[str, str])
+        pins = {} if raw is None else from_json(raw, dict[str, str])
         with self._lock:
             if pins == self._owners.pins:
                 return

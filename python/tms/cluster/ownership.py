@@ -28,6 +28,7 @@ import msgspec
 
 from tms.clock import Clock
 from tms.cluster.standing import remove_all
+from tms.decoding import from_json
 from tms.errors import AlreadyRunning, DataCorrupt, NotOwner, StorageUnavailable, TMSError
 from tms.events import EventLog
 from tms.model.keys import OWNER
@@ -317,7 +318,7 @@ def _is_gone(found: OwnerRecord) -> bool:
 
 def _decoded(raw: bytes) -> OwnerRecord:
     try:
-        return msgspec.json.decode(raw, type=OwnerRecord)
+        return from_json(raw, OwnerRecord)
     except msgspec.MsgspecError as exc:
         raise DataCorrupt(
             f"The record `{OWNER.decode()}` of the store is damaged ({exc}). When no process uses "

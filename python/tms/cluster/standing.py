@@ -16,6 +16,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from tms.decoding import from_json
 from tms.errors import DataCorrupt, NotOwner, StorageUnavailable
 from tms.model.keys import INSTANCE_PREFIX, prefix_stop
 from tms.model.topic import Durability
@@ -108,7 +109,7 @@ def remove_all(metadata: Map) -> None:
 
 def _decoded(raw: bytes, key: bytes) -> StandingRecord:
     try:
-        return msgspec.json.decode(raw, type=StandingRecord)
+        return from_json(raw, StandingRecord)
     except msgspec.MsgspecError as exc:
         raise DataCorrupt(
             f"The record `{key.decode()}` of the store is damaged ({exc}). Stop that instance, "

@@ -24,6 +24,7 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.sessions import SESSION_S, Sessions, session
+from tms.decoding import from_json
 from tms.errors import Invalid, Unavailable
 from tms.events import EventLog
 from tms.tls import ClientTls
@@ -86,7 +87,7 @@ def addresses(ensemble: Ensemble, tls: ClientTls | None = None) -> list[str]:
                 value, _ = zookeeper.get(f"{folder}/{id}")
             except NoNodeError:  # it went meanwhile
                 continue
-            record = msgspec.json.decode(value, type=InstanceRecord)
+            record = from_json(value, InstanceRecord)
             found.append(record.address)
     except NoNodeError:
         found = []
@@ -206,7 +207,7 @@ class ZooKeeperMember:
         for id in sorted(ids):
             try:
                 value, node = zookeeper.get(f"{self._folder}/{id}", watch=poke)
-                instances.append(msgspec.json.decode(value, type=InstanceRecord))
+                instances.append(from_json(value, InstanceRecord))
             except NoNodeError:  # it went meanwhile: the folder has changed again
                 continue
             except msgspec.MsgspecError as error:

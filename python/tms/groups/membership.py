@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tms.decoding import msgpack_decoder
 from tms.errors import DataCorrupt, TMSError
 from tms.groups.assignment import assign
 from tms.model.group import GroupStanding
@@ -220,7 +221,7 @@ def _names(owners: Mapping[int, Owner]) -> dict[int, str]:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Change)
+_decoder = msgpack_decoder(Change)
 
 
 def encode_entry(key: GroupKey, change: Change) -> tuple[bytes, bytes]:

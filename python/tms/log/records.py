@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tms.decoding import from_json
 from tms.errors import DataCorrupt
 from tms.model.ids import SEQUENCES_PER_MS
 
@@ -134,7 +135,7 @@ def encode(record: msgspec.Struct) -> bytes:
 def decode(raw: bytes, kind: type[T], key: bytes) -> T:
     """The record in `raw`. Raises `DataCorrupt` naming its key."""
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return from_json(raw, kind)
     except msgspec.MsgspecError as exc:
         raise DataCorrupt(
             f"The metadata record {key.decode(errors='replace')} is damaged ({exc}). "

@@ -4,6 +4,7 @@ from typing import TypeVar
 
 import msgspec
 
+from tms.decoding import from_json
 from tms.errors import BadJson, Invalid
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ def as_json(id: object, value: bytes | None, kind: type[T] | None) -> T | JsonVa
         if kind is None:
             found: JsonValue = msgspec.json.decode(value)
             return found
-        return msgspec.json.decode(value, type=kind)
+        return from_json(value, kind)
     except msgspec.ValidationError as exc:
         raise Invalid(
             f"The value of the message {id} is no {_name(kind)}: {exc}.", field="value"

@@ -17,6 +17,7 @@ from functools import lru_cache
 
 import msgspec
 
+from tms.decoding import msgpack_decoder
 from tms.errors import DataCorrupt, TMSError
 from tms.model.queue import QueueSettings
 from tms.model.topic import TopicName
@@ -139,8 +140,8 @@ PartitionEdit = (
     | Rewound
     | PartitionSnapshot
 )
-_partition_decoder: msgspec.msgpack.Decoder[PartitionEdit] = msgspec.msgpack.Decoder(PartitionEdit)
-_queue_decoder = msgspec.msgpack.Decoder(Declared)
+_partition_decoder: msgspec.msgpack.Decoder[PartitionEdit] = msgpack_decoder(PartitionEdit)  # type: ignore[arg-type]
+_queue_decoder = msgpack_decoder(Declared)
 encode = msgspec.msgpack.Encoder().encode
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-import msgspec
-
 from tms.api import routes
 from tms.api.bodies import MessageIn, PublishBody
 from tms.api.cloud_events import (
@@ -22,12 +20,13 @@ from tms.api.cloud_events import (
 )
 from tms.api.messages import NewMessage
 from tms.api.strict import decode_strict
+from tms.decoding import json_decoder
 from tms.errors import Invalid
 from tms.model.message import Buffer
 from tms.server.http.request import content_type
 
 _READABLE = (routes.JSON, routes.BLOCKS, routes.CLOUD_EVENT, routes.CLOUD_EVENTS)
-_PUBLISH = msgspec.json.Decoder(PublishBody)
+_PUBLISH = json_decoder(PublishBody)
 Read = Callable[[Buffer], Sequence[MessageIn | NewMessage]]
 
 

@@ -22,6 +22,7 @@ from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
 from tms.api.queue_operations import QueuesApi
 from tms.api.strict import decode_strict
+from tms.decoding import json_decoder
 from tms.engine import Engine
 from tms.errors import QueueNotFound, TopicNotFound
 from tms.model.access import Access, NewToken
@@ -70,7 +71,7 @@ class OperationEndpoint:
         self._is_at_rest = is_at_rest  # what it concerns; None: its work may wait
         query, body = operation.form.query, operation.form.body.get(routes.JSON)
         self._parameters = () if query is None else query.__struct_fields__
-        self._decoder = None if body is None else msgspec.json.Decoder(body)
+        self._decoder = None if body is None else json_decoder(body)
         self._alone = asyncio.Lock() if operation.alone else None
 
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:

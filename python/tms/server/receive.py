@@ -14,13 +14,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from tms.api import bodies, queues, routes
 from tms.api.operation import BODY_BYTES_MAX
 from tms.api.queues import ReceiveBody
 from tms.api.strict import decode_strict
 from tms.block.received import Received
+from tms.decoding import json_decoder
 from tms.errors import DataCorrupt, TMSError
 from tms.model.message import Buffer
 from tms.model.topic import TopicName
@@ -70,7 +69,7 @@ class Receiving:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._waiting = QueueWaiters(lambda *wanted: self._queues.watch(*wanted))
-        self._decoder = msgspec.json.Decoder(ReceiveBody)
+        self._decoder = json_decoder(ReceiveBody)
         self._turns = asyncio.Semaphore(service.limits.threads)  # else memory is kept for a queue
 
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:

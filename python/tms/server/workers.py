@@ -28,6 +28,7 @@ from tms.cluster.workers.members import WorkerMember
 from tms.cluster.workers.records import ChangeCount, ServedRecords
 from tms.cluster.workers.store import WorkerStore
 from tms.cluster.workers.supervisor import MEMBER, RECORDS, Supervisor, connect
+from tms.decoding import from_json
 from tms.engine import EngineConfig
 from tms.errors import TMSError
 from tms.server import logs
@@ -191,7 +192,7 @@ def _open(
 
 def main() -> None:
     """A worker's process."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerOrder)
+    order = from_json(sys.stdin.buffer.read(), WorkerOrder)
     try:
         work(order)
     except TMSError as error:

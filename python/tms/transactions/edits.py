@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from tms.decoding import json_decoder
 from tms.errors import DataCorrupt
 from tms.model.snapshot import TransactionType
 
@@ -188,7 +189,7 @@ Edit = (
     | Kept
 )
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(list[Edit])
+_decoder = json_decoder(list[Edit])
 
 
 def encode_edits(edits: Sequence[Edit]) -> bytes:

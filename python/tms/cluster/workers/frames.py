@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tms.decoding import from_msgpack
 from tms.errors import Unavailable
 
 _LENGTH = struct.Struct(">I")
@@ -33,7 +34,7 @@ class Frames:
         none yet and the socket has a time-out."""
         try:
             (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-            return msgspec.msgpack.decode(self._read(length), type=shape)
+            return from_msgpack(self._read(length), shape)
         except TimeoutError:
             raise
         except OSError as exc:

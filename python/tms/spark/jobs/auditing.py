@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from tms.decoding import from_json
 from tms.spark.jobs.audit_checking import COUNTS, AuditFinding, PartitionAudit, RangeAudit
 from tms.spark.jobs.audit_stored import checked, planned
 from tms.spark.jobs.place import Subject, Topics, errors_told
@@ -67,7 +68,7 @@ def compact_check(
     with errors_told():
         tasks = spark.range(0, len(splits), 1, len(splits))
         rows = tasks.mapInArrow(check, "part binary").collect()
-    parts = [msgspec.json.decode(row.part, type=RangeAudit) for row in rows]
+    parts = [from_json(row.part, RangeAudit) for row in rows]
     return _joined(sorted(parts, key=lambda part: (part.topic, part.partition, part.start)))
 
 

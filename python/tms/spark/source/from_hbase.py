@@ -20,6 +20,7 @@ import msgspec
 
 from tms.block import read_header
 from tms.clock import SystemClock
+from tms.decoding import from_msgpack
 from tms.errors import OffsetOutOfRange
 from tms.log.records import BlockKey
 from tms.model.message import StoredBlock
@@ -89,7 +90,7 @@ class HBaseReader:
 
     def read(self, split: Split) -> Iterator[StoredBlock]:
         """The committed blocks that overlap the split, in order."""
-        where = msgspec.msgpack.decode(split.where, type=_Where)
+        where = from_msgpack(split.where, _Where)
         topic = self._view.topic(split.topic)
         if topic.record.uid != where.uid:
             raise created_anew(split.topic)

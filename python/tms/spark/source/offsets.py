@@ -22,6 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from tms.decoding import convert
 from tms.errors import Invalid
 from tms.spark.source.splitting import apportioned
 
@@ -86,7 +87,7 @@ def from_json(said: Mapping[str, Any]) -> StreamOffsets:
     ends: dict[SourceTopic, dict[int, int]] = {}
     begun: dict[SourceTopic, dict[int, int]] = {}
     try:
-        logged = msgspec.convert(said, _LOGGED, str_keys=True)
+        logged = convert(said, _LOGGED, str_keys=True)
     except msgspec.ValidationError as exc:
         raise _foreign(said) from exc
     for key, places in logged.items():

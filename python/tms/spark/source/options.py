@@ -16,9 +16,9 @@ from enum import StrEnum
 from math import inf
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
+from tms.decoding import convert
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX
 from tms.model.position import OFFSET_MAX
@@ -281,7 +281,7 @@ def _at_places(option: str, text: str, kind: BoundKind, form: Any, what: str) ->
 def _json(option: str, text: str, form: Any, meant: str) -> Any:
     """A JSON object of this form; a name that is in it twice is an error."""
     try:
-        return msgspec.convert(json.loads(text, object_pairs_hook=_once), form, str_keys=True)
+        return convert(json.loads(text, object_pairs_hook=_once), form, str_keys=True)
     except (ValueError, RecursionError) as exc:
         raise refuse(option, text, f"{meant} ({exc})") from exc
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tms.clock import Clock
+from tms.decoding import from_json
 from tms.errors import DataCorrupt, StorageUnavailable, TMSError
 from tms.model.topic import Durability
 from tms.store.base import pages
@@ -222,7 +223,7 @@ class Admin:
         for cell in found.columnValues:
             if (cell.family, cell.qualifier) == (FAMILY, _PROBE_QUALIFIER):
                 try:
-                    return msgspec.json.decode(cell.value, type=Probe)
+                    return from_json(cell.value, Probe)
                 except msgspec.MsgspecError as exc:
                     raise DataCorrupt(
                         f"The coprocessor of {region.table} answers {cell.value[:200]!r}; install "

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tms.clock import Clock
+from tms.decoding import from_json
 from tms.errors import (
     DataCorrupt,
     Invalid,
@@ -374,7 +375,7 @@ class BlockMap:
 def read_note(raw: bytes) -> MapNote:
     """What a map's note says. Raises `DataCorrupt`."""
     try:
-        return msgspec.json.decode(raw, type=MapNote)
+        return from_json(raw, MapNote)
     except msgspec.MsgspecError as exc:
         raise DataCorrupt(f"The note of a map is {raw[:200]!r}. Run `tms fsck`.") from exc
 

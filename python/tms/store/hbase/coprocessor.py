@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tms.clock import Clock
+from tms.decoding import from_json
 from tms.errors import TMSError
 from tms.store.hbase.admin import Admin, Probe, Region
 from tms.store.hbase.rows import MESSAGES, PAYLOADS
@@ -141,5 +142,5 @@ def bounds(notes: Mapping[str, bytes]) -> dict[str, int]:
     found = {}
     for name, raw in notes.items():
         with contextlib.suppress(msgspec.MsgspecError):
-            found[name] = msgspec.json.decode(raw, type=_Note).bound_ms
+            found[name] = from_json(raw, _Note).bound_ms
     return found

@@ -15,6 +15,7 @@ from threading import Event
 import msgspec
 
 from tms.clock import Clock
+from tms.decoding import from_json
 from tms.errors import ConfigError, DataCorrupt, StorageUnavailable, TMSError
 from tms.store.hbase.admin import Admin, Probe, Region
 from tms.store.hbase.deployment import plan
@@ -164,7 +165,7 @@ class Deployment:
         if raw is None:
             return None
         try:
-            return msgspec.json.decode(raw, type=plan.Installed)
+            return from_json(raw, plan.Installed)
         except msgspec.MsgspecError as exc:
             raise DataCorrupt(
                 f"The note !config/{NOTE} in {self.namespace}:{METADATA} cannot be read: {exc}.",
