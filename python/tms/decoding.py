@@ -7,9 +7,8 @@ time makes decoders; those that are made may be used by all.
 
 import os
 import threading
-from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -20,21 +19,37 @@ os.register_at_fork(
 )
 
 
-def json_decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
-    """A decoder of JSON. Raises `TypeError` for what msgspec does not know."""
-    found: msgspec.json.Decoder[T] = _decoder(msgspec.json.Decoder, kind)
-    return found
+class _JsonDecoders(Protocol):
+    def __call__(self, kind: type[T], /) -> "msgspec.json.Decoder[T]": ...
 
 
-def msgpack_decoder(kind: type[T]) -> "msgspec.msgpack.Decoder[T]":
-    """A decoder of MessagePack. Raises `TypeError` for what msgspec does not know."""
-    found: msgspec.msgpack.Decoder[T] = _decoder(msgspec.msgpack.Decoder, kind)
-    return found
+class _MsgpackDecoders(Protocol):
+    def __call__(self, kind: type[T], /) -> "msgspec.msgpack.Decoder[T]": ...
+
+
+def _make_json_decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
+    with _lock:
+        return msgspec.json.Decoder(kind)
+
+
+def _make_msgpack_decoder(kind: type[T]) -> "msgspec.msgpack.Decoder[T]":
+    with _lock:
+        return msgspec.msgpack.Decoder(kind)
+
+
+# Kept, and found without a call of Python. They raise `TypeError` for what msgspec does not know,
+# and for a type without a hash.
+json_decoder: _JsonDecoders = lru_cache(1_000)(_make_json_decoder)
+msgpack_decoder: _MsgpackDecoders = lru_cache(1_000)(_make_msgpack_decoder)
 
 
 def from_json(data: "bytes | bytearray | memoryview | str", kind: type[T]) -> T:
     """The value in JSON. Raises `msgspec.DecodeError`, `UnicodeDecodeError`, `RecursionError`."""
-    return json_decoder(kind).decode(data)
+    try:
+        decoder = json_decoder(kind)
+    except TypeError:  # it has no hash
+        decoder = _make_json_decoder(kind)
+    return decoder.decode(data)
 
 
 def from_msgpack(data: "bytes | bytearray | memoryview", kind: type[T]) -> T:
@@ -46,19 +61,3 @@ def convert(value: object, kind: type[T], strict: bool = True, str_keys: bool = 
     """A value of plain types as one of this type. Raises `msgspec.ValidationError`."""
     json_decoder(kind)
     return msgspec.convert(value, kind, strict=strict, str_keys=str_keys)
-
-
-def _decoder(make: Callable[[Any], Any], kind: Any) -> Any:
-    if isinstance(kind, Hashable):
-        return _kept(make, kind)
-    return _made(make, kind)
-
-
-@lru_cache(1_000)
-def _kept(make: Callable[[Any], Any], kind: Hashable) -> Any:
-    return _made(make, kind)
-
-
-def _made(make: Callable[[Any], Any], kind: Any) -> Any:
-    with _lock:
-        return make(kind)

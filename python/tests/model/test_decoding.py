@@ -71,20 +71,20 @@ def test_a_type_that_cannot_be_a_key_is_decoded_too() -> None:
     assert from_json(b"1", Annotated[int, schema]) == 1  # type: ignore[arg-type]
 
 
-def test_a_process_that_is_forked_while_a_decoder_is_made_makes_its_own() -> None:
-    making, go_on = threading.Event(), threading.Event()
+def test_a_process_is_not_forked_while_a_decoder_is_made() -> None:
+    held, go_on = threading.Event(), threading.Event()
 
-    def make(kind: object) -> str:
-        making.set()
-        go_on.wait(10)
-        return "made"
+    def hold() -> None:
+        with decoding._lock:
+            held.set()
+            go_on.wait(10)
 
-    thread = threading.Thread(target=decoding._made, args=(make, Point))
+    thread = threading.Thread(target=hold)
     thread.start()
-    making.wait(10)
+    held.wait(10)
     threading.Timer(0.2, go_on.set).start()
     child = os.fork()  # waits for the thread
     if child == 0:
-        os._exit(0 if decoding._made(lambda kind: 5, Point) == 5 else 1)
+        os._exit(0 if decoding._lock.acquire(timeout=1) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     thread.join()

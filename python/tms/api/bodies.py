@@ -26,7 +26,7 @@ from msgspec import UNSET, UnsetType
 
 from tms import block
 from tms.api.operation import POSITION_TEXT, Codec
-from tms.decoding import from_json
+from tms.decoding import json_decoder
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
 from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
@@ -424,6 +424,6 @@ encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 def decode(body: Buffer, type: type[_T]) -> _T:
     """The value of a body that TMS itself has written. Raises `Malformed`."""
     try:
-        return from_json(body, type)
+        return json_decoder(type).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise Malformed(f"The body is not the JSON that was expected: {exc}") from exc

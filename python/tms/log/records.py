@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tms.decoding import from_json
+from tms.decoding import json_decoder
 from tms.errors import DataCorrupt
 from tms.model.ids import SEQUENCES_PER_MS
 
@@ -135,7 +135,7 @@ def encode(record: msgspec.Struct) -> bytes:
 def decode(raw: bytes, kind: type[T], key: bytes) -> T:
     """The record in `raw`. Raises `DataCorrupt` naming its key."""
     try:
-        return from_json(raw, kind)
+        return json_decoder(kind).decode(raw)
     except msgspec.MsgspecError as exc:
         raise DataCorrupt(
             f"The metadata record {key.decode(errors='replace')} is damaged ({exc}). "
