@@ -4,10 +4,11 @@ space is reclaimed, as a file does to which rows are only added.
 Invariants
 
 * Readers of the store never see what was replaced; `holds` does.
+* A text that is a part of another one is not held where that one stands.
 * What a power loss takes was never on the disk.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from tms.store.memory import MemoryMap, MemoryStore
@@ -71,8 +72,13 @@ class Disk(MemoryStore):
         finally:
             self._keeps = True
 
-    def holds(self, texts: Iterable[str]) -> tuple[str, ...]:
+    def holds(self, texts: Collection[str]) -> tuple[str, ...]:
         """Those of these texts that stand somewhere in it."""
         maps = [one for _, one in sorted(self._maps.items()) if isinstance(one, DiskMap)]
         cells = b"\0".join(cell for one in maps for cell in one.cells())
-        return tuple(text for text in texts if text.encode() in cells)
+        held: set[str] = set()
+        for text in sorted(texts, key=len, reverse=True):
+            if text.encode() in cells:
+                held.add(text)
+                cells = cells.replace(text.encode(), b"\0")  # whose parts are not held by this
+        return tuple(text for text in texts if text in held)

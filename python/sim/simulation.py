@@ -329,13 +329,13 @@ class Simulation:
         """Messages that may be erased, are not shown, and whose bytes are somewhere."""
         events = self.world.history.events
         shown = {value for one in events if isinstance(one, Final) for _, value in one.messages}
-        return self.world.disk.holds(
+        sent = [
             value
             for one in events
             if isinstance(one, Sent) and one.place in (KEPT, *NAMED)
             for value in one.values
-            if value not in shown
-        )
+        ]
+        return tuple(value for value in self.world.disk.holds(sent) if value not in shown)
 
     def _all(self, place: Place) -> tuple[Seen, ...]:
         try:

@@ -39,8 +39,8 @@ def _make_msgpack_decoder(kind: type[T]) -> "msgspec.msgpack.Decoder[T]":
 
 # Kept, and found without a call of Python. They raise `TypeError` for what msgspec does not know,
 # and for a type without a hash.
-json_decoder: _JsonDecoders = lru_cache(1_000)(_make_json_decoder)
-msgpack_decoder: _MsgpackDecoders = lru_cache(1_000)(_make_msgpack_decoder)
+json_decoder: _JsonDecoders = lru_cache(1_000)(_make_json_decoder)  # type: ignore[assignment]
+msgpack_decoder: _MsgpackDecoders = lru_cache(1_000)(_make_msgpack_decoder)  # type: ignore[assignment]
 
 
 def from_json(data: "bytes | bytearray | memoryview | str", kind: type[T]) -> T:

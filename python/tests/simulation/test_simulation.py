@@ -85,3 +85,13 @@ def test_the_disk_of_a_simulation_keeps_what_was_replaced_until_it_is_reclaimed(
     with disk.losing():
         one.delete([b"a"])
     assert disk.holds(["third"]) == ()
+
+
+def test_the_disk_of_a_simulation_tells_a_text_from_a_longer_one_that_begins_with_it() -> None:
+    disk = Disk()
+    one = disk.open("one", create=True)
+    one.write([(b"a", b"x-1"), (b"b", b"x-12"), (b"c", b"x-12x-1")], Durability.SYNCED)
+    assert disk.holds(["x-1", "x-12", "x-2"]) == ("x-1", "x-12")
+    one.delete([b"a", b"c"])
+    one.reclaim()
+    assert disk.holds(["x-1", "x-12"]) == ("x-12",)
