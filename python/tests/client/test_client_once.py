@@ -301,7 +301,7 @@ def test_a_producer_s_thread_goes_on_by_itself_when_the_service_is_back(
 
 def test_send_many_says_how_many_it_has_accepted() -> None:
     values = [bytes(100)] * 50
-    with _away_at_first() as (url, came, back), tms.connect(url, timeout_s=0.3) as bus:
+    with _away_at_first() as (url, came, back), tms.connect(url, timeout_s=1.0) as bus:
         producer = bus.producer("t", batch_bytes=500, in_flight_max=1)
         with pytest.raises((Unavailable, TimedOut)) as late:
             producer.send_many(values)
@@ -319,7 +319,7 @@ def test_an_asyncio_producer_counts_what_it_has_accepted_as_the_other_one_does()
     """A `send` that raises has not accepted its message; `send_many` says how many it has."""
 
     async def work(url: str, back: list[bool]) -> None:
-        async with tms.aio.connect(url, timeout_s=0.3) as bus:
+        async with tms.aio.connect(url, timeout_s=1.0) as bus:
             producer, accepted = bus.producer("t", batch_bytes=500, in_flight_max=1), 0
             with pytest.raises((Unavailable, TimedOut)) as late:
                 while accepted < 50:

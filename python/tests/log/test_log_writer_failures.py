@@ -18,6 +18,7 @@ from tms.errors import (
     StorageFull,
     StorageUnavailable,
     TMSError,
+    TopicNotFound,
 )
 from tms.model.message import NewBlock
 from tms.model.snapshot import POINTERS_PER_MS
@@ -57,6 +58,22 @@ def test_everybody_of_a_failed_group_is_told(stored: bool) -> None:
         for i in range(5):
             assert bench.publish(b"%d" % i, producer=i + 1).duplicate is stored
         assert bench.values() == [b"first", b"leader", *(b"%d" % i for i in range(5))]
+
+
+def test_what_is_published_while_its_topic_is_deleted_fails_because_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a disk so slow that deleting does not wait for the write."""
+    monkeypatch.setattr("tms.topics.upkeep.CLOSE_TIMEOUT_S", 0.05)
+    with Bench() as bench:
+        bench.publish(b"first")
+        with Gate(bench.store) as gate:
+            late = bench.submit(block(b"late"))
+            gate.wait_entered()
+            bench.engine.delete_topic(NAME)
+            gate.open()
+            with pytest.raises(TopicNotFound):
+                late.result(10)
 
 
 def test_a_map_that_does_not_recover_yet_keeps_refusing_and_reading_goes_on() -> None:

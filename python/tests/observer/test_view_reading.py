@@ -407,6 +407,7 @@ def test_an_end_never_goes_back_within_one_view() -> None:
 def test_nothing_is_written_and_no_epoch_raised() -> None:
     world = _World()
     world.fill(20)
+    world.engine._threads.shutdown(wait=True)  # what it does in the background is done
     before = {
         name: world.store.open(name, False).scan(None, None, 1 << 30)
         for name in world.store.names("")

@@ -26,7 +26,7 @@ from contextlib import suppress
 from operator import attrgetter
 
 from tms.clock import Clock
-from tms.errors import StorageUnavailable, TMSError, again
+from tms.errors import NotFound, StorageUnavailable, TMSError, again
 from tms.events import EventLog
 from tms.journal.group_commit import GroupCommit, Lead
 from tms.log.groups import Ticket, WriteGroup
@@ -236,6 +236,8 @@ class PartitionWriter:
             self._begin_maintaining()
 
     def _failure(self, error: BaseException) -> TMSError:
+        if isinstance(error, NotFound) and self._state.retired is not None:
+            return again(self._state.retired)  # the map has gone with its topic
         if isinstance(error, TMSError):
             return error
         _log.exception("append_failed", partition=self._state.chain.partition)
