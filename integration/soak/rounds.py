@@ -32,7 +32,7 @@ from integration.soak.readers import passes
 from integration.soak.serving import Serving
 
 JOB_S, READ_S, QUIET_S = 180, 600, 60  # of a machine that does other things, too
-_SLOWER = 4
+_SLOWER = 4  # a job that goes on may take so much longer
 COPIED = 500  # messages that a batch of Spark has
 Say = Callable[[str], None]
 # Every job is a process of its own; what it imports is there before it is forked.
@@ -303,7 +303,7 @@ class Round:
         for name, process in list(self._jobs.items()):
             process.join(max(0.0, began + seconds - time.monotonic()))
             while process.exitcode is None and time.monotonic() < began + _SLOWER * seconds:
-                if time.time() - (self._ledgers / f"{name}.ledger").stat().st_mtime > seconds:
+                if self._silent_s(name) > seconds:
                     break
                 process.join(1.0)
             if process.exitcode is None and process.pid is not None:
@@ -317,6 +317,11 @@ class Round:
             if process.exitcode != 0:
                 self._ledger.wrong(f"{name} ended with {process.exitcode}: {self._log(name)}")
             del self._jobs[name]
+
+    def _silent_s(self, name: str) -> float:
+        """How long a job has noted nothing; for ever if it never did."""
+        ledger = self._ledgers / f"{name}.ledger"
+        return time.time() - (ledger.stat().st_mtime if ledger.exists() else 0.0)
 
     def _kill(self, name: str) -> None:
         process = self._jobs.pop(name)

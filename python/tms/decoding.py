@@ -27,20 +27,22 @@ class _MsgpackDecoders(Protocol):
     def __call__(self, kind: type[T], /) -> "msgspec.msgpack.Decoder[T]": ...
 
 
-def _make_json_decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
+def make_json_decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
+    """A decoder of JSON. Raises `TypeError` for what msgspec does not know."""
     with _lock:
         return msgspec.json.Decoder(kind)
 
 
-def _make_msgpack_decoder(kind: type[T]) -> "msgspec.msgpack.Decoder[T]":
+def make_msgpack_decoder(kind: type[T]) -> "msgspec.msgpack.Decoder[T]":
+    """A decoder of MessagePack. Raises `TypeError` for what msgspec does not know."""
     with _lock:
         return msgspec.msgpack.Decoder(kind)
 
 
-# Kept, and found without a call of Python. They raise `TypeError` for what msgspec does not know,
-# and for a type without a hash.
-json_decoder: _JsonDecoders = lru_cache(1_000)(_make_json_decoder)  # type: ignore[assignment]
-msgpack_decoder: _MsgpackDecoders = lru_cache(1_000)(_make_msgpack_decoder)  # type: ignore[assignment]
+# The same, kept, and found without a call of Python. They also raise `TypeError` for a type without
+# a hash, which a user's type may be.
+json_decoder: _JsonDecoders = lru_cache(1_000)(make_json_decoder)  # type: ignore[assignment]
+msgpack_decoder: _MsgpackDecoders = lru_cache(1_000)(make_msgpack_decoder)  # type: ignore[assignment]
 
 
 def from_json(data: "bytes | bytearray | memoryview | str", kind: type[T]) -> T:
@@ -48,7 +50,7 @@ def from_json(data: "bytes | bytearray | memoryview | str", kind: type[T]) -> T:
     try:
         decoder = json_decoder(kind)
     except TypeError:  # it has no hash
-        decoder = _make_json_decoder(kind)
+        decoder = make_json_decoder(kind)
     return decoder.decode(data)
 
 

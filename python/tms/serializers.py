@@ -23,7 +23,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from tms.decoding import json_decoder, msgpack_decoder
+from tms.decoding import make_json_decoder, make_msgpack_decoder
 from tms.errors import Invalid
 from tms.extras import needed
 from tms.model.serializer import Serializer
@@ -72,14 +72,14 @@ class Json(_Typed[T]):
     """JSON of a type."""
 
     _encode = staticmethod(msgspec.json.encode)
-    _decoder_of = staticmethod(json_decoder)
+    _decoder_of = staticmethod(make_json_decoder)
 
 
 class MessagePack(_Typed[T]):
     """MessagePack of a type: smaller than JSON, and faster."""
 
     _encode = staticmethod(msgspec.msgpack.encode)
-    _decoder_of = staticmethod(msgpack_decoder)
+    _decoder_of = staticmethod(make_msgpack_decoder)
 
 
 class PydanticModel(Protocol):
