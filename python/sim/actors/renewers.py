@@ -56,13 +56,14 @@ class Renewer:
         history.add(Renewed(history.now(), (str(TOPIC), 0), readable, stored))
 
     def _readable(self) -> tuple[str, ...]:
-        """The messages of the key that can be read."""
+        """The messages of the key that can be read, and the one that is in doubt: only this actor
+        has transactions here, and what one of them stored counts as there until it has ended."""
         position = Position.earliest()
         found: list[str] = []
         while True:
             fetched = self._world.engine.fetch(TOPIC, [PartitionPosition(0, position)], 1 << 20)
             if not fetched.blocks:
-                return tuple(found)
+                return (*found, "in doubt") if fetched.held else tuple(found)
             values = [value for _, value in seen(fetched, position)]
             found += [value for value in values if value.startswith("renewed-")]
             position = fetched.next[0]
