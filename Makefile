@@ -89,7 +89,7 @@ $(STAMP_SPARK35): requirements-spark35.lock pyproject.toml | env
 	$(PY) -m pip --python $(PY_SPARK35) install -q --disable-pip-version-check --no-deps --no-index "$$folder"/*.whl
 	@touch $(STAMP_SPARK35)
 
-CHECKED := $(addprefix house/test_,imports.py rails.py room_lists.py constructors.py signatures.py calls.py) $(addprefix simulation/test_,bounds.py bugs.py)
+CHECKED := $(addprefix house/test_,imports.py rails.py prose.py names.py room_lists.py constructors.py signatures.py calls.py) $(addprefix simulation/test_,bounds.py bugs.py)
 check: env
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
@@ -98,8 +98,8 @@ check: env
 
 # A selection of `make test`, which runs everything: whole rooms, and the contracts on engines in one process. What takes
 # seconds by itself is marked `slow`.
-QUICK_ROOMS := block compaction/test_compaction.py delayed/test_delay.py engine groups house/test_imports.py journal log model \
-  queues store/test_store.py tables topics transactions
+QUICK_ROOMS := block compaction/test_compaction.py delayed/test_delay.py engine groups house/test_imports.py log model \
+  queues store/test_store.py topics transactions
 QUICK_CONTRACTS := client/test_client client/test_client_delay client/test_client_groups client/test_client_transactions
 QUICK = -m pytest -q -n 2 --dist loadfile -p no:schemathesis -m 'not slow' \
   --deselect python/tests/queues/test_queue_contract.py::TestHttp \

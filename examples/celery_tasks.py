@@ -4,14 +4,13 @@
     celery --workdir examples -A celery_tasks worker
     python examples/celery_tasks.py
 
-The bus is made once, when this module is imported, and every worker goes on with the bus that it
-inherited: TMS makes connections and numbers of its own in each. The same holds for
-`gunicorn --preload`.
+This module makes the bus once, when it is imported, and every worker uses the bus that it inherits:
+TMS makes new connections and sequence numbers in each. `gunicorn --preload` works in this way, too.
 
-Celery hands a task out again when its worker dies (`task_acks_late`), so it may be done twice.
-`expect="nothing"` lets only the first message with the key of a task in: each result is there once.
+Celery hands a task out again when its worker dies (`task_acks_late`), so it may run twice.
+`expect="nothing"` stores only the first message with the key of a task: each result exists once.
 
-Celery's broker here is a directory; in earnest it is RabbitMQ or Redis.
+Celery's broker here is a directory; in production it is RabbitMQ or Redis.
 """
 
 import os
@@ -46,7 +45,7 @@ bus = tms.connect(os.environ.get("TMS_URL", "http://localhost:7070"))
 
 @app.task(name="square")
 def square(number: int, dies: bool = False) -> None:
-    """Publish a square; a worker that dies does so when its message is stored, but not its task."""
+    """Publish a square. A worker that dies does so after its message is stored, before its ack."""
     try:
         bus.publish("squares", b"%d" % number**2, key=b"%d" % number, expect="nothing")
     except WrongLastId:

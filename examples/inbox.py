@@ -1,10 +1,10 @@
-"""The inbox: a consumer whose effect happens once for each message, however often it gets it.
+"""The inbox: a consumer with one effect for each message, however often the message is delivered.
 
     python examples/inbox.py
 
 For consumers whose database cannot join a transaction of TMS, or whose messages come from a topic
-they only read. The id of each message goes into a table in the same transaction of the database as
-its effect; the group's position moves afterwards, and what comes again is recognised.
+they only read. One transaction of the database stores the effect of a message and its id. The
+group's position moves afterwards, and a message that comes again is recognised by its id.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ def prepare(engine: sa.Engine) -> None:
 
 
 def handle(engine: sa.Engine, message: tms.Message) -> bool:
-    """The effect of a message and the note that it happened; False if it had happened before."""
+    """Apply the effect of a message and note its id. False if it was applied before."""
     note = {"topic": message.topic, "partition": message.partition, "message_id": str(message.id)}
     try:
         with engine.begin() as connection:
@@ -50,13 +50,13 @@ def handle(engine: sa.Engine, message: tms.Message) -> bool:
             else:
                 changed = TOTALS.update().where(TOTALS.c.word == word)
                 connection.execute(changed.values(times=before + 1))
-    except sa.exc.IntegrityError:  # its id is there
+    except sa.exc.IntegrityError:  # its id is in the table
         return False
     return True
 
 
 def consume(bus: tms.Bus, engine: sa.Engine, group: str = "counters") -> int:
-    """Handle what the group has not handled; how many messages had an effect."""
+    """Handle the group's unread messages; returns the number that had an effect."""
     consumer = bus.consumer("words", group=group, stop_at_end=True)
     done = 0
     for message in consumer:
@@ -73,7 +73,7 @@ def main() -> None:
         for word in ["to", "be", "or", "not", "to", "be"]:
             bus.publish("words", word.encode())
         print(f"{consume(bus, engine)} messages counted")
-        bus.set_positions("words", {0: "earliest"}, group="counters")  # everything comes once more
+        bus.set_positions("words", {0: "earliest"}, group="counters")  # deliver all again
         print(f"{consume(bus, engine)} of them again")
 
 

@@ -1,11 +1,11 @@
-"""A job queue: each job goes to one worker at a time, until one has done it.
+"""A job queue: each job goes to one worker at a time, until it is done.
 
     python examples/job_queue.py
 
-A job that fails for a while is given back and tried again, a little later each time. One that can
-never be done becomes a dead letter, with its cause, and is moved back when the cause is mended. The
-result of a job is published in the transaction that acknowledges it: however often a job was begun,
-and whoever died meanwhile, it has one result.
+A job that fails temporarily is nacked and tried again, a little later each time. A job that cannot
+be done becomes a dead letter, with its cause, and is moved back when the cause is fixed. The result
+of a job is published in the transaction that acknowledges it. A job therefore has one result,
+however often it was begun and whichever worker died meanwhile.
 """
 
 import tempfile
@@ -29,7 +29,7 @@ def prepare(bus: tms.Bus, lease_s: float = 30) -> tms.Queue:
 
 
 def work(bus: tms.Bus, queue: tms.Queue, render: Render) -> int:
-    """Do jobs until none is left; how many results this worker has published."""
+    """Do jobs until none is left; returns the number of results that this worker published."""
     done = 0
     while unfinished(queue):
         for job in queue.receive(4, wait_s=0.2):
@@ -38,11 +38,11 @@ def work(bus: tms.Bus, queue: tms.Queue, render: Render) -> int:
 
 
 def do(bus: tms.Bus, queue: tms.Queue, job: tms.Delivered, render: Render) -> bool:
-    """One job; whether its result was published."""
+    """Do one job. True if its result was published."""
     try:
         thumbnail = render(job.value or b"")
     except ConnectionError:
-        queue.nack(job)  # later, with the back-off of the queue; after five times it is dead
+        queue.nack(job)  # later, with the queue's back-off; a dead letter after five deliveries
         return False
     except ValueError as error:
         queue.reject(job, str(error))  # at once
@@ -57,18 +57,18 @@ def do(bus: tms.Bus, queue: tms.Queue, job: tms.Delivered, render: Render) -> bo
 
 
 def unfinished(queue: tms.Queue) -> int:
-    """How many jobs are not done, and not dead either."""
+    """The number of jobs that are neither done nor dead letters."""
     now = queue.describe()
     return now.backlog + now.leased + now.ready + now.delayed + now.blocked + now.dying
 
 
 def dead_letters(bus: tms.Bus, queue: tms.Queue) -> list[tms.Message]:
-    """What nobody could do."""
+    """The jobs that failed for good."""
     return list(bus.consumer(str(queue.describe().dead_letter), stop_at_end=True))
 
 
 class Renderer:
-    """Renders images: now and then a connection breaks, and some images it cannot read yet."""
+    """Renders images. Now and then a connection breaks, and some images are not readable yet."""
 
     def __init__(self) -> None:
         self.mended = False

@@ -61,8 +61,8 @@ def main() -> int:
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Do this in another process, which ends; its id. Nothing is opened before: LevelDB does not
-    work on in a fork."""
+    """Run this in a child process, which ends; returns its id. The parent opens no store before,
+    because LevelDB does not work in a fork."""
     worker = os.fork()
     if worker:
         return worker
@@ -85,7 +85,7 @@ def take_orders(place: Path, count: int) -> None:
 
 
 def work(place: Path, report: int) -> None:
-    """Process orders until there are none; a byte to `report` for each batch."""
+    """Process orders until there are none; write a byte to `report` for each batch."""
     engine = sa.create_engine(f"sqlite:///{place / 'orders.db'}")
     _metadata.create_all(engine)
     database = SqlDatabase(engine)
@@ -106,7 +106,7 @@ def work(place: Path, report: int) -> None:
 
 
 def run_and_kill(place: Path, orders: int, kills: int, chance: random.Random) -> None:
-    """Start the worker and kill it, then let it do the rest."""
+    """Start the worker and kill it repeatedly, then let it finish."""
     batches_left, killed = orders // BATCH, 0
     while True:
         started, report = os.pipe()
@@ -131,7 +131,7 @@ def run_and_kill(place: Path, orders: int, kills: int, chance: random.Random) ->
 
 
 def compare(place: Path, orders: int) -> list[str]:
-    """What is not exactly once."""
+    """The deviations from exactly once, a line for each table or topic."""
     engine = sa.create_engine(f"sqlite:///{place / 'orders.db'}")
     with engine.connect() as connection:
         rows = Counter(number for (number,) in connection.execute(sa.select(ORDERS.c.number)))

@@ -54,7 +54,7 @@ def pay(engine: sa.Engine, name: str, cents: int) -> None:
 
 
 def relay(bus: tms.Bus, database: SqlDatabase, batch: int = BATCH) -> int:
-    """Move what is in the outbox to the topic; how many messages. One relay at a time."""
+    """Move the outbox to the topic; returns the number of messages. One relay at a time."""
     database.recover(bus)
     moved = 0
     while True:

@@ -1,10 +1,10 @@
-"""HBase for tests: one that all tests of a run share, and a namespace of each test's own.
+"""HBase for tests: all tests of a run share one, and each test has a namespace of its own.
 
     def test_something(hbase_url: str) -> None: …     # hbase://127.0.0.1:PORT/NAMESPACE
     def test_other(hbase: Endpoint) -> None: …        # connections, admin, Thrift 1, ZooKeeper
 
-No test may stop, kill or reconfigure the shared one. A test that wants to takes `own_hbase`, which
-no other test uses at the same time. An HBase that does not start fails the tests that asked for it.
+No test may stop, kill or reconfigure the shared one. A test that needs that takes `own_hbase`,
+which no other test uses at the same time. If HBase does not start, the tests that need it fail.
 """
 
 import os
@@ -28,7 +28,7 @@ TIMEOUT_S = 400  # the first test of a run waits until HBase has started
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests beside this file may take as long as servers take to start on a busy machine."""
+    """Give the tests beside this file as much time as servers take to start on a busy machine."""
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """The HBase of this test run; not to be stopped."""
+    """The HBase of this test run; tests must not stop it."""
     directory, run = tmp_path_factory.getbasetemp(), os.getpid()
     if "PYTEST_XDIST_WORKER" in os.environ:
         directory, run = directory.parent, os.getppid()
@@ -47,8 +47,8 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 
 @pytest.fixture
 def hbase_namespace(hbase: Endpoint) -> Iterator[str]:
-    """An empty namespace of the shared HBase; dropped with all its tables."""
-    if not hbase.answers():  # an earlier test has brought it down
+    """An empty namespace of the shared HBase, which is dropped with all its tables."""
+    if not hbase.answers():  # an earlier test has brought HBase down
         pytest.fail(f"the shared HBase does not answer any more:\n{hbase.tails()}")
     name = f"t{uuid.uuid4().hex[:12]}"
     with hbase.connect() as gateway:
@@ -60,13 +60,13 @@ def hbase_namespace(hbase: Endpoint) -> Iterator[str]:
 
 @pytest.fixture
 def hbase_url(hbase: Endpoint, hbase_namespace: str) -> str:
-    """The URL of a store that is empty."""
+    """The URL of an empty store."""
     return hbase.url(hbase_namespace)
 
 
 @pytest.fixture(scope="session")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
-    """The HBase that tests kill in turn; started by the first of them."""
+    """The HBase that tests kill in turn; the first of them starts it."""
     made = Mortal(tmp_path_factory.mktemp("mortal"))
     yield made
     made.close()
@@ -74,7 +74,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
 
 @pytest.fixture
 def own_hbase(mortal: Mortal) -> Standalone | Containers:
-    """A standalone HBase without tables, to be killed, paused and restarted by this test alone."""
+    """A standalone HBase without tables, for this test alone to kill, pause and restart."""
     return mortal.take()
 
 
@@ -87,7 +87,7 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 @pytest.fixture
 def zookeeper(zookeeper_server: ZooKeeper) -> ZooKeeper:
-    """A ZooKeeper, in which each test has a folder of its own; it may be killed and started."""
+    """A ZooKeeper with a folder for this test only; the test may kill and start it."""
     if not zookeeper_server.process.running():
         zookeeper_server.start()
     return zookeeper_server
@@ -95,7 +95,7 @@ def zookeeper(zookeeper_server: ZooKeeper) -> ZooKeeper:
 
 @pytest.fixture(scope="session")
 def standing(hbase: Endpoint, zookeeper_server: ZooKeeper) -> Iterator[Standing]:
-    """The three instances that tests use in turn; started by the first of them."""
+    """The three instances that tests use in turn; the first test starts them."""
     url = hbase.url("standing")
     install(url, coprocessor.build())
     made = Standing(url, zookeeper_server)
@@ -105,8 +105,8 @@ def standing(hbase: Endpoint, zookeeper_server: ZooKeeper) -> Iterator[Standing]
 
 @pytest.fixture
 def instances(standing: Standing, zookeeper: ZooKeeper) -> Iterator[Instances]:
-    """Three instances of one cluster on the shared HBase. They have topics of tests before: a test
-    has its own in the namespace `topics`."""
+    """Three instances of one cluster on the shared HBase. They have topics of earlier tests: a test
+    puts its own into the namespace `topics`."""
     found = standing.take()
     yield found
     found.print_logs()
@@ -120,7 +120,8 @@ def topics() -> str:
 
 @pytest.fixture(scope="module")
 def installed(hbase: Endpoint) -> Iterator[str]:
-    """The URL of a store whose tables were installed as an operator does; shared by a module."""
+    """The URL of a store whose tables were installed as an operator installs them; shared by a
+    module."""
     name = f"t{uuid.uuid4().hex[:12]}"
     install(hbase.url(name), coprocessor.build())
     yield hbase.url(name)
@@ -130,7 +131,7 @@ def installed(hbase: Endpoint) -> Iterator[str]:
 
 @pytest.fixture
 def tms_url(hbase: Endpoint, installed: str) -> Iterator[str]:
-    """The same, and it is empty: every row that a test left is deleted."""
+    """The URL of the installed store, emptied: every row that a test left is deleted."""
     yield installed
     with hbase.connect() as gateway:
         for table in ("metadata", "payloads", "messages"):

@@ -1,17 +1,17 @@
-"""The same HBase in containers, where a Docker engine answers: `TMS_TEST_CLUSTER=docker`.
+"""HBase in containers, if a Docker engine answers: `TMS_TEST_CLUSTER=docker`.
 
     server (alias hbase) ← thrift, thrift1        one network; the gateways' ports on 127.0.0.1
 
-`Containers` has what tests use of `Standalone`: `server` and `thrift` to be killed, paused and
-started, `start`, `kill`, connections, admin. The image is built from `docker/hbase/Dockerfile` (the
-engine keeps its layers). Ports are chosen here, so they are the same after a restart.
+`Containers` has the interface that tests use of `Standalone`: `server` and `thrift` to be killed,
+paused and started, `start`, `kill`, connections, admin. The image is built from
+`docker/hbase/Dockerfile` (the engine keeps its layers). Ports are chosen here, so they are the same
+after a restart.
 """
 
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import thriftpy2
@@ -25,7 +25,7 @@ from integration.cluster.endpoint import START_S
 from integration.cluster.site import LOCAL, free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCKER = "docker"  # its command line
+DOCKER = "docker"  # the command line of the engine
 IMAGE = "tms-hbase"
 DOCKERFILE = "docker/hbase/Dockerfile"
 RUN = "/opt/hbase/run.sh"
@@ -37,7 +37,7 @@ _GATEWAYS = {"thrift": 9090, "thrift1": 9091}  # the ports within the containers
 
 
 class Child:
-    """One container, with the words that a process of this machine has."""
+    """One container, with the methods of a process of this machine."""
 
     def __init__(self, name: str, network: Network, port: int = 0) -> None:
         self.name = name
@@ -81,16 +81,16 @@ class Child:
             self._container.stop(timeout=STOP_S)
 
     def remove(self) -> None:
-        """It and what it stored."""
+        """Remove the container and its data."""
         if self._container is not None:
             self._declared.stop()
 
     def copy(self, path: str, target: Path) -> None:
-        """A file of it to this machine."""
+        """Copy a file of the container to this machine."""
         self._declared.copy_from_container(path, target)
 
     def wait_until(self, happens: Callable[[], bool], seconds: float, what: str) -> None:
-        """Until something happens while it runs; `Unavailable` if it ends or takes too long."""
+        """Wait for an event while it runs; `Unavailable` if it ends or takes too long."""
         deadline = time.monotonic() + seconds
         while not happens():
             if not self.running():
@@ -100,7 +100,7 @@ class Child:
             time.sleep(POLL_S)
 
     def tail(self) -> str:
-        """The end of its log."""
+        """The end of the container's log."""
         said = b"" if self._container is None else self._container.logs(tail=TAIL_LINES)
         return f"--- the end of the log of container {self.name}\n{said.decode(errors='replace')}"
 
@@ -134,7 +134,7 @@ class ContainerEndpoint(Endpoint):
 
 
 class Containers(ContainerEndpoint):
-    """Server and gateways: made, in a network of their own, and taken away by `remove`."""
+    """Server and gateways: made in a network of their own, and removed by `remove`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ class Containers(ContainerEndpoint):
         return [self.server, self.thrift, self.thrift1]
 
     def start(self) -> None:
-        """Start what does not run; returns when HBase answers."""
+        """Start the containers that do not run; returns when HBase answers."""
         for child in self.children():
             if not child.running():
                 child.start()
@@ -174,19 +174,19 @@ class Containers(ContainerEndpoint):
             raise
 
     def stop(self) -> None:
-        """End everything in order; what was stored stays."""
+        """End everything in order; the data stays."""
         self.detach()
         for child in reversed(self.children()):
             child.stop()
 
     def kill(self) -> None:
-        """kill -9 of all of them; what was stored stays."""
+        """Kill all containers; the data stays."""
         self.detach()
         for child in reversed(self.children()):
             child.kill()
 
     def remove(self) -> None:
-        """All of it, with what was stored."""
+        """Remove all containers with their data."""
         self.detach()
         for child in reversed(self.children()):
             child.remove()
@@ -200,12 +200,7 @@ class Containers(ContainerEndpoint):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             for child in self.children():
                 error.add_note(child.tail())

@@ -3,7 +3,7 @@
 Invariants
 
 * Of two processes that need the jar at once, one builds it and the other waits.
-* What is patched keeps its length: a class file stays one.
+* A patch keeps the length of its member: a class file stays valid.
 """
 
 import fcntl
@@ -48,13 +48,13 @@ def _build() -> None:
         raise Unavailable("Maven is needed to build the coprocessor; install it and try again")
     command = [maven, "-B", "-ntp", "-q", "-DskipTests", "package"]
     succeed(command, BUILD_S, "Maven could not build the coprocessor", ROOT)
-    os.utime(JAR)  # Maven leaves a jar alone in which nothing changed
+    os.utime(JAR)  # Maven does not touch an unchanged jar
 
 
 def changed(
     jar: Path, target: Path, change: Callable[[str, bytes], bytes | None] = lambda name, raw: raw
 ) -> Path:
-    """A copy of a jar with its members changed, or left out with None; never the same bytes."""
+    """A copy of a jar with its members changed, or left out with None; its bytes always differ."""
     with zipfile.ZipFile(jar) as source, zipfile.ZipFile(target, "w") as made:
         for info in source.infolist():
             raw = change(info.filename, source.read(info))

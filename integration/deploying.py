@@ -1,4 +1,4 @@
-"""What tests of `tms hbase` share: the command on a namespace of its own, and deaths of it.
+"""Shared parts of the tests of `tms hbase`: the command on a namespace of its own, and its deaths.
 
 code, answer = cli("install", "--jar", str(jar), …)      # exit code, and JSON
 """
@@ -16,10 +16,10 @@ from integration import coprocessor
 from integration.cluster import Endpoint
 from integration.install import REFRESH_MS
 from tms.cli.main import run
-from tms.clock import SystemClock
+from tms.runtime.clock import SystemClock
 from tms.store.hbase.admin import Admin, HBaseTable
 from tms.store.hbase.deployment.tables import REFRESH, WATCHED
-from tms.store.hbase.thrift.pool import HBasePlace, Pool
+from tms.store.hbase.pool import HBasePlace, Pool
 
 Tms = Callable[..., tuple[int, Any]]
 CHANGES = {
@@ -39,7 +39,7 @@ class Crash(BaseException):
 
 
 def refresh_soon(url: str) -> None:
-    """Have region servers read the metadata more often than an operator may ask for."""
+    """Let region servers read the metadata more often than an operator may set."""
     admin = Admin(HBasePlace.parse(url), SystemClock())
     for name in WATCHED:
         found = admin.table(name)
@@ -73,7 +73,7 @@ def admin(url: str) -> Iterator[Admin]:
 
 @pytest.fixture
 def cli(url: str, capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
-    """Runs `tms hbase …` on the namespace; its exit code and its JSON."""
+    """Run `tms hbase …` on the namespace; returns its exit code and its JSON."""
     return cli_of(url, capsysbinary)
 
 
@@ -84,7 +84,7 @@ def directory(tmp_path: Path) -> str:
 
 @pytest.fixture
 def installed(cli: Tms, jar: Path, directory: str) -> str:
-    """The path of the jar that was installed, on two regions."""
+    """The path of the installed jar, on two regions."""
     code, made = cli("install", "--jar", str(jar), "--jar-directory", directory, "--regions", "2")
     assert code == 0, made
     path: str = made["coprocessor"]["path"]
@@ -92,7 +92,7 @@ def installed(cli: Tms, jar: Path, directory: str) -> str:
 
 
 def cli_of(url: str, capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
-    """Runs `tms hbase …` on a store; its exit code and its JSON."""
+    """Run `tms hbase …` on a store; returns its exit code and its JSON."""
 
     def cli(*arguments: str) -> tuple[int, Any]:
         capsysbinary.readouterr()
@@ -109,13 +109,13 @@ def descriptions(admin: Admin) -> dict[str, HBaseTable]:
 
 
 def paths(admin: Admin) -> set[str | None]:
-    """What the two tables name as the coprocessor's jar."""
+    """The paths that the two tables name as the coprocessor's jar."""
     found = [admin.table(name).attributes.get("coprocessor$1") for name in ("messages", "payloads")]
     return {None if one is None else one.partition("|")[0] for one in found}
 
 
 def crashing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Let the process die right after it changed something for the n-th time."""
+    """Let the process die right after its n-th change."""
     attempt, done = Pool.attempt, 0
 
     def attempt_and_die(self: Pool, method: str, *arguments: Any, **more: Any) -> Any:
@@ -133,8 +133,8 @@ def crashing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 def interrupted(
     cli: Tms, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[], None], *arguments: str
 ) -> Iterator[int]:
-    """Run a command once for each of its changes, dying after it; each time before it is run again.
-    Ends when it came through."""
+    """Run a command once for each of its changes, dying after that change; yields each time before
+    the command is run again. Ends when a run completes."""
     for after in range(1, 40):
         prepare()
         with monkeypatch.context() as patched:

@@ -1,16 +1,16 @@
-"""Installing TMS in a namespace of HBase, as `tms hbase install` does it."""
+"""Installs TMS in a namespace of HBase, as `tms hbase install` does."""
 
 import hashlib
 from pathlib import Path
 
 import tms
-from tms.clock import SystemClock
+from tms.runtime.clock import SystemClock
 from tms.store.hbase.admin import Admin
 from tms.store.hbase.coprocessor import VERSION
 from tms.store.hbase.deployment import plan
 from tms.store.hbase.deployment.deploy import Deployment
 from tms.store.hbase.deployment.tables import Tuning
-from tms.store.hbase.thrift.pool import HBasePlace
+from tms.store.hbase.pool import HBasePlace
 
 REFRESH_MS = 100
 REGIONS = 2
@@ -20,8 +20,8 @@ _ANSWER_S = 60
 def install(
     url: str, jar: Path | None = None, isolation: str | None = None, regions: int = REGIONS
 ) -> None:
-    """Make namespace and tables, with the coprocessor if there is a jar; `isolation` is for readers
-    that ask for none."""
+    """Make namespace and tables, with the coprocessor if `jar` is given; `isolation` applies to
+    readers that name none."""
     clock = SystemClock()
     admin = Admin(HBasePlace.parse(url), clock)
     try:
@@ -33,6 +33,6 @@ def install(
             tuning = Tuning(refresh=str(REFRESH_MS), isolation=isolation)
         state = deployment.state()
         steps = plan.install(state, build, tuning, regions, tms.__version__, clock.now_ms())
-        deployment.carry_out(steps, lambda: False)  # the jar is where it is
+        deployment.carry_out(steps, lambda: False)  # the jar already is in place
     finally:
         admin.close()

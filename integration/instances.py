@@ -18,20 +18,20 @@ from tests.faults.clients import free_port
 from tests.faults.service import Service, within
 
 SESSION_S = 1.0
-CALL_S = 5  # that HBase has for a call
+CALL_S = 5  # of HBase for a call
 PARTITIONS = 8
 MEET_S = 90.0  # in which instances must see each other; a quiet machine needs one or two
 
 
 class Links:
-    """What an instance reaches others through, and they it, each to be cut by itself."""
+    """The links between an instance and its peers and servers, each of which can be cut."""
 
     def __init__(self, store: str, zookeeper: str, port: int) -> None:
         parts = urlsplit(store)
         assert parts.port is not None
         self.thrift = Link(parts.port)
         self.zookeeper = Link(int(zookeeper.rpartition(":")[2]))
-        self.front = Link(port)  # where other instances ask
+        self.front = Link(port)  # other instances send requests here
         self.all = (self.thrift, self.zookeeper, self.front)
         self.store = f"hbase://127.0.0.1:{self.thrift.port}{parts.path}"
         self.advertised = f"http://127.0.0.1:{self.front.port}"
@@ -65,7 +65,7 @@ class Instances:
         self.wait()
 
     def wait(self) -> None:
-        """Until all see each other, and one of them coordinates."""
+        """Wait until all instances see each other, and one of them coordinates."""
         within(MEET_S, self.meet)
         with self.connect() as bus:
             bus.create_topic("warm", partitions=PARTITIONS)
@@ -91,7 +91,7 @@ class Instances:
         return tms.connect(url, timeout_s=timeout_s)
 
     def ask(self, path: str, name: str = "", method: str = "GET", body: Any = None) -> Any:
-        """What one of them answers."""
+        """The answer of one of the instances."""
         at = next(iter(self.running.values())) if not name else self.running[name]
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{at.url}{path}", data, method=method)
@@ -100,11 +100,11 @@ class Instances:
             return json.loads(answer.read() or b"null")
 
     def view(self, name: str = "") -> Any:
-        """The cluster as one of them sees it."""
+        """The cluster, as one of the instances sees it."""
         return self.ask("/v2/cluster", name)
 
     def owners(self, topic: str, name: str = "") -> list[str]:
-        """Who should own the partitions of a topic, as one of them sees it."""
+        """The designated owners of the partitions of a topic, as one of the instances sees them."""
         path = f"/v2/namespaces/default/topics/{topic}/owners"
         owners: list[str] = self.ask(path, name)["owners"]
         return owners
@@ -121,7 +121,7 @@ class Instances:
         self.running.pop(name).kill()
 
     def wait_until_gone(self, name: str) -> None:
-        """Until the others that run see that this instance is no member any more."""
+        """Wait until the others that run see that this instance is no member any more."""
         others = [other for other in self.running if other != name]
         within(MEET_S, lambda: all(name not in self.members(other) for other in others))
 
@@ -136,14 +136,14 @@ class Instances:
         os.kill(self.running[name].pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End all of them."""
+        """End all instances."""
         for service in self.running.values():
             service.kill()
         self.print_logs()
         self._stack.close()
 
     def print_logs(self) -> None:
-        """What they logged last; pytest shows it if the test failed."""
+        """Print the last lines of the instances' logs; pytest shows them if the test failed."""
         for name, service in self.running.items():
             print(name, *service.lines[-60:], sep="\n")
 
@@ -160,7 +160,7 @@ class Instances:
 
 class Standing:
     """Three instances that one test after another uses, with topics of its own: starting three
-    takes seconds. If a test has left them in another state, the next test has new ones."""
+    takes seconds. If a test has left them in another state, the next test gets new ones."""
 
     def __init__(self, store: str, zookeeper: ZooKeeper) -> None:
         self._store = store
@@ -176,7 +176,7 @@ class Standing:
         return self._instances
 
     def close(self) -> None:
-        """End them."""
+        """End the instances."""
         if self._instances is not None:
             self._instances.close()
             self._instances = None

@@ -1,8 +1,8 @@
 """Networks between the processes of a test that can be cut, both ways or one, and healed.
 
 with Link(port) as link:        # lead a client to link.port instead
-    link.cut()                  # what is sent vanishes; nobody is told
-    link.heal()                 # connections from before are ended, new ones work
+    link.cut()                  # sent bytes vanish without an error
+    link.heal()                 # earlier connections are ended, new ones work
 """
 
 import contextlib
@@ -20,24 +20,24 @@ class Link(TcpProxy):
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", port), WAIT_S)
-        self._open = threading.Event()  # for what clients send
-        self._answered = threading.Event()  # for what comes back
+        self._open = threading.Event()  # lets through what clients send
+        self._answered = threading.Event()  # lets through what comes back
         self.heal()
 
     def cut(self, one_way: bool = False) -> None:
-        """Lose what is sent from now on; `one_way`: only what comes back."""
+        """Lose all bytes sent from now on; with `one_way` only the answers."""
         self._answered.clear()
         if not one_way:
             self._open.clear()
 
     def heal(self) -> None:
-        """Let what is sent arrive, over new connections: the old ones have lost something."""
+        """Let bytes arrive again, over new connections: the old ones have lost some."""
         self._open.set()
         self._answered.set()
         self.end_connections()
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        """Each direction in a thread of its own."""
+        """Relay each direction in a thread of its own."""
         self.start(self._pump, server, client, self._answered)
         self._pump(client, server, self._open)
 

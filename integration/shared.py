@@ -1,15 +1,15 @@
 """The HBases of a test run: one that all of its processes share, however they end, and one that
 tests of a process kill in turn (`Mortal`).
 
-The first process that asks starts a keeper (`python -m integration.shared`), whose child HBase is;
-the others wait for it. The keeper ends HBase and itself when the process of the whole run (under
-xdist the one that started the workers) has ended. In the directory that the processes share:
+The first process that needs HBase starts a keeper (`python -m integration.shared`), whose child
+HBase is; the others wait for it. The keeper ends HBase and itself when the process of the whole run
+(under xdist the one that started the workers) has ended. The processes share a directory:
 
-    lock        held while somebody starts it or looks whether it was started
+    lock        held while a process starts HBase or checks whether it was started
     hbase/      the cluster's directory, with the endpoint's description
     started     exists when HBase has answered
-    failed      why it did not start: said to everybody, tried once
-    keeper.log  what the keeper printed
+    failed      why it did not start: raised in every process, tried once
+    keeper.log  the output of the keeper
 """
 
 import fcntl
@@ -27,12 +27,12 @@ from integration.cluster import Description, Endpoint, LocalEndpoint, Standalone
 from integration.containers import ContainerEndpoint, Containers
 
 BACKEND = "TMS_TEST_CLUSTER"
-START_S = 600  # more than HBase and its gateway are given
-DEFAULT, SYSTEM = "default", "hbase"  # namespaces that every HBase has
+START_S = 600  # more than the time-outs of HBase and its gateway
+DEFAULT, SYSTEM = "default", "hbase"  # namespaces of every HBase
 
 
 def shared_hbase(directory: Path, run: int) -> Endpoint:
-    """The HBase of the run whose process has this id; directory: shared by its processes."""
+    """The HBase of the run whose process has the id `run`; its processes share `directory`."""
     directory.mkdir(exist_ok=True)
     with open(directory / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -56,9 +56,9 @@ def make_hbase(directory: Path) -> Standalone | Containers:
 
 
 class Mortal:
-    """An HBase to be killed, paused and restarted: starting one takes many seconds, so one test
-    after another has the same. Each finds it running and without tables; if a test has left an
-    HBase that cannot be brought to that, the next test has a new one."""
+    """An HBase to be killed, paused and restarted: starting one takes many seconds, so tests share
+    it, one after the other. Each test finds it running and without tables; if a test has left an
+    HBase that cannot be brought into that state, the next test gets a new one."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -68,7 +68,7 @@ class Mortal:
         """The HBase, running and empty."""
         if self._hbase is not None:
             try:
-                if not self._hbase.answers():  # perhaps it is paused
+                if not self._hbase.answers():  # it may be paused
                     self._hbase.kill()
                 self._hbase.start()
                 _empty(self._hbase)
@@ -88,7 +88,7 @@ class Mortal:
 
 
 def _empty(hbase: Endpoint) -> None:
-    """Drop all tables and namespaces but its own."""
+    """Drop all tables and namespaces except HBase's own."""
     with hbase.connect() as gateway:
         gateway.drop_tables(DEFAULT)
         for name in gateway.namespaces():
@@ -97,7 +97,7 @@ def _empty(hbase: Endpoint) -> None:
 
 
 def _start_keeper(directory: Path, run: int) -> None:
-    """Start it and wait until it says that HBase answers, or that it does not."""
+    """Start the keeper and wait until it reports that HBase answers, or that it does not."""
     with open(directory / "keeper.log", "wb") as log:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "integration.shared", str(directory), str(run)],
@@ -117,7 +117,7 @@ def _start_keeper(directory: Path, run: int) -> None:
 
 
 def keep(directory: Path, run: int) -> None:
-    """Run HBase until a process has ended."""
+    """Run HBase until the process `run` has ended."""
     watched = os.pidfd_open(run)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with make_hbase(directory / "hbase"):

@@ -50,7 +50,8 @@ class Stack:
         self.service = self.serve()
 
     def pause_thrift(self) -> None:
-        """Longer than any call may take: what it holds lands when it goes on."""
+        """Pause the Thrift server for longer than any call may take: the calls that it holds take
+        effect when it resumes."""
         self.hbase.thrift.pause()
         time.sleep(CALL_S + 1)
         self.hbase.thrift.resume()

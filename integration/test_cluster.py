@@ -1,4 +1,4 @@
-"""What tests and people rely on when they start HBase here."""
+"""The behaviour on which tests and people rely when they start HBase here."""
 
 import dataclasses
 import os
@@ -132,7 +132,7 @@ def test_thrift_1_is_started_when_it_is_wanted(hbase: Endpoint) -> None:
     assert hbase.thrift1_port() == port
 
 
-# One that tests kill in turn.
+# An HBase that tests kill in turn.
 
 
 def test_an_hbase_that_a_test_has_left_broken_is_replaced(

@@ -15,7 +15,7 @@ SPLITS = [b"%02x" % (16 * number) for number in range(1, 16)]
 
 @pytest.fixture(params=[False, True], ids=["files", "hdfs"])
 def hbase(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Distributed]:
-    """A cluster of its own processes."""
+    """A cluster for this test only."""
     with Distributed(tmp_path / "hbase", hdfs=request.param) as started:
         yield started
 
@@ -40,7 +40,7 @@ def test_acknowledged_rows_survive_killed_servers(hbase: Distributed) -> None:
 
 
 def _put(gateway: Gateway, phase: str) -> dict[bytes, dict[bytes, bytes]]:
-    """Rows in every region, acknowledged when this returns."""
+    """Put rows into every region; they are acknowledged when this returns."""
     rows = {
         b"%02x/%s" % (number, phase.encode()): {b"m:b": b"%d %s" % (number, phase.encode())}
         for number in range(256)

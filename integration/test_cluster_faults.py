@@ -1,6 +1,6 @@
-"""Three `tms serve` over one HBase and one ZooKeeper: what is below and between them is killed,
-moved, wiped and cut off while producers, transactions, groups, queues and delayed messages run.
-What the clients saw is checked as a history."""
+"""Three `tms serve` over one HBase and one ZooKeeper: the servers below and the links between them
+are killed, moved, wiped and cut while producers, transactions, groups, queues and delayed messages
+run. The checker checks the history that the clients saw."""
 
 import time
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from tests.faults.clients import Clients
 from tests.faults.service import within
 
 CUT_S = 2 * SESSION_S
-DRAIN_S = 10.0  # as long as a service takes if not told otherwise
-HEALED_S = 15.0  # within which everybody takes writes again
+DRAIN_S = 10.0  # default time of a service
+HEALED_S = 15.0  # within which all partitions take writes again
 pytestmark = pytest.mark.timeout(400)
 
 
 @contextmanager
 def serving(store: str, zookeeper: ZooKeeper, cut: bool = False) -> Iterator[Instances]:
-    """Three instances of this test's own; with `cut` through links of their own."""
+    """Three instances for this test only; with `cut` through links of their own."""
     three = Instances(store, zookeeper, cut=cut)
     try:
         yield three
@@ -62,7 +62,7 @@ def test_faults_16_and_17_hbase_and_its_gateway_are_killed(
         own_hbase.start()
         clients.get_on()
         own_hbase.thrift.pause()
-        time.sleep(CALL_S + 1)  # longer than any call may take: what it holds lands later
+        time.sleep(CALL_S + 1)  # longer than any call may take: held calls take effect later
         own_hbase.thrift.resume()
         clients.get_on()
         for process in own_hbase.servers():
@@ -77,7 +77,8 @@ def test_faults_16_and_17_hbase_and_its_gateway_are_killed(
 
 
 def test_fault_18_instances_are_cut_off_and_come_back(tms_url: str, zookeeper: ZooKeeper) -> None:
-    """From HBase, from ZooKeeper, from one another; both ways, and one way only."""
+    """Instances are cut off from HBase, from ZooKeeper and from one another; in both directions,
+    and in one only."""
     with serving(tms_url, zookeeper, cut=True) as instances:
         clients = Clients(instances.urls)
         clients.start()
@@ -95,15 +96,16 @@ def test_fault_18_instances_are_cut_off_and_come_back(tms_url: str, zookeeper: Z
         assert clients.check() > 20
 
 
-RESIGNED_S = 30.0  # within which others own everything; it takes six, and what opening takes
+RESIGNED_S = 30.0  # within which others own everything; resigning takes six, the rest is opening
 
 
 @pytest.mark.long
 def test_fault_18_an_instance_that_loses_only_hbase_resigns_and_comes_back(
     tms_url: str, zookeeper: ZooKeeper
 ) -> None:
-    """The coordinator, while ZooKeeper and the others reach it. Clients go on meanwhile, through
-    the others and through it; another one that is cut off ends in time when it is told to."""
+    """The coordinator loses HBase, while ZooKeeper and the others reach it. Clients go on
+    meanwhile, through the others and through it; another one that is cut off ends in time when it
+    is stopped."""
     with serving(tms_url, zookeeper, cut=True) as instances:
         clients = Clients(instances.urls)
         clients.start()
@@ -135,7 +137,7 @@ OPEN = 50  # transactions
 def test_fault_22_a_coordinator_that_wakes_up_decides_nothing(
     instances: Instances, topics: str
 ) -> None:
-    """Its transactions are committed by the next one, and no id is given twice."""
+    """Its transactions are committed by the next coordinator, and no id is assigned twice."""
     old, orders = instances.view()["coordinator"], f"{topics}:orders"
     others = [name for name in "abc" if name != old]
     with instances.connect(old) as bus:

@@ -1,5 +1,5 @@
-"""Three `tms serve` over one HBase and one ZooKeeper, as processes: what happens to messages when
-one is killed or paused, when ZooKeeper goes, and when instances come and leave."""
+"""Three `tms serve` over one HBase and one ZooKeeper, as processes: messages while one is killed or
+paused, while ZooKeeper is down, and while instances join and leave."""
 
 import shutil
 import time
@@ -14,10 +14,10 @@ from tests.faults.clients import Clients
 from tests.faults.service import within
 from tms.errors import TMSError
 
-BACK_S = SESSION_S + 3  # within which what a dead instance owned takes writes again
-HEALED_S = 15.0  # within which all are ready once ZooKeeper is there again
-BUSY = 20  # for each second that the same writes take before: a machine that does other things
-OUTAGES_S = (0.3, SESSION_S + 1.5)  # of ZooKeeper: sessions survive, and do not
+BACK_S = SESSION_S + 3  # within which a dead instance's partitions take writes again
+HEALED_S = 15.0  # within which all are ready after the return of ZooKeeper
+BUSY = 20  # for each second that the same writes took before: for a busy machine
+OUTAGES_S = (0.3, SESSION_S + 1.5)  # of ZooKeeper: sessions survive the first, not the second
 pytestmark = pytest.mark.timeout(300)
 TIMES = [1, pytest.param(4, marks=pytest.mark.long)]
 
@@ -39,7 +39,7 @@ def test_any_of_three_instances_answers(instances: Instances, topics: str) -> No
 
 
 def victims(instances: Instances, times: int) -> Iterator[str]:
-    """An instance that does not coordinate, then the one that does, so many times."""
+    """A member that does not coordinate, then the coordinator, so many times."""
     for _ in range(times):
         coordinator = instances.view()["coordinator"]
         yield next(name for name in "cba" if name != coordinator)
@@ -108,7 +108,7 @@ def test_what_a_killed_instance_owned_takes_writes_again_in_time(
 
 
 def publish_everywhere(bus: tms.Bus, topic: str, value: bytes) -> float:
-    """Publish to each partition, again and again until it is taken; how long that took."""
+    """Publish to each partition, repeatedly until it is acknowledged; returns the time it took."""
     began_s = time.monotonic()
     for partition in range(PARTITIONS):
         while True:

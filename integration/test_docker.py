@@ -1,6 +1,5 @@
 """The images and the composition, as far as they can be checked without an engine: every name in
-them leads somewhere, and what they run is what the tests of this folder run.
-"""
+them exists, and their commands are those that the tests of this folder run."""
 
 import re
 import shlex
@@ -23,7 +22,7 @@ from integration.cluster import Endpoint, runtime, site
 from tests.faults.service import Service
 from tests.tls_kit import Authority
 from tms.cli.main import cli, run
-from tms.server.config import Settings
+from tms.serve.config import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = ROOT / "docker" / "compose.yaml"
@@ -42,13 +41,13 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _services(path: Path = COMPOSE) -> dict[str, Any]:
-    """Those that are there without a profile."""
+    """The services without a profile."""
     services = _document(path)["services"]
     return {name: one for name, one in services.items() if "extends" not in one}
 
 
 def _watching(path: Path) -> dict[str, Any]:
-    """Those of the profile `watch`, with what they extend."""
+    """The services of the profile `watch`, with the definitions that they extend."""
     services: dict[str, Any] = {}
     for name, own in _document(path)["services"].items():
         if "extends" in own:
@@ -60,7 +59,7 @@ def _watching(path: Path) -> dict[str, Any]:
 
 
 def _instructions(dockerfile: str) -> list[list[str]]:
-    """Its instructions, continued lines joined, as words."""
+    """The instructions of a Dockerfile, continued lines joined, as words."""
     text = re.sub(r"^#.*\n", "", (ROOT / dockerfile).read_text(), flags=re.MULTILINE)
     return [line.split() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
 
@@ -81,7 +80,7 @@ def test_what_a_service_is_built_from_exists_and_every_image_is_built() -> None:
     built = {}
     for service in _services().values():
         if "build" in service:
-            assert service["pull_policy"] == "build"  # a registry has others of these names
+            assert service["pull_policy"] == "build"  # a registry has other images of these names
             context = (COMPOSE.parent / service["build"]["context"]).resolve()
             assert context == ROOT
             assert service["build"]["dockerfile"] in DOCKERFILES
@@ -96,7 +95,7 @@ def test_services_wait_for_services_that_say_when_they_are_ready() -> None:
         for name, waited in service.get("depends_on", {}).items():
             lasting = "healthcheck" in services[name]
             ready = "service_healthy" if lasting else "service_completed_successfully"
-            if name == "hbase":  # whose gateway says whether it answers
+            if name == "hbase":  # its gateway answers the health check
                 ready = "service_started"
             assert waited == {"condition": ready}
     without = [name for name, one in services.items() if "healthcheck" not in one]
@@ -198,7 +197,7 @@ def test_a_node_keeps_its_messages_in_a_volume_that_its_image_uses() -> None:
     (words,) = (one for one in _instructions(node["build"]["dockerfile"]) if one[0] == "CMD")
     assert place in yaml.safe_load(" ".join(words[1:]))
     assert node["ports"] == ["127.0.0.1:7070:7070"]
-    assert "healthcheck" not in node  # the image has one
+    assert "healthcheck" not in node  # the image has a health check
 
 
 # The profile `watch`.
@@ -241,7 +240,7 @@ def test_what_the_profile_mounts_is_there(path: Path) -> None:
 
 
 def _mounted(service: dict[str, Any], inside: str) -> Path:
-    """The file that a container has at a place."""
+    """The file that is mounted at a path of a container."""
     (source,) = [one.split(":")[0] for one in service["volumes"] if one.split(":")[1] == inside]
     return COMPOSE.parent / source
 
@@ -295,7 +294,7 @@ def test_grafana_reads_from_prometheus_and_has_the_dashboard(path: Path) -> None
     environment = grafana["environment"]
     assert environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == place
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
-    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"  # it has no password of ours
+    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"  # it has no password
 
 
 def test_a_service_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
@@ -308,7 +307,7 @@ def test_a_service_is_healthy_when_it_is_ready(tmp_path: Path) -> None:
 
     with Service(tmp_path / "data") as service:
         assert healthy(service.address[1])
-        assert not healthy(service.address[1], TMS__TLS__CERT="x")  # speaks no TLS
+        assert not healthy(service.address[1], TMS__TLS__CERT="x")  # the port speaks no TLS
     assert not healthy(site.free_ports(1)[0])
     cert, key = Authority(tmp_path / "ca").sign().pair
     with Service(tmp_path / "tls", "--tls-cert", cert, "--tls-key", key) as service:
@@ -365,7 +364,7 @@ def test_a_gateway_is_healthy_when_hbase_answers_through_it(hbase: Endpoint) -> 
 
     assert healthy(hbase.port)
     assert not healthy(site.free_ports(1)[0])
-    with socket.create_server(("127.0.0.1", 0)) as early:  # open, and nobody answers
+    with socket.create_server(("127.0.0.1", 0)) as early:  # open, without an answer
         port = early.getsockname()[1]
         with pytest.raises(subprocess.TimeoutExpired):
             subprocess.run([ANSWERS, str(port)], timeout=0.5)
@@ -384,11 +383,11 @@ def test_base_images_are_plain_names_with_a_version(dockerfile: str) -> None:
 def test_images_do_not_run_as_root(dockerfile: str) -> None:
     users = [words[1] for words in _instructions(dockerfile) if words[0] == "USER"]
     assert users
-    assert users[-1] == "1000:1000"  # a number: Kubernetes sees by it that it is not root
+    assert users[-1] == "1000:1000"  # a number: with it Kubernetes knows that it is not root
 
 
 def _commands_of_install(script: str) -> list[list[str]]:
-    """The commands `tms …` of the script, with what `set --` says for `"$@"`."""
+    """The commands `tms …` of the script, with the words that `set --` puts into `"$@"`."""
     first, second = script.strip().splitlines()
     given = shlex.split(first)[2:]
     found = []
@@ -400,7 +399,7 @@ def _commands_of_install(script: str) -> list[list[str]]:
 
 
 def _serving() -> list[list[str]]:
-    """The commands that run the service: of its image, and of the instances."""
+    """The commands that run the service: from its image, and from the instances."""
     (words,) = (one for one in _instructions("docker/tms/Dockerfile") if one[0] == "CMD")
     services = _services()
     return [
@@ -413,13 +412,13 @@ def test_whoever_reaches_a_service_in_a_container_has_to_show_a_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     served: list[Settings] = []
-    monkeypatch.setattr("tms.server.main.serve", served.append)
+    monkeypatch.setattr("tms.serve.main.serve", served.append)
     assert [run(command) for command in _serving()] == [0] * (1 + len(INSTANCES))
     assert all(settings.server.is_guarded for settings in served)
 
 
 @pytest.mark.parametrize("folder", ["docker", "docs", "examples"])
-def test_nobody_is_told_to_run_a_service_that_asks_nobody(folder: str) -> None:
+def test_nothing_recommends_a_service_without_access_control(folder: str) -> None:
     telling = []
     for path in [ROOT / "README.md", *(ROOT / folder).rglob("*")]:
         text = path.read_text(errors="replace") if path.is_file() else ""
@@ -428,7 +427,7 @@ def test_nobody_is_told_to_run_a_service_that_asks_nobody(folder: str) -> None:
 
 
 def test_the_image_has_what_its_lock_was_made_for() -> None:
-    """pip is given no index, so an extra that lacks a package in the lock fails the build."""
+    """pip has no index there, so an extra that lacks a package in the lock fails the build."""
     dockerfile = (ROOT / "docker/tms/Dockerfile").read_text()
     (extras,) = re.findall(r"--no-index --find-links /wheels 'tms-log\[([a-z,]+)\]'", dockerfile)
     (line,) = re.findall(r"^SERVICE := (.*?)(?: #.*)?$", (ROOT / "Makefile").read_text(), re.M)
@@ -466,7 +465,7 @@ def test_the_programs_of_the_image_run_with_the_options_of_the_tests(
     words = ran.stdout.splitlines()
     assert main in words
     assert f"/opt/hbase/{conf}:/opt/hbase/classes:/opt/hbase/lib/*" in words
-    # A server that runs for long is compiled well; tests want it up soon.
+    # A long-running server is compiled thoroughly; tests want a quick start.
     assert set(runtime.OPTIONS) - {"-XX:TieredStopAtLevel=1"} <= set(words)
 
 

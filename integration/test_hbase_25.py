@@ -1,5 +1,5 @@
-"""The older line of HBase that is supported: what is done differently there would show here. All
-other tests of this folder run on the newer one, or, with TMS_TEST_HBASE=2.5, on this one too."""
+"""The older supported line of HBase: deviations would show here. All other tests of this folder run
+on the newer one, or, with TMS_TEST_HBASE=2.5, on this one too."""
 
 import json
 import time
@@ -63,21 +63,22 @@ def test_hbase_2_5_is_installed_published_to_read_cleaned_and_isolates(
             engine.topics.registry.find(TopicName("default", one)).uid for one in ("kept", "short")
         ]
     engine = tms.open_engine(url)
-    with Bus(engine) as bus:  # seals what it looks at, and notes the time
+    with Bus(engine) as bus:  # seals open segments, and notes the time
         for topic in ("kept", "short"):
             bus.describe_topic(topic)
         engine.maintenance.clean()
     raw = {b"tms.isolation": b"uncommitted"}
 
     def stored(attributes: dict[bytes, bytes]) -> tuple[int, int]:
-        """How many rows the two topics have for a reader."""
+        """The number of rows of the two topics for a reader."""
         with hbase.connect() as gateway:
             keys = [read_row("messages", row.decode()) for row in gateway.scan(TABLE, attributes)]
         rows = Counter(key.uid for key in keys if key is not None)
         return rows[uids[0]], rows[uids[1]]
 
     def shown() -> tuple[int, int] | None:
-        """The same by the table's own isolation; None while the region has read no transactions."""
+        """The number of rows under the table's own isolation; None while the region has read no
+        transactions."""
         try:
             return stored({})
         except hbase.types.TIOError:

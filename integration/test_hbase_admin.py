@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from integration.cluster import Endpoint
-from tms.clock import SystemClock
 from tms.errors import ConfigError
+from tms.runtime.clock import SystemClock
 from tms.store.hbase import HBasePlace
 from tms.store.hbase.admin import Admin, HBaseTable
 from tms.store.hbase.rows import split_rows

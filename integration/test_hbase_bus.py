@@ -1,4 +1,4 @@
-"""The bus on a real HBase: the contracts that hold in one process and over HTTP hold here too."""
+"""The bus on a real HBase: the contracts that hold in one process and over HTTP also hold here."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ import tms
 from tests.contracts.bus_contract import BusContract
 from tests.contracts.transaction_contract import TransactionContract
 from tests.http_kit import serving
-from tms.clock import SystemClock
+from tms.runtime.clock import SystemClock
 from tms.store.hbase.store import HBaseStore
 
 

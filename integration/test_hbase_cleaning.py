@@ -1,5 +1,5 @@
-"""What TMS keeps in HBase once the files were written anew: all that readers may need, and nothing
-else; and what other programs see of it."""
+"""The rows of TMS in HBase once the files were rewritten: all that readers may need, and nothing
+else; and the rows that other programs see."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,15 +13,15 @@ from integration.cluster import Endpoint
 from integration.install import install
 from tests.hbase_kit import read_row
 from tms.block import encode
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import NewBlock
 from tms.model.snapshot import TransactionType, encode_snapshot
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
+from tms.runtime.clock import SystemClock
 from tms.store.hbase.admin import Admin, Region
+from tms.store.hbase.pool import HBasePlace
 from tms.store.hbase.store import HBaseStore
-from tms.store.hbase.thrift.pool import HBasePlace
 from tms.transactions.uncommitted import StoredRange
 
 WAIT_S = 60
@@ -52,7 +52,7 @@ class World:
         self.tx = self.engine.transactions
 
     def restart(self) -> None:
-        """Every partition that is looked at gets its open segment sealed."""
+        """Restart, so that every partition that is opened gets its open segment sealed."""
         self.engine.close()
         self.open()
         for info in self.engine.list_topics("default"):
@@ -66,9 +66,9 @@ class World:
         return StoredRange.of(KEPT, place, pointer)
 
     def rewrite(self) -> None:
-        """Let the coprocessor read what the engine says, then have all files written anew."""
+        """Let the coprocessor read the engine's state, then have all files rewritten."""
         assert self.tx._image is not None
-        self.tx._image.write(self.engine._clock.now_ms())
+        self.tx._image.write(self.engine.topics.clock.now_ms())
         self.engine.maintenance.clean()
         self.wait_until_all_is_read()
         for table in ("messages", "payloads"):
@@ -76,7 +76,7 @@ class World:
             self.hbase.admin().run("major_compact", f"{self.namespace}:{table}")
 
     def wait_until_all_is_read(self) -> None:
-        """Until every region knows all that the engine has said so far."""
+        """Wait until every region knows the engine's current state."""
         began_s = time.monotonic()
         admin = Admin(HBasePlace.parse(self.hbase.url(self.namespace)), SystemClock())
 
@@ -110,7 +110,7 @@ class World:
         return found
 
     def values(self, attributes: Mapping[bytes, bytes] = RAW) -> list[bytes]:
-        """What stands in the blocks of the topic `kept` that a scan finds."""
+        """The values in the blocks of the topic `kept` that a scan finds."""
         from tms.block import Flags, decode, flags_of
 
         blocks = self.rows(attributes=attributes).get(self.uid(KEPT), [])
@@ -152,7 +152,7 @@ def test_what_nobody_may_read_is_dropped_and_everything_else_stays(world: World)
     world.engine.truncate_topic(CUT, tms.Position.latest())
     world.publish(CUT, b"cut 3")
     before = _read(world)
-    time.sleep(1.5)  # until `short` is expired
+    time.sleep(1.5)  # until the messages of `short` are expired
     world.restart()
     world.rewrite()
 
@@ -207,11 +207,11 @@ def test_the_watch_says_nothing_when_all_is_well_and_pruning_follows_the_regions
     world.engine.create_topic(KEPT, TopicSettings())
     world.publish(KEPT, b"1")
     until(lambda: watch.look() == [], "the coprocessor answers everywhere, with fresh records")
-    began_ms = world.engine._clock.now_ms()
+    began_ms = world.engine.topics.clock.now_ms()
     world.restart()
     world.rewrite()
     until(lambda: world.store.cleaned_ms() > 0, "every region has noted what it cleaned")
-    assert began_ms - 60_000 < world.store.cleaned_ms() <= world.engine._clock.now_ms()
+    assert began_ms - 60_000 < world.store.cleaned_ms() <= world.engine.topics.clock.now_ms()
 
 
 def _read(world: World) -> list[tuple[str, bytes | None]]:

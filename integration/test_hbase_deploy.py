@@ -1,5 +1,5 @@
-"""`tms hbase install` on a real HBase: twice, interrupted anywhere, with a wrong jar, in the way of
-somebody else's tables."""
+"""`tms hbase install` on a real HBase: twice, interrupted anywhere, with a wrong jar, beside tables
+of other programs."""
 
 from pathlib import Path
 

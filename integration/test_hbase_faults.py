@@ -1,6 +1,6 @@
-"""Everything below and beside the service is killed while clients write, read and transform: what
-they saw is checked as a history: nothing acknowledged lost or twice, one order, whole transactions.
-"""
+"""Every server below and beside the service is killed while clients write, read and transform: the
+checker checks the history that they saw. No acknowledged message is lost or duplicated, there is
+one order, and transactions are whole."""
 
 from collections.abc import Callable, Iterator
 

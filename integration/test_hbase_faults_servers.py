@@ -1,5 +1,5 @@
 """Region servers and the master of a cluster on HDFS are killed, and one is paused for longer than
-its session and wakes, while clients write, read and transform: see `faults.clients`."""
+its session and wakes, while the clients of `faults.clients` write, read and transform."""
 
 import time
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_fault_16_clients_see_nothing_wrong_when_region_servers_die_or_wake_late
     stack.clients.get_on()
     hbase.regions[1].pause()
     time.sleep(2 * SESSION_MS / 1000)
-    hbase.regions[1].resume()  # somebody else has its regions now
+    hbase.regions[1].resume()  # another server has its regions now
     within(UNAVAILABLE_S, lambda: _publishes(stack))
     stack.clients.get_on()
     assert stack.clients.check() > 20, "hardly anything happened"
@@ -52,7 +52,7 @@ def test_fault_16_clients_see_nothing_wrong_when_region_servers_die_or_wake_late
 
 
 def _publishes(stack: Stack) -> bool:
-    """Whether a publish comes through."""
+    """True if a publish is acknowledged."""
     with stack.clients.run.bus() as bus:
         bus.create_topic("probe")
         bus.publish("probe", b"v")

@@ -1,5 +1,5 @@
-"""Programs of others read the tables with happybase, which asks for nothing: the table's default is
-what is committed, and they need no code of TMS but to take blocks apart."""
+"""Other programs read the tables with happybase, without settings: by default the table shows
+committed blocks, and they need code of TMS only to decode blocks."""
 
 import happybase
 

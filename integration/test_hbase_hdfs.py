@@ -43,7 +43,7 @@ def test_the_jar_is_put_into_hdfs_over_http_and_by_the_command(
 
 
 def _add_command(hbase: Distributed, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command `hdfs`, as Hadoop's distribution has it, on the path."""
+    """Add a command `hdfs`, like that of Hadoop's distribution, to the path."""
     directory.mkdir()
     shell = hbase.runtime.command(
         "org.apache.hadoop.fs.FsShell", conf=hbase.directory / "conf-hdfs", heap_mb=128

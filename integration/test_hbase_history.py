@@ -1,5 +1,5 @@
-"""A random mixed history of many blocks: what a raw scan finds once all files were written anew is
-exactly what the rules in Python leave."""
+"""A random mixed history of many blocks: a raw scan after all files were rewritten finds exactly
+the blocks that the rules in Python leave."""
 
 import random
 import time
@@ -14,7 +14,7 @@ from tests.hbase_cases import random_case, random_store
 from tests.hbase_kit import NOW, Store, rows_of
 
 ROWS_PER_CALL = 2_000
-FILES = 5  # of each region, about
+FILES = 5  # per region, about
 SEED = 20_261_121
 
 

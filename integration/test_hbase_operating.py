@@ -1,5 +1,5 @@
-"""What an operator meets: HBase that is not there yet, a coprocessor that is missing, of another
-version or switched off, rows that are not TMS's, ZooKeeper that forgot everything."""
+"""Problems that an operator meets: HBase that is not there yet, a coprocessor that is missing, of
+another version or switched off, foreign rows, a ZooKeeper that lost everything."""
 
 import json
 import shutil
@@ -15,12 +15,12 @@ from integration.cluster import Endpoint, Standalone
 from integration.install import install
 from tests.faults.clients import free_port
 from tests.faults.service import Service, within
-from tms.clock import SystemClock
+from tms.runtime.clock import SystemClock
 from tms.store.hbase.admin import Admin, HBaseTable
 from tms.store.hbase.coprocessor import VERSION
-from tms.store.hbase.thrift.pool import HBasePlace
+from tms.store.hbase.pool import HBasePlace
 
-LOOKS_S = 60  # the service looks at the coprocessor again after 5 s while something is wrong
+LOOKS_S = 60  # while something is wrong, the service checks the coprocessor again after 5 s
 
 
 def warnings(service: Service) -> list[str]:
@@ -36,7 +36,7 @@ def told(service: Service, *words: str) -> bool:
 
 
 def use(url: str) -> None:
-    """Publishing and reading go on, whatever becomes of the coprocessor."""
+    """Check that publishing and reading go on, whatever the state of the coprocessor."""
     with tms.connect(url) as bus:
         bus.create_topic("used")
         before = sum(1 for _ in bus.consumer("used", stop_at_end=True))
@@ -54,7 +54,7 @@ def admin(hbase: Endpoint, hbase_namespace: str) -> Iterator[Admin]:
 
 
 @pytest.mark.timeout(300)
-def test_fault_26_a_coprocessor_that_is_not_as_it_should_be_is_told_and_nothing_else_suffers(
+def test_fault_26_a_wrong_coprocessor_is_reported_and_nothing_else_suffers(
     hbase: Endpoint, hbase_namespace: str, admin: Admin, tmp_path: Path
 ) -> None:
     url = hbase.url(hbase_namespace)

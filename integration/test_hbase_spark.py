@@ -24,7 +24,7 @@ pytestmark = pytest.mark.long  # `test_hbase_view` reads the same way, without a
 
 @pytest.fixture(scope="module")
 def filled(installed: str) -> Iterator[list[Row]]:
-    """The topic `flights`: what a consumer gets of it. Its service has ended."""
+    """The messages of the topic `flights` as a consumer gets them. Its service has ended."""
     with closing(HBaseStore(installed)) as store, topics(store) as found:
         found.bus.create_topic("flights", partitions=PARTITIONS, durability="written")
         found.fill(Random(5), "flights", PARTITIONS, 60)

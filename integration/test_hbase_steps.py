@@ -1,7 +1,7 @@
-"""A process that dies before any of its calls to HBase: taking over, publishing, rolling, commits.
+"""A process that dies before any of its calls to HBase: takeover, publishing, rolling, commits.
 
-The next process takes over what the dead one left. Nothing acknowledged is lost, nothing is there
-twice, and the order is that of the acknowledgements.
+The next process takes over from the dead one. No acknowledged message is lost or duplicated, and
+the order is that of the acknowledgements.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,14 @@ from sim.faulty import FaultyStore
 from tests.log_kit import block
 from tests.steps import Kind, first_and_last_of_each, kind
 from tms.client.client import Bus
-from tms.clock import SystemClock
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
 from tms.errors import TMSError
 from tms.log.partition import LogLimits
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
+from tms.runtime.clock import SystemClock
 from tms.store.hbase.store import HBaseStore
 
 NAME, OTHER = TopicName("default", "steps"), TopicName("default", "other")
@@ -64,7 +65,7 @@ class Mortal:
         self.engine: Engine | None = None
 
     def run(self, work: Callable[[Engine], None]) -> bool:
-        """Open the engine and do the work; whether it lived to its end."""
+        """Open the engine and do the work; True if the process lived to the end of it."""
         try:
             self.engine = Engine(self._store, SystemClock(), EngineConfig(threads=1, log=self._log))
             work(self.engine)
@@ -86,14 +87,15 @@ class Mortal:
 
 
 class Steps:
-    """Deaths at one step after another, each in a store of its own that a process used before."""
+    """Deaths at one step after another, each in a store of its own that a process has used
+    before."""
 
     def __init__(self, url: str, hbase: Endpoint) -> None:
         self._url = url
         self._hbase = hbase
 
     def die_at_each(self, work: Work, check: Check) -> int:
-        """Die at the first call, then at the second …; how often the process died."""
+        """Die at the first call, then at the second …; returns the number of deaths."""
         for nth in range(1, STEPS_MAX):
             if self.lives(at(nth), work, check):
                 return nth - 1
@@ -101,7 +103,7 @@ class Steps:
 
     def die_at_each_kind(self, work: Work, check: Check) -> set[Kind]:
         """Die at the first call of each kind, and at the last, as a process that lived made them;
-        the kinds of the calls that a process died at."""
+        returns the kinds of the calls before which a process died."""
         calls: list[Kind] = []
         assert self.lives(never, work, check, calls)
         visited: set[Kind] = set()
@@ -114,8 +116,8 @@ class Steps:
         return visited
 
     def lives(self, dies: Dies, work: Work, check: Check, calls: list[Kind] | None = None) -> bool:
-        """One process works, the second one may die, the third works, and what there must be is
-        checked. True if the second lived; `calls` gets those that it made."""
+        """One process works, the second one may die, the third works, and the result is checked.
+        True if the second lived; `calls` gets the calls that it made."""
         self._clear()
         acknowledged: list[str] = []
 
@@ -150,7 +152,7 @@ def steps(tms_url: str, hbase: Endpoint) -> Steps:
 
 
 def values(engine: Engine, name: TopicName) -> list[str]:
-    """What a consumer finds."""
+    """The values that a consumer finds."""
     found = Bus(engine).consumer(name.topic, stop_at_end=True)
     return [(one.value or b"").rstrip(b"\0").decode() for one in found]
 

@@ -1,4 +1,4 @@
-"""The HBase engine on a real HBase: the contract of stores, what its rows look like, what it does
+"""The HBase engine on a real HBase: the contract of stores, the form of its rows, its behaviour
 when servers and connections fail."""
 
 import contextlib
@@ -59,7 +59,7 @@ def installed(hbase: Endpoint) -> Iterator[str]:
 
 @pytest.fixture
 def url(installed: str) -> str:
-    """The same, with no maps."""
+    """The URL of the installed namespace, without maps."""
     with contextlib.closing(HBaseStore(installed)) as store:
         for name in store.names(""):
             store.drop(name)
@@ -119,7 +119,7 @@ def test_a_map_agrees_with_a_dictionary_over_as_many_operations_as_elsewhere(url
     contract.test_a_map_agrees_with_a_dictionary_over_random_operations(lambda: HBaseStore(url))
 
 
-# What rows look like
+# The form of rows
 
 
 def test_rows_of_messages_are_spelled_as_documented(store: HBaseStore, hbase: Endpoint) -> None:
@@ -292,7 +292,7 @@ def test_a_block_without_all_of_its_pieces_is_damage(store: HBaseStore, hbase: E
                     read()
 
 
-def test_a_dropped_map_of_blocks_loses_its_name_and_rows_are_never_deleted_by_making_one(
+def test_dropping_a_map_of_blocks_frees_its_name_and_creating_deletes_no_rows(
     store: HBaseStore, hbase: Endpoint
 ) -> None:
     name = Segments.next()
@@ -303,7 +303,7 @@ def test_a_dropped_map_of_blocks_loses_its_name_and_rows_are_never_deleted_by_ma
     with hbase.connect() as gateway:
         left = gateway.get("store_tests:messages", row_of(name, key(0)))
     assert left == {b"m:b": b"left behind"}, "its rows are the coprocessor's to drop"
-    again = store.open(name, create=True)  # they may be another process's, which was quicker
+    again = store.open(name, create=True)  # they may belong to another process, which was quicker
     assert rows_of(again) == [(key(0), b"left behind")]
 
 
@@ -343,7 +343,7 @@ def test_of_two_stores_that_count_with_one_record_no_step_is_lost_nor_done_twice
 
 
 def test_a_record_that_is_made_and_removed_all_the_time_is_never_hidden(store: HBaseStore) -> None:
-    """A removal has a timestamp; what is made in the same millisecond must not vanish with it."""
+    """A removal has a timestamp; a record made in the same millisecond must not vanish with it."""
     one = store.open("metadata", create=True)
     for number in range(100):
         value = b"%d" % number
@@ -580,7 +580,7 @@ def test_what_was_acknowledged_survives_a_kill_of_the_thrift_server(own_hbase: S
         try:
             assert many.wait(60)
             own_hbase.thrift.kill()
-            own_hbase.start()  # by this thread: its children end with it
+            own_hbase.start()  # by this thread: its children end when it ends
         finally:
             killed.set()
             writer.join(120)
@@ -590,7 +590,7 @@ def test_what_was_acknowledged_survives_a_kill_of_the_thrift_server(own_hbase: S
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread is about to do."""
+    """Wait for the effect of another thread."""
     deadline_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline_s, "waited in vain"

@@ -42,10 +42,10 @@ def test_an_upgrade_reopens_the_tables_with_the_new_jar_and_goes_back(
     assert code == 0 and path != installed and paths(admin) == {path}
     assert Path(path.removeprefix("file://")).read_bytes() == new.read_bytes()
     assert cli("upgrade", "--jar", str(new))[1]["changed"] is False
-    assert cli("install", "--jar", str(jar))[0] == 4  # that is what upgrade is for
+    assert cli("install", "--jar", str(jar))[0] == 4  # upgrade does that
     assert cli("upgrade", "--rollback")[0] == 0
     assert paths(admin) == {installed}
-    assert cli("upgrade", "--rollback")[0] == 4  # there is nothing before that
+    assert cli("upgrade", "--rollback")[0] == 4  # there is no version before
     assert cli("status")[0] == 0
 
 
@@ -131,7 +131,7 @@ def test_uninstalling_takes_the_coprocessor_off_and_keeps_the_messages(
     assert cli("uninstall", "--yes")[1]["changed"] is True
     assert paths(admin) == {None}
     assert cli("uninstall", "--yes")[1]["changed"] is False
-    assert cli("install", "--jar", str(jar))[0] == 0  # into the directory that is noted
+    assert cli("install", "--jar", str(jar))[0] == 0  # into the noted directory
     with tms.open(url) as bus:
         read = [one.value for one in bus.consumer("t", start="earliest", stop_at_end=True)]
     assert read == [b"kept"]
@@ -149,7 +149,7 @@ def test_dropping_that_died_anywhere_is_finished_by_the_next(
     drop = ("uninstall", "--drop-tables", "--yes")
     for point in interrupted(cli, monkeypatch, prepare, *drop):
         points += 1
-        if point == 1:  # a table is disabled
+        if point == 1:  # a table is now disabled
             assert cli("status")[0] == 1
             assert cli(*arguments)[0] == 0 and cli("status")[0] == 0
         assert cli(*drop)[0] == 0
@@ -187,7 +187,7 @@ def test_status_finds_what_is_wrong(cli: Tms, admin: Admin, installed: str, jar:
     file = Path(installed.removeprefix("file://"))
     content = file.read_bytes()
     file.unlink()
-    assert cli("install", "--jar", str(jar))[0] == 0  # enables it, and puts the jar back
+    assert cli("install", "--jar", str(jar))[0] == 0  # enables the table, installs the jar again
     assert file.read_bytes() == content
     assert problems() == ""
     file.unlink()
@@ -202,7 +202,7 @@ def test_cleaning_up_is_done_by_the_coprocessor(
     directory: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No shell of HBase and no Java is here; Thrift is enough."""
+    """Without a shell of HBase and Java here: Thrift is enough."""
     arguments = ["install", "--jar", str(jar), "--jar-directory", directory, "--regions", "2"]
     assert cli(*arguments)[0] == 0
     refresh_soon(url)
@@ -214,7 +214,7 @@ def test_cleaning_up_is_done_by_the_coprocessor(
         bus.publish("kept", b"kept")
     time.sleep(1.1)
     engine = tms.open_engine(url)
-    with Bus(engine) as bus:  # seals what it looks at, and notes the time
+    with Bus(engine) as bus:  # seals open segments, and notes the time
         for topic in ("short", "kept"):
             bus.describe_topic(topic)
         engine.maintenance.clean()
@@ -243,7 +243,7 @@ def test_cleaning_up_is_done_by_the_coprocessor(
 def test_without_a_coprocessor_cleaning_up_is_done_by_the_shell_of_hbase_or_told(
     cli: Tms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A command that takes the lines down stands in for the shell."""
+    """A command that writes its input lines to a file stands in for the shell."""
     assert cli("install", "--no-coprocessor", "--regions", "2")[0] == 0
     monkeypatch.setenv("PATH", str(tmp_path))
     code, told = cli("cleanup")
@@ -265,7 +265,7 @@ def test_without_a_coprocessor_cleaning_up_is_done_by_the_shell_of_hbase_or_told
 
 
 def _cleaned(cli: Tms) -> list[int | None]:
-    """How far the tables with a coprocessor are cleaned."""
+    """The time up to which each table with a coprocessor is cleaned."""
     return [one["cleaned_before_ms"] for one in cli("status")[1]["tables"][:2]]
 
 
@@ -285,7 +285,7 @@ def test_a_server_that_cannot_read_the_jar_serves_again_once_it_is_put_back(
     own_hbase.server.kill()
     own_hbase.server.start()
     own_hbase.server.wait_for_line("ABORTING region server", 120)
-    # Putting it back needs nothing of HBase: the next start finds it.
+    # The rollback needs nothing of HBase: the next start finds it.
     shutil.move(tmp_path / "elsewhere", jars)
     own_hbase.server.kill()
     own_hbase.start()

@@ -1,5 +1,5 @@
-"""Topics in a real HBase, read without the service that wrote them: what is seen, by which rows,
-and beside owners that follow each other."""
+"""Topics in a real HBase, read without the service that wrote them: the visible messages, the rows
+that are read, and reading beside owners that follow each other."""
 
 import pickle
 from collections.abc import Iterator
@@ -10,18 +10,19 @@ import pytest
 
 from tests.log_kit import Seen, block, seen
 from tms.block import Compression, encode
-from tms.clock import SystemClock
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
 from tms.errors import StorageUnavailable, TopicNotFound
 from tms.log.partition import LogLimits
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Cleanup, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
+from tms.runtime.clock import SystemClock
 from tms.spark.source.from_hbase import HBaseReader
 from tms.spark.source.topics import Split
 from tms.store.hbase import HBaseStore
-from tms.store.hbase.thrift.scanning import Pages
+from tms.store.hbase.scanning import Pages
 
 LATEST, EARLIEST = Position.latest(), Position.earliest()
 LIMITS = LogLimits(segment_bytes=256 << 10, snapshot_bytes=64 << 10)
@@ -45,7 +46,7 @@ def publish(to: Engine, topic: TopicName, *values: bytes, partition: int = 0) ->
 
 
 def read(reader: HBaseReader, splits: list[Split]) -> list[Seen]:
-    """What tasks read: each with a reader that came over the network."""
+    """The messages that tasks read, each with a reader that was pickled as for a network."""
     found = []
     for split in splits:
         with closing(pickle.loads(pickle.dumps(reader))) as task:
@@ -55,7 +56,7 @@ def read(reader: HBaseReader, splits: list[Split]) -> list[Seen]:
 
 
 def whole(reader: HBaseReader, topic: str, at_least: int = 1) -> dict[int, list[bytes | None]]:
-    """All that is seen of a topic, by partition."""
+    """All visible messages of a topic, by partition."""
     first, ends = reader.offsets(topic, EARLIEST), reader.offsets(topic, LATEST)
     splits = reader.splits(topic, {p: (first[p], end) for p, end in ends.items()}, at_least)
     found = {}
@@ -174,7 +175,7 @@ def test_services_that_follow_each_other_are_read_as_one_log(
     with engine(installed) as first:
         first.create_topic(topic, TopicSettings(1))
         publish(first, topic, b"0", b"1")
-        assert whole(reader, "followed")[0] == [b"0", b"1"]  # of a segment that is written to
+        assert whole(reader, "followed")[0] == [b"0", b"1"]  # from the open segment
         with engine(installed) as second:
             publish(second, topic, b"2")
             assert whole(reader, "followed")[0] == [b"0", b"1", b"2"]

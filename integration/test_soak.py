@@ -1,5 +1,5 @@
 """A small round of the soak that `make soak` runs for hours, drawn from the run seed. A finding is
-printed with how to repeat it."""
+printed with the command that repeats it."""
 
 import os
 import subprocess

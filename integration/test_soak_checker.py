@@ -1,5 +1,5 @@
-"""The checker of the soak finds what is planted: in a small history that is right, one thing at a
-time is made wrong."""
+"""The checker of the soak finds planted violations: each test plants one in a small correct
+history."""
 
 import ast
 import copy
@@ -13,6 +13,7 @@ from integration.soak.checker import agreement, derived, logs, queues
 from integration.soak.checker.history import Finding, History
 from integration.soak.checker.reading import Reading, Row
 from integration.soak.content import Content, Maker, digest, value_digest
+from integration.soak.readers import over_http
 
 Line = dict[str, Any]
 Rows = list[Row]
@@ -34,7 +35,7 @@ class Script:
         self._offset = 0
 
     def publish(self, *names: str, how: str = "done", kind: str = "publish", **more: Any) -> None:
-        """Messages of one operation, with the keys that follow a colon."""
+        """Add messages of one operation, with the keys that follow a colon."""
         op, topic = f"op{len(self.lines)}", more.pop("topic", TOPIC)
         messages, ids = [], []
         for word in names:
@@ -50,7 +51,7 @@ class Script:
         self.note("end", op=op, how=how, ids=ids if how == "done" else None)
 
     def operate(self, kind: str, how: str = "done", **fields: Any) -> None:
-        """An operation without messages."""
+        """Add an operation without messages."""
         op = f"op{len(self.lines)}"
         answer = {"fenced": fields.pop("fenced", []), "cancelled": fields.pop("cancelled", None)}
         self.note("try", op=op, kind=kind, messages=[], **fields)
@@ -149,7 +150,7 @@ def test_a_reading_that_did_not_end_is_a_finding() -> None:
     assert [one.rule for one in logs.check(made.history, reading, {})] == ["end"]
 
 
-# -- what was taken --------------------------------------------------------------------------------
+# -- removed messages ------------------------------------------------------------------------------
 
 
 def test_erased_messages_are_gone_and_others_are_not() -> None:
@@ -263,6 +264,15 @@ def test_a_reader_that_shows_another_place_is_found() -> None:
     assert differs(made, rows) == {"elsewhere"}
 
 
+def test_a_poll_may_show_what_was_rolled_back_and_nothing_else_of_its_own() -> None:
+    """CDAP's plain poll shows rolled back messages, as a reader of uncommitted messages does."""
+    stored = [[0, offset, id_of(offset), f"m{offset}", None, "v"] for offset in range(3)]
+    polled = [[0, None, str(row[2])[:20], *row[3:]] for row in stored]
+    unknown = [0, None, id_of(9)[:20], "m9", None, "v"]
+    shown = over_http.committed([*polled, unknown], stored, [stored[0], stored[2]])
+    assert list(shown) == [polled[0], polled[2], unknown]
+
+
 def test_a_filter_shows_what_matches() -> None:
     made = script()
     rows = [row for row in made.rows if row.name in ("a", "g")]
@@ -270,7 +280,7 @@ def test_a_filter_shows_what_matches() -> None:
     assert differs(made, rows[:1], key_prefix=b"k1".hex()) == {"not shown"}
 
 
-def test_a_later_reader_may_miss_what_was_compacted_or_expired_meanwhile_and_nothing_else() -> None:
+def test_a_later_reader_may_miss_only_compacted_and_expired_messages() -> None:
     made = script()
     truth = Reading("truth", TOPIC, rows=made.rows)
 
@@ -361,14 +371,14 @@ def test_a_message_that_is_never_settled_is_found() -> None:
     assert judged(made) == {"neither settled nor dead"}
 
 
-def test_an_ack_that_is_too_late_settles_nothing_unless_the_service_forgot_its_answer() -> None:
+def test_a_late_ack_settles_nothing_unless_the_service_forgot_its_answer() -> None:
     made = queue_script()
     made.publish("d")
     lease(made, "d")
     settle(made, "d", fenced=["d"])
     assert judged(made) == {"neither settled nor dead"}
     made.note("fault", what="kill", seconds=1.0)
-    made.lines[-1]["t"] -= 1.5  # while the ack was under way
+    made.lines[-1]["t"] -= 1.5  # while the ack was in flight
     assert judged(made) == set()
 
 
@@ -403,7 +413,7 @@ def test_a_reject_whose_answer_was_lost_may_be_fenced_when_it_is_repeated() -> N
     assert judged(made, made.rows) == {"dead too soon"}
     path = f"/v2/namespaces/default/topics/{TOPIC}/queues/g"
     made.note("lossy", what="lose answer", request=f"POST {path}/reject HTTP/1.1")
-    made.lines[-1]["t"] -= 1.5  # while it was under way
+    made.lines[-1]["t"] -= 1.5  # while it was in flight
     assert judged(made, made.rows) == set()
 
 
@@ -462,7 +472,7 @@ def test_a_queue_that_is_not_empty_after_quiet_time_is_found() -> None:
     assert judged(made) == {"stuck"}
 
 
-# -- what is made of topics ------------------------------------------------------------------------
+# -- results derived from topics -------------------------------------------------------------------
 
 
 def rules(findings: Any) -> set[str]:

@@ -1,4 +1,5 @@
-"""Instances see each other through a real ZooKeeper: who comes, goes, drains, is killed, paused."""
+"""Instances see each other through a real ZooKeeper: while they come, go, drain, are killed or
+paused."""
 
 import os
 import signal
@@ -18,14 +19,14 @@ from tests.tls_kit import Authority
 from tms.cluster.membership import InstanceRecord, MembershipState
 from tms.cluster.zookeeper import Ensemble, ZooKeeperMember, addresses
 from tms.errors import Unavailable
-from tms.tls import ClientTls
+from tms.runtime.tls import ClientTls
 
 SESSION_S = 1.0
 WAIT_S = 20.0
 
 
 class Watched:
-    """An instance, and what it was told."""
+    """An instance, and the changes of which it was told."""
 
     def __init__(self, url: str, id: str, tls: ClientTls | None = None) -> None:
         ensemble = Ensemble.parse(url)
@@ -71,7 +72,7 @@ def joined(
         one.membership.leave()
 
 
-def test_everybody_sees_who_comes_drains_and_goes(joined: Callable[[str], Watched]) -> None:
+def test_every_instance_sees_others_join_drain_and_leave(joined: Callable[[str], Watched]) -> None:
     a = joined("a")
     a.until(lambda: a.sees() == ["a"])
     b = joined("b")
@@ -121,7 +122,7 @@ def test_while_zookeeper_is_away_an_instance_is_suspended_and_then_a_member_agai
             server.process.kill()
             a.until(lambda: a.membership.state is not MembershipState.MEMBER)
             assert a.states[-1] in (MembershipState.SUSPENDED, MembershipState.LOST)
-            assert a.sees() == ["a"]  # what was seen last
+            assert a.sees() == ["a"]  # the last seen members
             server.start()
             a.until(lambda: a.membership.state is MembershipState.MEMBER and a.sees() == ["a"])
             assert a.membership.view.number >= number

@@ -1,4 +1,4 @@
-"""A TCP proxy between TMS and HBase's Thrift server that loses what passes through it, on purpose.
+"""A TCP proxy between TMS and HBase's Thrift server that loses calls and answers on purpose.
 
     with ThriftProxy(port) as proxy:
         proxy.script("putMultiple", Fault.LOSE_ANSWER)     # of the next call of this method
@@ -21,7 +21,7 @@ _CHUNK = 1 << 16
 
 
 class Fault(Enum):
-    """What happens to one call."""
+    """A fault of one call."""
 
     LOSE_REQUEST = auto()  # the connection ends before HBase sees it
     LOSE_ANSWER = auto()  # HBase does it, then the connection ends without an answer
@@ -36,7 +36,7 @@ class ThriftProxy(TcpProxy):
 
     def __init__(self, port: int, listen_at: int = 0) -> None:
         super().__init__(("127.0.0.1", port), WAIT_S, listen_at)
-        self.calls: Counter[str] = Counter()  # that arrived here, by method
+        self.calls: Counter[str] = Counter()  # arrived calls by method
         self._faults: list[tuple[str, Fault]] = []
         self._held: list[bytes] = []
 
@@ -52,7 +52,7 @@ class ThriftProxy(TcpProxy):
 
     @property
     def done(self) -> bool:
-        """Whether every scripted fault has happened."""
+        """True if every scripted fault has happened."""
         return not self._faults
 
     def deliver(self) -> None:
@@ -64,13 +64,13 @@ class ThriftProxy(TcpProxy):
         self._held.clear()
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        """Calls in this thread, answers in one of their own."""
+        """Relay calls in this thread, answers in a second one."""
         one = _Relay(self, client, server)
         self.start(one.answers)
         one.requests()
 
     def fault(self, method: str) -> Fault | None:
-        """What happens to a call that has just arrived."""
+        """The fault of a call that has just arrived."""
         with self._lock:
             self.calls[method] += 1
             found = next((one for one in self._faults if one[0] == method), None)

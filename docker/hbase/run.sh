@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one of the programs of this image; the options are those that Java 17 needs for HBase.
+# Run one of the programs of this image, with the options that HBase needs on Java 17.
 set -eu
 
 home=${HBASE_RUN_HOME:-/opt/hbase}
@@ -23,7 +23,7 @@ java_with() {
     -cp "$home/$conf:$home/classes:$home/lib/*" "$@"
 }
 
-# The volume outlives the image, and a volume is filled from an image once only.
+# The volume outlives the image, and Docker fills a volume from an image only once.
 if [ "$program" = server ] && [ -d "${TMS_JARS:-/jars}" ]; then
   cp "$home"/../tms/tms-coprocessor-*.jar "${TMS_JARS:-/jars}/"
 fi

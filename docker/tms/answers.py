@@ -1,8 +1,8 @@
-"""Whether the service of this container answers: exit code 0, or an error that says why not.
+"""Check that the service of this container answers: exit code 0, or an error with the reason.
 
-    answers.py [/readyz]      by the settings of the environment: TMS__SERVER__PORT, TMS__TLS__CERT
+    answers.py [/readyz]      reads TMS__SERVER__PORT and TMS__TLS__CERT from the environment
 
-* The certificate is not checked: it names the service as others reach it, not this container.
+* The certificate is not verified: it has the service's public name, not this container's.
 """
 
 import os

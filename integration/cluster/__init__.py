@@ -1,8 +1,9 @@
 """Real HBase on this machine, for tests and for trying TMS: `python -m integration.cluster`.
 
-Knows nothing of TMS. `runtime` finds Java and the jars, `site` writes configurations, `process` is
-one child; `gateway` (Thrift 2) and `admin` (Java) talk to HBase; `endpoint` is an HBase that runs,
-`hbase` and `distributed` are the arrangements that can be started, `zookeeper` is a server alone.
+This package knows nothing of TMS. `runtime` finds Java and the jars, `site` writes configurations,
+`process` is one child; `gateway` (Thrift 2) and `admin` (Java) talk to HBase; `endpoint` is a
+running HBase, `hbase` and `distributed` are the arrangements that can be started, `zookeeper` is a
+server alone.
 """
 
 from integration.cluster.distributed import Distributed

@@ -1,6 +1,6 @@
 """HBase to try TMS on: `python -m integration.cluster` starts one and keeps it until Ctrl-C.
 
-It says where it is. What is stored in a `--directory` is there again the next time.
+It prints its address. Data in a `--directory` is there again after the next start.
 """
 
 import argparse

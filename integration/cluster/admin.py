@@ -1,4 +1,4 @@
-"""HBase's Java Admin as a child process, for what its Thrift gateways cannot do.
+"""HBase's Java Admin as a child process, for commands that its Thrift gateways do not have.
 
     admin.run("flush", "ns:rows")          admin.run("split", "ns:rows", "8000")
 
@@ -59,7 +59,7 @@ class Admin:
         return results
 
     def close(self) -> None:
-        """End it."""
+        """End the JVM."""
         if self.running():
             self._child.send_signal(signal.SIGKILL)
         self._child.wait()

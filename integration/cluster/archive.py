@@ -1,11 +1,11 @@
 """An archive of the classes that HBase loads (Java's class-data sharing): a JVM that maps it does
 not read and verify them again, and starts in half the processor time.
 
-    make(runtime)      starts an HBase once, to see what is loaded; half a minute for each machine
+    make(runtime)      starts an HBase once, to learn its classes; half a minute for each machine
 
 Invariants
 
-* Nothing depends on an archive: Java ignores one that was made of other jars or by another Java.
+* Nothing depends on an archive: Java ignores an archive of other jars or from another Java.
 * An archive belongs to a folder of jars and to a Java, and is whole (`filled`).
 """
 

@@ -1,9 +1,9 @@
-"""HBase as several JVMs on this machine: what can be killed one by one.
+"""HBase as several JVMs on this machine, each of which can be killed.
 
     with Distributed(directory, hdfs=True) as hbase:
         hbase.regions[0].kill()     # the other takes over its regions
         hbase.master.kill()
-        hbase.start()               # brings back what does not run
+        hbase.start()               # starts the dead processes again
 
     namenode + datanode (only with hdfs) → zookeeper → master, region0, region1 → thrift
 
@@ -11,7 +11,7 @@ Invariants
 
 * On files (`hdfs` False) a region server that was paused, replaced and resumed can still write to
   its log: nothing fences it, acknowledged rows can be lost. Tests that pause use HDFS.
-* A region server that dies is noticed within `SESSION_MS`.
+* The death of a region server is noticed within `SESSION_MS`.
 """
 
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ class Distributed(HBase):
                 _REGION,
                 "-D",
                 f"hbase.regionserver.port={port}",
-                "-D",  # who begins deletes the jars that are there, also those of another one
+                "-D",  # a starting JVM deletes existing jars, also those of another JVM
                 f"hbase.local.dir={directory}/local{number}",
                 "start",
                 heap_mb=REGION_HEAP_MB,
@@ -97,9 +97,9 @@ class Distributed(HBase):
             process.wait_for_line("Serving as ", START_S)
 
     def _wait_for_master(self) -> None:
-        """Until it serves. HBase's master aborts if the node of the one that was killed before, at
-        the same port, expires between its look and its delete: it is started again, as whoever
-        runs HBase does."""
+        """Wait until the master serves. HBase's master aborts if the node of the previously killed
+        one, at the same port, expires between its look and its delete: this starts it again, as an
+        operator of HBase does."""
         for last in (False, False, True):
             try:
                 self.master.wait_for_line(READY, START_S)

@@ -1,6 +1,6 @@
-"""Where an HBase answers: what a test needs of one, whoever started it.
+"""The address of an HBase, and the tools to reach it, for tests, whichever process started it.
 
-`HBase` starts and kills; an `Endpoint` reaches one that runs, also from another process:
+`HBase` starts and kills; an `Endpoint` reaches a running one, also from another process:
 
     LocalEndpoint.attach(directory).url("ns")      # hbase://127.0.0.1:PORT/ns
 
@@ -30,12 +30,12 @@ _THRIFT1 = "org.apache.hadoop.hbase.thrift.ThriftServer"
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What another process must know to reach an HBase."""
+    """The facts by which another process can reach an HBase."""
 
     port: int  # of the Thrift 2 gateway
     zookeeper: str = ""  # as Java clients name it; empty: not reachable
     thrift1_port: int = 0  # 0: none yet
-    containers: tuple[str, ...] = ()  # ids, the server's first, if it runs in them
+    containers: tuple[str, ...] = ()  # ids, the server's first, if it runs in containers
 
     FILE = "endpoint.json"
 
@@ -48,7 +48,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Endpoint:
-    """An HBase with a Thrift 2 gateway, and a directory for what is logged about it."""
+    """An HBase with a Thrift 2 gateway, and a directory for the logs about it."""
 
     def __init__(self, directory: Path, where: Description, types: Any) -> None:
         self.directory = directory
@@ -57,17 +57,17 @@ class Endpoint:
         self.types = types
         self._admin: Admin | None = None
 
-    # What depends on how it runs.
+    # Methods that depend on the arrangement.
 
     def thrift1_port(self) -> int:
-        """The port of a Thrift 1 gateway (for happybase), which is started when it is wanted."""
+        """The port of a Thrift 1 gateway (for happybase), which the first call starts."""
         raise NotImplementedError
 
     def admin_command(self) -> list[str]:
-        """The command that runs Admin.java beside it."""
+        """The command that runs Admin.java beside HBase."""
         raise NotImplementedError
 
-    # What does not.
+    # Methods that do not.
 
     def url(self, namespace: str = "") -> str:
         """The store's URL for TMS."""
@@ -78,7 +78,7 @@ class Endpoint:
         return Gateway(LOCAL, self.port, self.types, timeout_s)
 
     def answers(self) -> bool:
-        """Does HBase answer through Thrift 2 now?"""
+        """True if HBase answers through Thrift 2 now."""
         with (
             contextlib.suppress(OSError, EOFError, TException),
             self.connect(ANSWER_S) as gateway,
@@ -87,23 +87,24 @@ class Endpoint:
         return False
 
     def admin(self) -> Admin:
-        """What Thrift cannot do: flush, compact, split, merge, move; started when it is wanted."""
+        """The commands that Thrift does not have: flush, compact, split, merge, move; the first
+        call starts it."""
         if self._admin is None or not self._admin.running():
             self._admin = Admin(self.admin_command(), self.directory / f"admin-{os.getpid()}.log")
         return self._admin
 
     def tails(self) -> str:
-        """The ends of the logs that lie in its directory."""
+        """The ends of the logs in its directory."""
         return "\n".join(tail_of(log) for log in sorted(self.directory.glob("*.log")))
 
     def detach(self) -> None:
-        """End what was started for this process only."""
+        """End the processes that were started for this process only."""
         if self._admin is not None:
             self._admin.close()
 
 
 class LocalEndpoint(Endpoint):
-    """One whose servers are processes of this machine."""
+    """An HBase whose servers are processes of this machine."""
 
     def __init__(self, directory: Path, where: Description, runtime: Runtime) -> None:
         super().__init__(directory, where, load_types(runtime))
@@ -114,7 +115,7 @@ class LocalEndpoint(Endpoint):
 
     @classmethod
     def attach(cls, directory: Path) -> "LocalEndpoint":
-        """One that somebody else started in this directory."""
+        """The HBase that another process started in this directory."""
         return LocalEndpoint(directory, Description.read(directory), resolve())
 
     def thrift1_port(self) -> int:
@@ -146,12 +147,12 @@ class LocalEndpoint(Endpoint):
         heap_mb: int = SERVER_HEAP_MB,
         conf: Path | None = None,
     ) -> Process:
-        """A process that runs a Java class with the cluster's configuration; not started."""
+        """A process that runs a Java class with the cluster's configuration; not yet started."""
         command = self.runtime.command(main, *arguments, conf=conf or self.conf, heap_mb=heap_mb)
         return Process(name, command, self.directory / f"{name}-{os.getpid()}.log")
 
     def gateway(self, name: str, main: str, port: int) -> Process:
-        """A Thrift gateway; not started."""
+        """A Thrift gateway; not yet started."""
         arguments = ("start", "-b", LOCAL, "-p", str(port), "--infoport", "-1")
         conf = self.directory / "conf-gateway"
         return self.java(name, main, *arguments, heap_mb=GATEWAY_HEAP_MB, conf=conf)

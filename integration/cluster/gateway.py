@@ -5,14 +5,13 @@
         gateway.put("ns:rows", {b"row": {b"m:b": b"value"}})
         gateway.scan("ns:rows")
 
-Rows are dicts of columns, `family:qualifier` → value. What HBase answers as an error is raised as
+Rows are dicts of columns, `family:qualifier` → value. An error that HBase answers is raised as
 thriftpy2 makes it (`types.TIOError`); a connection that fails is not used again.
 """
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import thriftpy2
@@ -20,7 +19,7 @@ from thriftpy2.rpc import make_client
 
 from integration.cluster.runtime import Runtime
 
-CALL_S = 40  # more than what the gateway itself waits for HBase
+CALL_S = 40  # more than the gateway itself waits for HBase
 SCAN_ROWS = 1000
 
 Row = dict[bytes, bytes]
@@ -45,31 +44,26 @@ class Gateway:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         self._client.close()
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Any method of THBaseService."""
+        """Call any method of THBaseService."""
         return getattr(self._client, method)(*arguments)
 
     def create_namespace(self, name: str) -> None:
         self.call("createNamespace", self.types.TNamespaceDescriptor(name=name))
 
     def drop_namespace(self, name: str) -> None:
-        """The namespace with every table in it."""
+        """Drop the namespace with every table in it."""
         self.drop_tables(name)
         self.call("deleteNamespace", name)
 
     def drop_tables(self, namespace: str) -> None:
-        """Every table of a namespace."""
+        """Drop every table of a namespace."""
         for table in self.call("getTableNamesByNamespace", namespace):
             if self.call("isTableEnabled", table):
                 self.call("disableTable", table)
@@ -85,7 +79,7 @@ class Gateway:
         split_keys: Sequence[bytes] = (),
         attributes: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        """A table that is ready when this returns."""
+        """Create a table; returns when it is ready."""
         table = self.types.TTableDescriptor(
             tableName=self.table_name(name),
             columns=[self.types.TColumnFamilyDescriptor(name=one.encode()) for one in families],
@@ -94,7 +88,7 @@ class Gateway:
         self.call("createTable", table, list(split_keys))
 
     def put(self, table: str, rows: Mapping[bytes, Mapping[bytes, bytes]]) -> None:
-        """Store rows; when this returns HBase has acknowledged all of them."""
+        """Store rows; returns when HBase has acknowledged all of them."""
         puts = [
             self.types.TPut(
                 row=key,
@@ -112,7 +106,7 @@ class Gateway:
         self.call("putMultiple", table.encode(), puts)
 
     def get(self, table: str, key: bytes) -> Row:
-        """A row; empty if there is none."""
+        """A row; empty if it does not exist."""
         return _columns(self.call("get", table.encode(), self.types.TGet(row=key)))
 
     def scan(self, table: str, attributes: Mapping[bytes, bytes] | None = None) -> dict[bytes, Row]:

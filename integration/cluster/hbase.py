@@ -1,23 +1,23 @@
-"""HBase on this machine: its processes, their order, and who is killed.
+"""HBase on this machine: its processes, their order, and their deaths.
 
     with Standalone(directory) as hbase:
         hbase.url("ns")     # hbase://127.0.0.1:PORT/ns
         hbase.connect()     # a connection to its Thrift 2 gateway
         hbase.server.kill(); hbase.start()
 
-`HBase` is what all arrangements share: a directory, a configuration, the gateway. `Standalone` is
-ZooKeeper, master and region server in one JVM with its data in files; `distributed` has the rest.
+`HBase` has the parts of all arrangements: a directory, a configuration, the gateway. `Standalone`
+is ZooKeeper, master and region server in one JVM with its data in files; `distributed` has the
+other arrangement.
 
 Invariants
 
 * Directory and ports stay: `start` after a kill brings the same data back at the same address.
-* `start` returns when HBase answers through Thrift, and starts only what does not run.
+* `start` returns when HBase answers through Thrift, and starts only processes that do not run.
 """
 
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from integration.cluster.endpoint import START_S, Description, LocalEndpoint
@@ -30,12 +30,12 @@ READY = "Master has completed initialization"
 _THRIFT2 = "org.apache.hadoop.hbase.thrift2.ThriftServer"
 _SETTINGS = {
     "hbase.cluster.distributed": "false",
-    "hbase.master.wait.on.regionservers.maxtostart": "1",  # it waits for no second one
+    "hbase.master.wait.on.regionservers.maxtostart": "1",  # it does not wait for a second one
 }
 
 
 class HBase(LocalEndpoint):
-    """A cluster in a directory; subclasses say which processes it consists of."""
+    """A cluster in a directory; subclasses name its processes."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class HBase(LocalEndpoint):
         root: str,
         settings: Mapping[str, str],
         runtime: Runtime | None = None,
-        port: int | None = None,  # of the gateway; any one that is free
+        port: int | None = None,  # of the gateway; None: any free one
     ) -> None:
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
@@ -57,20 +57,20 @@ class HBase(LocalEndpoint):
         where.write(directory)
         self.thrift = self.gateway("thrift", _THRIFT2, thrift)
 
-    # What subclasses say.
+    # Methods of subclasses.
 
     def servers(self) -> list[Process]:
-        """Every process but the gateway, in the order in which they start."""
+        """Every process except the gateway, in the order in which they start."""
         raise NotImplementedError
 
     def start_servers(self) -> None:
-        """Start those that do not run, and wait until HBase is up."""
+        """Start the servers that do not run, and wait until HBase is up."""
         raise NotImplementedError
 
-    # What all of them do.
+    # Methods of all arrangements.
 
     def start(self) -> None:
-        """Start what does not run; returns when HBase answers."""
+        """Start the processes that do not run; returns when HBase answers."""
         try:
             self.start_servers()
             if not self.thrift.running():
@@ -81,19 +81,19 @@ class HBase(LocalEndpoint):
             raise
 
     def stop(self) -> None:
-        """End everything in order: nothing has to be recovered at the next start."""
+        """End everything in order, so that the next start has nothing to recover."""
         self.detach()
         for process in [self.thrift, *reversed(self.servers())]:
             process.stop()
 
     def kill(self) -> None:
-        """kill -9 of every process."""
+        """Kill every process with SIGKILL."""
         self.detach()
         for process in [self.thrift, *reversed(self.servers())]:
             process.kill()
 
     def remove(self) -> None:
-        """Kill it and delete its directory."""
+        """Kill HBase and delete its directory."""
         self.kill()
         shutil.rmtree(self.directory)
 
@@ -101,12 +101,7 @@ class HBase(LocalEndpoint):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.kill()
         if error is not None:
             for process in [*self.servers(), self.thrift]:

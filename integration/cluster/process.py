@@ -3,9 +3,9 @@
 Invariants
 
 * It does not outlive the process that started it, however that ends: the kernel kills it. (That
-  holds for the thread that called `start`, so this is for threads that stay: the main one.)
-* Everything that it prints is in its log file; a start after the first appends.
-* Nothing waits without a deadline, and what did not come in time is an error with the log's end.
+  holds for the thread that called `start`, so only a thread that stays may call it: the main one.)
+* All its output is in its log file; a start after the first appends.
+* Nothing waits without a deadline; a missed deadline is an error with the log's end.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id; of its last life if it has ended."""
+        """The process id; that of its last life if it has ended."""
         assert self._child is not None, f"{self.name} was never started"
         return self._child.pid
 
@@ -47,7 +47,7 @@ class Process:
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Run it; returns at once."""
+        """Start the process; returns without waiting."""
         assert not self.running(), f"{self.name} runs already"
         parent = os.getpid()
         with open(self.log, "ab") as log:
@@ -63,11 +63,11 @@ class Process:
             )
 
     def wait_for_line(self, text: str, seconds: float) -> None:
-        """Until it has printed this, in this life."""
+        """Wait until it has printed this text, in this life."""
         self.wait_until(lambda: text in self.printed(), seconds, f"its log says “{text}”")
 
     def wait_until(self, happens: Callable[[], bool], seconds: float, what: str) -> None:
-        """Until something happens while it runs; `Unavailable` if it ends or takes too long."""
+        """Wait for an event while it runs; `Unavailable` if it ends or takes too long."""
         deadline = time.monotonic() + seconds
         while not happens():
             if not self.running():
@@ -79,7 +79,7 @@ class Process:
             time.sleep(POLL_S)
 
     def wait_until_done(self, seconds: float) -> None:
-        """Until it has ended by itself and well."""
+        """Wait until it has ended by itself, with exit code 0."""
         assert self._child is not None, f"{self.name} was never started"
         try:
             code = self._child.wait(seconds)
@@ -92,13 +92,13 @@ class Process:
             raise Unavailable(f"{self.name} failed ({self.ending()})\n{self.tail()}")
 
     def kill(self) -> None:
-        """kill -9, also of a paused one; returns when it is gone."""
+        """Kill it with SIGKILL, even if it is paused; returns when it is gone."""
         self._signal(signal.SIGKILL)
         if self._child is not None:
             self._child.wait(STOP_S)
 
     def stop(self, seconds: float = STOP_S) -> None:
-        """Ask it to end, and kill it when it does not."""
+        """Ask it to end, and kill it if it does not."""
         self._signal(signal.SIGTERM)
         if self._child is not None:
             try:
@@ -107,11 +107,11 @@ class Process:
                 self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def ending(self) -> str:
@@ -121,14 +121,14 @@ class Process:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def printed(self) -> str:
-        """What it has printed in this life."""
+        """Its output in this life."""
         with contextlib.suppress(FileNotFoundError), open(self.log, "rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
         return ""
 
     def tail(self) -> str:
-        """The end of the log, and where the rest is."""
+        """The end of the log, and the path of the whole."""
         return tail_of(self.log)
 
     def _signal(self, number: int) -> None:
@@ -138,14 +138,14 @@ class Process:
 
 
 def tail_of(log: Path) -> str:
-    """The end of a log, and where the rest is."""
+    """The end of a log, and the path of the whole."""
     said = log.read_text(errors="replace") if log.exists() else ""
     last = said.splitlines()[-TAIL_LINES:]
     return "\n".join([f"--- the last {len(last)} lines of {log}", *last])
 
 
 def die_with(parent: int) -> None:
-    """In the child before it runs its program: be killed when the parent is gone."""
+    """Run in the child before its program: let the kernel kill it when the parent is gone."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -1,10 +1,10 @@
-"""Java, and the jars that HBase runs from and that Spark 3.5 reads it with: found, or resolved once
-and kept.
+"""Java, and the jars from which HBase runs and with which Spark 3.5 reads it: found, or resolved
+once and kept.
 
 Invariants
 
-* A folder of jars is named by a hash of the `pom.xml` that lists them: another pom, another
-  folder; a folder that is there is whole (it is renamed into place when Maven has filled it).
+* A folder of jars is named by a hash of the `pom.xml` that lists them: another pom, another folder.
+  An existing folder is whole (it is renamed into place when Maven has filled it).
 * Of two processes that need the same folder at once, one fills it and the other waits.
 """
 
@@ -24,7 +24,7 @@ RESOLVE_S = 900
 COMPILE_S = 120
 MAVEN = ("mvn", "-B", "-ntp", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime")
 JAVA_MAJOR_MIN = 17
-LINE = "TMS_TEST_HBASE"  # names the line of HBase that tests run on
+LINE = "TMS_TEST_HBASE"  # names the line of HBase for tests
 LINES = ("2.6", "2.5")
 
 # HBase and Hadoop reach into packages that Java 17 keeps closed.
@@ -43,22 +43,24 @@ OPTIONS = (
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
     "-XX:+UseSerialGC",
-    "-Dzookeeper.admin.enableServer=false",  # it would listen at 8080 for everybody
+    "-Dzookeeper.admin.enableServer=false",  # it would listen at 8080 on all addresses
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
     "-Djava.net.preferIPv4Stack=true",
 )
-# Java's own warnings, as of an archive that it does not take, are not among a program's output.
+# Java's own warnings, for instance about an archive that it rejects, stay out of a program's
+# output.
 _LOG = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 
 
 class Unavailable(Exception):
-    """A program, a file or a server that a test needs is not there; says what to do."""
+    """A program, a file or a server that a test needs is missing; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A Java program, a folder of jars, and options of Java besides those that all need."""
+    """A Java program, a folder of jars, and options of Java beyond those that every program
+    needs."""
 
     java: str
     lib: Path
@@ -84,7 +86,8 @@ class Runtime:
 
     @property
     def archive(self) -> Path:
-        """Where the archive of the classes of these jars is, if it was made; see `archive`."""
+        """The path of the archive of the classes of these jars, if it exists; `archive` makes
+        it."""
         release = Path(self.java).resolve().parents[1] / "release"
         of = release.read_bytes() if release.exists() else self.java.encode()
         digest = hashlib.sha256(of).hexdigest()[:16]
@@ -98,12 +101,12 @@ class Runtime:
 
     def _compile(self, source: Path, into: Path) -> None:
         compiler = (self.java, "-m", "jdk.compiler/com.sun.tools.javac.Main")
-        path = ":".join(map(str, self.lib.glob("*.jar")))  # a module's main expands no *
+        path = ":".join(map(str, self.lib.glob("*.jar")))  # the main of a module expands no *
         options = ("-cp", path, "-d", str(into), str(source))
         succeed([*compiler, *options], COMPILE_S, f"{self.java} cannot compile {source}")
 
     def extract(self, jar: str, member: str, target: Path) -> Path:
-        """Copy a file out of the one jar that fits a pattern."""
+        """Copy a file out of the only jar that matches a pattern."""
         (found,) = self.lib.glob(jar)
         with zipfile.ZipFile(found) as archive:
             target.write_bytes(archive.read(member))
@@ -111,8 +114,8 @@ class Runtime:
 
 
 def resolve(line: str = "") -> Runtime:
-    """Java and the jars of a line of HBase, 2.6 or 2.5, or of the one that the environment names;
-    the first call on a machine takes Maven about a minute."""
+    """Java and the jars of a line of HBase, 2.6 or 2.5, by default the line that the environment
+    names; the first call on a machine takes Maven about a minute."""
     line = line or os.environ.get(LINE, LINES[0])
     if line not in LINES:
         raise Unavailable(f"{LINE} is {line!r}; give one of {', '.join(LINES)}")
@@ -147,7 +150,7 @@ def succeed(command: Sequence[str], timeout_s: float, wrong: str, cwd: Path | No
 
 
 def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """A folder that is filled by the first process that needs it."""
+    """Fill a folder, in the first process that needs it; the folder."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:

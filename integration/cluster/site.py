@@ -32,8 +32,8 @@ SOON = {
     "hbase.client.retries.number": "30",  # the time-out of an operation ends it, not their number
 }
 
-# What a gateway's own client waits. The defaults, 60 s and 20 min, let one hung server of
-# hbase:meta hold every connection.
+# Waits of a gateway's own client. The defaults, 60 s and 20 min, let one hung server of hbase:meta
+# hold every connection.
 GATEWAY = {
     "hbase.rpc.timeout": "10000",
     "hbase.client.operation.timeout": "30000",
@@ -44,7 +44,7 @@ _LOG4J = Path(__file__).resolve().parents[1] / "runtime" / "log4j.properties"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at."""
+    """Ports at which no process listens."""
     limit = int(_PORT_RANGE.read_text().split()[0]) if _PORT_RANGE.exists() else 32_768
     ports: list[int] = []
     for port in random.sample(range(_PORT_MIN, max(limit, _PORT_MIN + _TRIES)), _TRIES):
@@ -60,13 +60,13 @@ def free_ports(count: int) -> list[int]:
 
 
 def listens(port: int) -> bool:
-    """Does somebody accept connections at this port?"""
+    """True if a process accepts connections at this port."""
     with socket.socket() as probe:
         return probe.connect_ex((LOCAL, port)) == 0
 
 
 def common(directory: Path, root: str, zookeeper: int, master: int, region: int) -> dict[str, str]:
-    """What every hbase-site.xml of a cluster says; `root` is the URL where its data lies."""
+    """The properties that every hbase-site.xml of a cluster has; `root` is the URL of its data."""
     return {
         "hbase.rootdir": root,
         "hbase.tmp.dir": f"{directory}/tmp",
@@ -85,7 +85,7 @@ def common(directory: Path, root: str, zookeeper: int, master: int, region: int)
         "hbase.regionserver.port": str(region),
         "hbase.master.info.port": "-1",
         "hbase.regionserver.info.port": "-1",
-        # Files that a compaction has replaced go soon, and regions that had them can merge.
+        # Files that a compaction has replaced go soon, so that their regions can merge.
         "hbase.hfile.compaction.discharger.interval": "1000",
         "hbase.regionserver.handler.count": SERVER_HANDLERS,
         "hbase.master.handler.count": SERVER_HANDLERS,
@@ -94,7 +94,8 @@ def common(directory: Path, root: str, zookeeper: int, master: int, region: int)
 
 
 def write_conf(conf: Path, sites: Mapping[str, Mapping[str, str]]) -> Path:
-    """A folder with a file of properties for each name of `sites`, and how to log."""
+    """Write a folder with a file of properties for each name of `sites`, and the configuration of
+    logging."""
     conf.mkdir(parents=True, exist_ok=True)
     for name, properties in sites.items():
         lines = [

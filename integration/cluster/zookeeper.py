@@ -1,7 +1,6 @@
-"""ZooKeeper alone, one server, for what needs no HBase."""
+"""A single ZooKeeper server, for tests that need no HBase."""
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from integration.cluster.process import Process
@@ -31,7 +30,7 @@ class ZooKeeper:
         self.process = Process("zookeeper", command, directory / "zookeeper.log")
 
     def start(self) -> None:
-        """Run it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         self.process.start()
         self.process.wait_until(
             lambda: listens(self._port), _START_S, f"it listens at {self._port}"
@@ -41,10 +40,5 @@ class ZooKeeper:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()

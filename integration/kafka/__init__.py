@@ -3,15 +3,14 @@
     with Broker(directory, partitions=2) as kafka:
         kafka.bootstrap     # 127.0.0.1:PORT
 
-It acknowledges what the page cache has, as Kafka does; topics are created by whoever writes to
-them.
+It acknowledges messages when the page cache has them, as Kafka does; the first write to a topic
+creates it.
 """
 
 import base64
 import subprocess
 import uuid
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from integration.cluster.process import Process, tail_of
@@ -21,7 +20,7 @@ from integration.cluster.site import LOCAL, free_ports, listens
 BROKER_POM = Path(__file__).parent / "broker" / "pom.xml"
 SPARK_POM = Path(__file__).parent / "spark" / "pom.xml"
 START_S = 60.0
-# As Kafka's own start script has it, with a heap for one machine.
+# The flags of Kafka's own start script, with a heap for one machine.
 _JVM = (
     "-Xms1g",
     "-Xmx1g",
@@ -51,7 +50,7 @@ share.coordinator.state.topic.min.isr=1
 
 
 def spark_jars() -> list[Path]:
-    """What Spark reads and writes Kafka with."""
+    """The jars with which Spark reads and writes Kafka."""
     return sorted(jars("spark-kafka", SPARK_POM).glob("*.jar"))
 
 
@@ -90,18 +89,13 @@ class Broker:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._broker.kill()
         if error is not None:
             error.add_note(self._broker.tail())
 
     def _format(self) -> None:
-        """Kafka starts only on a directory that was told which cluster it belongs to."""
+        """Format the directory: Kafka starts only on a directory that names its cluster."""
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c")
         log = self._directory / "format.log"

@@ -1,10 +1,11 @@
-"""`make soak SECONDS=n [SEED=s]`: rounds until the time is over; 1 if one of them finds something.
+"""`make soak SECONDS=n [SEED=s]`: rounds until the time is over; exits with 1 if one of them has
+findings.
 
     python -m integration.soak --seconds 180 --seed 7
     python -m integration.soak --seed 7 --round 3      one round again: the same plan
 
 The same seed draws the same settings, load and faults. Processes and their timing are real, so a
-round that is repeated is alike, not equal.
+repeated round is similar, not identical.
 """
 
 import argparse
@@ -27,9 +28,9 @@ _SHOWN = 40
 
 
 def main() -> int:
-    """Whether something was found."""
+    """Run the rounds; returns 1 if one has findings."""
     given = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the started processes, too
     began = time.monotonic()
     number = first = given.round or 0
     print(f"soak: seed {given.seed}, {given.seconds:.0f} s", flush=True)
@@ -54,7 +55,7 @@ def main() -> int:
 
 
 def _round(given: argparse.Namespace, number: int, store: str, zookeeper: str) -> bool:
-    """Whether a round finds nothing."""
+    """True if a round has no findings."""
     began = time.monotonic()
 
     def say(text: str) -> None:

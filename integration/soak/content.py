@@ -1,9 +1,7 @@
-"""What messages are made of, and the digests by which they are recognised.
+"""The content of messages, and the digests that identify them.
 
-* A message names itself: in its value before the first `|` or, as it has none, in the header `name`
-  of a tombstone. The rest is bytes that do not compress, or do.
-* `digest` covers key, headers and value; headers that dead letters get beside their own are left
-  out.
+* A message names itself: in its value before the first `|` or, for a tombstone, in the header
+  `name`. The rest is bytes that do not compress, or do.
 """
 
 import hashlib
@@ -18,7 +16,7 @@ NAME, DEAD = "name", "tms-dead-"
 
 
 class Content(NamedTuple):
-    """A message before it has a place."""
+    """A message before it has a position."""
 
     name: str
     key: bytes | None
@@ -42,7 +40,7 @@ class Maker:
     def make(
         self, key: bytes | None = None, *, tombstone: bool = False, size: int | None = None
     ) -> Content:
-        """The next message; of a size that is drawn log-uniformly unless given."""
+        """The next message; its size is drawn log-uniformly unless given."""
         name, random = f"{self.writer}/{self._count}", self._random
         self._count += 1
         headers: dict[str, bytes] = {}
@@ -59,14 +57,14 @@ class Maker:
 
 
 def name_of(value: bytes | None, headers: Mapping[str, bytes]) -> str:
-    """The name that a message says it has."""
+    """The name in a message."""
     if value is None:
         return headers.get(NAME, b"?").decode(errors="replace")
     return value.split(b"|", 1)[0][:100].decode(errors="replace")
 
 
 def digest(key: bytes | None, headers: Mapping[str, bytes], value: bytes | None) -> str:
-    """Of everything that a publisher said."""
+    """The digest of all fields that a publisher set."""
     own = sorted((name, cell) for name, cell in headers.items() if not name.startswith(DEAD))
     parts = [key, value, *(part for name, cell in own for part in (name.encode(), cell))]
     found = hashlib.blake2b(digest_size=8)
@@ -77,5 +75,6 @@ def digest(key: bytes | None, headers: Mapping[str, bytes], value: bytes | None)
 
 
 def value_digest(value: bytes | None) -> str:
-    """Of the value alone, for readers that are shown no more; a tombstone's is that of b""."""
+    """The digest of the value alone, for readers that show no more; a tombstone's is that of
+    b""."""
     return hashlib.blake2b(value or b"", digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""What happens to a service, to connections and to processes during a round."""
+"""Faults of a service, of connections and of processes during a round."""
 
 import socket
 import threading
@@ -11,9 +11,9 @@ FAULTS = ("lose request", "lose answer", "half answer", "cut early", "twice")
 
 
 class Lossy(Proxy):
-    """Between clients and a service: of the requests that change something, a share that is drawn
-    meets a fault, and `told` which and of what. The service may be away: connections are refused
-    then."""
+    """A proxy between clients and a service: a share of the requests that change something, drawn
+    at random, meets a fault, and `told` gets the fault and the request. While the service is down,
+    connections are refused."""
 
     def __init__(self, url: str, seed: str, share: float, told: Callable[[str, str], None]) -> None:
         super().__init__(url)
@@ -23,7 +23,7 @@ class Lossy(Proxy):
         self._drawing = threading.Lock()
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        """One request after the other, each with a fault or none."""
+        """Relay one request after the other, each with a fault or none."""
         requests, answers = Reader(client), Reader(server)
         while request := requests.message():
             fault = self._draw() if request.startswith((b"POST", b"PUT", b"DELETE")) else None
@@ -46,11 +46,11 @@ class Lossy(Proxy):
         service: socket.socket,
         answers: Reader,
     ) -> bool:
-        """Whether the connection goes on."""
+        """Relay a request and its answer; True if the connection goes on."""
         if fault == "lose request":
             return False
         service.sendall(request)
-        if fault == "cut early":  # the service goes on with it, while the client repeats it
+        if fault == "cut early":  # the service continues while the client repeats the request
             with self._drawing:
                 wait_s = self._random.choice((0.0, 0.005, 0.05))
             self.pause(wait_s)

@@ -20,7 +20,7 @@ class Stores:
         self.zookeeper = hbase.zookeeper if isinstance(hbase, Standalone) else ""
 
     def make(self, name: str) -> str:
-        """A new store with TMS's tables and the coprocessor; the one before is dropped."""
+        """Make a new store with TMS's tables and the coprocessor; drop the one before."""
         for other in self._made:
             with self._hbase.connect() as gateway:
                 gateway.drop_namespace(other)

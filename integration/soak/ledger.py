@@ -1,13 +1,13 @@
-"""The ledger: what was tried, and what became of it.
+"""The ledger: operations and their outcomes.
 
 One file for each process that loads the service, of lines of JSON, each written with one system
-call: whenever the process dies, what it began is there. Times are those of the machine's monotonic
-clock, which all of its processes share.
+call: at whatever moment the process dies, its last operation is in the file. Times are those of the
+machine's monotonic clock, which all of its processes share.
 
     try      op kind topic-messages …      before the call
     end      op how ids error              after it: `done`, `refused` (nothing happened), `unknown`
-    …        what queues, groups and scans showed: see the fields where they are noted
-    wrong    what                          the process itself saw what must not be
+    …        observations of queues, groups and scans, with fields of their own
+    wrong    what                          the process itself saw a violation
 
 An operation without an end is unknown, too.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from integration.soak.content import Content, value_digest
 
-Placed = tuple[str, int | None, Content]  # topic, partition if it was given, what
+Placed = tuple[str, int | None, Content]  # topic, partition if one was given, content
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 
@@ -35,12 +35,12 @@ class Ledger:
         self._ops = 0
 
     def note(self, event: str, **fields: Any) -> None:
-        """One line, with the time."""
+        """Write one line, with the time."""
         line = {"event": event, "t": time.monotonic(), **fields}
         os.write(self._fd, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     def begin(self, kind: str, messages: Sequence[Placed] = (), **fields: Any) -> str:
-        """Something is about to be tried; what it is called."""
+        """Note the begin of an operation; returns its name."""
         op = f"{self._writer}#{self._ops}"
         self._ops += 1
         cells = [
@@ -58,16 +58,16 @@ class Ledger:
         return op
 
     def end(self, op: str, how: str, ids: Sequence[str] | None = None, **fields: Any) -> None:
-        """What became of it; the ids of its messages where they were told."""
+        """Note the outcome of an operation, with the ids of its messages if the answer had them."""
         self.note("end", op=op, how=how, ids=None if ids is None else list(ids), **fields)
 
     def wrong(self, what: str) -> None:
-        """The process saw what must not be."""
+        """Note a violation that the process saw."""
         self.note("wrong", what=f"{self._writer}: {what}")
 
 
 def lines(directory: Path) -> Iterator[dict[str, Any]]:
-    """What all files of a directory have; a last line that was cut off was not written."""
+    """The lines of all files of a directory; a truncated last line does not count."""
     for path in sorted(directory.glob("*.ledger")):
         for line in path.read_bytes().split(b"\n")[:-1]:
             yield json.loads(line)

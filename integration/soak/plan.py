@@ -1,7 +1,7 @@
-"""What one round does, all of it drawn from the seed and the round's number.
+"""The plan of one round, drawn from the seed and the round's number.
 
-Round 0 and every third one after it have the default settings. The others draw the service's
-bounds log-uniformly, from absurdly small to the default.
+Round 0 and every third one after it have the default settings. The others draw the service's bounds
+log-uniformly, from absurdly small to the default.
 """
 
 import math
@@ -34,18 +34,18 @@ _WHOLE = {"--cleaner-interval-s", "--compaction-dirty-ratio", "--compaction-shar
 
 
 class Fault(NamedTuple):
-    """Something that happens `at_s` seconds after the load began."""
+    """A fault `at_s` seconds after the load began."""
 
     at_s: float
     what: str  # kill | stop | pause | part | cut | kill-job
     seconds: float = 0.0
-    of: float = 0.0  # which job, or process of the service, as a share of all
+    of: float = 0.0  # the job, or process of the service, as a share of all
 
 
 @dataclass(slots=True)
 class Plan:
-    """One round. Topics are by name; `settings` are what they are created with, the rest says what
-    the load does to them."""
+    """The plan of one round. Topics are by name; `settings` are those of their creation, the other
+    fields are for the load."""
 
     name: str
     flags: list[str]
@@ -57,11 +57,11 @@ class Plan:
     embedded: dict[str, Any]
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)  # TOPIC/GROUP: settings
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
-    copying: tuple[float, ...] = ()  # after how many seconds a driver of Spark is killed
+    copying: tuple[float, ...] = ()  # seconds after which a driver of Spark is killed
     workers: int = 0  # 0: the service is one process
     instances: int = 0  # 0: the service is alone
     skew_s: int = 0  # how far ahead the clock of the last instance is
-    descriptors: int = 0  # that a process of the service may have; 0: as many as this one
+    descriptors: int = 0  # limit of each process of the service; 0: that of this process
 
     @property
     def place(self) -> str:
@@ -71,9 +71,8 @@ class Plan:
 
 
 class Size(NamedTuple):
-    """How large a round is: seconds of load, how many jobs work at once (0: all), the share of
-    messages and bytes that each of them may have, and how many instances there are (0: the service
-    is alone)."""
+    """The size of a round: seconds of load, the number of jobs at once (0: all), the share of
+    messages and bytes of each job, and the number of instances (0: the service is alone)."""
 
     load_s: float
     jobs: int = 0
@@ -127,7 +126,7 @@ def draw(seed: str, number: int, size: Size) -> Plan:
 
 
 def _place(plan: Plan, instances: int, random: Random) -> None:
-    """Draw the processes of the service, and how many files each may have open."""
+    """Draw the processes of the service, and their limit of open files."""
     plan.instances = instances
     plan.skew_s = random.choice((0, 0, -3, 3)) if instances else 0
     plan.workers = random.choice((0, 0, 2)) if not instances else 0
@@ -149,7 +148,7 @@ def _shrink(plan: Plan, size: Size, random: Random) -> None:
 
 
 def job(plan: Plan, kind: str, name: str, url: str, directory: str, options: dict[str, Any]) -> Job:
-    """A job of a plan; `name` with its incarnation."""
+    """A job of a plan; `name` includes its incarnation."""
     return Job(kind, name, plan.name, url, directory, f"{directory}/stop", plan.topics, options)
 
 
@@ -238,7 +237,7 @@ def _faults(random: Random, load_s: float, instances: bool) -> list[Fault]:
         faults.append(Fault(random.uniform(2, load_s), what, random.uniform(0.2, 3)))
     for _ in range(round(load_s / 4)):
         faults.append(Fault(random.uniform(1, load_s), "kill-job", of=random.random()))
-    if instances:  # each fault is of one of them, and HBase is out of reach for one, too
+    if instances:  # each fault hits one of them, and may cut one off from HBase
         seconds, at_s = random.uniform(0.5, 6), random.uniform(2, load_s)
         faults = [fault._replace(of=random.random()) for fault in faults]
         faults.append(Fault(at_s, "part", seconds, random.random()))

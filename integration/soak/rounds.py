@@ -1,7 +1,7 @@
 """One round: from its plan to its findings.
 
     embedded load ─▶ service, proxy, jobs, faults ─▶ jobs end ─▶ groups and queues are drained,
-    what is due has come ─▶ readers ─▶ service starts anew, readers again ─▶ service ends,
+    delayed messages have come ─▶ readers ─▶ service restarts, readers again ─▶ service ends,
     readers of the directory ─▶ verdict
 
 Every process is started here and ended here, by its id.
@@ -31,18 +31,18 @@ from integration.soak.plan import Fault, Plan, job
 from integration.soak.readers import passes
 from integration.soak.serving import Serving
 
-JOB_S, READ_S, QUIET_S = 180, 600, 60  # of a machine that does other things, too
-_SLOWER = 4  # a job that goes on may take so much longer
-COPIED = 500  # messages that a batch of Spark has
+JOB_S, READ_S, QUIET_S = 180, 600, 60  # for a busy machine
+_SLOWER = 4  # a job that makes progress may take so many times as long
+COPIED = 500  # messages in a batch of Spark
 Say = Callable[[str], None]
-# Every job is a process of its own; what it imports is there before it is forked.
+# Every job is a process of its own; its modules are imported before the fork.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["integration.soak.load.jobs", "integration.soak.readers.passes"])
 
 
 class Round:
     """One round in a directory of its own; `spark`: with the readers and the copy that need a JVM.
-    With `store` an HBase takes the place of the directory of data, at this `zookeeper` if Spark's
+    With `store` an HBase takes the place of the data directory, with its `zookeeper` if Spark's
     connector is to read it."""
 
     def __init__(
@@ -72,11 +72,11 @@ class Round:
 
     @property
     def findings(self) -> Path:
-        """Where ledgers and readings are."""
+        """The directory of ledgers and readings."""
         return self._ledgers
 
     def run(self) -> list[Finding]:
-        """What is wrong."""
+        """Run the round; returns its findings."""
         plan = self._plan
         (self._ledgers / "plan.json").write_text(json.dumps(asdict(plan), indent=1))
         self._write_topics()
@@ -123,7 +123,7 @@ class Round:
     # -- load --------------------------------------------------------------------------------------
 
     def _embedded(self) -> None:
-        """A program that has the directory for itself, killed or not."""
+        """Run a program that has the directory for itself, and kill it or not."""
         options = {**self._plan.embedded, "data": str(self._data)}
         began = time.monotonic()
         self._begin("embedded", "emb", "", options)
@@ -173,7 +173,7 @@ class Round:
             self._service.inflict(fault)
 
     def _kill_job(self, share: float) -> None:
-        """One of the jobs dies; another takes its place, with a name of its own."""
+        """Kill one of the jobs; another takes its place, with a name of its own."""
         at = int(share * len(self._plan.jobs))
         kind, name, _, options = self._plan.jobs[at]
         running = next((known for known in self._jobs if known.split("~")[0] == name), None)
@@ -186,8 +186,8 @@ class Round:
     # -- quiet -------------------------------------------------------------------------------------
 
     def _quiet(self) -> None:
-        """Nobody waits for transactions begun elsewhere, groups and queues come to their ends, what
-        is due has come."""
+        """End abandoned foreign transactions, drain groups and queues, and wait for due
+        messages."""
         with tms.connect(self._url) as bus:
             self._until_nobody_is_held(bus)
         for name, of in self._plan.groups.items():
@@ -204,9 +204,10 @@ class Round:
                     self._until_delivered(bus, topic)
 
     def _until_nobody_is_held(self, bus: tms.Bus) -> None:
-        """An operator ends what clients of CDAP's protocol have left behind."""
+        """End, as an operator does, the transactions that clients of CDAP's protocol have
+        abandoned."""
         deadline = time.monotonic() + QUIET_S
-        while held := [info for info in bus.transactions.open() if info.held]:
+        while held := [info for info in bus.admin.transactions.open() if info.held]:
             if time.monotonic() > deadline:
                 self._ledger.wrong(f"readers are still held: {held}")
                 return
@@ -216,7 +217,7 @@ class Round:
     def _until_delivered(self, bus: tms.Bus, topic: str) -> None:
         deadline = time.monotonic() + QUIET_S
         while True:
-            due = bus.delayed(topic).next_due_ms
+            due = bus.describe_delayed(topic).next_due_ms
             if due is None or due > (time.time() + 60) * 1_000:
                 return
             if time.monotonic() > deadline:
@@ -225,7 +226,7 @@ class Round:
             time.sleep(0.1)
 
     def _copy(self) -> None:
-        """Spark copies a topic; its driver is killed now and then, and started again."""
+        """Copy a topic with Spark; its driver is killed now and then, and started again."""
         for topic, of in self._plan.topics.items():
             if "copy_of" not in of:
                 continue
@@ -257,7 +258,7 @@ class Round:
         self._say(f"readers {what} took {time.monotonic() - began:.0f} s")
 
     def _write_topics(self) -> None:
-        """What the readers read, and the checker knows of it."""
+        """Write the topics for the readers, with the facts that the checker needs."""
         topics: dict[str, dict[str, Any]] = {}
         for name, of in self._plan.topics.items():
             if of.get("expiring"):
@@ -281,7 +282,7 @@ class Round:
         (self._ledgers / "topics.json").write_text(json.dumps(topics))
 
     def _size(self) -> str:
-        """How much the round had to do with."""
+        """The size of the round, in words."""
         history = History(lines(self._ledgers))
         counts = Counter({DONE: 0, REFUSED: 0, UNKNOWN: 0})
         for sent in history.sent.values():
@@ -297,8 +298,8 @@ class Round:
     # -- processes ---------------------------------------------------------------------------------
 
     def _wait(self, seconds: float) -> None:
-        """Until all jobs have ended; those that do not are wrong, and are killed. One that has
-        noted something in this time is slow, and may take `_SLOWER` times as long."""
+        """Wait until all jobs have ended; jobs that do not are findings, and are killed. A job that
+        has noted something in this time is slow, and may take `_SLOWER` times as long."""
         began = time.monotonic()
         for name, process in list(self._jobs.items()):
             process.join(max(0.0, began + seconds - time.monotonic()))
@@ -307,7 +308,7 @@ class Round:
                     break
                 process.join(1.0)
             if process.exitcode is None and process.pid is not None:
-                os.kill(process.pid, signal.SIGUSR1)  # its log says where it is
+                os.kill(process.pid, signal.SIGUSR1)  # its log shows its stack traces
                 time.sleep(0.5)
                 self._kill(name)
                 self._ledger.wrong(
@@ -319,7 +320,7 @@ class Round:
             del self._jobs[name]
 
     def _silent_s(self, name: str) -> float:
-        """How long a job has noted nothing; for ever if it never did."""
+        """The time since a job's last note; infinite without any."""
         ledger = self._ledgers / f"{name}.ledger"
         return time.time() - (ledger.stat().st_mtime if ledger.exists() else 0.0)
 

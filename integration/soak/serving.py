@@ -1,7 +1,7 @@
 """The service of a round: one process, one with workers, or instances over one HBase.
 
 Each instance reaches HBase, ZooKeeper and the others through links of its own, which faults cut.
-The clock of the last one is as far off as the plan says.
+The clock of the last one differs as the plan says.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.faults.clients import free_port
 from tests.faults.faketime import WallClock
 from tests.faults.service import Service, within
 
-START_S = 180  # of a machine that does other things, too
+START_S = 180  # for a busy machine
 ALONE = ("",)
 SESSION_S, CALL_S = 1, 5  # of instances
 
@@ -40,21 +40,21 @@ class Serving:
 
     @property
     def urls(self) -> list[str]:
-        """Of all its instances."""
+        """The URLs of all its instances."""
         return [f"http://127.0.0.1:{port}" for port in self._ports.values()]
 
     def start(self) -> None:
-        """Start all of it, and wait until it answers."""
+        """Start all processes, and wait until they answer."""
         for name in self._names:
             self._start(name)
 
     def stop(self) -> None:
-        """End all of it as an operator does; an exit code other than 0 is wrong."""
+        """Stop all processes as an operator does; an exit code other than 0 is noted as wrong."""
         for name in list(self._running):
             self._stop(name)
 
     def inflict(self, fault: Fault) -> None:
-        """Let a process be killed, restarted, paused, or cut off from HBase."""
+        """Kill, restart or pause a process, or cut it off from HBase."""
         name = self._names[int(fault.of * len(self._names))]
         match fault.what:
             case "kill":
@@ -72,13 +72,14 @@ class Serving:
                 self._links[name].thrift.heal()
 
     def close(self) -> None:
-        """End what still runs."""
+        """End the processes that still run."""
         for service in self._running.values():
             service.kill()
         self._stack.close()
 
     def _kill(self, name: str, fault: Fault) -> None:
-        """One of the workers, which its supervisor replaces, or a process that is started again."""
+        """Kill one of the workers, which its supervisor replaces, or a process that is started
+        again."""
         workers = _children(self._running[name].pid) if self._plan.workers else []
         if workers and fault.seconds < 2:
             os.kill(workers[int(fault.of * len(workers))], signal.SIGKILL)

@@ -36,7 +36,7 @@ from bench.targets import Setup
 
 
 def _later(module: str) -> Callable[[Setup, Report], None]:
-    """A benchmark that loads pyspark, which the others need not wait for."""
+    """A benchmark that loads pyspark when it runs, so that the others do not wait for it."""
     return lambda setup, report: importlib.import_module(module).run(setup, report)
 
 
@@ -74,14 +74,14 @@ BENCHMARKS = {
     "spark_hour": _later("bench.spark.hour"),
     "spark_connector": _later("bench.spark.connector"),
 }
-# Only when asked for: they need Java, or minutes.
+# Run only by name: they need Java, or minutes.
 ALONE = {name for name in BENCHMARKS if name.startswith("spark")}
 ALONE |= {"hbase", "instances", "delayed_million", "backup_4gib"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the selected benchmarks."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller amounts, within two minutes")
     usual = [name for name in BENCHMARKS if name not in ALONE]

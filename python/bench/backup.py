@@ -1,12 +1,12 @@
-"""What `tms backup` of a service takes beside a copy of the same bytes, and what it leaves to a
-publisher; what the next one copies.
+"""`tms backup` of a service, beside a copy of the same bytes: its time, the rate that is left to a
+publisher meanwhile, and the bytes that the next backup copies.
 
     filled ──▶ copied · backed up alone · published alone · backed up while published to · published
                in turns; then more is published ──▶ the next backup in the same directory
 
-All ratios are of one turn. What is read is in the page cache each time, what was written before is
-on the disk, and targets are new. The publisher pauses after each batch: one that never does takes
-both cores of a small machine, and then nothing that is done beside it is free.
+All ratios are of one turn. Source files are in the page cache each time, earlier writes are on the
+disk, and targets are new. The publisher pauses after each batch: without pauses it takes both cores
+of a small machine, and leaves none to any other work.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from typing import Any
 from bench import machine
 from bench.report import OTHERS, Goal, Report, Sample, Samples, measured, median, ratio
 from bench.targets import TOPIC, Service, Setup, values
+from bench.threads import meanwhile
 from tms.client.client import Bus
 
 MESSAGE_BYTES = 1_000
@@ -33,7 +34,7 @@ BATCH = 100
 PAUSE_S = 0.0005
 SEGMENT_BYTES = 32 << 20
 QUICK_BYTES, SMALL_BYTES, LARGE_BYTES = 64 << 20, 512 << 20, 4 << 30
-MORE = 1 / 8  # of that is new when the next backup begins
+MORE = 1 / 8  # new bytes at the next backup, as a share of the size
 ALONE_S = 2.0
 COPY, ALONE, LOADED = "copy", "backup alone", "backup while published to"
 BEFORE, DURING = "before and after", "during a backup"
@@ -42,12 +43,12 @@ _MIB = 1 << 20
 
 
 def run(setup: Setup, report: Report) -> None:
-    """Of half a GiB."""
+    """Measure with half a GiB."""
     _run(setup, report, QUICK_BYTES if setup.quick else SMALL_BYTES, setup.runs)
 
 
 def four_gib(setup: Setup, report: Report) -> None:
-    """Of 4 GiB, in two turns at most; needs 20 GB of disk, which is given back."""
+    """Measure with 4 GiB, in at most two turns; needs 20 GB of disk, which it frees at the end."""
     _run(setup, report, LARGE_BYTES, min(setup.runs, 2))
 
 
@@ -93,7 +94,7 @@ def _run(setup: Setup, report: Report, size: int, turns: int) -> None:
 
 
 def _settle(place: Path, *targets: str) -> None:
-    """Remove targets, let the disk be idle, and what will be read be in the page cache."""
+    """Remove targets, let the disk become idle, and read the source files into the page cache."""
     for target in targets:
         shutil.rmtree(place / target)
     os.sync()
@@ -105,7 +106,7 @@ def _settle(place: Path, *targets: str) -> None:
 
 
 def _increment(report: Report, service: Service, place: Path, size: int) -> None:
-    """The next backup, after a part more was published."""
+    """Measure the next backup, after another share was published."""
     _backed_up(service, place)
     more = int(size * MORE)
     _fill(service.bus, more)
@@ -120,7 +121,7 @@ def _fill(bus: Bus, size: int) -> None:
 
 
 def _copied(source: Path, target: Path) -> Sample:
-    """What the disk takes: every file read, written and synced, one after the other."""
+    """Copy every file, one after the other: read, written and synced."""
 
     def copy() -> int:
         count = 0
@@ -140,7 +141,7 @@ def _copied(source: Path, target: Path) -> Sample:
 
 
 def _backed_up(service: Service, place: Path) -> Sample:
-    """How many bytes `tms backup` copied; its CPU time and the service's count."""
+    """Back up; the number of copied bytes, with the CPU time of the command and of the service."""
     command = [str(Path(sys.executable).with_name("tms")), "backup", "--to", str(place)]
 
     def back_up() -> int:
@@ -165,7 +166,7 @@ def _children_cpu_s() -> float:
 
 
 class _Counter:
-    """How many messages were acknowledged."""
+    """The number of acknowledged messages."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -173,26 +174,21 @@ class _Counter:
 
 @contextlib.contextmanager
 def _publishing(bus: Bus) -> Iterator[_Counter]:
-    counter, ended = _Counter(), threading.Event()
+    counter = _Counter()
     pool = values(MESSAGE_BYTES)[:BATCH]
 
-    def publish() -> None:
+    def publish(ended: threading.Event) -> None:
         while not ended.is_set():
             bus.publish_many(TOPIC, pool)
             counter.messages += BATCH
             ended.wait(PAUSE_S)
 
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
+    with meanwhile(publish):
         yield counter
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _rate(counter: _Counter) -> Sample:
-    """What is published while nothing else is done."""
+    """The messages published while the service does nothing else."""
 
     def wait() -> int:
         begun = counter.messages
@@ -203,7 +199,7 @@ def _rate(counter: _Counter) -> Sample:
 
 
 def _during(counter: _Counter, service: Service, place: Path) -> tuple[Sample, Sample]:
-    """What is published during a backup, and the backup."""
+    """The messages published during a backup, and the backup."""
     begun = counter.messages
     loaded = _backed_up(service, place)
     messages = counter.messages - begun

@@ -1,8 +1,8 @@
-"""What compaction costs publishers beside it, in one run: it is let work and held, in turns.
+"""The cost of compaction for publishers: in one run, compaction works and is held in turns.
 
 * A topic of messages of 1 KiB, a quarter of them the newest of their keys, is compacted in the
   engine in which one producer publishes to another topic; both share one process and one disk.
-* `TMS_BENCH_COMPACT_GIB=4` is the amount that the goal names; without it a run takes less.
+* `TMS_BENCH_COMPACT_GIB=4` is the amount in the goal; the default is less.
 """
 
 import os
@@ -14,19 +14,20 @@ from statistics import median
 
 from bench.report import Goal, Report
 from bench.targets import TOPIC, Embedded, Setup, values
-from tms.clock import SystemClock
-from tms.compaction.throttle import Throttle
-from tms.engine import CompactionLimits
+from bench.threads import meanwhile
 from tms.model.topic import TopicName
+from tms.runtime.clock import SystemClock
+from tms.runtime.throttle import Throttle
+from tms.topics.compaction.compaction import CompactionLimits
 
 COMPACTED = "compacted"
 MESSAGE_BYTES = 1_024
 AT_ONCE = 500
-KEPT_BYTES = 512 << 20  # of what is published beside
+KEPT_BYTES = 512 << 20  # retention of the topic of the producer
 WINDOW_S = 1.0
 BOTH = (False, True)
-Rate = tuple[bool, float]  # whether compaction worked, messages/s
-HELD_SELDOM = 10  # every how manieth turn, after the first ones
+Rate = tuple[bool, float]  # True if compaction worked, messages/s
+HELD_SELDOM = 10  # after the first turns, compaction is held once in so many
 LOSS_MAX = 0.20
 
 
@@ -36,7 +37,7 @@ def run(setup: Setup, report: Report) -> None:
     messages = int(gib * (1 << 30) / MESSAGE_BYTES)
     report.title(f"Publishing 1 KiB while {gib:g} GiB of another topic are compacted")
     with setup.directory() as path, Embedded.open(path) as target:
-        target.engine.compaction.stop()  # its own thread: here it works when it is let
+        target.engine.compaction.stop()  # stop its thread: here the gate lets compaction work
         fill(target, messages)
         beside = Beside(target)
         with beside.publishing():
@@ -74,8 +75,8 @@ def fill(target: Embedded, messages: int) -> None:
 
 
 def left_of(rates: list[Rate]) -> float:
-    """The median of what is left beside compaction: each turn in which it is held is compared with
-    the turns before and behind it, for the machine is not the same all the time."""
+    """The median share of the rate that is left beside compaction: each turn in which it is held is
+    compared with the turns before and after it, because the machine's speed changes."""
     found = []
     for (before, a), (works, alone), (behind, b) in zip(rates, rates[1:], rates[2:], strict=False):
         if not works and before and behind:
@@ -84,7 +85,7 @@ def left_of(rates: list[Rate]) -> float:
 
 
 class Beside:
-    """A producer that goes on, and compaction beside it that a gate lets work or holds."""
+    """A producer that keeps publishing, and compaction that a gate lets work or holds."""
 
     def __init__(self, target: Embedded) -> None:
         self._target = target
@@ -98,35 +99,29 @@ class Beside:
         """Publish until the block ends."""
         self._target.bus.create_topic(TOPIC, durability="written", retention_bytes=KEPT_BYTES)
         cells = values(MESSAGE_BYTES)[:AT_ONCE]
-        stop = threading.Event()
 
-        def publish() -> None:
+        def publish(ended: threading.Event) -> None:
             with self._target.bus.producer(TOPIC) as producer:
-                while not stop.is_set():
+                while not ended.is_set():
                     producer.send_many(cells)
                     producer.flush()
                     self._sent += AT_ONCE
 
-        thread = threading.Thread(target=publish)
-        thread.start()
-        try:
+        with meanwhile(publish):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
     def compact(self, windows: int) -> tuple[list[Rate], float]:
-        """Measure in turns until it is done, later with fewer turns in which compaction is held;
-        the rates, and for how long it worked, with its own pauses."""
+        """Measure in turns until compaction is done, later with fewer turns in which it is held;
+        returns the rates, and the time for which it worked, with its own pauses."""
         rates: list[Rate] = []
         thread = threading.Thread(target=self._compact)
         thread.start()
-        time.sleep(WINDOW_S)  # the producer is under way
+        time.sleep(WINDOW_S)  # wait until the producer publishes
         number = 0
         while number < 2 * windows or not self._ended.is_set():
             works = number % 2 == 1 if number < 2 * windows else number % HELD_SELDOM != 0
             number += 1
-            self._target.engine.maintenance.clean()  # or what is published fills the disk
+            self._target.engine.maintenance.clean()  # else the published messages fill the disk
             (self._gate.set if works else self._gate.clear)()
             time.sleep(WINDOW_S / 10)
             before, begin_s = self._sent, time.perf_counter()

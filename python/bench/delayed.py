@@ -1,28 +1,27 @@
-"""Delayed messages: how late they are as a consumer sees it, over a restart and beside publishers,
-and how fast they come when all are due at once.
+"""Delayed messages: their lateness as a consumer sees it, over a restart and beside publishers, and
+their rate when all are due at once.
 
-The million of the goal takes a minute and a half: `--only delayed_million`.
+The goal's million takes a minute and a half: `--only delayed_million`.
 """
 
 import random
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, more, percentile
 from bench.targets import TOPIC, Embedded, Setup, values
+from bench.threads import meanwhile
 from tms.client.client import Bus
 from tms.client.cursor import Batch
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
+from tms.runtime.clock import SystemClock
 from tms.store.leveldb.store import LevelDBStore
 
-TOGETHER = 10  # messages of a request, which are due together
-PUBLISHED_PER_S = 20_000  # beside
+TOGETHER = 10  # messages of a request, all due at the same time
+PUBLISHED_PER_S = 20_000  # by other publishers
 QUICK, MANY, MILLION = 30_000, 100_000, 1_000_000
 P50, P99, LATEST, EARLY, LOST = "p50", "p99", "latest", "early", "lost"
 
@@ -62,7 +61,7 @@ def _at_once(setup: Setup, report: Report, count: int) -> None:
 
 
 def _late(setup: Setup, count: int, seconds: float) -> Sample:
-    """All are stored before the first is due; the engine is opened anew halfway."""
+    """Store all messages before the first is due; the engine is opened anew halfway."""
     with setup.directory() as path:
         with Embedded.open(path) as target:
             target.bus.create_topic(TOPIC, partitions=4, durability="written")
@@ -74,7 +73,7 @@ def _late(setup: Setup, count: int, seconds: float) -> Sample:
     for at_ms, batch in found:
         for value in batch.values():
             if value is not None and value.startswith(b"{"):
-                continue  # published beside
+                continue  # a message of the other publishers
             due, _, number = (value or b"").split(b" ")[:3]
             late.append(at_ms - int(due))
             seen.add(number)
@@ -94,8 +93,8 @@ def _late(setup: Setup, count: int, seconds: float) -> Sample:
 
 
 def _store_spread(bus: Bus, count: int, seconds: float) -> int:
-    """Store messages at random times of the period; when it begins, ms."""
-    store_s = 3 + count / 20_000  # so that all is stored before the first is due
+    """Store messages at random times of the period; returns its begin, ms."""
+    store_s = 3 + count / 20_000  # time to store all before the first is due
     began_ms = int((time.time() + store_s) * 1_000)
     seeded = random.Random(count)
 
@@ -112,42 +111,31 @@ def _store_spread(bus: Bus, count: int, seconds: float) -> int:
 def _follow(
     path: Path, began_ms: int, seconds: float, count: int, found: list[tuple[float, Batch]]
 ) -> int:
-    """Consume until everything is there, at most a minute longer than it should take; two lives of
-    the engine share the period."""
+    """Consume until every message is there, at most a minute longer than expected; two lives of the
+    engine share the period."""
     start: object = "earliest"
     for until_s in (began_ms / 1_000 + seconds / 2, began_ms / 1_000 + seconds + 60):
-        with Embedded.open(path) as target, _publishing(target.bus):
+        with Embedded.open(path) as target, meanwhile(partial(_publish, target.bus)):
             while time.time() < until_s:
                 page = target.bus.fetch(TOPIC, start, wait_s=0.2)  # type: ignore[arg-type]
                 at_ms = time.time() * 1_000
                 found += [(at_ms, batch) for batch in page.batches]
                 start = page.next
-                if target.bus.delayed(TOPIC).next_due_ms is None and not page.batches:
+                if target.bus.describe_delayed(TOPIC).next_due_ms is None and not page.batches:
                     return count
     return count
 
 
-@contextmanager
-def _publishing(bus: Bus) -> Iterator[None]:
-    """Publish beside."""
-    stop = threading.Event()
+def _publish(bus: Bus, ended: threading.Event) -> None:
+    """Publish other messages."""
     made = values(100, 200)
-
-    def publish() -> None:
-        while not stop.wait(len(made) / PUBLISHED_PER_S):
-            bus.publish_many(TOPIC, made)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    while not ended.wait(len(made) / PUBLISHED_PER_S):
+        bus.publish_many(TOPIC, made)
 
 
 class _HeldClock(SystemClock):
-    """The machine's clock, late until it is let go: so that everything is stored when it is due."""
+    """The machine's clock, held back until release, so that all messages are stored when they
+    become due."""
 
     behind_ms = 1_800_000
 

@@ -1,9 +1,9 @@
 """Answers, with numbers, to the questions that the design left open.
 
 * Does a block beyond 512 KiB ever pay?
-* Should small publishes be joined into one block at the service, or stored side by side?
+* Should the service join small publishes into one block, or store them side by side?
 * Does group commit need a thread of its own, or does the first waiting caller write?
-* How many open LevelDB databases does one process bear, and what do idle ones cost?
+* How many open LevelDB databases can one process have, and what do idle ones cost?
 """
 
 import contextlib
@@ -21,10 +21,11 @@ from bench.group_commit import PUBLISHERS
 from bench.latency import timed
 from bench.report import Report, Sample, Samples, interleaved, measured, median, more, ratio
 from bench.targets import TOPIC, Embedded, Service, Setup, values
+from bench.threads import in_threads
 from bench.throughput import AT_ONCE, replay
 from tms.block import encode
 from tms.client.client import Bus
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
 from tms.store.leveldb.databases import LevelDBLimits
@@ -116,7 +117,8 @@ def _replay_blocks_of(setup: Setup, per_block: int, count: int) -> Sample:
 
 
 class _WriterThread:
-    """The other design: callers queue their blocks and one thread appends all that wait."""
+    """The alternative design: callers queue their blocks and one thread appends all queued
+    blocks."""
 
     def __init__(self, engine: Engine, durability: Durability) -> None:
         self._engine = engine
@@ -206,11 +208,7 @@ def _appending(
                     took_ms.append((time.perf_counter() - begun) * 1e3)
 
             def work() -> int:
-                threads = [threading.Thread(target=publish) for _ in range(publishers)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
+                in_threads([publish] * publishers)
                 return count * publishers
 
             sample = measured(work)
@@ -235,7 +233,7 @@ def _open_databases(setup: Setup, report: Report) -> None:
 
 
 def _with_databases(setup: Setup, count: int) -> list[tuple[str, float, str]]:
-    """In a process of its own, so that memory is counted from little."""
+    """Measure in a process of its own, so that its memory starts small."""
     pid = os.getpid()
     with setup.directory() as path:
         store = LevelDBStore(path / "many", create=True, limits=LevelDBLimits(maps_open_max=count))

@@ -1,7 +1,8 @@
-"""Many who follow one topic: how long a publish takes to reach all of them, and what each costs.
+"""Many followers of one topic: the time that a publish takes to reach all of them, and the cost of
+each.
 
-The followers are sockets of one process that looks at nothing but whether the mark of a part has
-come; a publish counts from before it is sent to when the last of them has its part.
+The followers are sockets of one process that only checks whether the mark of a part has come; a
+publish counts from before its request is sent until the last follower has its part.
 """
 
 import multiprocessing
@@ -66,7 +67,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _follow(url: str, rounds: int, tell: Connection) -> None:
-    """The process of the followers: tells when each message has reached all of them."""
+    """Run the followers' process: it reports when each message has reached all of them."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     place = urlsplit(url)
@@ -80,7 +81,7 @@ def _follow(url: str, rounds: int, tell: Connection) -> None:
         one = socket.create_connection((place.hostname, place.port))
         one.sendall(request)
         selector.register(one, selectors.EVENT_READ, _Parts())
-    for number in range(rounds + 1):  # the first part says where the end is
+    for number in range(rounds + 1):  # the first part carries the end's position
         parts = 0
         while parts < FOLLOWERS:
             for key, _ in selector.select(IN_TIME_S):
@@ -97,7 +98,7 @@ class _Parts:
         self._headed = False
 
     def feed(self, received: bytes) -> int:
-        """How many are complete now."""
+        """The number of complete parts so far."""
         assert received, "the service has closed the connection"
         self._received += received
         if not self._headed:

@@ -1,11 +1,12 @@
-"""What group commit brings: synced messages a second of 64 publishers beside one, and the syncs."""
+"""The gain of group commit: synced messages a second of 64 publishers beside one, and the number of
+syncs."""
 
-import threading
 import time
 from functools import partial
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
 from bench.targets import TOPIC, Embedded, Service, Setup, values
+from bench.threads import in_threads
 from tms.client.client import Bus
 
 PUBLISHERS = 64
@@ -61,7 +62,7 @@ def _seconds(setup: Setup) -> float:
 
 
 def publish_for(bus: Bus, publishers: int, seconds: float) -> int:
-    """Publish message by message from so many threads for so long; how many were acknowledged."""
+    """Publish message by message from several threads; the number of acknowledged messages."""
     cells = values(1024)
     counts = [0] * publishers
     until_s = time.perf_counter() + seconds
@@ -71,9 +72,5 @@ def publish_for(bus: Bus, publishers: int, seconds: float) -> int:
             bus.publish(TOPIC, cells[counts[publisher] % len(cells)])
             counts[publisher] += 1
 
-    threads = [threading.Thread(target=publish, args=(each,)) for each in range(publishers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([partial(publish, each) for each in range(publishers)])
     return sum(counts)

@@ -1,9 +1,10 @@
-"""A member that joins a group at work: when it has its first message, and who waits for that.
+"""A member joins a busy group: the time until its first message, and the pause of the moved
+partitions.
 
-* 64 partitions, each with a message every 100 ms that says when it was published; 15 members in
-  processes of their own, which note how old each message is when they get it.
-* The 16th joins, again and again. A partition pauses as long as its messages get old: those that
-  moved to the new member are told from those that did not.
+* 64 partitions, each with a message every 100 ms that carries its publish time; 15 members in
+  processes of their own, which note the age of each message when they get it.
+* The 16th joins, again and again. A partition pauses as long as its messages get old: partitions
+  that moved to the new member are reported apart from the others.
 """
 
 import multiprocessing
@@ -11,18 +12,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.queues import Queue
 from typing import NamedTuple
 
 import tms
 from bench.report import Goal, Report, Sample, interleaved, median, more
 from bench.targets import TOPIC, Service, Setup
+from bench.threads import in_threads, meanwhile
 from tms.client.client import Bus
 
 PARTITIONS, MEMBERS, PROCESSES = 64, 16, 3
 GROUP = "bench"
 EVERY_S = 0.1
-AROUND_S = 1.0  # what is looked at before and after a member joins
+AROUND_S = 1.0  # observed before and after a member joins
 QUIET_S = 20.0
 
 
@@ -43,7 +46,7 @@ def run(setup: Setup, report: Report) -> None:
     report.title(f"A group with {PARTITIONS} partitions and {MEMBERS} members")
     with setup.directory() as path, Service.start(path) as service:
         service.bus.create_topic(TOPIC, partitions=PARTITIONS, durability="written")
-        with _members(service.url) as queue, _publishing(service.bus):
+        with _members(service.url) as queue, meanwhile(partial(_publish, service.bus)):
             _until_shared(service.bus, MEMBERS - 1)
             runs = 2 if setup.quick else 5
             joins = interleaved({"join": lambda: _join(service, queue)}, runs)
@@ -61,12 +64,12 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _join(service: Service, queue: "Queue[Got]") -> Sample:
-    time.sleep(AROUND_S)  # who came or went before is forgotten
+    time.sleep(AROUND_S)  # earlier joins and leaves are forgotten
     began_s = time.monotonic()
     time.sleep(AROUND_S)
     mine: list[Got] = []
     consumer = service.bus.consumer(
-        TOPIC, "latest", group=GROUP, delivery="at-least-once", session_s=30
+        TOPIC, "latest", group=tms.Group(GROUP, delivery="at-least-once", session_s=30)
     )
     polled_ns = time.monotonic_ns()
     end_ns = polled_ns + int(AROUND_S * 1e9)
@@ -107,29 +110,17 @@ def _drained(queue: "Queue[Got]") -> list[Got]:
     return found
 
 
-@contextmanager
-def _publishing(bus: Bus) -> Iterator[None]:
-    """Meanwhile every partition gets a message each `EVERY_S`."""
-    end = threading.Event()
-
-    def publish() -> None:
-        with bus.producer(TOPIC) as producer:
-            while not end.wait(EVERY_S):
-                for partition in range(PARTITIONS):
-                    producer.send(b"%d" % time.monotonic_ns(), partition=partition)
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
+def _publish(bus: Bus, ended: threading.Event) -> None:
+    """Publish to every partition each `EVERY_S`."""
+    with bus.producer(TOPIC) as producer:
+        while not ended.wait(EVERY_S):
+            for partition in range(PARTITIONS):
+                producer.send(b"%d" % time.monotonic_ns(), partition=partition)
 
 
 @contextmanager
 def _members(url: str) -> Iterator["Queue[Got]"]:
-    """All members but one, at work."""
+    """All members except one, at work."""
     context = multiprocessing.get_context("spawn")
     queue: Queue[Got] = context.Queue()
     each = (MEMBERS - 1) // PROCESSES
@@ -148,26 +139,24 @@ def _members(url: str) -> Iterator["Queue[Got]"]:
 
 
 def _work(url: str, members: int, queue: "Queue[Got]") -> None:
-    def work(bus: Bus) -> None:
-        for message in bus.consumer(TOPIC, group=GROUP, delivery="at-least-once", session_s=30):
+    def work() -> None:
+        for message in bus.consumer(
+            TOPIC, group=tms.Group(GROUP, delivery="at-least-once", session_s=30)
+        ):
             queue.put(_got(message))
 
     with tms.connect(url) as bus:
-        threads = [threading.Thread(target=work, args=(bus,)) for _ in range(members)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads([work] * members)
 
 
 def _until_shared(bus: Bus, members: int) -> None:
-    """Wait until so many members have everything in balance."""
+    """Wait until so many members share the partitions evenly."""
     few, extra = divmod(PARTITIONS, members)
     deadline_s = time.monotonic() + QUIET_S
     sizes: list[int] = []
     while True:
         try:
-            info = bus.group(TOPIC, group=GROUP)
+            info = bus.describe_group(TOPIC, group=GROUP)
             sizes = sorted(len(one.partitions) for one in info.members)
             if sizes == [few] * (members - extra) + [few + 1] * extra:
                 return

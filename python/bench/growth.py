@@ -1,6 +1,6 @@
-"""Whether cost grows with what is stored: an empty store beside a full one.
+"""Growth of cost with stored data: an empty store beside a full one.
 
-Full is 4 GiB in the topic that is measured, and 10,000 other topics. Both are open in this process
+Full is 4 GiB in the measured topic, and 10,000 other topics. Both stores are open in this process
 at the same time and measured in turns.
 """
 
@@ -75,7 +75,7 @@ def _lone(bus: Bus) -> Sample:
 
 
 def _tail(bus: Bus) -> Sample:
-    """Fetch what was published a moment ago."""
+    """Fetch the messages of a moment ago."""
     before = bus.fetch(TOPIC, "latest").next
     bus.publish(TOPIC, b"newest")
 

@@ -1,4 +1,4 @@
-"""What TMS costs on top of HBase's Thrift calls: the same blocks, written and read.
+"""The cost of TMS on top of HBase's Thrift calls: the same blocks, written and read.
 
     raw      cells that are made ahead, one connection; 8 MiB per call at most, or, beside TMS, as
              many blocks per call as TMS wrote at once
@@ -7,7 +7,7 @@
     TMS      a bus on HBase, one producer or consumer, from messages to messages
     a row    each message is a row of its own, as programs without blocks do it
 
-HBase is a standalone one of this benchmark's own, from `integration.cluster`.
+HBase is a standalone server for this benchmark only, from `integration.cluster`.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from bench.targets import Setup, values
 from integration.cluster import Standalone
 from integration.install import install
 from tms.client.client import Bus
-from tms.clock import SystemClock
 from tms.model import keys
 from tms.model.topic import Durability
-from tms.store.base import Row
+from tms.runtime.clock import SystemClock
+from tms.store.base import MapRow
 from tms.store.hbase import HBasePlace, HBaseStore
+from tms.store.hbase.connection import ThriftConnection, types
 from tms.store.hbase.rows import BLOCK, FAMILY, rows_of
-from tms.store.hbase.thrift.connection import ThriftConnection, types
-from tms.store.hbase.thrift.scanning import PAGE_BYTES
+from tms.store.hbase.scanning import PAGE_BYTES
 
 RAW, STORE, TMS, ROW_EACH, RAW_MAX = "raw", "store", "TMS", "a row each", "raw max"
 GOAL = Goal(at_least=0.8)
@@ -49,7 +49,7 @@ _SHAPES_QUICK = ((64 << 10, 8, 20), (1 << 10, 500, 6))
 
 
 class Raw:
-    """HBase as its Thrift calls are, on one connection."""
+    """HBase's Thrift calls, on one connection."""
 
     def __init__(self, place: HBasePlace) -> None:
         clock = SystemClock()
@@ -60,8 +60,8 @@ class Raw:
             host, port, clock, _CALL_S, clock.monotonic_s() + _CALL_S
         )
 
-    def puts(self, name: str, rows: list[Row]) -> list[Any]:
-        """Rows as they are sent."""
+    def puts(self, name: str, rows: list[MapRow]) -> list[Any]:
+        """The rows in the form in which they are sent."""
         cell, where = types().TColumnValue, rows_of(self._place.namespace, name)
         return [
             types().TPut(
@@ -73,11 +73,11 @@ class Raw:
         ]
 
     def write(self, name: str, puts: list[Any]) -> None:
-        """One call."""
+        """Write with one call."""
         self._call("putMultiple", rows_of(self._place.namespace, name).table, puts)
 
     def read(self, name: str, size: int) -> int:
-        """The whole map, in pages of as many rows as make 8 MiB; how many rows."""
+        """Read the whole map, in pages of as many rows as make 8 MiB; the number of rows."""
         where = rows_of(self._place.namespace, name)
         start, stop = where.range(None, None)
         page, total = PAGE_BYTES // size, 0
@@ -97,7 +97,7 @@ class Raw:
 
 
 def run(setup: Setup, report: Report) -> None:
-    """The engine beside the calls that it makes."""
+    """Measure the engine beside the calls that it makes."""
     report.title("The HBase engine beside raw Thrift calls, in blocks")
     with setup.directory() as directory, Standalone(directory) as hbase:
         url, whole = hbase.url("bench"), hbase.url("whole")
@@ -151,7 +151,7 @@ def _compare(
 
 
 class _Whole:
-    """Messages through all of TMS, beside the blocks that it made of them."""
+    """Messages through all of TMS, beside the blocks into which it packed them."""
 
     def __init__(self, setup: Setup, url: str, raw: Raw, segments: Iterator[str]) -> None:
         self._setup = setup
@@ -160,7 +160,7 @@ class _Whole:
         self._segments = segments
         self._messages = values(MESSAGE_BYTES) * (5 if setup.quick else 25)
         self._topic = ""
-        self._rows: list[Row] = []
+        self._rows: list[MapRow] = []
         self._blocks_per_write = 1
         self._copy = ""
         self._runs = count()
@@ -209,9 +209,9 @@ class _Whole:
             return sample
 
     def _publish_raw(self) -> Sample:
-        """The blocks that were made last."""
+        """Write the newest blocks directly."""
         with contextlib.closing(HBaseStore(self._url)) as store:
-            newest = max(store.names("t"))  # topics get rising numbers
+            newest = max(store.names("t"))  # topics get ascending numbers
             self._rows = [*store.open(newest, create=False).scan(None, None, 1 << 40)]
         return self._write(self._blocks_per_write)
 
@@ -227,7 +227,7 @@ class _Whole:
 
     def _publish_rows(self) -> Sample:
         name = next(self._segments)
-        keyed: list[Row] = [
+        keyed: list[MapRow] = [
             (keys.block_key(_FIRST_MS + number, 0), message)
             for number, message in enumerate(self._messages)
         ]
@@ -246,8 +246,8 @@ class _Whole:
         return replace(sample, messages=len(self._messages))
 
 
-def _groups(size: int, blocks: int, writes: int) -> list[list[Row]]:
-    """Rows of so many writes, all different, in the order of their keys."""
+def _groups(size: int, blocks: int, writes: int) -> list[list[MapRow]]:
+    """The rows of so many writes, all different, in the order of their keys."""
     times = count(_FIRST_MS)
     return [
         [(keys.block_key(next(times), 0), os.urandom(size)) for _ in range(blocks)]

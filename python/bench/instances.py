@@ -1,7 +1,8 @@
-"""Several instances over one HBase: what a second one adds, what asking the wrong one costs, what
-a commit over several owners costs, and for how long nobody takes writes when one is moved or dies.
+"""Several instances over one HBase: the gain of a second one, the cost of asking another instance
+than the owner, of a commit over several owners, and the time without writes when a partition is
+moved or its owner dies.
 
-HBase and ZooKeeper are of this benchmark's own, from `integration.cluster`.
+HBase and ZooKeeper run for this benchmark only, from `integration.cluster`.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from itertools import count
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, more, ratio
 from bench.targets import Setup, values
+from bench.threads import in_threads, meanwhile
 from integration.cluster import Standalone
 from integration.cluster.zookeeper import ZooKeeper
 from integration.install import install
@@ -37,7 +39,7 @@ ONE, TWO, DIRECT, FORWARDED, ONE_OWNER, THREE_OWNERS = (
 
 
 def run(setup: Setup, report: Report) -> None:
-    """All of it."""
+    """Run all parts."""
     report.title("Several instances over one HBase")
     with (
         setup.directory() as directory,
@@ -69,7 +71,7 @@ def _scaling(
     report: Report,
     cluster: Callable[[str], contextlib.AbstractContextManager[Instances]],
 ) -> None:
-    """Publishing and replaying 1 KiB with four producers, each to the owners of its partitions."""
+    """Publish and replay 1 KiB with four producers, each to the owners of its partitions."""
     messages = 20_000 if setup.quick else 100_000
     with cluster("a") as alone, cluster("bc") as two:
 
@@ -102,7 +104,7 @@ def _scaling(
 def _together(
     instances: Instances, topic: str, places: list[tuple[str, list[int]]], share: int
 ) -> int:
-    """Publish from several threads and read all of it."""
+    """Publish from several threads and read everything back."""
     payloads = values(1 << 10)
 
     def work(owner: str, partitions: list[int]) -> None:
@@ -118,17 +120,14 @@ def _together(
                 seen += len(batch)
             assert seen == share, (seen, share)
 
-    threads = [threading.Thread(target=work, args=place) for place in places]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([partial(work, *place) for place in places])
     return share * len(places)
 
 
 def _latency(setup: Setup, report: Report, three: Instances) -> None:
-    """A message of 1 KiB alone, at the owner of its partition and at another instance. As a client
-    of TMS would go straight the second time, this is one that does not."""
+    """Publish a single message of 1 KiB at a time, at the owner of its partition and at another
+    instance. A client of TMS would go straight to the owner the second time; the client here does
+    not."""
     rounds = 50 if setup.quick else 300
     message = {"value": "x" * 1_000, "partition": 0}
     body = json.dumps({"messages": [message]}).encode()
@@ -159,16 +158,15 @@ def _latency(setup: Setup, report: Report, three: Instances) -> None:
         sample.more["p50_ms"] = statistics.median(times) * 1_000
         return sample
 
-    samples = interleaved(
-        {DIRECT: partial(lone, owner), FORWARDED: partial(lone, other)}, setup.runs
-    )
+    works = {DIRECT: partial(lone, owner), FORWARDED: partial(lone, other)}
+    samples = interleaved(works, setup.runs)
     _times(report, "a lone publish of 1 KiB", samples)
     share = ratio(samples, FORWARDED, DIRECT, more("p50_ms"))
     report.line("instances", "forwarded ÷ direct", share, "×", Goal(at_most=1.6), samples)
 
 
 def _commits(setup: Setup, report: Report, three: Instances) -> None:
-    """A commit of three messages, in partitions of the coordinator, and of three owners."""
+    """Commit three messages, in partitions of the coordinator, and of three owners."""
     rounds = 30 if setup.quick else 200
     coordinator = three.view()["coordinator"]
     owners = three.owners(TOPIC)
@@ -192,39 +190,35 @@ def _commits(setup: Setup, report: Report, three: Instances) -> None:
         sample.more["p50_ms"] = statistics.median(times) * 1_000
         return sample
 
-    samples = interleaved(
-        {ONE_OWNER: partial(commit, one), THREE_OWNERS: partial(commit, each)}, setup.runs
-    )
+    works = {ONE_OWNER: partial(commit, one), THREE_OWNERS: partial(commit, each)}
+    samples = interleaved(works, setup.runs)
     _times(report, "a commit of three messages", samples)
     share = ratio(samples, THREE_OWNERS, ONE_OWNER, more("p50_ms"))
     report.line("instances", "three owners ÷ one", share, "×", Goal(at_most=2), samples)
 
 
 def _moves(setup: Setup, report: Report, three: Instances) -> None:
-    """The longest time between two acknowledged messages of a partition that is moved."""
+    """Measure the longest time between two acknowledged messages of a partition that is moved."""
     moves = 6 if setup.quick else 20
-    stop, gaps = threading.Event(), [0.0]
+    gaps = [0.0]
 
-    def publish() -> None:
+    def publish(ended: threading.Event) -> None:
         with three.connect() as bus:
             last = time.perf_counter()
-            while not stop.is_set():
+            while not ended.is_set():
                 bus.publish(TOPIC, b"x", partition=0)
                 now = time.perf_counter()
                 gaps.append(now - last)
                 last = now
 
-    thread = threading.Thread(target=publish)
-    thread.start()
     pauses: list[float] = []
-    for number in range(moves):
-        time.sleep(0.5)
-        before = len(gaps)
-        three.move(TOPIC, 0, "abc"[number % 3])
-        time.sleep(1.0)
-        pauses.append(max(gaps[before - 1 :]))
-    stop.set()
-    thread.join()
+    with meanwhile(publish):
+        for number in range(moves):
+            time.sleep(0.5)
+            before = len(gaps)
+            three.move(TOPIC, 0, "abc"[number % 3])
+            time.sleep(1.0)
+            pauses.append(max(gaps[before - 1 :]))
     report.line("instances", "planned move, pause, median", statistics.median(pauses) * 1e3, "ms")
     worst = max(pauses) * 1e3
     report.line("instances", "planned move, pause, longest", worst, "ms", Goal(at_most=500))
@@ -235,7 +229,8 @@ def _deaths(
     report: Report,
     cluster: Callable[[str], contextlib.AbstractContextManager[Instances]],
 ) -> None:
-    """How long the partitions of a killed instance, and transactions, are without an owner."""
+    """Measure how long the partitions of a killed instance, and transactions, are without an
+    owner."""
     back: list[float] = []
     begun: list[float] = []
     for _ in range(1 if setup.quick else 3):

@@ -1,4 +1,4 @@
-"""How long one message takes: acknowledged alone, and from publishing to a consumer that waits.
+"""The latency of one message: acknowledged alone, and from publishing to a waiting consumer.
 
 * Alone: publish, wait for the acknowledgement, publish the next.
 * End to end: 1,000 messages of 1 KiB a second are sent at times that were fixed before, and each
@@ -158,7 +158,7 @@ def _send_paced(bus: Bus, count: int) -> int:
 
 
 def _consume(url: str, count: int, follows: bool, tell: Connection) -> None:
-    """The consumer's process: latencies in ms, in order."""
+    """Run the consumer's process: it reports latencies in ms, in order."""
     if not follows:
         FollowedTail.is_at = lambda self, request: False  # type: ignore[method-assign]
     took_ms: list[float] = []

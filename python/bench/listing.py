@@ -1,5 +1,5 @@
-"""How long it takes to list many groups: of a bus that has the directory open, over HTTP, and by
-the command, as people wait for it."""
+"""The time to list many groups: by a bus that has the directory open, over HTTP, and by the
+command, as users wait for it."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ GOAL_S = 1.0
 
 
 def run(setup: Setup, report: Report) -> None:
-    """Every group is behind by some messages, so that its lag has to be looked for."""
+    """Measure with groups that all lag by some messages, so that each lag has to be computed."""
     groups = 2_000 if setup.quick else 10_000
     report.title(f"A list of {groups:,} groups of {TOPICS} topics, each behind")
     with setup.directory() as path:
@@ -36,7 +36,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _listed(setup: Setup, report: Report, how: str, work: Callable[[], int], *pids: int) -> float:
-    """The median of the seconds that a list takes; the first one, which opens maps, apart."""
+    """The median of the seconds that a list takes, without the first list, which opens maps."""
 
     def sample() -> Sample:
         began_s = machine.children_cpu_s()

@@ -1,4 +1,5 @@
-"""What the operating system tells: the machine's name, CPU time, memory, how busy others are.
+"""Facts from the operating system: the machine's name, CPU time, memory, the load by other
+processes.
 
 Linux only, as the benchmarks are: everything is read from /proc.
 """
@@ -42,7 +43,7 @@ def children_cpu_s() -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of another process, and of all that it started."""
+    """CPU seconds of another process, and of all processes that it started."""
     ticks, parents = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -51,7 +52,7 @@ def cpu_s(pid: int) -> float:
             continue  # it has ended
         number = int(stat.parent.name)
         parents[number] = int(after_name[1])
-        ticks[number] = sum(map(int, after_name[11:15]))  # and of its children that have ended
+        ticks[number] = sum(map(int, after_name[11:15]))  # its own and its ended children's
     return sum(used for number, used in ticks.items() if _descends(number, pid, parents)) / _TICKS
 
 
@@ -68,7 +69,7 @@ def busy_s() -> float:
 
 
 def memory_mib(pid: int) -> dict[str, float]:
-    """Resident memory of a process now (`VmRSS`), at most (`VmHWM`), and without files
+    """Resident memory of a process now (`VmRSS`), its maximum (`VmHWM`), and without files
     (`RssAnon`)."""
     found = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -79,5 +80,5 @@ def memory_mib(pid: int) -> dict[str, float]:
 
 
 def descriptors(pid: int) -> int:
-    """How many file descriptors a process has open."""
+    """The number of open file descriptors of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))

@@ -1,9 +1,9 @@
-"""How much memory the service takes: at rest, and while 2 GiB are published to it."""
+"""The memory of the service: at rest, and while 2 GiB are published to it."""
 
 from bench.report import Goal, Report
 from bench.targets import TOPIC, Service, Setup, values
 from bench.throughput import AT_ONCE, publish
-from tms.engine import EngineConfig
+from tms.engine.config import EngineConfig
 
 REST_MIB = 120
 

@@ -3,10 +3,10 @@
     PEERS_ADAPTER=python/bench/peers_adapter.py …/venv/bin/python bench.py --peers kafka,tms,redis
 
 Peer `tms` acknowledges when a message survives a crash of the process (`written`), `tms-synced`
-when it survives a power loss. The public API is used, with its defaults. The service runs in the
-project's `.venv`; the client runs in the harness's environment, where nothing has to be installed:
-this file puts the project's `python/` in front of the path there and the packages of `.venv` behind
-everything else. Both environments need the same minor version of Python.
+when it survives a power loss. The client uses the public API, with its defaults. The service runs
+in the project's `.venv`; the client runs in the harness's environment, where nothing has to be
+installed: this file puts the project's `python/` in front of the path there and the packages of
+`.venv` behind everything else. Both environments need the same minor version of Python.
 """
 
 import sys
@@ -63,7 +63,7 @@ class TMS(Adapter):  # type: ignore[misc]
         import pyarrow  # noqa: F401 - as other peers load their libraries here
 
         self.bus = tms.connect(self.url)
-        next(self.bus.list_topics(), None)  # the connection is made
+        next(self.bus.list_topics(), None)  # make the connection
         self.producer: Any = None
 
     def close(self) -> None:

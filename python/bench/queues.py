@@ -1,8 +1,8 @@
-"""Queues: receive and acknowledge, embedded; what leases cost in memory, and a backlog in time.
+"""Queues: receive and acknowledge, embedded; the memory of leases, and the time with a backlog.
 
 * Receiving and acknowledging is measured through the whole engine on the disk, with the journal
-  written, and synced for each acknowledgement where the topic is `synced`.
-* Memory is that of the state alone, by the process's resident size; what an acknowledgement costs
+  written, and synced for each acknowledgement if the topic is `synced`.
+* Memory is that of the state alone, by the process's resident size; the cost of an acknowledgement
   is measured on an engine in memory, with few and with many messages waiting, in turns.
 """
 
@@ -15,14 +15,14 @@ from bench.targets import TOPIC, Embedded, Setup, values
 from tms.block import MESSAGES_MAX, encode
 from tms.client.client import Bus
 from tms.client.queue import Queue
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import NewBlock
 from tms.model.queue import OUTSTANDING_MAX, QueueSettings
-from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.topic import Durability, TopicName, TopicSettings, parse_durability
 from tms.queues.entries import Advanced
 from tms.queues.key_order import key_hash, pack
 from tms.queues.partition import QueuePartitionState
+from tms.runtime.clock import SystemClock
 from tms.store.memory import MemoryStore
 
 BATCH = 100
@@ -44,11 +44,11 @@ def run(setup: Setup, report: Report) -> None:
 def _pairs(setup: Setup, report: Report, durability: str) -> None:
     count = 10_000 if setup.quick else 50_000
     with setup.directory() as path, Embedded.open(path) as target:
-        target.bus.create_topic(TOPIC, durability=durability)
+        target.bus.create_topic(TOPIC, durability=parse_durability(durability))
         queue = target.bus.queue(TOPIC, group="bench")
 
         def pairs(size: int, count: int) -> Sample:
-            _publish(target.bus, count)
+            publish(target.bus, count)
             return measured(lambda: _work(queue, size, count))
 
         works: dict[str, Callable[[], Sample]] = {
@@ -64,7 +64,8 @@ def _pairs(setup: Setup, report: Report, durability: str) -> None:
         )
 
 
-def _publish(bus: Bus, count: int) -> None:
+def publish(bus: Bus, count: int) -> None:
+    """Publish as many messages of 100 bytes, written."""
     cells = values(100)
     for at in range(0, count, 10_000):
         part = min(10_000, count - at)
@@ -79,7 +80,7 @@ def _work(queue: Queue, size: int, count: int) -> int:
 
 
 def _leased(count: int, run: int = BATCH, ordered: bool = False) -> QueuePartitionState:
-    """Every message has a key of its own."""
+    """A state with leased messages, each with a key of its own."""
     state = QueuePartitionState(ordered=ordered)
     for first in range(0, count, run):
         some = min(run, count - first)
@@ -113,7 +114,7 @@ def _resident_mib() -> float:
 
 
 def _backlog(setup: Setup, report: Report) -> None:
-    """Acknowledge one by one while so many messages wait to be looked at."""
+    """Acknowledge one by one while many messages wait."""
     count = 1_000 if setup.quick else 4_000
     engines = {backlog: _waiting(backlog, setup.runs * count) for backlog in (FEW, MANY)}
 
@@ -136,7 +137,8 @@ def _backlog(setup: Setup, report: Report) -> None:
 
 
 def _waiting(backlog: int, count: int) -> Engine:
-    """An engine in memory with a queue in which so many messages wait, and `count` before them."""
+    """An engine in memory with a queue in which `backlog` messages wait, and `count` before
+    them."""
     engine = Engine(MemoryStore(), SystemClock())
     engine.create_topic(_NAME, TopicSettings(durability=Durability.WRITTEN))
     settings = QueueSettings(outstanding_max=OUTSTANDING_MAX)

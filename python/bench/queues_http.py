@@ -1,14 +1,15 @@
-"""Queues through HTTP: one worker, and several, receive and acknowledge in batches; and one that
-does so message by message."""
+"""Queues over HTTP: one worker, and several, receive and acknowledge in batches; and one worker
+receives and acknowledges message by message."""
 
-import threading
 from collections.abc import Callable
 from functools import partial
 
+from bench.queues import publish
 from bench.report import Goal, Report, Sample, interleaved, measured, median
-from bench.targets import TOPIC, Service, Setup, values
-from tms.client.client import Bus
+from bench.targets import TOPIC, Service, Setup
+from bench.threads import in_threads
 from tms.client.queue import Queue
+from tms.model.topic import parse_durability
 
 BATCH = 100
 WORKERS = 8
@@ -24,11 +25,11 @@ def run(setup: Setup, report: Report) -> None:
 def _pairs(setup: Setup, report: Report, durability: str) -> None:
     count = 10_000 if setup.quick else 40_000
     with setup.directory() as path, Service.start(path) as target:
-        target.bus.create_topic(TOPIC, durability=durability)
+        target.bus.create_topic(TOPIC, durability=parse_durability(durability))
         queue = target.bus.queue(TOPIC, group="bench")
 
         def pairs(workers: int, count: int, batch: int) -> Sample:
-            _publish(target.bus, count)
+            publish(target.bus, count)
             return measured(lambda: _by_all(queue, workers, count, batch), target.pid)
 
         works: dict[str, Callable[[], Sample]] = {
@@ -44,24 +45,8 @@ def _pairs(setup: Setup, report: Report, durability: str) -> None:
         report.line("9", label, rate, "pairs/s", goal, {what: its})
 
 
-def _publish(bus: Bus, count: int) -> None:
-    cells = values(100)
-    for at in range(0, count, 10_000):
-        part = min(10_000, count - at)
-        bus.publish_many(TOPIC, (cells * (part // len(cells) + 1))[:part], durability="written")
-
-
 def _by_all(queue: Queue, workers: int, count: int, batch: int) -> int:
-    done: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: done.append(_work(queue, count // workers, batch)))
-        for _ in range(workers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(done)
+    return sum(in_threads([partial(_work, queue, count // workers, batch)] * workers))
 
 
 def _work(queue: Queue, count: int, batch: int) -> int:

@@ -2,9 +2,9 @@
 
     interleaved({"a": f, "b": g}, 3)     a b · a b · a b      → samples by name
 
-Why: the machines are shared and their speed changes from minute to minute, so only numbers that
-were taken in turns say something about each other. CPU time stands beside wall time: it is the
-steadier of the two.
+Reason: the machines are shared and their speed changes from minute to minute, so only numbers that
+were measured in turns are comparable. CPU time stands beside wall time: it is the steadier of the
+two.
 """
 
 import gc
@@ -41,7 +41,7 @@ class Sample:
 
 
 Samples = dict[str, list[Sample]]
-OTHERS = "others"  # the share of the machine that other processes, or its host, took meanwhile
+OTHERS = "others"  # share of the machine that other processes, or its host, took meanwhile
 
 
 def measured(work: Callable[[], int], *pids: int) -> Sample:
@@ -58,7 +58,7 @@ def measured(work: Callable[[], int], *pids: int) -> Sample:
 
 
 def interleaved(variants: Mapping[str, Callable[[], Sample]], runs: int) -> Samples:
-    """Every variant once, then every variant again, `runs` times."""
+    """Run every variant once, then again, `runs` times in all."""
     samples: Samples = {name: [] for name in variants}
     for _ in range(runs):
         for name, run in variants.items():
@@ -75,7 +75,7 @@ def ratio(
 
 
 def median(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
-    """The median of one number."""
+    """The median of one number of these samples."""
     return statistics.median(map(of, samples))
 
 
@@ -92,13 +92,13 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a number should be."""
+    """The bound that a number should keep."""
 
     at_least: float | None = None
     at_most: float | None = None
 
     def met(self, value: float) -> bool:
-        """Whether it is."""
+        """True if the value keeps the bound."""
         if self.at_least is not None and value < self.at_least:
             return False
         return self.at_most is None or value <= self.at_most
@@ -180,7 +180,7 @@ class Report:
             )
 
     def close(self) -> None:
-        """Show the goals together."""
+        """Print the goals together."""
         self.title("Goals")
         for line in self.lines:
             if line.goal is not None:

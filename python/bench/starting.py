@@ -1,5 +1,5 @@
-"""How long a service takes until it answers: on an empty directory, and after `kill -9` with many
-edits in a journal."""
+"""The time until a service answers: on an empty directory, and after `kill -9` with many edits in a
+journal."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ EDITS = 150_000
 
 
 def run(setup: Setup, report: Report) -> None:
-    """Each kind of journal by itself."""
+    """Measure each kind of journal by itself."""
     edits = EDITS // 10 if setup.quick else EDITS
     report.title(
         f"From `tms serve` to the first answer; after {edits:,} edits of a journal, killed"
@@ -42,13 +42,13 @@ def _line(setup: Setup, report: Report, name: str, goal_s: float, path: Path) ->
         with Service.start(path) as target:
             walls.append(time.perf_counter() - began_s)
             cpus.append(machine.cpu_s(target.pid))
-            os.kill(target.pid, signal.SIGKILL)  # else it would leave less to the next one
+            os.kill(target.pid, signal.SIGKILL)  # after a stop the next start would have less to do
     report.line("start", name, statistics.median(walls), "s", Goal(at_most=goal_s))
     report.line("start", f"{name}, CPU", statistics.median(cpus), "s")
 
 
 def _killed(path: Path, work: Callable[[Bus], None]) -> None:
-    """Do something to a directory in a process that is killed then."""
+    """Do work on a directory in a process that is killed afterwards."""
     process = multiprocessing.get_context("spawn").Process(target=_work, args=(path, work))
     process.start()
     process.join()

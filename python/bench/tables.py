@@ -1,10 +1,10 @@
-"""The tables of docs/benchmarks.md, from what the runs have written.
+"""The tables of docs/benchmarks.md, from the files that the runs have written.
 
     python -m bench.tables bench FILE…      JSON lines of `make bench`
     python -m bench.tables peers FILE…      JSON lines of the peers harness
 
 Medians over all runs in the files; CPU is that of server and client together, the least of all
-runs, because others on the machine can only add to it.
+runs, because other processes on the machine can only add to it.
 """
 
 import json
@@ -19,7 +19,7 @@ _SIZES = ((100, "100 B"), (1024, "1 KiB"))
 
 
 def main() -> None:
-    """Print what was asked for."""
+    """Print the requested tables."""
     kind, *files = sys.argv[1:]
     rows = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
     for line in {"bench": goals, "peers": peers}[kind](rows):
@@ -46,7 +46,7 @@ def goals(rows: list[Row]) -> Iterable[str]:
 
 
 def peers(rows: list[Row]) -> Iterable[str]:
-    """One line for each peer, as the harness's own README has them."""
+    """One line for each peer, in the form of the harness's own README."""
     rows = [row for row in rows if "error" not in row]
     names = list(dict.fromkeys(row["peer"] for row in rows))
 
@@ -70,7 +70,7 @@ def peers(rows: list[Row]) -> Iterable[str]:
 
 
 def _leads(names: list[str], of: Callable[[str, str, int], list[Row]]) -> Iterable[str]:
-    """How far TMS is ahead of the best peer, within these runs."""
+    """The lead of TMS over the best peer, within these runs."""
     mine = [name for name in names if name.startswith("tms")]
     yield ""
     for name in mine:

@@ -1,6 +1,6 @@
-"""What is measured: an embedded bus, a service in its own process, raw LevelDB; their messages.
+"""The measured systems: an embedded bus, a service in its own process, raw LevelDB; their messages.
 
-Every target lives in a fresh directory below the one that the runner gave, and removes it.
+Every target lives in a fresh directory below the runner's directory, and removes it.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ import tms
 from bench import machine
 from integration.cluster.site import free_ports
 from tms.client.client import Bus
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
+from tms.runtime.clock import SystemClock
 from tms.store.leveldb import WRITE_BUFFER_BYTES
 from tms.store.leveldb.store import LevelDBStore
 
@@ -35,7 +35,7 @@ TOPIC = "measured"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every benchmark is told."""
+    """The settings of a run, for every benchmark."""
 
     folder: Path
     quick: bool
@@ -52,7 +52,7 @@ class Setup:
 
 
 def values(size: int, count: int = _VALUES) -> list[bytes]:
-    """Different messages of `size` bytes that look like JSON records, the same ones each time."""
+    """Different messages of `size` bytes that look like JSON records, equal in every call."""
     seeded = random.Random(size)
     made = []
     for number in range(count):
@@ -72,7 +72,7 @@ class Embedded:
     @classmethod
     @contextlib.contextmanager
     def open(cls, path: Path) -> Iterator["Embedded"]:
-        """What `tms.open` makes, with the engine at hand for its counters."""
+        """A bus as `tms.open` makes it, with the engine at hand for its counters."""
         clock = SystemClock()
         engine = Engine(LevelDBStore(path, create=True, clock=clock), clock)
         engine.start()
@@ -114,7 +114,7 @@ class Service:
 
     @property
     def workers(self) -> list[int]:
-        """The processes that it has started."""
+        """The processes that the service has started."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return [int(pid) for pid in children.split()]
 
@@ -123,7 +123,7 @@ class Service:
         return machine.memory_mib(self.pid)
 
     def metric(self, name: str) -> float:
-        """A number of its `/metrics`."""
+        """A number of the service's `/metrics`."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))

@@ -1,4 +1,4 @@
-"""How many messages a second: embedded beside raw LevelDB, HTTP beside embedded.
+"""Messages a second: embedded beside raw LevelDB, HTTP beside embedded.
 
 * One producer, durability `written`, the client's own batching; publishing ends when everything is
   acknowledged, a replay when every value was handed out as bytes.
@@ -108,7 +108,7 @@ def _publish_and_replay(
     bus.create_topic(TOPIC, durability="written")
     cells = values(size)
     parts = [cells[at : at + AT_ONCE] for at in range(0, len(cells) - AT_ONCE + 1, AT_ONCE)]
-    publish(bus, parts, AT_ONCE, many)  # connections, first segment, first database
+    publish(bus, parts, AT_ONCE, many)  # warm up connections, first segment, first database
 
     def work() -> int:
         return publish(bus, parts, count, many)

@@ -1,8 +1,8 @@
-"""What TLS costs: publishing and replaying through HTTP, with and without it.
+"""The cost of TLS: publishing and replaying through HTTP, with and without it.
 
 * As in `throughput`: one producer, durability `written`, the client's own batching, both processes
-  on one machine, which encrypts and decrypts everything twice.
-* The certificate's key is P-256, the cipher what both sides choose (AES-256-GCM).
+  on one machine, which therefore does both the encrypting and the decrypting.
+* The certificate's key is P-256, the cipher is negotiated (AES-256-GCM).
 """
 
 from functools import partial
@@ -53,7 +53,7 @@ def _publish_and_replay(
         target.bus.create_topic(TOPIC, durability="written")
         cells = values(SIZE)
         parts = [cells[at : at + AT_ONCE] for at in range(0, len(cells) - AT_ONCE + 1, AT_ONCE)]
-        publish(target.bus, parts, AT_ONCE)  # connections, first segment, first database
+        publish(target.bus, parts, AT_ONCE)  # warm up connections, first segment, first database
         return (
             measured(partial(publish, target.bus, parts, count), target.pid),
             measured(partial(replay, target.bus, count), target.pid),

@@ -1,10 +1,10 @@
-"""What OpenTelemetry costs a program that publishes: CPU with spans and metrics beside without.
+"""The cost of OpenTelemetry for a publishing program: CPU with spans and metrics beside without.
 
 * Batches of 100 messages of 100 B, one after the other, in this process and to a service; the CPU
   is that of the program and of the service. Each variant is a process of its own, because a program
   has one provider.
 * On: the SDK with its batch processor and a meter, each batch with a span, each message with a
-  `traceparent`; what is exported is dropped, as the SDK does it, in a thread.
+  `traceparent`; exported spans are dropped in the SDK's exporting thread.
 """
 
 import multiprocessing
@@ -36,7 +36,7 @@ class _Dropping(SpanExporter):
 
 
 def run(setup: Setup, report: Report) -> None:
-    """Each run publishes without OpenTelemetry, with every span, and with one in a hundred."""
+    """In each run, publish without OpenTelemetry, with every span, and with one in a hundred."""
     report.title(f"Publishing batches of {MESSAGES}, {SIZE} B, with spans and metrics")
     batches = 2_000 if setup.quick else 10_000
     for place, is_service in (("embedded", False), ("HTTP", True)):

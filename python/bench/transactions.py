@@ -1,12 +1,13 @@
 """Transactions of 100 messages, one after another, and synced ones of many clients at a time."""
 
-import threading
 import time
 from functools import partial
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
 from bench.targets import TOPIC, Embedded, Service, Setup, values
+from bench.threads import in_threads
 from tms.client.client import Bus
+from tms.model.topic import parse_durability
 
 MESSAGES = 100
 CLIENTS = 16
@@ -48,23 +49,11 @@ def _http(setup: Setup, durability: str, clients: int) -> Sample:
 
 
 def _measured(setup: Setup, bus: Bus, durability: str, clients: int, pid: int | None) -> Sample:
-    bus.create_topic(TOPIC, durability=durability)
+    bus.create_topic(TOPIC, durability=parse_durability(durability))
     _transact(bus, 0.1)
     seconds = 1.0 if setup.quick else 3.0
-    return measured(lambda: _by_all(bus, clients, seconds), *([] if pid is None else [pid]))
-
-
-def _by_all(bus: Bus, clients: int, seconds: float) -> int:
-    done: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: done.append(_transact(bus, seconds)))
-        for _ in range(clients)
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    return sum(done)
+    each = partial(_transact, bus, seconds)
+    return measured(lambda: sum(in_threads([each] * clients)), *([] if pid is None else [pid]))
 
 
 def _transact(bus: Bus, seconds: float) -> int:

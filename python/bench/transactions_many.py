@@ -1,7 +1,8 @@
-"""Transactions where there are many: 10,000 open, 100,000 invalid; and how soon a commit is seen.
+"""Transactions in large numbers: 10,000 open, 100,000 invalid; and the time until a commit is
+visible.
 
-* What is compared runs in turns in one process, on an engine in memory: only what TMS itself does
-  is measured, not the disk.
+* The variants run in turns in one process, on an engine in memory: the numbers measure TMS itself,
+  not the disk.
 """
 
 import threading
@@ -22,12 +23,12 @@ from bench.report import (
 )
 from bench.targets import TOPIC, Service, Setup
 from tms.block import encode
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
+from tms.runtime.clock import SystemClock
 from tms.store.memory import MemoryStore
 from tms.transactions.state import TransactionState
 
@@ -153,7 +154,7 @@ def _fetches(engine: Engine, count: int) -> Sample:
 
 
 def _seen(setup: Setup, report: Report) -> None:
-    """From the return of a commit to a committed reader that long-polls in another thread."""
+    """Time from the return of a commit to a committed reader that long-polls in another thread."""
     count = 100 if setup.quick else 500
 
     def once() -> Sample:

@@ -1,9 +1,8 @@
-"""What several worker processes on one data directory add: JSON publishes by a client that only
+"""The gain of several worker processes on one data directory: JSON publishes by a client that only
 sends bytes, so that the service has the cores."""
 
 import json
 import socket
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 from bench.report import Goal, Report, Sample, interleaved, measured, ratio
 from bench.targets import Service, Setup
+from bench.threads import in_threads
 
 PARTITIONS, PER_REQUEST, DEPTH = 32, 100, 1
 _GOOD = b"HTTP/1.1 200"
@@ -19,7 +19,7 @@ ALONE, TWO = "one process", "two workers"
 
 
 def run(setup: Setup, report: Report) -> None:
-    """Each variant with a directory of its own, all of them at the same time."""
+    """Measure all variants in turns, each with a directory of its own."""
     report.title("Two workers on LevelDB beside one process, JSON publishes of 100 × 100 B")
     requests = 400 if setup.quick else 4_000
     with (
@@ -42,21 +42,15 @@ def _publishing(service: Service, requests: int) -> Callable[[], Sample]:
 
     def publish() -> int:
         share = requests // PARTITIONS
-        threads = [
-            threading.Thread(target=_send, args=(address, partition, share))
-            for partition, address in enumerate(addresses)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        works = [partial(_send, at, number, share) for number, at in enumerate(addresses)]
+        in_threads(works)
         return share * PARTITIONS * PER_REQUEST
 
-    return partial(measured, publish, service.pid)  # of its workers, too
+    return partial(measured, publish, service.pid)  # and of its workers
 
 
 def _addresses(service: Service) -> list[tuple[str, int]]:
-    """Where the owner of each partition is reached."""
+    """The address of the owner of each partition."""
     if not service.workers:
         return [_place(service.url)] * PARTITIONS
     while len(view := _ask(service, "/v2/cluster")["instances"]) < len(service.workers):
@@ -78,7 +72,7 @@ def _place(url: str) -> tuple[str, int]:
 
 
 def _send(address: tuple[str, int], partition: int, requests: int) -> None:
-    """Requests that are bytes already, some of them under way at a time."""
+    """Send requests that are already bytes, several in flight at a time."""
     messages = [{"value": "x" * 100, "partition": partition}] * PER_REQUEST
     body = json.dumps({"messages": messages}).encode()
     head = (

@@ -1,5 +1,5 @@
-"""`python -m lanes test|long [LANE …]`: run the lanes of `make test` or `make test-long`, or those
-that are named, and report. Exits with 1 if a lane failed or a test file took too long."""
+"""`python -m lanes test|long [LANE …]`: run the lanes of `make test` or `make test-long`, or only
+the named ones, and report. Exits with 1 if a lane failed or a test file took too long."""
 
 import argparse
 import os
@@ -37,7 +37,7 @@ def main() -> int:
 def report(
     lanes: Sequence[Lane], ended: Sequence[Ended], run_s: float, too_long: Sequence[LongFile]
 ) -> int:
-    """Print a line a lane, and which files took too long; 1 if anything is wrong."""
+    """Print a line for each lane, and the files that took too long; returns 1 after any failure."""
     print(f"== {len(lanes)} lanes in {run_s:.0f} s; seconds of each test: {INTO}/")
     for one in ended:
         how = "passed" if one.status == 0 else f"failed with {one.status}"

@@ -1,11 +1,11 @@
-"""The seconds that each test took of a worker, and of a processor, as a file a lane:
+"""The seconds that each test took of a worker, and of a processor, as a file per lane:
 `build/tests/LANE.durations.tsv`.
 
-    SECONDS \t PROCESSOR_SECONDS \t python/tests/log/test_log.py::test_a_block_is_stored_once
+    SECONDS      PROCESSOR_SECONDS       python/tests/log/test_log.py::test_a_block_is_stored_once
 
 A run is as short as its longest file allows, because a file stays with one worker. So a file may
-take `FILE_S` of a worker, or a share of the run on a machine that is busy with something else,
-where everything takes longer.
+take `FILE_S` of a worker, or `FILE_SHARE` of the run on a busy machine, where everything takes
+longer.
 """
 
 from collections import Counter
@@ -26,13 +26,13 @@ class Taken(NamedTuple):
 
 
 class Durations:
-    """What tests took, as it is noted."""
+    """The noted seconds of tests."""
 
     def __init__(self) -> None:
         self.taken: dict[str, Taken] = {}
 
     def note(self, test: str, more: Taken) -> None:
-        """Add to what a test took: set-up, call and tear-down come one by one."""
+        """Add to the seconds of a test: set-up, call and tear-down come one by one."""
         before = self.taken.get(test, Taken(0.0))
         self.taken[test] = Taken(before.seconds + more.seconds, before.cpu_s + more.cpu_s)
 
@@ -59,7 +59,7 @@ class LongFile(NamedTuple):
 
 
 def by_file(folder: Path, lanes: Iterable[str]) -> "Counter[str]":
-    """Seconds by test file, of those of these lanes that wrote into a folder."""
+    """Seconds by test file, of the files of these lanes in a folder."""
     files: Counter[str] = Counter()
     for path in [folder / f"{lane}{SUFFIX}" for lane in lanes]:
         for line in path.read_text().splitlines() if path.exists() else ():
@@ -71,8 +71,8 @@ def by_file(folder: Path, lanes: Iterable[str]) -> "Counter[str]":
 def long_files(
     folder: Path, lanes: Iterable[str], run_s: float, spread: tuple[str, ...]
 ) -> list[LongFile]:
-    """Files of lanes with several workers that take too much of a run of `run_s` seconds; those
-    that begin with one of `spread` do not stay with one worker."""
+    """Files of lanes with several workers that take too much of a run of `run_s` seconds. Files
+    whose names begin with one of `spread` are exempt: they do not stay with one worker."""
     most_s = max(FILE_S, FILE_SHARE * run_s)
     return [
         LongFile(file, seconds, most_s)

@@ -3,7 +3,7 @@
     make test        LANDING, four lanes at once: a lane with a JVM waits a good part of its time,
                      and the lane with most tests has a worker a core, so that all are busy; with
                      a single core two lanes at a time
-    make test-long   long_lanes(), two at a time: everything that a landing does without
+    make test-long   long_lanes(), two at a time: everything that a landing leaves out
 
 A test runs in `make test-long` if it is marked `long`, and in `make test` otherwise.
 """
@@ -21,9 +21,10 @@ MAVEN = ("mvn", "-B", "-ntp", "-q")
 CORES = len(os.sched_getaffinity(0))
 WORKERS = min(CORES + 1, 4)  # of the lane with most tests, some of which wait
 SOAK_S = 900  # of a lane
-OPENAPI = "python/tests/api/test_server_openapi.py"  # to collect it takes many seconds
+OPENAPI = "python/tests/api/test_server_openapi.py"  # collecting it takes many seconds
 FRESH_SEEDS = "1000,5000"  # of one engine, and of several instances
-MUTANTS = 50  # a room
+MUTANTS = 50  # per room
+NOTICED = "0.8"  # of them, at least
 WITH_WORKERS = ("python",)  # lanes in which files compete for workers
 LANDING_AT_ONCE = 4 if CORES > 1 else 2
 LONG_AT_ONCE = 2
@@ -43,14 +44,16 @@ def _pytest(name: str, *arguments: str, python: str = PYTHON) -> tuple[str, ...]
 
 
 def _python(name: str, mark: str) -> Lane:
-    """Everything below python/tests that has no lane of its own, spread over workers."""
+    """A lane with all tests below python/tests that have no lane of their own, spread over
+    workers."""
     others = ("python/tests/spark", OPENAPI)
     spread = ("-n", str(WORKERS), *(f"--ignore={other}" for other in others))
     return Lane(name, _pytest(name, "-m", mark, "-p", "no:schemathesis", *spread, "python/tests"))
 
 
 def _spark35(name: str, mark: str) -> Lane:
-    """Both Sparks: 3.5, which has a connector to HBase, and 4 in a process beside it."""
+    """A lane with both Sparks: 3.5, which has a connector to HBase, and 4 in a process beside
+    it."""
     command = _pytest(name, "-m", mark, "python/tests_spark35", python=PYTHON_SPARK35)
     return Lane(name, command, (("TMS_TEST_SPARK4_PYTHON", PYTHON),))
 
@@ -81,5 +84,5 @@ def long_lanes() -> Iterator[Lane]:
     yield Lane("java-2.5", (*MAVEN, "-Phbase-2.5", "verify"))
     yield Lane("pythons", ("make", "test-pythons"))
     for room in ROOMS:
-        command = (PYTHON, "-m", "mutants", room, "--count", str(MUTANTS))
+        command = (PYTHON, "-m", "mutants", room, "--count", str(MUTANTS), "--least", NOTICED)
         yield Lane(f"mutants-{room}", command)

@@ -24,6 +24,8 @@ SPREAD = (
     "python/tests/contracts/",
     "python/tests/house/test_docs.py",
     "python/tests/house/test_examples.py",
+    "python/tests/client/test_dead_letters.py",
+    "python/tests/store/test_store.py",
 )
 INTO = Path(__file__).resolve().parents[2] / "build" / "tests"
 
@@ -42,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Measuring:
-    """Gives the report of each phase of a test the processor time since the report before."""
+    """Adds to the report of each phase of a test the processor time since the report before."""
 
     def __init__(self) -> None:
         self._before_s = _cpu_s()
@@ -60,25 +62,25 @@ def _cpu_s() -> float:
 
 
 class Noting:
-    """Notes what each test takes, and writes it when the session ends."""
+    """Notes the seconds of each test, and writes them when the session ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._durations = Durations()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A phase of a test has ended."""
+        """Note the seconds of an ended phase of a test."""
         taken = Taken(report.duration, getattr(report, "cpu_s", 0.0))
         self._durations.note(report.nodeid, taken)
 
     def pytest_sessionfinish(self) -> None:
-        """All have ended."""
+        """Write the seconds at the end of the session."""
         self._durations.write(self._path)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """How tests are spread over workers."""
+    """The scheduler that spreads tests over workers."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]

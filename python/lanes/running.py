@@ -1,10 +1,10 @@
-"""Starts lanes, so many at a time, and reports each when it ends: what it printed, and how long it
-took. What a lane prints is also kept, as `build/tests/LANE.log`.
+"""Starts lanes, at most `at_once` at a time, and reports each when it ends: its output, and its
+time. The output of a lane is also kept, as `build/tests/LANE.log`.
 
 Invariants
 
-* Every lane runs to its end, whatever becomes of the others.
-* A lane that is interrupted takes everything with it that it started.
+* Every lane runs to its end, whatever the others do.
+* An interrupted lane ends every process that it started.
 """
 
 import os
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from lanes.lanes import ROOT, Lane
 
 POLL_S = 0.2
-SHOW_S = 60.0  # between two lines that say how far the lanes are
+SHOW_S = 60.0  # between two lines of progress
 STOP_S = 10.0  # for a lane that is interrupted
 _PERCENT = re.compile(rb"\[ *(\d+)%\]")
 
@@ -53,7 +53,7 @@ class _Running:
             )
 
     def ended(self) -> Ended | None:
-        """How it ended; None while it runs."""
+        """The outcome of the lane; None while it runs."""
         before_s = _cpu_of_children_s()
         status = self.process.poll()
         if status is None:
@@ -63,12 +63,12 @@ class _Running:
         return Ended(self.lane, status, time.monotonic() - self._started, cpu_s, printed)
 
     def progress(self) -> str:
-        """How far it says it is."""
+        """The progress that the lane prints."""
         shares = _PERCENT.findall(self.log.read_bytes())
         return f"{self.lane.name} {shares[-1].decode() + ' %' if shares else 'runs'}"
 
     def stop(self) -> None:
-        """Interrupt it, and end what does not heed that."""
+        """Interrupt the lane, and kill processes that ignore that."""
         for how in (signal.SIGINT, signal.SIGKILL):
             try:
                 os.killpg(self.process.pid, how)
@@ -87,7 +87,7 @@ def _cpu_of_children_s() -> float:
 def run(
     lanes: Iterable[Lane], at_once: int, folder: Path, environment: Mapping[str, str]
 ) -> list[Ended]:
-    """Run all lanes, print each when it ends, and say now and then how far the others are."""
+    """Run all lanes, print each when it ends, and print the progress of the others now and then."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting, running, ended = deque(lanes), list[_Running](), list[Ended]()
     show_at = time.monotonic() + SHOW_S

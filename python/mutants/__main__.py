@@ -11,7 +11,7 @@ from mutants.running import Result, measure, project, run
 
 
 def main() -> int:
-    """0 when at least `--least` of the mutants were noticed."""
+    """Run a sample; returns 0 if at least `--least` of the mutants were noticed."""
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__)
     parser.add_argument("room", choices=sorted(ROOMS))
     parser.add_argument("--count", type=int, default=200, help="mutants in the sample")

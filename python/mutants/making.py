@@ -3,8 +3,8 @@
 Invariants
 
 * The same files and seed give the same sample.
-* Left out is what no test is asked to notice: prose (literals with a blank in them, the texts of
-  errors), calls that write the log of operations, and `None` in the place of `False`.
+* The sample leaves out changes that no test has to notice: prose (literals with a blank in them,
+  the texts of errors), calls that write the log of operations, and `None` in the place of `False`.
 """
 
 import ast
@@ -23,7 +23,7 @@ _LOGGING = m.Call(func=m.Attribute(value=m.Name("_log")))
 
 
 class Mutant(NamedTuple):
-    """A file with one change. Lines count from 1: those of the original that are different."""
+    """A file with one change. Lines count from 1: the lines of the original that differ."""
 
     file: Path
     code: str
@@ -41,7 +41,7 @@ def sample(files: Sequence[Path], count: int, seed: int) -> list[Mutant]:
 
 
 class _Source:
-    """A file and what can be changed in it."""
+    """A file and its possible changes."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -74,8 +74,8 @@ class _Source:
 
 
 def _whole(text: str, lines: range) -> range:
-    """Every line of the statement that begins before these and ends with or behind them: of one
-    over several lines only some are traced."""
+    """Every line of the statement that begins before these lines and ends with or behind them: of a
+    statement over several lines only some lines are traced."""
     for one in ast.walk(ast.parse(text)):
         if isinstance(one, ast.stmt) and not hasattr(one, "body"):
             whole = range(one.lineno, (one.end_lineno or one.lineno) + 1)

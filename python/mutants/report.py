@@ -1,7 +1,7 @@
 """The score of a room, and its survivors.
 
-`equivalent.toml` holds the survivors that no test can notice, each with the sentence why. One is
-found again by its file and its changed lines, so it goes stale with the code it speaks of.
+`equivalent.toml` holds the survivors that no test can notice, each with a sentence that says why. A
+survivor is found again by its file and its changed lines, so its entry goes stale with the code.
 """
 
 import tomllib
@@ -17,7 +17,7 @@ SENTENCES = Path(__file__).with_name("equivalent.toml")
 
 
 class Report:
-    """What became of the mutants of one room."""
+    """The outcomes of the mutants of one room."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         known = {
@@ -30,7 +30,7 @@ class Report:
 
     @property
     def score(self) -> float:
-        """Noticed mutants of those that are not equivalent, 0 to 1."""
+        """The share of noticed mutants among those that are not equivalent, 0 to 1."""
         of = self._outcomes.total() - self._equivalent
         return 1 - (self._lives - self._equivalent) / of if of else 1.0
 

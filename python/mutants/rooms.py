@@ -1,7 +1,7 @@
-"""Which files a mutant of a room is made in, and which quick tests must notice it.
+"""The files in which a room's mutants are made, and the quick tests that must notice them.
 
-Quick means: no JVM, no other process, no simulation. Each room's tests end within about two
-minutes on one core.
+Quick means: no JVM, no other process, no simulation. Each room's tests end within about two minutes
+on one core.
 """
 
 from pathlib import Path
@@ -30,7 +30,10 @@ class Room(NamedTuple):
 
 
 ROOMS = {
-    "journal": Room(("tms/journal/*.py",), ("tests/journal/*.py",)),
+    "journal": Room(
+        ("tms/log/group_commit.py", "tms/log/journaled.py"),
+        ("tests/log/test_group_commit.py", "tests/log/test_journaled.py"),
+    ),
     "log": Room(
         ("tms/log/*.py",),
         (
@@ -47,6 +50,10 @@ ROOMS = {
         (
             "tests/topics/*.py",
             "tests/engine/test_engine.py",
+            "tests/engine/test_glance.py",
+            "tests/groups/test_groups.py",
+            "tests/cluster/test_cluster_glance.py",
+            "tests/cluster/test_shards.py",
             "tests/log/test_expecting.py",
             "tests/log/test_log_[rsw]*.py",
             "tests/transactions/test_transactions_[irs]*.py",
@@ -75,7 +82,7 @@ ROOMS = {
         ("tests/delayed/test_delay.py", "tests/delayed/test_delay_[celm]*.py"),
     ),
     "compaction": Room(
-        ("tms/compaction/*.py",),
+        ("tms/topics/compaction/*.py",),
         (
             "tests/compaction/*.py",
             "tests/delayed/test_delay_erasing.py",
@@ -86,7 +93,7 @@ ROOMS = {
         ("tms/store/leveldb/*.py",),
         (
             "tests/store/test_store.py",
-            "tests/store/test_store_[dprv]*.py",
+            "tests/store/test_store_[dipruv]*.py",
             "tests/store/test_store_full.py",
         ),
     ),

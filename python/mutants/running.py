@@ -1,5 +1,5 @@
-"""Runs the tests of a room: once as the code is, to learn which test reaches which line, then
-against each mutant those that reach it, each time in a forked process.
+"""Runs the tests of a room: once on the unchanged code, to learn which test reaches which line,
+then, against each mutant, the tests that reach it, each time in a forked process.
 
     parent (pytest and the drivers imported, nothing of tms)
       ├─ fork: all tests, traced      ─▶ Baseline
@@ -36,7 +36,7 @@ from mutants.making import Mutant
 from mutants.rooms import PYTHON, Room
 
 BASELINE_S_MAX = 1_800.0
-BUDGET_S = 60.0  # of tests for one mutant, as long as they took untraced
+BUDGET_S = 60.0  # of tests for one mutant, by their untraced times
 SLOWER = 8.0  # a mutant that takes this much longer, and `GRACE_S`, hangs
 GRACE_S = 20.0
 _POLL_S = 0.02
@@ -55,8 +55,8 @@ _FLAGS = (
 
 
 class Baseline(NamedTuple):
-    """Seconds of each test, the tests that reach each line of each file, and which modules of
-    others the tests imported."""
+    """Seconds of each test, the tests that reach each line of each file, and the modules of other
+    packages that the tests imported."""
 
     seconds: dict[str, float]
     reached: dict[str, dict[int, list[str]]]
@@ -78,7 +78,7 @@ class Baseline(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a mutant; `seconds` of wall time."""
+    """The outcome of a mutant; `seconds` of wall time."""
 
     mutant: Mutant
     outcome: str
@@ -87,12 +87,12 @@ class Result(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        """Whether no test has noticed it."""
+        """True if no test has noticed the mutant."""
         return self.outcome not in ("killed", "timeout")
 
 
 def measure(room: Room) -> Baseline:
-    """Run the room's tests on the code as it is. Raises `SystemExit` when one fails."""
+    """Run the room's tests on the unchanged code. Raises `SystemExit` if one fails."""
     with tempfile.TemporaryDirectory() as scratch:
         answer = Path(scratch) / "baseline.json"
         log = Path(scratch) / "log"
@@ -144,7 +144,7 @@ class _Fork:
             _become(work, log, timeout_s)
 
     def ended(self) -> bool:
-        """Whether it has ended, or was ended because its time is over."""
+        """True if the process has ended, or was ended because its time is over."""
         ended, status = os.waitpid(self._child, os.WNOHANG)
         if ended:
             self.status = os.waitstatus_to_exitcode(status)
@@ -155,7 +155,7 @@ class _Fork:
         return bool(ended)
 
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the fork."""
         return time.monotonic() - self._begun
 
 
@@ -169,7 +169,7 @@ def _become(work: Callable[[], int], log: Path, timeout_s: float) -> NoReturn:
     status = 99
     try:
         os.setsid()
-        cpu_s = int(timeout_s) + 1  # if nobody is left who ends it
+        cpu_s = int(timeout_s) + 1  # in case no parent is left to end it
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(output, 1)
@@ -180,7 +180,7 @@ def _become(work: Callable[[], int], log: Path, timeout_s: float) -> NoReturn:
 
 
 def _preload(modules: Sequence[str]) -> None:
-    """Import what the tests need and no mutant changes, so that a fork starts at once."""
+    """Import the unchanged modules that the tests need, so that a fork starts at once."""
     for name in modules:
         with suppress(ImportError):  # an alias that another module has made
             importlib.import_module(name)

@@ -11,7 +11,7 @@ from tms.errors import TMSError
 
 
 def main(arguments: list[str]) -> int:
-    """Run the seeds; 1 if anything was found."""
+    """Run the seeds; returns 1 if any run has findings."""
     of = ClusterWorld if "--instances" in arguments else World
     arguments = [one for one in arguments if one != "--instances"]
     first = int(arguments[0])

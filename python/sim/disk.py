@@ -1,11 +1,11 @@
-"""A disk: memory that outlives its closing, and that keeps what was replaced or deleted until its
-space is reclaimed, as a file does to which rows are only added.
+"""A disk: memory that outlives its closing, and that keeps replaced and deleted values until their
+space is reclaimed, as an append-only file does.
 
 Invariants
 
-* Readers of the store never see what was replaced; `holds` does.
-* A text that is a part of another one is not held where that one stands.
-* What a power loss takes was never on the disk.
+* Readers of the store never see replaced values; `holds` does.
+* A text that is a substring of another text is not held where only the longer one stands.
+* Writes that a power loss undoes were never on the disk.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -23,12 +23,12 @@ class DiskMap(MemoryMap):
         self._replaced: list[bytes] = []
 
     def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Forget what was replaced."""
+        """Forget the replaced values."""
         super().reclaim(pause)
         self._replaced = []
 
     def cells(self) -> Iterator[bytes]:
-        """All values that are somewhere in it."""
+        """All values on the disk, also the replaced ones."""
         yield from self._rows.values()
         yield from self._replaced
 
@@ -54,7 +54,7 @@ class Disk(MemoryStore):
         self._keeps = True
 
     def open(self, name: str, create: bool) -> MemoryMap:
-        """As any store."""
+        """The map with this name, created if `create` says so."""
         found = super().open(name, create)
         if create:
             found = self._maps[name] = DiskMap(lambda: self._keeps)
@@ -65,7 +65,7 @@ class Disk(MemoryStore):
 
     @contextmanager
     def losing(self) -> Iterator[None]:
-        """While this lasts, what is undone was never there."""
+        """While this lasts, undone writes leave nothing on the disk."""
         self._keeps = False
         try:
             yield
@@ -73,12 +73,12 @@ class Disk(MemoryStore):
             self._keeps = True
 
     def holds(self, texts: Collection[str]) -> tuple[str, ...]:
-        """Those of these texts that stand somewhere in it."""
+        """The texts that stand somewhere on the disk."""
         maps = [one for _, one in sorted(self._maps.items()) if isinstance(one, DiskMap)]
         cells = b"\0".join(cell for one in maps for cell in one.cells())
         held: set[str] = set()
         for text in sorted(texts, key=len, reverse=True):
             if text.encode() in cells:
                 held.add(text)
-                cells = cells.replace(text.encode(), b"\0")  # whose parts are not held by this
+                cells = cells.replace(text.encode(), b"\0")  # excludes substrings of `text`
         return tuple(text for text in texts if text in held)

@@ -1,4 +1,4 @@
-"""A store around another one that fails as it is told: for tests and simulations.
+"""A store around another one that fails as scripted: for tests and simulations.
 
 Invariants
 
@@ -17,7 +17,7 @@ from random import Random
 
 from tms.errors import DataCorrupt, StorageFull, StorageUnavailable, TMSError
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, Store, StoreImage
+from tms.store.base import Map, MapRow, Store, StoreImage
 
 Undo = list[tuple[bytes, bytes | None]]  # what the keys of one write held before it
 CRASHED = "The store has crashed; open what `crash` returned."
@@ -25,7 +25,7 @@ CRASHED = "The store has crashed; open what `crash` returned."
 
 @dataclass(slots=True)
 class _Fault:
-    """What happens to a write that is `countdown` writes away."""
+    """The outcome of a write that is `countdown` writes away."""
 
     countdown: int
     stored: bool
@@ -56,8 +56,8 @@ class FaultyStore:
     def fail_write(self, nth: int, *, stored: bool, prefix: str = "", refusals: int = 0) -> None:
         """Let the nth write from now on (1 is the next) to maps named `prefix…` fail.
 
-        `stored` says whether its rows are there nevertheless; `recover` fails `refusals` times
-        before it succeeds. Deletions and successful comparisons count as writes.
+        If `stored`, its rows are there nevertheless; `recover` fails `refusals` times before it
+        succeeds. Deletions and successful comparisons count as writes.
         """
         with self._lock:
             self._faults.append(_Fault(nth, stored, prefix, refusals))
@@ -83,9 +83,10 @@ class FaultyStore:
         self.corrupt.add((name, key))
 
     def crash(self, random: Random | None = None) -> Store:
-        """Lose what was not synced, as power loss does; the store that is left, to be opened anew.
+        """Lose the unsynced writes, as a power loss does; returns the inner store, to be opened
+        anew.
 
-        With `random` each map keeps the first few of its unsynced writes, as many as `random` says.
+        With `random` each map keeps a random number of the first of its unsynced writes.
         """
         with self._lock:
             self.crashed = True
@@ -95,12 +96,12 @@ class FaultyStore:
 
     @property
     def shared(self) -> bool:
-        """What the inner store says."""
+        """True if the inner store is shared."""
         return self.inner.shared
 
     @property
     def immediate(self) -> Durability:
-        """What the inner store says."""
+        """The durability of writes of the inner store."""
         return self.inner.immediate
 
     def open(self, name: str, create: bool) -> "FaultyMap":
@@ -120,12 +121,12 @@ class FaultyStore:
             self.inner.drop(name)
             self._maps.pop(name, None)
 
-    def let_go(self, prefix: str) -> None:
-        """What the inner store does."""
-        self.inner.let_go(prefix)
+    def close_maps(self, prefix: str) -> None:
+        """Close the maps of the inner store."""
+        self.inner.close_maps(prefix)
 
     def image(self) -> StoreImage:
-        """What the inner store does."""
+        """The image of the inner store."""
         return self.inner.image()
 
     def names(self, prefix: str) -> list[str]:
@@ -134,31 +135,32 @@ class FaultyStore:
         return self.inner.names(prefix)
 
     def healthy(self) -> str | None:
-        """What keeps the store from writing: full, or a map that did not recover."""
+        """The reason why the store does not take writes: full, or a map that did not recover; None
+        without one."""
         if self.full:
             return "The disk is full."
         hopeless = (one.hopeless for one in list(self._maps.values()))
         return next((reason for reason in hopeless if reason is not None), self.inner.healthy())
 
     def warnings(self) -> list[str]:
-        """What the inner store says."""
+        """The warnings of the inner store."""
         return self.inner.warnings()
 
     def cleaned_ms(self) -> int | None:
-        """What the inner store says."""
+        """The time up to which the inner store is clean; None if no reader bypasses the engine."""
         return self.inner.cleaned_ms()
 
     def default_retention_ms(self) -> int | None:
-        """What the inner store says."""
+        """The default retention of the inner store."""
         return self.inner.default_retention_ms()
 
     def close(self) -> None:
-        """Close the inner store; after a crash that is left to whoever opened it anew."""
+        """Close the inner store; after a crash the opener of its successor does that."""
         if not self.crashed:
             self.inner.close()
 
     def enter(self, operation: str, name: str) -> None:
-        """What every operation begins with."""
+        """Begin an operation: every operation calls this first."""
         if self.crashed:
             raise StorageUnavailable(CRASHED)
         self.before(operation, name)
@@ -191,11 +193,11 @@ class FaultyMap:
 
     @property
     def value_bytes_max(self) -> int:
-        """What the inner map says."""
+        """The limit of the inner map."""
         return self._inner.value_bytes_max
 
     def recover(self) -> None:
-        """Make the map writable again, unless the script says no."""
+        """Make the map writable again, unless the script lets this fail."""
         with self._lock:
             self._store.enter("recover", self._name)
             if self._failure is None:
@@ -218,11 +220,11 @@ class FaultyMap:
         self._failure = self.hopeless = None
         self._refusals = 0
 
-    def write(self, rows: Sequence[Row], durability: Durability) -> None:
+    def write(self, rows: Sequence[MapRow], durability: Durability) -> None:
         """Store these rows, or fail as scripted."""
         self._write("write", self._inner.write, rows, durability)
 
-    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
+    def overwrite(self, rows: Sequence[MapRow], durability: Durability) -> None:
         """Replace these rows, or fail as scripted."""
         self._write("overwrite", self._inner.overwrite, rows, durability)
 
@@ -260,17 +262,17 @@ class FaultyMap:
         return rows
 
     def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Give back space, or fail as scripted."""
+        """Reclaim space, or fail as scripted."""
         with self._lock:
             self._enter_writing("reclaim")
             self._change([], lambda: self._inner.reclaim(pause), synced=True)
 
     def stored_bytes(self) -> int:
-        """What the inner map says."""
+        """The size of the inner map."""
         return self._inner.stored_bytes()
 
     def lose(self, kept: int) -> None:
-        """Undo the writes that were not synced, but for the first `kept` of them."""
+        """Undo the unsynced writes, except for the first `kept` of them."""
         with self._lock:
             for undo in reversed(self.undo[kept:]):
                 self._inner.delete([key for key, value in undo if value is None])
@@ -287,8 +289,8 @@ class FaultyMap:
     def _write(
         self,
         operation: str,
-        write: Callable[[Sequence[Row], Durability], None],
-        rows: Sequence[Row],
+        write: Callable[[Sequence[MapRow], Durability], None],
+        rows: Sequence[MapRow],
         durability: Durability,
     ) -> None:
         with self._lock:

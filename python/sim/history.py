@@ -1,4 +1,4 @@
-"""What happened in a run, as its clients saw it: the input of the checker.
+"""The events of a run, as its clients saw them: the input of the checker.
 
 Anything can write a history: the simulation, threads in one process, clients of a service. Values
 of messages are unique in a history. Moments come from one counter, so an event that ended before
@@ -18,7 +18,7 @@ Seen = tuple[str, str]  # message id, value
 
 
 def is_tombstone(value: str) -> bool:
-    """Whether this stands for the value of a tombstone, which has none: see `Compacted`."""
+    """True if this is the text that stands for a tombstone, which has no value (`Compacted`)."""
     return "=-" in value
 
 
@@ -31,9 +31,9 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
 class Sent(_Event, frozen=True):
     """Messages are about to be published for the first time; `transaction` is a name that the run
     gave it, empty for none. `sources` are the messages that these were made of, one each.
-    `rests_on` is the message that has to be the one before it of those that rest on one, empty:
-    it has to be the first. With `due_ms` or `delay_ms` they are to wait until then, or for so long;
-    what of that is past already is due at once."""
+    `rests_on` is the previous message of a chain of messages that each rest on one before; empty
+    for the first of the chain, None outside of a chain. With `due_ms` or `delay_ms` they are to
+    wait until that time, or for that long; messages that are due already are not delayed."""
 
     place: Place
     values: tuple[str, ...]
@@ -53,8 +53,8 @@ class Acknowledged(_Event, frozen=True):
 
 
 class Renewed(_Event, frozen=True):
-    """A publish that expected nothing of a key was stored, or refused; `readable` are the messages
-    of the key that could be read at that moment."""
+    """A publish that expected no message of a key was stored, or refused; `readable` are the
+    messages of the key that could be read at that moment."""
 
     place: Place
     readable: tuple[str, ...]
@@ -62,7 +62,7 @@ class Renewed(_Event, frozen=True):
 
 
 class Asked(_Event, frozen=True):
-    """A transaction is about to be committed, for the first time; from now on it may be seen."""
+    """A transaction is about to be committed, for the first time; from now on it may be visible."""
 
     transaction: str
     moves: tuple[tuple[str, Place, str], ...] = ()  # group, place, id of the last message done
@@ -78,8 +78,9 @@ class Ended(_Event, frozen=True):
 
 class Read(_Event, frozen=True):
     """A reader got the messages after the id `after` (empty: from the first on). `at` is when the
-    read began. `pass_` counts a reader's beginnings from anew. A read of `everything` gave all that
-    there was to see, up to the open transaction `held_by` (`?`: one without a name)."""
+    read began. `pass_` counts the times that a reader began from anew. A read of `everything`
+    returned all visible messages, up to the open transaction `held_by` (`?`: a transaction without
+    a name)."""
 
     reader: str
     pass_: int
@@ -90,11 +91,11 @@ class Read(_Event, frozen=True):
     ended: int
     everything: bool = False
     held_by: str = ""
-    key: str = ""  # only messages with this key were asked for
+    key: str = ""  # only messages with this key were requested
 
 
 class Found(_Event, frozen=True):
-    """A group's position was asked for; `at` is when that began."""
+    """A group's position was requested; `at` is when the request began."""
 
     group: str
     place: Place
@@ -103,7 +104,7 @@ class Found(_Event, frozen=True):
 
 
 class Crashed(_Event, frozen=True):
-    """The process died; with `power`, what was not synced may be gone."""
+    """The process died; with `power`, unsynced writes may be gone."""
 
     power: bool
 
@@ -122,18 +123,18 @@ class Compacting(_Event, frozen=True):
 
 
 class Compacted(_Event, frozen=True):
-    """Of this place only the newest message of each key has to be there at the end: values are
-    `KEY=…`, and tombstones, for which a text stands that is as unique, `KEY=-…`; those without a
-    key all stay. A tombstone goes as well, once there was a pass so long after one that came after
-    it, None: never."""
+    """At the end only the newest message of each key of this place must be there. Values are
+    `KEY=…`; a tombstone is represented by a unique text, `KEY=-…`. Messages without a key all stay.
+    A tombstone goes as well, once a pass runs `tombstone_retention_ms` after the first pass behind
+    it; None: never."""
 
     place: Place
     tombstone_retention_ms: int | None = None
 
 
 class Erased(_Event, frozen=True):
-    """The messages of a key of these places, or the one with an id, were erased; `at` is when it
-    was asked for. Not `done`: it failed, was perhaps begun, and is over."""
+    """The messages of a key of these places, or the message with an id, were erased; `at` is when
+    the request began. Not `done`: it failed, may have begun, and is over."""
 
     places: tuple[Place, ...]
     key: str
@@ -143,8 +144,8 @@ class Erased(_Event, frozen=True):
 
 
 class Truncated(_Event, frozen=True):
-    """Everything up to an id was made unreadable; `at` is when it was asked for. Not `done`: it
-    failed, and may be so or not."""
+    """All messages up to an id were made unreadable; `at` is when the request began. Not `done`: it
+    failed, and may have taken effect or not."""
 
     place: Place
     upto: str
@@ -159,7 +160,7 @@ class Stored(_Event, frozen=True):
 
 
 class Done(_Event, frozen=True):
-    """Where a group stood at the end, that makes messages of `output` of those it consumes."""
+    """The position at the end of a group that makes messages of `output` of those it consumes."""
 
     group: str
     place: Place
@@ -168,7 +169,7 @@ class Done(_Event, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, array_like=True):
-    """A message that a queue handed out, with the number of the delivery."""
+    """A message that a queue handed out, with its delivery number."""
 
     value: str
     deliveries: int
@@ -176,8 +177,8 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
 
 class Taken(_Event, frozen=True):
     """A worker got messages of a queue; `at` is when it asked. By the service's clock that was at
-    `clock_ms`, and nobody else gets them before `lease_ms` later, unless they are given back. Each
-    crash of the service, and each jump of its clock, begins another era."""
+    `clock_ms`, and no other worker gets them before `lease_ms` later, unless they are returned.
+    Each crash of the service, and each jump of its clock, begins another era."""
 
     worker: str
     queue: str
@@ -189,9 +190,9 @@ class Taken(_Event, frozen=True):
 
 
 class Handled(_Event, frozen=True):
-    """A worker was told what became of messages: `ack`, `reject`, `nack`, `release`, `extend`, or
-    `made`, a commit. `at` is when it asked for the first time; `done` and `late` are what it was
-    told. Without either it was never told."""
+    """A worker was told the outcome for messages of an `ack`, `reject`, `nack`, `release`,
+    `extend`, or of `made`, a commit. `at` is when the worker first sent the request; the answer
+    lists messages in `done` and `late`. Messages in neither had no answer."""
 
     worker: str
     queue: str
@@ -203,8 +204,8 @@ class Handled(_Event, frozen=True):
 
 
 class Drained(_Event, frozen=True):
-    """At the end a queue had nothing left: each message of `place` was settled, or is in
-    `dead`. `by_key`: it hands out the messages of a key one after another."""
+    """At the end a queue was empty: each message of `place` was settled, or is in `dead`. `by_key`:
+    the queue hands out the messages of a key one after another."""
 
     queue: str
     place: Place
@@ -214,14 +215,14 @@ class Drained(_Event, frozen=True):
 
 class Clock(_Event, frozen=True):
     """From now on the service's clock shows this, until the next of these events. The clocks of
-    some of its instances are ahead, by `ahead_ms` at most."""
+    some of its instances are ahead, by at most `ahead_ms`."""
 
     wall_ms: int
     ahead_ms: int = 0
 
 
 class Deferred(_Event, frozen=True):
-    """Messages that are to wait were acknowledged, each with its due and its sequence. `synced`: as
+    """Delayed messages were acknowledged, each with its due time and its sequence. `synced`: as
     with `Acknowledged`."""
 
     place: Place
@@ -230,8 +231,9 @@ class Deferred(_Event, frozen=True):
 
 
 class Cancelled(_Event, frozen=True):
-    """A message that waits was to be cancelled; `at` is when that was asked. `done` is the answer,
-    None: there was none, it may be so or not. `synced`: the answer survives a power loss."""
+    """A delayed message was to be cancelled; `at` is when the request began. `done` is the answer,
+    None: without an answer, the cancel may have taken effect or not. `synced`: the answer survives
+    a power loss."""
 
     place: Place
     value: str
@@ -241,8 +243,9 @@ class Cancelled(_Event, frozen=True):
 
 
 class Listed(_Event, frozen=True):
-    """All messages of a topic that waited, and how many it said these are; `at` is when that was
-    asked. `owned`: by who had read what was moved; in a store of several one may look before."""
+    """All waiting messages of a topic, and the count in the answer; `at` is when the request began.
+    `owned`: the answer comes from an owner that had read the moved messages; in a shared store an
+    instance may answer before that."""
 
     topic: str
     values: tuple[str, ...]

@@ -1,11 +1,12 @@
 """Several engines in one thread: instances of a cluster over one store, that see each other late or
-not at all, die, sleep, wake up, and ask one another over a network that loses, delays and repeats.
+not at all, die, sleep, wake up, and call one another over a network that loses, delays and repeats
+requests.
 
 Invariants
 
 * As for one engine (`world`): the same seed takes the same steps.
 * Between any two operations of the store of one instance another one may take over what it owns.
-* An instance that is at something, further down on the stack, answers nobody: it is slow.
+* An instance that is busy further down on the stack answers no request: it is slow.
 """
 
 from collections import Counter
@@ -28,44 +29,46 @@ from sim.faulty import FaultyStore
 from sim.history import Crashed, History, Place
 from sim.world import AtOnce, Background, Died, Stuck, VirtualClock, World, quietly
 from tms.cluster.cluster import Cluster, RolePlayer
+from tms.cluster.fence import InstanceFence
 from tms.cluster.fitness import Fitness
 from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import Ownership, SharedBy
-from tms.cluster.standing import Standing
-from tms.compaction.compaction import CompactionLimits
-from tms.engine import ROLES, Engine
+from tms.engine.engine import Engine
+from tms.engine.held_roles import HeldRoles
 from tms.errors import NotOwner, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.log.records import key_after
 from tms.model import keys
 from tms.model.cluster import ClusterEvent
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.topics import sharding
+from tms.topics.compaction.compaction import CompactionLimits
 from tms.topics.filtering import FetchBounds as FilterBounds
 from tms.topics.sweep import open_metadata
 
 INSTANCES = 3
+ROLES = ("transactions", "tables")  # of the coordinator
 KEPT = ("groups", "queues", "delayed")  # in shards
 SETTLING = 9  # rounds
-LEADERLESS_MAX = 300  # questions in a row that nobody could answer
-IN_VAIN_MAX = 1_000  # times that somebody waits
-RUNS_MAX = 10_000  # of other work while somebody waits
+LEADERLESS_MAX = 300  # requests in a row that no instance could answer
+IN_VAIN_MAX = 1_000  # waits without progress
+RUNS_MAX = 10_000  # pieces of other work during a wait
 OPERATIONS_MAX = 50_000  # of stores in one step
-STIRRED = 0.03  # of the operations of stores come others in between
+STIRRED = 0.03  # share of store operations between which other instances act
 LIFETIME_MS = 25 * 3_600_000
 COMMIT_S = 30.0
 SESSION_S = 10.0
-CUT_SHARE = 0.15  # of the runs: in which the store does not answer an instance for a while
-CUT = 0.4  # of the times that something happens
-APART_SHARE = 0.15  # of the runs: in which the clocks of some instances are ahead
+CUT_SHARE = 0.15  # of the runs: the store stops answering an instance for a while
+CUT = 0.4  # of the events
+APART_SHARE = 0.15  # of the runs: the clocks of some instances are ahead
 AHEAD_MS = (300, 5_000, 60_000)
-LOST, UNANSWERED, LATE, TWICE = 0.02, 0.02, 0.01, 0.02  # shares of the questions
+LOST, UNANSWERED, LATE, TWICE = 0.02, 0.02, 0.01, 0.02  # shares of the requests
 T = TypeVar("T")
-Reading = Callable[[Engine], bool]  # whether it can be read in the middle of something
+Reading = Callable[[Engine], bool]  # True if it can be read in the middle of a step
 
 
 class Member:
-    """A member that sees the others when it is told; see `ClusterMember`."""
+    """A `ClusterMember` that sees the others when the world lets it."""
 
     def __init__(self, record: InstanceRecord) -> None:
         self.record, self.session_s = record, SESSION_S
@@ -73,14 +76,14 @@ class Member:
         self.state = MembershipState.LOST
 
     def join(self, changed: Callable[[], None]) -> None:
-        """The world lets it be seen."""
+        """Wait for the world to show the instance."""
 
     def show(self, record: InstanceRecord) -> None:
-        """Others see it when they look."""
+        """Change the record that the others see."""
         self.record = record
 
     def leave(self) -> None:
-        """The world lets it go."""
+        """Leave; the world removes the instance."""
 
 
 class InstanceClock:
@@ -95,18 +98,18 @@ class InstanceClock:
 
 
 class SingleLock:
-    """A lock of engines that are all in one thread: whoever would wait for it waits for ever."""
+    """A lock of engines that are all in one thread: a wait for it would never end."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self.release, self.locked = self._lock.release, self._lock.locked
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Raises `Stuck` in place of waiting without end."""
+        """Take the lock; raises `Stuck` instead of waiting without end."""
         if self._lock.acquire(blocking=False):
             return True
         if blocking and timeout < 0:
-            raise Stuck("Somebody waits for a lock that is held below on the stack.")
+            raise Stuck("A step waits for a lock that is held below on the stack.")
         return False
 
     def __enter__(self) -> bool:
@@ -117,7 +120,7 @@ class SingleLock:
 
 
 class WorldCluster(Cluster):
-    """An instance that does what the world lets it do."""
+    """An instance under the control of the world."""
 
     def __init__(self, instance: "Instance", lifetime_ms: int) -> None:
         metadata = open_metadata(instance.store)
@@ -134,13 +137,13 @@ class WorldCluster(Cluster):
         self._instance = instance
         self.decisions.watch_end = _watch_nothing  # type: ignore[method-assign]
         self.reach_all()
-        self._standing = Standing(metadata, instance.id, f"{instance.life:04d}")
-        self.name = self._standing.name
+        self._fence = InstanceFence(metadata, instance.id, f"{instance.life:04d}")
+        self.name = self._fence.name
         self.rechecks = True  # else what is below on the stack may hold what that needs
 
     def play(self, player: RolePlayer) -> None:
         self._player = player
-        self._standing.join()
+        self._fence.join()
         self._ownership.confirm()
         self._read_pins()
 
@@ -151,7 +154,7 @@ class WorldCluster(Cluster):
 
     @contextmanager
     def rechecking(self, rechecks: bool) -> Iterator[None]:
-        """Within, it may look what others have taken over, or not."""
+        """Within, the instance may check for takeovers by others, or not."""
         before, self.rechecks = self.rechecks, rechecks
         try:
             yield
@@ -162,7 +165,7 @@ class WorldCluster(Cluster):
         self._ended = True
 
     def reach_all(self) -> None:
-        """All is reached, and has been for a session. Peers always answer that they are there."""
+        """Everything is reachable, and has been for a session. Peers always answer."""
         record, away_s = self._member.record, self._ownership.away_s
         self._member.show(structs.replace(record, away=False, resigned=False, unreached=()))
         self._fitness = Fitness(self._clock, away_s, SESSION_S, lambda *_: None, AtOnce())
@@ -179,7 +182,7 @@ class WorldCluster(Cluster):
 
 
 class Waiting(Background):
-    """Work that waits; who waits for an answer that nobody is working on is stuck."""
+    """Work that waits; raises `Stuck` if the awaited answer depends on no queued work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,17 +193,17 @@ class Waiting(Background):
         while not passed and self.run():
             passed, runs = gate.acquire(blocking=False), runs + 1
             if runs > RUNS_MAX:
-                raise Stuck("Somebody waits for an answer, and others go round in circles.")
+                raise Stuck("A step waits for an answer, and the others go round in circles.")
         if passed:
             gate.release()
         self.in_vain = 0 if passed else self.in_vain + 1
         if self.in_vain > IN_VAIN_MAX:
-            raise Stuck("Somebody waits for an answer that nobody is working on.")
+            raise Stuck("A step waits for an answer on which no process works.")
         return passed
 
 
 class InstanceBackground(Background):
-    """What one process has to do; nothing of it once that has died."""
+    """The background work of one process; none of it runs once the process has died."""
 
     def __init__(self, instance: "Instance") -> None:
         super().__init__()
@@ -231,7 +234,7 @@ class Instance:
         self.background: InstanceBackground
 
     def start(self) -> None:
-        """Be a new process, which nobody sees yet."""
+        """Start a new process, which no other instance sees yet."""
         world = self.world
         self.life += 1
         self.store = FaultyStore(world.disk, partial(world.before, self))
@@ -247,26 +250,26 @@ class Instance:
                 world.random,
                 owner=self.cluster,
             )
-        engine._fetcher.bounds = world.filtering
+        engine.topics.fetcher.bounds = world.filtering
         self.engine = engine
 
     def settle(self) -> None:
-        """See who is there, and open and close what follows from it."""
+        """Read the membership, and open and close roles accordingly."""
         engine, world = self.engine, self.world
         if engine is None or world.busy[self.id]:
             return
         if self.id in world.present:
             self.member.view, self.member.state = world.view(), MembershipState.MEMBER
-        before = engine.shards.kept
+        before = engine.shards.held
         with world.inside(self):
             if world.has_cuts:
                 self.cluster.examine()
             quietly(self.cluster.settle)
-        world.era += before != engine.shards.kept  # leases begin anew
+        world.era += before != engine.shards.held  # leases begin anew
 
 
 class SimPeer:
-    """An instance, as another one asks it. What is asked may be lost, come late or twice."""
+    """A peer of an instance. Requests may be lost, come late or twice."""
 
     def __init__(self, caller: Instance, target: Instance) -> None:
         self._caller, self._target = caller, target
@@ -281,7 +284,7 @@ class SimPeer:
         return self.ask(fetch)
 
     def watch(self, name: TopicName, positions: Any, callback: Callable[[], None], _: Any) -> Any:
-        """Nobody waits here."""
+        """Tell the caller immediately: the simulation does not wait."""
         callback()
         return lambda: None
 
@@ -308,7 +311,7 @@ class SimPeer:
         return self.ask(lambda engine: engine.shards.prepare_share(*given), once=True)
 
     def commit_own(self, request: Any) -> Any:
-        def commit(engine: Engine) -> Any:  # what is sent is a copy
+        def commit(engine: Engine) -> Any:  # a copy is sent
             transactions = engine.transactions
             blocks = tuple(
                 one._replace(new=structs.replace(one.new, block=bytearray(one.new.block)))
@@ -353,15 +356,15 @@ class SimPeer:
         return self.ask(lambda engine: engine.topics.own.sizes(names), reading=_at_rest)
 
     def answers(self, timeout_s: float) -> None:
-        """It does, if it lives."""
+        """Return: a live instance answers."""
 
     def ask_once(self) -> None:
-        """Nobody drains here."""
+        """Return: the simulation has no drain."""
 
     def give_up(self) -> None:
-        """Nobody waits here."""
+        """Return: the simulation does not wait."""
 
-    def learn(self, pointers: Any) -> Any:
+    def fates(self, pointers: Any) -> Any:
         return self.ask(
             lambda engine: engine.transactions.manager.fates(pointers), reading=_at_rest
         )
@@ -369,9 +372,9 @@ class SimPeer:
     def ask(
         self, do: Callable[[Engine], T], reading: Reading | None = None, once: bool = False
     ) -> T:
-        """What the instance answers, in the middle of something else only if it is `reading` and
-        needs nothing that may be held there. Raises `Unavailable`, `TimedOut`, and what it raises.
-        What is asked `once` nobody repeats."""
+        """The instance's answer; in the middle of another step only if it is `reading` and needs no
+        lock that may be held there. Raises `Unavailable`, `TimedOut`, and the errors of the
+        instance. A request with `once` is never repeated."""
         if self._caller.world.calm:
             return self._answered(do, reading)
         random = self._caller.world.random
@@ -393,7 +396,8 @@ class SimPeer:
     def _answered(self, do: Callable[[Engine], T], reading: Reading | None) -> T:
         world, target = self._caller.world, self._target
         engine = target.engine
-        # Who waits for a commit of its own is below on the stack twice, and at nothing.
+        # An instance that waits for its own commit is on the stack twice, and busy with nothing
+        # else.
         busy = world.busy[target.id] > 2 * world.waits[target.id]
         if engine is None or (busy and not (reading and reading(engine))):
             raise Unavailable("It does not answer.", outcome="unknown")
@@ -417,7 +421,7 @@ class SimPartitions:
         self._peer = peer
 
     def store(self, name: TopicName, blocks: Any, *more: Any) -> Any:
-        def store(engine: Engine) -> Any:  # what is sent is a copy
+        def store(engine: Engine) -> Any:  # a copy is sent
             sent = [structs.replace(new, block=bytearray(new.block)) for new in blocks]
             return engine.topics.own.store(name, sent, *more)
 
@@ -435,8 +439,8 @@ class SimPartitions:
 
 
 class AtKeeper:
-    """Groups, queues or delayed messages, as actors know them: of the instance that keeps the shard
-    that a call concerns, or of some instance."""
+    """Groups, queues or delayed messages, as actors know them: those of the instance that keeps the
+    shard of a call, or of any instance."""
 
     def __init__(self, world: "ClusterWorld", role: str) -> None:
         self._world = world
@@ -453,21 +457,21 @@ class AtKeeper:
                 quietly(partial(getattr(getattr(engine, role), method), *given, **named))
             return None
 
-        if method.startswith("_"):  # of what waits in the only topic that has delayed messages
+        if method.startswith("_"):  # private parts of the only topic that has delayed messages
             engine = world.keeper(world.shards.of_delayed(topic_of(LATER[0])))
             return getattr(getattr(engine, role), method)
         return call
 
 
 class AnyInstance:
-    """The engine as actors know it: some instance for what every one of them answers, and for the
-    rest the one that keeps it."""
+    """The engine as actors know it: any instance for requests that all of them answer, and for the
+    others the keeper."""
 
     def __init__(self, world: "ClusterWorld") -> None:
         object.__setattr__(self, "_world", world)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "open_channel":  # there is no network below
+        if name == "open_channel":  # the simulation has no network
             raise AttributeError(name)
         world: ClusterWorld = object.__getattribute__(self, "_world")
         if name in KEPT:
@@ -479,7 +483,7 @@ class ClusterWorld(World):
     """The world of several instances. `engine` is any of them."""
 
     crowded = True
-    wakes = False  # a session may have ended, and nobody is told of outcomes
+    wakes = False  # a session may have ended, and outcomes are not announced
     steps = 110
 
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
@@ -493,11 +497,11 @@ class ClusterWorld(World):
         self.background = Waiting()
         self.life = self.era = 0
         self.between = lambda: None
-        self.busy: Counter[str] = Counter()  # instances by how often they are on the stack
-        self.waits: Counter[str] = Counter()  # instances by how many own commits they wait for
-        self.asked: set[str] = set()  # instances, in this step, which may still be at it
-        self.present: set[str] = set()  # as ZooKeeper says
-        self.calm = True  # nothing is lost on the way
+        self.busy: Counter[str] = Counter()  # instances, with their number of frames on the stack
+        self.waits: Counter[str] = Counter()  # instances, and how many own commits each awaits
+        self.asked: set[str] = set()  # instances asked in this step, which may still be busy
+        self.present: set[str] = set()  # according to ZooKeeper
+        self.calm = True  # True if the network loses nothing
         self.cuts = Random(f"cut {seed}")
         self.has_cuts = self.cuts.random() < CUT_SHARE
         self.cut_off = ""  # the id of the instance that the store does not answer
@@ -525,7 +529,7 @@ class ClusterWorld(World):
 
     @property
     def store(self) -> FaultyStore:  # type: ignore[override]
-        """That of some instance."""
+        """The store of some instance."""
         return self.random.choice(self._alive()).store
 
     def answering(self, random: Random) -> Engine | None:
@@ -557,7 +561,7 @@ class ClusterWorld(World):
                 except NotOwner:
                     if instance.id in self.asked:
                         break
-                    self._let_die(instance)  # whoever runs it starts it anew
+                    self._let_die(instance)  # the caller starts it anew
                     continue
                 self.asked.add(instance.id)
                 return instance.engine
@@ -565,15 +569,15 @@ class ClusterWorld(World):
         raise Unavailable("No instance answers.")
 
     def coordinator(self) -> Engine:
-        """One that keeps transactions, as far as it knows."""
+        """An instance that believes that it coordinates transactions."""
         return self._having(lambda engine: engine.coordinates)
 
     def keeper(self, number: int) -> Engine:
-        """One that keeps a shard, as far as it knows."""
-        return self._having(lambda engine: number in engine.shards.kept)
+        """The engine that holds a shard, as far as it knows."""
+        return self._having(lambda engine: engine.shards.holds(number))
 
     def every(self) -> list[Engine]:
-        """All that may be asked for something, and answer."""
+        """All instances that are not busy and answer."""
         engines: list[Engine] = []
         for one in self._alive():
             if one.engine is not None and not self.busy[one.id]:
@@ -600,25 +604,25 @@ class ClusterWorld(World):
                     self.asked.add(instance.id)
                     self._leaderless = 0
                     return engine
-            elif attempt > 2 and not self._inside:  # else each of its steps would settle all
+            elif attempt > 2 and not self._inside:  # else each step of this would settle all
                 self._settle_all()
         if not self._inside and not any(self.busy.values()):
             self._leaderless += 1
         if self._leaderless > LEADERLESS_MAX:
-            raise Stuck("Nobody can keep what is asked for.")
-        raise Unavailable("Nobody keeps it.")
+            raise Stuck("No instance can keep the requested role.")
+        raise Unavailable("No instance keeps it.")
 
     # -- what happens to them ------------------------------------------------------------------
 
     def stir(self) -> None:
-        """Something happens between the instances."""
+        """Let an event happen between the instances."""
         random, self.calm = self.random, False
         instance = random.choice(self.instances)
         match random.randrange(8):
-            case 0:  # its session ends: it does not know
+            case 0:  # its session ends, unknown to it
                 if len(self.present) > 1:
                     self.present.discard(instance.id)
-            case 1:  # it is told
+            case 1:  # its session ends, known to it
                 if instance.id not in self.present and instance.engine is not None:
                     instance.member.state = MembershipState.LOST
                     quietly(instance.cluster.settle)
@@ -640,14 +644,14 @@ class ClusterWorld(World):
             self._cut_or_heal(self.cuts.choice(self.instances))
 
     def _cut_or_heal(self, instance: Instance) -> None:
-        """The store does not answer an instance any more, or answers it again; a session passes.
-        ZooKeeper sees it all the time. Where it finds out late what it has lost, its state stays.
-        Raises `Stuck` if others do not serve what a cut one owned."""
+        """Cut an instance off from the store, or heal it; a session passes. ZooKeeper sees the
+        instance all the time. If the instance learns late what it has lost, its state stays. Raises
+        `Stuck` if the others do not serve what a cut instance owned."""
         cut = not self.cut_off
         if cut and (instance.engine is None or len(self._alive()) < INSTANCES):
             return
         self.cut_off, life = instance.id if cut else "", instance.life
-        late = patch.object(Engine, "resign") if self.cuts.random() < 0.5 else nullcontext()
+        late = patch.object(HeldRoles, "resign") if self.cuts.random() < 0.5 else nullcontext()
         for one in self._alive():
             self.present.add(one.id)
         with late:
@@ -665,8 +669,8 @@ class ClusterWorld(World):
     def _others_serve(self, instance: Instance) -> bool:
         """True if the others serve all that an instance owned, or were disturbed."""
         others = [one for one in self._alive() if one is not instance]
-        views = {one.member.view for one in others if one.id in self.present}
-        if len(views) != 1 or self.view() not in views:
+        views = [one.member.view for one in others if one.id in self.present]
+        if not views or any(view != self.view() for view in views):
             return True
         clusters = [one.cluster for one in others]
         named = {
@@ -675,14 +679,14 @@ class ClusterWorld(World):
         return instance.id not in named
 
     def view(self) -> MembershipView:
-        """Who is there, as ZooKeeper says."""
+        """The members, as ZooKeeper sees them."""
         there = tuple(one.member.record for one in self.instances if one.id in self.present)
         if there != self._seen.instances:
             self._seen = MembershipView(self._seen.number + 1, there)
         return self._seen
 
     def before(self, instance: Instance, operation: str, name: str) -> None:
-        """An instance is about to use its store."""
+        """Act before an instance uses its store."""
         if instance.id == self.cut_off:
             raise StorageUnavailable("It is cut off.")
         if self._dies_in > 0:
@@ -693,13 +697,13 @@ class ClusterWorld(World):
                 raise Died
         self._operations += 1
         if self._operations > OPERATIONS_MAX:
-            raise Stuck("Somebody reads or writes without end.")
+            raise Stuck("A step reads or writes without end.")
         if self._inside or len(self.instances) < INSTANCES:
             return
         self._inside = True
         if operation == "scan":
             self.looked_through = self._place(instance, name)
-        elif name != keys.METADATA_MAP:  # where it says next what it has found
+        elif name != keys.METADATA_MAP:  # there the instance next records what it has found
             self.looked_through = None
         try:
             with self.inside(instance):
@@ -710,7 +714,8 @@ class ClusterWorld(World):
             self._inside = False
 
     def _stir_others(self) -> None:
-        """Somebody's session ends or begins while somebody is at something, and others see it."""
+        """Begin or end the session of another instance while one is busy, and let the others see
+        it."""
         if self.random.random() < 0.5 and not self.calm:
             id = self.random.choice(self.instances).id
             if id not in self.present:
@@ -723,7 +728,7 @@ class ClusterWorld(World):
 
     @contextmanager
     def inside(self, instance: Instance) -> Iterator[None]:
-        """The instance is at something."""
+        """Within, the instance is busy."""
         self.busy[instance.id] += 1
         try:
             yield
@@ -741,22 +746,22 @@ class ClusterWorld(World):
             self.waits[instance.id] -= 1
 
     def aside(self, work: Callable[[], object]) -> None:
-        """Do something of another process: who waits here does not die of it."""
+        """Do work of another process: its death does not end the waiting one."""
         try:
             work()
         except Died:
             self.bury_unless_below()
 
     def bury_unless_below(self) -> None:
-        """The process that was to die is dead; the error is raised again if it is at something
-        further down on the stack, which must end, too."""
+        """Bury the process that was to die; raise the error again if it is busy further down on the
+        stack, so that those frames end, too."""
         assert self._dying is not None
         if self.busy[self._dying.id] or self._dying.id in self.asked:
             raise Died
         self.bury()
 
     def bury(self) -> None:
-        """The process that was to die is dead."""
+        """Mark the process that was to die as dead."""
         assert self._dying is not None
         self._let_die(self._dying)
         self._dying = None
@@ -772,7 +777,7 @@ class ClusterWorld(World):
             self.present.discard(instance.id)
 
     def _start(self, instance: Instance) -> None:
-        inside, self._inside = self._inside, True  # nobody else does anything meanwhile
+        inside, self._inside = self._inside, True  # nothing else happens meanwhile
         try:
             instance.start()
         except Died:
@@ -806,19 +811,20 @@ class ClusterWorld(World):
                 return
 
     def _all_is_kept(self) -> bool:
-        """By somebody; when it is calm, by those who should and by nobody else."""
+        """True if every role is kept by an instance; while calm, by its designated keeper and by no
+        other."""
         present = [(one.engine, one.cluster) for one in self.instances if one.engine is not None]
-        kept = frozenset[int]().union(*(engine.shards.kept for engine, _ in present))
+        kept = frozenset[int]().union(*(engine.shards.held for engine, _ in present))
         counts = {engine.topics.shards.count for engine, _ in present}
         settled = not self.calm or all(
-            engine.shards.kept == cluster.shards() and engine.coordinates is cluster.coordinates
+            engine.shards.held == cluster.shards() and engine.coordinates is cluster.coordinates
             for engine, cluster in present
         )
         return settled and any(one.coordinates for one, _ in present) and {len(kept)} == counts
 
     def drop_unreadable(self) -> None:
-        """What the coprocessor does while HBase compacts: take out what was written behind the end
-        of a sealed segment, by an owner that had been replaced."""
+        """Act as the coprocessor during HBase's compaction: remove rows behind the end of a sealed
+        segment, written by an owner that had been replaced."""
         for one in self._alive():
             assert one.engine is not None
             for log in one.engine.topics.partitions.opened():
@@ -828,7 +834,7 @@ class ClusterWorld(World):
                         log.state.chain.reclaim(segment, lambda: None)
 
     def _place(self, instance: Instance, name: str) -> Place | None:
-        """The partition that a map is of."""
+        """The partition of a map."""
         if instance.engine is None or "/s" not in name:
             return None
         uid, partition = keys.payload_place(name)
@@ -837,7 +843,7 @@ class ClusterWorld(World):
         return None if topic is None else (topic, partition)
 
     def _has_open(self, instance: Instance, place: Place | None) -> bool:
-        """Whether an instance writes to a partition without asking anybody."""
+        """True if an instance writes to a partition without asking another one."""
         if place is None or instance.engine is None:
             return False
         topics = instance.engine.topics
@@ -854,7 +860,7 @@ class ClusterWorld(World):
     # -- as of one engine ----------------------------------------------------------------------
 
     def step(self, work: Callable[[], None]) -> None:
-        """Do something; who dies of it is dead after it."""
+        """Run a step; an instance that dies during it is dead afterwards."""
         from tms.log import pending
 
         waits, pending._passes = pending._passes, self.background.passes
@@ -864,7 +870,7 @@ class ClusterWorld(World):
                 work()
         except Died:
             self.bury()
-        except TMSError:  # an actor whose question nobody answered asks again
+        except TMSError:  # an actor without an answer asks again
             if self.calm:
                 raise
         finally:
@@ -877,13 +883,13 @@ class ClusterWorld(World):
         self._dies_in = operations
 
     def close(self) -> None:
-        """Let one end as it should, and start anew."""
+        """Let an instance end in order, and start anew."""
         instance = self.random.choice(self._alive())
         engine = instance.engine
         assert engine is not None
         try:
             quietly(engine.close)
-        finally:  # also if another one dies meanwhile
+        finally:  # also if another instance dies meanwhile
             instance.life += 1
             self.life += 1
             self.era += 1
@@ -895,7 +901,7 @@ class ClusterWorld(World):
         raise NotImplementedError
 
     def settle(self) -> None:
-        """End all faults: everybody lives, is seen, and has what it should."""
+        """End all faults: every instance lives, is seen, and has its roles."""
         self._dies_in, self.between, self.calm = -1, lambda: None, True
         self.cut_off = ""
         for one in self.instances:
@@ -912,7 +918,7 @@ class ClusterWorld(World):
 
 
 class SimPeers:
-    """Makes peers of the records of other instances; see `PeerConnector`."""
+    """A `PeerConnector` that makes peers of the records of other instances."""
 
     def __init__(self, caller: Instance) -> None:
         self._caller = caller
@@ -924,14 +930,14 @@ class SimPeers:
 
 
 def _watch_nothing(pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
-    """Who waits looks for himself."""
+    """Watch nothing: a waiting client asks again by itself."""
     return lambda: None
 
 
 def _shard_of(
     shards: sharding.Shards, role: str, method: str, given: tuple[Any, ...]
 ) -> int | None:
-    """The shard that a call of an actor concerns, None: any."""
+    """The shard of an actor's call, None: any."""
     if not given or not isinstance(given[0], TopicName):
         return None
     if role == "delayed":
@@ -944,7 +950,7 @@ def _shard_of(
 
 
 def _apart(random: Random) -> list[int]:
-    """How far ahead the clock of each instance is."""
+    """How far each instance's clock is ahead."""
     if random.random() >= APART_SHARE:
         return [0] * INSTANCES
     return [random.choice((0, *AHEAD_MS)) for _ in range(INSTANCES)]
@@ -955,7 +961,7 @@ def _undecided_since_ms(foreign: bool, engine: Engine) -> int:
 
 
 def _at_rest(engine: Engine) -> bool:
-    """Whether asking for outcomes needs nothing that somebody on the stack may hold."""
+    """True if asking for outcomes needs no lock that a frame on the stack may hold."""
     if not engine.coordinates or _is_checking(engine):
         return False
     writing = any(waiting.writing.locked() for waiting in engine.delayed._waiting.values())
@@ -963,7 +969,7 @@ def _at_rest(engine: Engine) -> bool:
 
 
 def _owns_nothing(engine: Engine) -> bool:
-    """Whether asking how far a log reaches needs nothing that somebody on the stack may hold."""
+    """True if asking for the end of a log needs no lock that a frame on the stack may hold."""
     topics = engine.topics
     owned = any(log.state.owner.locked() for log in topics.partitions.logs.values())
     looking = topics.registry._lock.locked() or topics.partitions._lock.locked()

@@ -1,10 +1,10 @@
-"""Attributes that stand for others while a run lasts: bounds that were drawn, and planted bugs."""
+"""Attributes that are replaced while a run lasts: drawn bounds and planted bugs."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-Replacement = tuple[Any, str, Any]  # whose attribute, its name, what stands there instead
+Replacement = tuple[Any, str, Any]  # an object, the name of its attribute, the new value
 
 
 @contextmanager

@@ -1,14 +1,14 @@
-"""The service's own code for who follows, in one thread: fetching, following and the answer of HTTP
-stand on an event loop that the world turns, and on connections that are cut, left and not read.
+"""The service's own code for followers, in one thread: fetching, following and the answer of HTTP
+run on an event loop that the world turns, and on connections that are cut, left and not read.
 
 Invariants
 
 * A callback runs when the world lets the loop turn, and at no other time; so do the service's
   threads, whose work is one more callback. Anything may happen between two of them.
-* What is written to a connection arrives in order, if it does; of what was on its way when the
-  connection was cut only a beginning.
-* What a service had begun when its process died goes no step further, whenever Python throws it
-  away.
+* Bytes that arrive on a connection arrive in order; of bytes in flight when the
+  connection is cut only a prefix arrives.
+* Coroutines that a service had begun when its process died go no step further, whenever Python
+  collects them.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from sim.world import VirtualClock, World
 from tms.client.http.answers import AnswerReader
 from tms.client.http.exchange import Calls, Response
 from tms.client.transport import FetchRequest
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import TMSError
 from tms.model.message import Buffer, Fetched
 from tms.server.fetch import Fetching
@@ -37,23 +37,23 @@ _CALLS = Calls("sim", "the service")
 
 
 class TurnedLoop:
-    """An event loop that runs a callback when it is told to, with what of an event loop the service
-    asks for; its time is the world's."""
+    """An event loop that runs a callback when the simulation lets it, with the methods of an event
+    loop that the service uses; its time is the world's."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self._self: Any = self  # as asyncio knows it
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[asyncio.TimerHandle] = []
-        self.begun: list[Coroutine[Any, Any, Any]] = []  # which may have ended
+        self.begun: list[Coroutine[Any, Any, Any]] = []  # some may have ended
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to be run now."""
+        """True if no callback is ready to run."""
         return all(handle.cancelled() for handle in self._ready)
 
     def turn(self) -> bool:
-        """Run the next callback; whether there was one."""
+        """Run the next callback; True if there was one."""
         for timer in [timer for timer in self._timers if timer.when() <= self.time()]:
             self._timers.remove(timer)
             self._ready.append(timer)
@@ -65,7 +65,7 @@ class TurnedLoop:
         return False
 
     def _run(self, handle: Any) -> None:
-        """Errors of the simulation go through."""
+        """Run a callback; errors of the simulation pass through."""
         asyncio._set_running_loop(self._self)
         try:
             handle._context.run(handle._callback, *handle._args)
@@ -127,11 +127,11 @@ class TurnedLoop:
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Nobody asked for the answer of a look that failed."""
+        """Ignore the failure of a look whose answer is no longer awaited."""
 
 
 class SimConnection:
-    """A connection to the service; see `ClientConnection`. It is its own transport."""
+    """A `ClientConnection` to the service. It is its own transport."""
 
     peer_certificate_name = None
 
@@ -150,7 +150,7 @@ class SimConnection:
             self.writable = asyncio.Event()
 
     def read(self, count: int) -> bytes:
-        """What the client reads."""
+        """The bytes that the client reads."""
         data = bytes(self.unread[:count])
         del self.unread[:count]
         if len(self.unread) <= WRITE_BUFFER_BYTES and self.writable is not None:
@@ -171,11 +171,11 @@ class SimConnection:
         return None
 
     def resume_reading(self) -> None:
-        """The request is read."""
+        """Do nothing: the request has been read."""
 
 
 class SimServer:
-    """The service of an engine as long as that lives."""
+    """The service of an engine for the lifetime of that engine."""
 
     def __init__(self, engine: Engine, clock: VirtualClock, limits: RequestLimits) -> None:
         self.engine = engine
@@ -184,7 +184,7 @@ class SimServer:
         self.fetching = Fetching(self.service)
 
     def end(self) -> None:
-        """Its process has died."""
+        """End the service: its process has died."""
         for steps in self.loop.begun:
             with suppress(Exception):
                 steps.close()
@@ -199,7 +199,7 @@ class Servers:
         self._servers: list[SimServer] = []
 
     def of(self, engine: Engine) -> SimServer:
-        """The service of an engine that lives."""
+        """The service of a live engine."""
         for server in [one for one in self._servers if not self._world.lives(one.engine)]:
             server.end()
             self._servers.remove(server)
@@ -211,7 +211,7 @@ class Servers:
         return server
 
     def end(self) -> None:
-        """The run is over."""
+        """End all services: the run is over."""
         for server in self._servers:
             server.end()
 
@@ -247,7 +247,7 @@ class Following:
         server.loop.call_soon(self._go_on, steps)
 
     def _go_on(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Run until it waits, as the service does."""
+        """Run the coroutine until it waits, as the service does."""
         try:
             woken = steps.send(None)
         except (StopIteration, TMSError, Disconnected):
@@ -261,24 +261,24 @@ class Following:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """True if the answer is complete."""
         return self._connection.ended and not self._connection.unread
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything was read, and the service waits until something comes."""
+        """True if everything was read, and the service waits for new messages."""
         connection = self._connection
         begun = self._exchange.response_started and not connection.ended
         return begun and not connection.unread and self.server.loop.is_idle
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes are on their way."""
+        """The number of bytes in flight."""
         return len(self._connection.unread)
 
     def receive(self, bytes_max: int) -> list[Fetched]:
-        """The parts that are complete with as much of what has come. Raises what the service
-        answers."""
+        """The parts that become complete with as many bytes as have arrived, up to `bytes_max`.
+        Raises the error that the service answers."""
         data = self._connection.read(bytes_max)
         answers: list[Response] = []
         while data:
@@ -290,11 +290,11 @@ class Following:
         return [self._call.read(answer) for answer in answers]
 
     def drain(self) -> None:
-        """The service ends."""
+        """Drain the service."""
         self._exchange.hurry()
 
     def cut(self, arriving: int) -> list[Fetched]:
-        """The connection is cut; of what was on its way so many bytes arrive."""
+        """Cut the connection; `arriving` bytes of those in flight arrive."""
         self._connection.abort()
         self._exchange.abandon()
         try:

@@ -1,6 +1,6 @@
-"""A run: the actors of a seed, faults between their steps, and what the checker says at the end.
+"""A run: the actors of a seed, faults between their steps, and the findings of the checker.
 
-run(seed) ─▶ Outcome: the history, and what is wrong with it
+run(seed) ─▶ Outcome: the history, and its findings
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ TOPICS = (
 )
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 HANDED = tuple(place for work in WORKS for place in (work.place, work.handled))
-# In one thread what is waited for never comes: a write that is under way stands below on the stack.
+# In one thread a wait never ends: a write in flight stands below on the stack.
 _NO_WAITING: list[Replacement] = [(writes, "ENDING_TIMEOUT_S", 0.0)]
 SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
 SETTLE_ROUNDS = 60
@@ -83,7 +83,7 @@ RENEWED_SHARE = 0.2
 
 
 class Outcome(NamedTuple):
-    """A run and what is wrong with it."""
+    """A run and its findings."""
 
     history: History
     findings: list[Finding]
@@ -153,8 +153,8 @@ class Simulation:
         renewing = Random(f"renewing {seed}")
         renews = of is World and renewing.random() < RENEWED_SHARE
         self._renewer = Renewer(world, renewing) if renews else None
-        self._at: Actor | None = None  # who is at something
-        self.often: list[Actor] = []  # what a run is about most
+        self._at: Actor | None = None  # the actor whose step runs
+        self.often: list[Actor] = []  # the actors that a run is mostly about
         if random.random() < KEYED_SHARE:
             self._add_keyed()
         else:
@@ -164,7 +164,7 @@ class Simulation:
         world.between = self._glance
 
     def run(self) -> Outcome:
-        """All steps, then the end; raises `Stuck`."""
+        """Take all steps, then settle; raises `Stuck`."""
         try:
             return self._run()
         finally:
@@ -189,13 +189,14 @@ class Simulation:
         return Outcome(world.history, check(world.history))
 
     def _follow(self) -> None:
-        """The loops of the services turn."""
+        """Turn the loops of the services."""
         with self.world.undisturbed():
             while self._chance.random() < 0.6:
                 self._chance.choice(self.followers).step()
 
     def _add_keyed(self) -> None:
-        """Those whom only a run about keys, tombstones and erasing has; it is mostly theirs."""
+        """Add the actors that only a run about keys, tombstones and erasing has, and make the run
+        mostly theirs."""
         world = self.world
         readers = [Reader(world, f"named-{place[1]}", place, True) for place in NAMED]
         keyed: list[Actor] = [
@@ -271,7 +272,7 @@ class Simulation:
             pass
 
     def _pass(self, long: bool) -> None:
-        """Let time pass; if long, what is queued does not wait all the while."""
+        """Let time pass; if `long`, queued work does not wait all the while."""
         world = self.world
         while long and world.background.run():
             pass
@@ -281,7 +282,7 @@ class Simulation:
         self.world.settle()
         self._settle_all(self.actors)
         self._settle_all(self.followers)
-        self.world.clock.pass_ms(60_000)  # so that nothing is held back any more
+        self.world.clock.pass_ms(60_000)  # so that no message is held back any more
         self._expire()
         self._settle_all(self.takers)
         self._settle_all([self.mover])
@@ -326,7 +327,7 @@ class Simulation:
                 history.add(Done(history.now(), group, place, str(position.id), output))
 
     def _stored(self) -> tuple[str, ...]:
-        """Messages that may be erased, are not shown, and whose bytes are somewhere."""
+        """Messages that may be erased, are not visible, and whose bytes are still stored."""
         events = self.world.history.events
         shown = {value for one in events if isinstance(one, Final) for _, value in one.messages}
         sent = [
@@ -340,7 +341,7 @@ class Simulation:
     def _all(self, place: Place) -> tuple[Seen, ...]:
         try:
             return self._read(place)
-        except TopicNotFound:  # nothing has died
+        except TopicNotFound:  # no process has died
             return ()
 
     def _read(self, place: Place) -> tuple[Seen, ...]:
@@ -356,7 +357,8 @@ class Simulation:
             position = fetched.next[place[1]]
 
     def _fetch(self, place: Place, position: Position) -> Fetched:
-        """What is there; asked again, as clients do, while somebody is at something else."""
+        """The messages from a position on; repeated, as clients do, while another step is in
+        progress."""
         at = [PartitionPosition(place[1], position)]
         for _ in range(SETTLE_ROUNDS):
             with suppress(Unavailable):

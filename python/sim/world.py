@@ -2,11 +2,11 @@
 
 Invariants
 
-* Nothing here reads a clock, a thread or chance but through the world: the same seed takes the
+* Nothing here reads a clock, a thread or chance except through the world: the same seed takes the
   same steps.
 * Background work runs between steps, or when a step waits for it; never on its own.
-* A crash strikes at an operation of the store, between any two of them; what the dying engine does
-  on its way out reaches the store no more.
+* A crash strikes at an operation of the store, between any two of them; operations of the dying
+  engine no longer reach the store.
 """
 
 from collections import deque
@@ -22,22 +22,22 @@ from sim.bounds.drawing import Bounds
 from sim.disk import Disk
 from sim.faulty import FaultyStore
 from sim.history import Clock, Crashed, History, Place
-from tms.compaction.compaction import CompactionLimits
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import TMSError
 from tms.log import pending
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.queues.queue_shard import BYTES_MAX
 from tms.queues.queues import Queues
+from tms.topics.compaction.compaction import CompactionLimits
 from tms.topics.filtering import FetchBounds as FilterBounds
 
 START_MS = 1_700_000_000_000
 FOREVER = TopicSettings(2, None, None, Durability.SYNCED)
-SHARED_SHARE = 0.25  # of the runs: in a store that others may write to, where each start seals
+SHARED_SHARE = 0.25  # of the runs: the store is shared with other writers, so each start seals
 
 
 class Stuck(Exception):
-    """Something does not end though nothing fails any more."""
+    """A run does not end though nothing fails any more."""
 
 
 class Died(BaseException):
@@ -45,11 +45,11 @@ class Died(BaseException):
 
 
 class VirtualClock:
-    """Time as the world says; what the clock of an engine is. The history knows how it went."""
+    """The clock of an engine, set by the world. The history notes its course."""
 
     def __init__(self, history: History, ahead_ms: int = 0) -> None:
         self._history = history
-        self._ahead_ms = ahead_ms  # of this one, the clocks of instances, at most
+        self._ahead_ms = ahead_ms  # how far it is ahead; at most, with instances
         self.wall_ms = START_MS
         self.passed_ms = 0
         self._note()
@@ -81,19 +81,19 @@ class Background(Executor):
         self.waiting: deque[Callable[[], object]] = deque()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Queue it; the future is never asked for."""
+        """Queue it; the future is never read."""
         self.waiting.append(lambda: fn(*args, **kwargs))
         return Future()
 
     def run(self) -> bool:
-        """Do the oldest; whether there was one."""
+        """Do the oldest piece of work; True if there was one."""
         if not self.waiting:
             return False
         self.waiting.popleft()()
         return True
 
     def passes(self, gate: Lock, timeout_s: float | None) -> bool:
-        """Instead of waiting for an answer: do what is queued until it is there."""
+        """Run queued work until the answer is there; False if the queue runs empty before."""
         while not gate.acquire(blocking=False):
             if not self.run():
                 return False
@@ -102,23 +102,23 @@ class Background(Executor):
 
 
 class AtOnce(Executor):
-    """Does at once what it is given."""
+    """Runs work immediately."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Do it; the future is never asked for."""
+        """Run it; the future is never read."""
         fn(*args, **kwargs)
         return Future()
 
 
 class World:
-    """What the actors of a simulation share."""
+    """The state that the actors of a simulation share."""
 
     steps = 220  # of a run
-    crowded = False  # whether others publish while somebody is in the middle of something
+    crowded = False  # True if others publish while an actor is in the middle of a step
 
-    wakes = True  # whether who waits is woken as soon as there is something
+    wakes = True  # True if a waiting reader is woken as soon as there are messages
 
-    looked_through: Place | None = None  # the partition that somebody is about to scan
+    looked_through: Place | None = None  # the partition that is about to be scanned
 
     def __init__(self, seed: int, topics: tuple[str, ...], bounds: Bounds) -> None:
         self.random = Random(seed)
@@ -129,7 +129,7 @@ class World:
         self.clock = VirtualClock(self.history)
         self.background = Background()
         self.life = 0  # of the engine: a crash begins the next
-        self.era = 0  # in which leases can be told by the clock: no crash, no jump
+        self.era = 0  # within an era the clock tells leases: no crash, no jump
         self.between: Callable[[], None] = lambda: None  # happens before operations of the store
         self._dies_in = -1
         self._with_power = False
@@ -143,11 +143,11 @@ class World:
             self.engine.create_topic(TopicName.parse(topic), settings)
 
     def answering(self, random: Random) -> Engine | None:
-        """An engine that answers who follows."""
+        """An engine that answers followers."""
         return self.engine
 
     def lives(self, engine: Engine) -> bool:
-        """Whether its process does."""
+        """True if the engine's process lives."""
         return engine is self.engine
 
     def at(self, engine: Engine) -> AbstractContextManager[None]:
@@ -156,8 +156,8 @@ class World:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Within, nothing happens between operations of the store: what else a run does, and when
-        something dies, is as it would be without them."""
+        """Within, nothing happens between operations of the store: the other events of a run, and
+        its crashes, are as they would be without these operations."""
         before, self._inside, self._dies_in = (self._inside, self._dies_in), True, -1
         try:
             yield
@@ -165,15 +165,15 @@ class World:
             self._inside, self._dies_in = before
 
     def stir(self) -> None:
-        """Something happens between engines, where there are several."""
+        """Let an event happen between engines, in a world of several."""
 
     def settle_roles(self) -> None:
-        """What instances do by themselves within a second, where there are several."""
+        """Do the work that instances do by themselves within a second, in a world of several."""
 
     def die_soon(self, operations: int, power: bool) -> None:
         """Let the process die this many operations of the store later."""
         self._dies_in = operations
-        self._with_power = power and not self.store.shared  # others keep what was written
+        self._with_power = power and not self.store.shared  # others keep the writes
 
     def jump(self, ms: int) -> None:
         """Let the wall clock jump."""
@@ -181,7 +181,7 @@ class World:
         self.era += 1
 
     def step(self, work: Callable[[], None]) -> None:
-        """Do something; if the process dies of it, there is a new one after it."""
+        """Run a step; if the process dies during it, start a new one."""
         waits, pending._passes = pending._passes, self.background.passes
         try:
             work()
@@ -191,7 +191,7 @@ class World:
             pending._passes = waits
 
     def restart(self) -> None:
-        """The process is gone: start again on what the store still has."""
+        """Start again, after a crash, on the rows that the store still has."""
         while True:
             self.life += 1
             self.era += 1
@@ -201,7 +201,7 @@ class World:
                 with self.disk.losing():
                     self.store = FaultyStore(self.store.crash(self.random), self._before)
             self.store.crashed = False
-            if self.random.random() < 0.15:  # and dies again while it recovers
+            if self.random.random() < 0.15:  # it dies again during recovery
                 self.die_soon(self.random.randint(1, 40), self.random.random() < 0.5)
             try:
                 self.store.heal()
@@ -211,7 +211,7 @@ class World:
                 continue
 
     def close(self) -> None:
-        """Let the process end as it should, and start the next."""
+        """Let the process end in order, and start the next."""
         while self.background.run():
             pass
         quietly(self.engine.close)
@@ -221,10 +221,10 @@ class World:
         self.engine = self._open()
 
     def drop_unreadable(self) -> None:
-        """Nothing is behind the end of a sealed segment."""
+        """Do nothing: no rows are behind the end of a sealed segment."""
 
     def settle(self) -> None:
-        """End all faults, finish what is under way."""
+        """End all faults, and finish the work in progress."""
         self._dies_in, self.between = -1, lambda: None
         self.store.heal()
         while self.background.run():
@@ -233,10 +233,10 @@ class World:
 
     def _open(self) -> Engine:
         waits, pending._passes = pending._passes, self.background.passes
-        self._inside = True  # nobody reads while it opens
+        self._inside = True  # no actor reads while it opens
         try:
             engine = Engine(self.store, self.clock, self._config, self.background, self.random)
-            engine._fetcher.bounds = self._filtering
+            engine.topics.fetcher.bounds = self._filtering
             return engine
         finally:
             self._inside = False
@@ -258,18 +258,18 @@ class World:
 
 
 def shorten(queues: Queues, entries_max: int = 0, bytes_max: int = BYTES_MAX) -> None:
-    """Shorten the journals of queues that are longer than this."""
+    """Compact the journals of queues that are longer than this."""
     with patch.multiple("tms.queues.queue_shard", BYTES_MAX=bytes_max):
         queues.shorten_journals(entries_max)
 
 
 def shorten_positions(engine: Engine, entries_max: int) -> None:
-    """Shorten the journals of positions that are longer than this."""
-    with patch.multiple("tms.shards", CLOSING_MAX=entries_max):
+    """Compact the journals of positions that are longer than this."""
+    with patch.multiple("tms.engine.shards", CLOSING_MAX=entries_max):
         engine.shards.shorten_journals()
 
 
 def quietly(work: Callable[[], object]) -> None:
-    """Do what may fail without harm."""
+    """Run work whose failure does no harm."""
     with suppress(TMSError):
         work()

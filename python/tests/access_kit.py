@@ -1,4 +1,4 @@
-"""Principals with tokens and grants at a service that asks who comes."""
+"""Principals with tokens and grants at a service that requires tokens."""
 
 import threading
 import time
@@ -53,7 +53,7 @@ class People:
 
 
 def waits(bus: Bus, topic: str) -> tuple[threading.Thread, list[BaseException | float]]:
-    """A long poll in a thread, and how it ended."""
+    """A long poll in a thread, and its outcome."""
     ended: list[BaseException | float] = []
 
     def poll() -> None:
@@ -73,4 +73,6 @@ def waits(bus: Bus, topic: str) -> tuple[threading.Thread, list[BaseException | 
 def until_polling(people: People, principal: str) -> None:
     active = people.served.service.guard
     assert active is not None
-    until(lambda: any(one.principal == principal for one in [*active._active]), "it polls")
+    until(
+        lambda: any(one.principal == principal for one in [*active.decisions._active]), "it polls"
+    )

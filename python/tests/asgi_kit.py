@@ -1,4 +1,4 @@
-"""Web applications under uvicorn, as they run anywhere."""
+"""Web applications under uvicorn, as in production."""
 
 import contextlib
 import socket
@@ -26,7 +26,7 @@ def running(app: Any) -> Iterator[tuple[str, int]]:
         def capture_signals(self) -> Iterator[None]:
             yield  # of the main thread only
 
-    server = Server(uvicorn.Config(app, log_level="error"))  # the loop is uvicorn's own choice
+    server = Server(uvicorn.Config(app, log_level="error"))  # uvicorn chooses the loop
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -1,4 +1,4 @@
-"""Blocks that `tms.model.block` did not make: pyarrow's, and broken ones with a right CRC."""
+"""Blocks that `tms.block` did not make: pyarrow's, and broken ones with a right CRC."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ LIMITS = {"message_bytes_max": 1 << 20, "decompressed_bytes_max": 1 << 24}
 
 
 class Messages(NamedTuple):
-    """Columns of messages, as `encode` takes and `decode` gives them."""
+    """Columns of messages, as `encode` takes and `decode` returns them."""
 
     values: list[bytes | None]
     keys: list[bytes | None]
@@ -55,7 +55,7 @@ def body_of(
 
 
 def block_of(body: bytes, count: int) -> bytearray:
-    """A block with this body, whatever it is, and the header that belongs to it."""
+    """A block with this body, even an invalid one, and a matching header."""
     crc = google_crc32c.value(body)
     return bytearray(struct.pack(">4sBBHIIQQQII", b"TMSB", 1, 0, 0, count, crc, *[0] * 5) + body)
 

@@ -10,5 +10,5 @@ AT_DEFAULT = Bounds()
 
 
 def bounds_of(seed: int) -> Bounds:
-    """What a seed draws; 0 draws nothing."""
+    """The bounds that a seed draws; 0 draws none."""
     return Bounds.of(f"machine {seed}") if seed else AT_DEFAULT

@@ -1,4 +1,4 @@
-"""What a client of CDAP sends and reads: the bodies that `tms.compat.cdap.avro` describes."""
+"""Requests and answers of a client of CDAP: the bodies that `tms.compat.cdap.avro` describes."""
 
 from tms.compat.cdap.avro import (
     END,

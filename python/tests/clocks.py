@@ -1,6 +1,6 @@
-"""Clocks of tests: one that they move by hand, and one that is late."""
+"""Clocks of tests: one that tests set, and one that is late."""
 
-from tms.clock import Clock, SystemClock
+from tms.runtime.clock import Clock, SystemClock
 
 START_MS = 1_700_000_000_000
 
@@ -29,7 +29,7 @@ class ManualClock:
 
 
 class LateClock(SystemClock):
-    """The machine's clock, as it was some time ago."""
+    """The machine's clock, late by a constant time."""
 
     def __init__(self, behind_ms: int) -> None:
         self._behind_ms = behind_ms

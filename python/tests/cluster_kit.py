@@ -1,4 +1,4 @@
-"""Instances of a cluster in this process: one store, one list of members, and services that ask
+"""Instances of a cluster in this process: one store, one list of members, and services that call
 one another over HTTP."""
 
 import contextlib
@@ -14,16 +14,17 @@ from tests.http_kit import Client, Served, serving
 from tests.log_kit import KeptStore
 from tests.waiting import PATIENCE_S, until
 from tms.client.client import Bus
-from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
 from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
+from tms.cluster.numbers import number_of
 from tms.cluster.ownership import OwnerLimits, Ownership, SharedBy
 from tms.errors import StorageUnavailable
-from tms.server.main import HttpPeers
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.tls import ClientTls, ServerTls
+from tms.serve.opening import HttpPeers
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.base import Store
-from tms.tls import ClientTls, ServerTls
 from tms.topics.sweep import open_metadata
 
 LIMITS = OwnerLimits(beat_s=0.5, silent_s=30.0)
@@ -32,7 +33,7 @@ LIFETIME_MS = 25 * 3_600_000
 
 
 class Members:
-    """Who is there, as everybody sees it at once unless `hold` keeps it from somebody."""
+    """The members, as each of them sees them immediately unless `hold` keeps it from some."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -48,7 +49,7 @@ class Members:
 
 
 class MemoryMember:
-    """A member without a ZooKeeper; see `ClusterMember`."""
+    """A `ClusterMember` without a ZooKeeper."""
 
     def __init__(self, members: Members, record: InstanceRecord) -> None:
         self._members = members
@@ -70,12 +71,12 @@ class MemoryMember:
             self._changed()
 
     def suspend(self) -> None:
-        """It cannot tell whether the others see it."""
+        """Let it lose sight of the others: it cannot tell whether they see it."""
         self.state = MembershipState.SUSPENDED
         self._changed()
 
     def expire(self, blind: bool = False) -> None:
-        """The others do not see it any more; `blind`: and it does not know."""
+        """Hide it from the others; with `blind` it does not know."""
         self.blind = blind
         with self._members.lock:
             self._members.present.pop(self.record.id, None)
@@ -104,22 +105,23 @@ def instance(
     session_s: float = SESSION_S,
     away_s: float | None = None,
 ) -> tuple[Cluster, MemoryMember]:
-    """An instance that may be given to an engine."""
+    """An instance for an engine."""
     clock, metadata = clock or SystemClock(), open_metadata(store)
     ownership = Ownership(metadata, clock, record.id, limits, shared_by=SharedBy("test"))
     ownership.away_s = away_s or ownership.away_s
     ownership.take()
     ownership.start()
     identity = InstanceIdentity(record.id, clock)
-    member = MemoryMember(members, replace(record, keys=identity.keys))
+    number = number_of(metadata, record.id)
+    member = MemoryMember(members, replace(record, keys=identity.keys, number=number))
     member.session_s = session_s
     peers = HttpPeers(identity, tls or ClientTls())
     return Cluster(metadata, clock, member, ownership, peers, LIFETIME_MS), member
 
 
 class Cut:
-    """What a `FaultyStore` does before each operation: while it is cut none is answered. What waits
-    is done when the cut ends."""
+    """A `before` of a `FaultyStore`: while it is cut, no operation is answered. Waiting operations
+    run when the cut ends."""
 
     def __init__(self) -> None:
         self._heals = threading.Event()
@@ -137,8 +139,8 @@ class Cut:
 
 
 class Instances:
-    """Services that are instances of one cluster over a store in memory; with `tls`, and `peers`
-    as which they ask one another, over TLS."""
+    """Services that are instances of one cluster over a store in memory; with `tls`, and `peers` as
+    their identity to one another, over TLS."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class Instances:
         self._access = access
         self.store = store or KeptStore(shared=True)
         self.limits, self.session_s = LIMITS, SESSION_S
-        self.clock: Clock | None = None  # by which instances tell that they reach something
+        self.clock: Clock | None = None  # by which instances measure what they reach
         self.away_s: float | None = None
         self.members = Members()
         self.stacks: dict[str, contextlib.ExitStack] = {}
@@ -160,7 +162,7 @@ class Instances:
         self.cluster: dict[str, Cluster] = {}
 
     def start(self, id: str, store: Store | None = None, port: int = 0) -> Served:
-        """One more, which others may reach when this returns."""
+        """Start another instance, which others can reach when this returns."""
         listener = socket.create_server(("127.0.0.1", port), backlog=2_048)
         host, port = listener.getsockname()[:2]
         record = InstanceRecord(id, f"{self.scheme}://{host}:{port}", "0")
@@ -198,17 +200,17 @@ class Instances:
         return f"{self.scheme}://{host}:{port}"
 
     def connect(self, id: str, **options: Any) -> Bus:
-        """A bus at one of them, once somebody coordinates."""
+        """A bus at one of the instances, once one coordinates."""
         self.coordinator()
         return tms.connect(self.url(id), **options)
 
     def stop(self, id: str) -> None:
-        """Let one end."""
+        """End an instance."""
         self.stacks.pop(id).close()
         del self.served[id]
 
     def owners(self, topic: str, id: str = "") -> list[str]:
-        """Who should own the partitions of a topic, as an instance says it."""
+        """The designated owners of a topic's partitions, according to an instance."""
         served = self.served[id or next(iter(self.served))]
         with Client(served.address) as client:
             answer = client.request("GET", f"/v2/namespaces/default/topics/{topic}/owners")
@@ -216,7 +218,7 @@ class Instances:
         return owners
 
     def coordinator(self) -> str:
-        """Who coordinates, once somebody does."""
+        """The coordinator, once there is one."""
         found: list[str] = []
 
         def coordinates() -> bool:

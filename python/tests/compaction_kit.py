@@ -1,4 +1,4 @@
-"""A compacted topic on an engine over a store that can fail, and what its readers see."""
+"""A compacted topic on an engine over a store that can fail, and the view of its readers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,8 +10,7 @@ from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.block import decode, encode, read_header
 from tms.block.placing import places, skipped
-from tms.compaction.compaction import CompactionLimits
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.log.partition_log import PartitionLog
 from tms.model.ids import MessageId
 from tms.model.message import NewBlock, PartitionPosition
@@ -20,6 +19,7 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
 from tms.store.base import Store
+from tms.topics.compaction.compaction import CompactionLimits
 
 NAME = TopicName.parse("t")
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 
 class World:
-    """One partition. By default every pass of compaction is due that has anything to do."""
+    """One partition. By default every pass of compaction with work to do is due."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class World:
         self.open()
 
     def crash(self) -> None:
-        """The process dies, the machine does not."""
+        """Let the process die, but not the machine."""
         self.engine._threads.shutdown(wait=True)
         self.store = FaultyStore(self.store.inner)
         self.clock.pass_ms(1)
@@ -74,14 +74,14 @@ class World:
     def publish(
         self, *messages: tuple[bytes | None, bytes | None], durability: Durability | None = None
     ) -> list[int]:
-        """Publish pairs of key and value in one block; their offsets."""
+        """Publish pairs of key and value in one block; returns their offsets."""
         block = encode([value for _, value in messages], [key for key, _ in messages])
         (place,) = self.engine.append(NAME, [NewBlock(0, block)], durability)
         self.clock.pass_ms(1)
         return [*range(place.base_offset, place.base_offset + place.count)]
 
     def stage(self, *messages: tuple[bytes | None, bytes | None]) -> int:
-        """Stage a block in a new transaction; its id."""
+        """Stage a block in a new transaction; returns its id."""
         tx = self.engine.transactions
         id = tx.begin(timeout_s=600).transaction_id
         block = encode([value for _, value in messages], [key for key, _ in messages])
@@ -89,13 +89,13 @@ class World:
         return id
 
     def commit(self, id: int, blocks: int = 1) -> None:
-        """Commit what was staged."""
+        """Commit the staged blocks."""
         staged = (TopicStaged(NAME, 0, blocks),)
         self.engine.transactions.commit(Commit(id, staged=staged))
         self.clock.pass_ms(1)
 
     def seal(self) -> None:
-        """Nothing more goes to what is the open segment."""
+        """Close the open segment."""
         state = self.log.state
         with state.changing():
             state.load()
@@ -111,7 +111,7 @@ class World:
         isolation: Isolation = Isolation.COMMITTED,
         bytes_max: int = 1 << 20,
     ) -> list[Seen]:
-        """Everything from a position on."""
+        """All messages from a position on."""
         found: list[Seen] = []
         position = position or Position.earliest()
         while True:

@@ -1,12 +1,15 @@
-"""What every test shares: how hypothesis behaves, the run seed, a fast directory, the databases of
-a store on disk, both event loops, and what the garbage collector leaves alone."""
+"""Fixtures and settings of every test: hypothesis, the run seed, a fast directory, the databases of
+a store on disk, both event loops, and objects that the garbage collector leaves alone.
+"""
 
 import asyncio
 import gc
+import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
@@ -15,6 +18,10 @@ from hypothesis import HealthCheck, settings
 from sim.corpus.seeds import collect_rarely
 from tests import interrupts, run_seed
 from tests.databases import NAMES, prefer
+from tests.process_state import unchanged
+
+if TYPE_CHECKING:
+    from tests.http_kit import Client, Served
 
 # Found examples are printed so that they can be kept; no deadline, because test machines stall. The
 # run seed decides what is drawn, also where hypothesis would by itself draw the same each time.
@@ -44,16 +51,16 @@ CONTRACTS_DRAWN = "python/tests/contracts/test_contracts_drawn.py"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Before hypothesis configures itself."""
+    """Set the run seed before hypothesis configures itself."""
     if not config.pluginmanager.is_registered(run_seed):
         config.pluginmanager.register(run_seed)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a landing these tests meet one database, and one of a contract with drawn bounds runs in
-    one world, which the run seed draws for each test; in the long run the others."""
-    worlds: dict[str, set[str]] = defaultdict(set)  # of each test of a contract
+    """In a landing these tests run with one database, and a test of a contract with drawn bounds
+    runs in one world, which the run seed draws for each test; the long run has the others."""
+    worlds: dict[str, set[str]] = defaultdict(set)  # by test of a contract
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
@@ -77,7 +84,8 @@ def world_of(item: pytest.Function) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays, so to look for garbage meanwhile finds none and takes seconds."""
+    """Collected tests stay alive, so looking for garbage among them finds none and takes
+    seconds."""
     gc.disable()
     try:
         return (yield)
@@ -91,15 +99,41 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_contexts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No command of a test talks to the service that whoever runs the tests has selected."""
+    """Hide the contexts of the user that runs the tests: no command of a test uses their
+    service."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail a test that leaves the process changed for the next one. `few_shards` asks for it before
+    anything is patched, so that patches are undone before it looks."""
+    with unchanged():
+        yield
+
+
+@pytest.fixture
+def no_logs() -> Iterator[None]:
+    """Log nothing."""
+    disabled = logging.root.manager.disable
+    logging.disable()
+    yield
+    logging.disable(disabled)
+
+
+@pytest.fixture
+def log_level() -> Iterator[None]:
+    """Put back the level of TMS' logger, which a service in this process sets when it is asked."""
+    level = logging.getLogger("tms").level
+    yield
+    logging.getLogger("tms").setLevel(level)
+
+
 @pytest.fixture
 def fast_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory where there is one: what is tried there needs no real disk."""
+    """A directory in memory if possible: its tests need no real disk."""
     if not Path("/dev/shm").is_dir():
         yield tmp_path
         return
@@ -109,15 +143,22 @@ def fast_path(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(params=NAMES)
 def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The database that new data directories get, in this process and in those that it starts."""
+    """The database for new data directories, in this process and in those that it starts."""
     name: str = request.param
     prefer(name, monkeypatch)
     return name
 
 
+@pytest.fixture
+def client(served: "Served") -> Iterator["Client"]:
+    """A connection to the service of the test's module."""
+    with served.connect() as connected:
+        yield connected
+
+
 @pytest.fixture(params=["asyncio", "uvloop"])
 def event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
-    """`asyncio.run` runs on asyncio's own loop, and once more on uvloop's, which uvicorn takes."""
+    """Run `asyncio.run` on asyncio's own loop, and once more on uvloop's, uvicorn's default."""
     policies = {"asyncio": asyncio.DefaultEventLoopPolicy, "uvloop": uvloop.EventLoopPolicy}
     asyncio.set_event_loop_policy(policies[request.param]())
     yield
@@ -126,13 +167,15 @@ def event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores that are made in this test have one shard."""
+    """Give one shard to stores that this test creates."""
     monkeypatch.setattr("tms.topics.sharding.SHARDS", 1)
 
 
 @pytest.fixture(autouse=True)
-def few_shards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a landing the stores of these rooms have two shards, which an engine opens in a third of
-    the time that the usual 16 take; some tests open hundreds of engines. The long run has 16."""
+def few_shards(
+    nothing_left_behind: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Give two shards, in a landing, to the stores of these rooms: an engine opens them in a third
+    of the time that the usual 16 take; some tests open hundreds of engines. The long run has 16."""
     if request.node.nodeid.startswith(FEW_SHARDS) and not request.node.get_closest_marker("long"):
         monkeypatch.setattr("tms.topics.sharding.SHARDS", 2)

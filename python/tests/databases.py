@@ -1,4 +1,4 @@
-"""The databases that a store on disk can have here, and which one new directories get."""
+"""The databases of a store on disk, and the one for new directories."""
 
 import contextlib
 import os
@@ -10,28 +10,28 @@ from typing import Any
 
 import pytest
 
-from tms.extras import installed
+from tms.runtime.extras import installed
 from tms.store.leveldb import LevelDBStore, drivers
 
-VARIABLE = "TMSTEST_DATABASE"  # tells processes that tests start
+VARIABLE = "TMSTEST_DATABASE"  # passes the choice to processes that tests start
 NAMES = [name for name in drivers.PREFERENCE if installed(drivers.LIBRARIES[name])]
 
 
 def prefer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have new data directories made with this one."""
+    """Let new data directories be made with this database."""
     monkeypatch.setattr(drivers, "PREFERENCE", (name,))
     monkeypatch.setenv(VARIABLE, name)
 
 
 def make_directory(path: Path) -> Path:
-    """Make an empty data directory with the database that new ones get, for processes that know
-    nothing of what is preferred here: opening it changes none."""
+    """Make an empty data directory with the database for new ones, for processes that do not know
+    the test's choice: opening a directory does not change its database."""
     LevelDBStore(path, create=True).close()
     return path
 
 
 def disturb(monkeypatch: pytest.MonkeyPatch, method: str, disturbed: Callable[..., Any]) -> None:
-    """Have a method of the drivers replaced by one that gets the real one first."""
+    """Replace a method of the drivers by one that gets the real method first."""
     for name in NAMES:
         driver = type(drivers._driver(name))
         real = getattr(driver, method)
@@ -87,11 +87,11 @@ def _files(path: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def passed_on() -> dict[str, str]:
-    """What `obey` needs of the environment."""
+    """The environment that `obey` needs."""
     return {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
 
 
 def obey() -> None:
-    """In a process that a test started: the same."""
+    """Prefer the test's database, in a process that the test started."""
     if VARIABLE in os.environ:
         drivers.PREFERENCE = (os.environ[VARIABLE],)

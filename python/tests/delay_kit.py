@@ -1,11 +1,10 @@
-"""What the tests of delayed messages share: an engine on a store that can fail, with one clock, and
-a look at what was delivered."""
+"""Kit for tests of delayed messages: an engine on a store that can fail, with one clock, and a
+reader of the delivered messages."""
 
 import threading
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
-from types import TracebackType
 from typing import Self
 
 from sim.faulty import FaultyStore
@@ -13,13 +12,14 @@ from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tests.waiting import PATIENCE_S
 from tms.block import decode, encode
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
 from tms.model import keys
 from tms.model.delayed import Deferred, DelayedId, Due
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.store.base import Row, Store
+from tms.store.base import MapRow, Store
 from tms.store.memory import MemoryMap
 
 A = TopicName("default", "a")
@@ -56,14 +56,14 @@ class World:
         self.open()
 
     def kill(self) -> None:
-        """Go on with what was written, as after a crash of the process."""
+        """Continue with the written rows, as after a crash of the process."""
         self.engine._threads.shutdown(wait=True)
         self.store.crashed = True
         self.store = FaultyStore(self.store.inner)
         self.open()
 
     def lose_power(self, random: Random | None = None) -> None:
-        """Go on with what was synced, and with what chance has left of the rest."""
+        """Continue with the synced rows, and with those unsynced rows that chance has kept."""
         self.engine._threads.shutdown(wait=True)
         self.store = FaultyStore(self.store.crash(random))
         self.open()
@@ -90,7 +90,7 @@ class World:
         return self.delayed.publish(A, blocks, due, None, token)
 
     def read(self, partition: int | None = None, name: TopicName = A) -> list[bytes | None]:
-        """What was delivered to a partition, or to all, one after another."""
+        """The messages delivered to a partition, or to all, one after another."""
         if partition is None:
             return [value for one in range(PARTITIONS) for value in self.read(one, name)]
         found: list[bytes | None] = []
@@ -105,8 +105,8 @@ class World:
 
 
 class AtStep:
-    """Does something in a thread of its own when the store is asked the nth time; whoever asks goes
-    on once it is done, or waits itself for something."""
+    """Does something in a thread of its own at the nth operation of the store. The calling thread
+    goes on once it is done, or blocks."""
 
     def __init__(self, store: FaultyStore, step: int, do: Callable[[], object]) -> None:
         self.came = False
@@ -119,12 +119,7 @@ class AtStep:
         self._store.before = self._before
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._store.before = lambda operation, name: None
         if self.came:
             self._thread.join(PATIENCE_S)
@@ -138,7 +133,7 @@ class AtStep:
 
 
 class NotingStore(KeptStore):
-    """Says of each write to a map of delayed messages what it was and how durable."""
+    """Notes the kind and the durability of each write to a map of delayed messages."""
 
     def __init__(self, shared: bool = False) -> None:
         super().__init__(shared=shared)
@@ -149,7 +144,7 @@ class NotingStore(KeptStore):
         if keys.is_delayed_map(name) and "write" not in vars(found):
             write = found.write
 
-            def noting(rows: Sequence[Row], durability: Durability) -> None:
+            def noting(rows: Sequence[MapRow], durability: Durability) -> None:
                 self.noted.append((min(rows)[0][:1], durability))
                 write(rows, durability)
 

@@ -1,7 +1,7 @@
-"""What TMS calls of HBase, in memory: cells with timestamps, removals that hide what is not newer.
+"""The calls of HBase that TMS makes, in memory: cells with timestamps, removals that hide older
+cells.
 
-Stands in for the `Pool` of `tms.store.hbase.thrift`. Calls are counted and kept; `fail` scripts
-failures.
+Stands in for the `Pool` of `tms.store.hbase`. Calls are counted and kept; `fail` scripts failures.
 """
 
 from collections import defaultdict
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from tests.clocks import ManualClock
 from tms.errors import StorageUnavailable
-from tms.store.hbase.thrift.connection import Failure, types
+from tms.store.hbase.connection import Failure, types
 
 Cells = dict[bytes, dict[int, bytes]]  # by qualifier and timestamp
 
 
 class Called(NamedTuple):
-    """A call that was made."""
+    """A call."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -33,19 +33,19 @@ class FakeHBase:
         self._faults: list[tuple[str, bool, bool]] = []
 
     def fail(self, method: str, *, done: bool, said: bool = False) -> None:
-        """Let the next call of a method fail: after it was done, or before. With `said` it fails
-        without a failure: HBase did it, repeated it by itself and answers with False."""
+        """Let the next call of a method fail: after it took effect, or before. With `said` it
+        reports False instead of an error: HBase did it, and repeated it by itself."""
         self._faults.append((method, done, said))
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Like `Pool.call`: raises errors of TMS."""
+        """Call like `Pool.call`: raises errors of TMS."""
         try:
             return self.attempt(method, *arguments, **options)
         except Failure as failure:
             raise failure.error from failure
 
     def attempt(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Like `Pool.attempt`."""
+        """Call like `Pool.attempt`."""
         self.called.append(Called(method, arguments))
         fault = next((one for one in self._faults if one[0] == method), None)
         if fault is None:
@@ -62,13 +62,13 @@ class FakeHBase:
         raise Failure(error, done=True, again=True)
 
     def deliver(self) -> None:
-        """Do the calls that failed before they were done."""
+        """Carry out the calls that failed before they took effect."""
         for one in self.late:
             self._do(one.method, one.arguments)
         self.late.clear()
 
     def rows(self, table: str) -> dict[bytes, dict[bytes, bytes]]:
-        """Everything that a reader sees."""
+        """All rows that a reader sees."""
         found = {row: self._read(table.encode(), row) for row in sorted(self._rows[table.encode()])}
         return {
             row: {cell.qualifier: cell.value for cell in cells}

@@ -1,4 +1,4 @@
-"""A gate in a store: the first operation that comes to it waits until the test opens it."""
+"""A gate in a store: the first operation that reaches it waits until the test opens it."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -47,12 +47,12 @@ class StoreGate:
             self._opened.set()
 
     def wait_reached(self) -> None:
-        """Until an operation waits here."""
+        """Wait until an operation waits at the gate."""
         assert self._reached.wait(PATIENCE_S), "nobody came to the gate"
 
 
 def in_thread(work: Callable[[], T]) -> "Future[T]":
-    """Do it in a thread of its own; what becomes of it."""
+    """Run work in a thread of its own; the future of its result."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,7 +1,6 @@
-"""The cases of `vectors/hbase.json`; see `hbase_kit` for the rules.
+"""The cases of `vectors/hbase.json`; `hbase_kit` has the rules.
 
-Cases that are written out say themselves what is to become of them, the random ones take it from
-the rules in Python.
+Written cases state the outcome themselves, random ones take it from the rules in Python.
 """
 
 import random
@@ -32,11 +31,11 @@ from tms.model.snapshot import POINTERS_PER_MS, TransactionType
 from tms.model.transaction_image import InProgress
 
 SEED = 20_261_121
-Case = tuple[str, str, bytes, str]  # table, row, header, what becomes of it
+Case = tuple[str, str, bytes, str]  # table, row, header, outcome
 
 
 def hbase() -> dict[str, Any]:
-    """Rows, and what becomes of them."""
+    """The rows and their outcomes."""
     return {
         "about": "Rows of the tables in HBase, and what a coprocessor does with them. `records` are"
         " the rows of the table metadata with values in hex, null: never read; `header` is how the"
@@ -80,7 +79,7 @@ def _payload(uid: int, part: int, at: int, time_ms: int, sequence: int) -> dict[
 
 
 def refused_rows() -> list[tuple[str, str]]:
-    """Rows that are none of these tables."""
+    """Rows that belong to neither table."""
     good = message_row(42, 3, 1, NOW, 255)
     staged = payload_row(42, 3, NOW * POINTERS_PER_MS, NOW, 0)
     another_day = staged[:16] + f"{NOW // DAY + 1:08x}" + staged[24:]
@@ -122,7 +121,7 @@ def _vector(name: str, store: Store, cases: list[Case]) -> dict[str, Any]:
 
 
 def stores() -> list[tuple[str, Store, list[Case]]]:
-    """Stores with rows and what becomes of each."""
+    """Stores with rows and their outcomes."""
     return [
         *written_out(),
         *broken(),
@@ -143,7 +142,7 @@ def p(reason: str, at: int, time_ms: int, flags: int = MINE, uid: int = 1) -> Ca
 
 
 def ttls() -> list[dict[str, Any]]:
-    """What tables say of topics without a retention of their own."""
+    """The tables' retention for topics without their own."""
     forever = str(2**31 - 1)
     cases: list[tuple[str | None, str | None, int | None]] = [
         (None, None, None),
@@ -167,9 +166,9 @@ def ttls() -> list[dict[str, Any]]:
 
 
 def written_out() -> list[tuple[str, Store, list[Case]]]:
-    """One case at least for each sentence of the contract."""
+    """At least one case for each sentence of the contract."""
     dead, live, checkpoint, future = pointer(3), pointer(2), pointer(2, 1), pointer(0.01)
-    both = pointer(4)  # invalid and in progress: certain is only what both lists say
+    both = pointer(4)  # invalid and in progress: only pointers in both lists are certain
     others = (
         InProgress(both, NOW + DAY, 0, TransactionType.SHORT),
         InProgress(live, NOW + DAY, 0, TransactionType.LONG, (checkpoint,)),
@@ -329,7 +328,7 @@ def _place(case: Case) -> tuple[int, int]:
 
 
 def broken() -> list[tuple[str, Store, list[Case]]]:
-    """Records and rows that are not as they should be: everything that they are about stays."""
+    """Broken records and rows: everything that they are about stays."""
     good = {
         "metadata:clock/retention": str(NOW),
         "metadata:topic/default/flights": topic(1, DAY),

@@ -1,11 +1,11 @@
-"""The contract of the tables in HBase in plain Python: rows, and what becomes of them. The Java
-coprocessor must agree with every line; `vectors/hbase.json` is made of this.
+"""The contract of the tables in HBase in plain Python: rows, and their outcomes. The Java
+coprocessor must agree with every line; `vectors/hbase.json` is made from this.
 
     messages  salt 4 · uid 8 · partition 4 · segment 8 · publish time 16 · last sequence 4
     payloads  salt 4 · uid 8 · partition 4 · day 8 · write pointer 16 · payload time 16 · sequence 4
 
-Digits are lower-case hexadecimal. It is written to be compared, not to be fast: every question is
-asked of the records anew.
+Digits are lower-case hexadecimal. The code is written for comparison, not for speed: it reads the
+records anew for every question.
 """
 
 import json
@@ -38,7 +38,7 @@ DROPS = {"deleted", "expired", "floor", "sealed", "rolled_back", "invalid", "orp
 
 
 def salt(uid: int, partition: int) -> int:
-    """What the rows of a partition begin with."""
+    """The prefix of a partition's rows."""
     crc: int = google_crc32c.value(struct.pack(">IH", uid, partition))
     return crc >> 16
 
@@ -58,7 +58,7 @@ def payload_row(uid: int, partition: int, pointer: int, time_ms: int, sequence: 
 
 @dataclass(frozen=True)
 class Key:
-    """What a row says. `segment` is the day, in payloads."""
+    """The fields of a row's key. `segment` is the day, in payloads."""
 
     uid: int
     partition: int
@@ -69,7 +69,7 @@ class Key:
 
 
 def read_row(table: str, row: str) -> Key | None:
-    """The key, or None when it is none of this table."""
+    """The key, or None if the row is not of this table."""
     width = 60 if table == "payloads" else 44
     if len(row) != width or not set(row) <= set("0123456789abcdef"):
         return None
@@ -89,7 +89,7 @@ def read_row(table: str, row: str) -> Key | None:
 
 @dataclass(frozen=True)
 class Store:
-    """The records as they stand in the table `metadata`; None for them: never read."""
+    """The records in the table `metadata`; None for them: never read."""
 
     wall_ms: int
     ttl_ms: int | None = None
@@ -97,8 +97,8 @@ class Store:
     image: TransactionImage | None = None
 
     def judge(self, table: str, row: str, block: bytes) -> str:
-        """What becomes of the row in a flush or compaction: `kept`, `unsure`, `damaged`, or why it
-        is dropped."""
+        """The outcome for the row in a flush or compaction: `kept`, `unsure`, `damaged`, or the
+        reason to drop it."""
         key = read_row(table, row)
         try:
             header = read_header(block)
@@ -116,7 +116,7 @@ class Store:
         return "kept"
 
     def dropped(self, table: str, row: str, block: bytes) -> bool:
-        """Whether a flush or compaction leaves the row out: of an open segment nothing is, because
+        """True if a flush or compaction leaves the row out: of an open segment nothing is, because
         its owner takes the first gap for the end."""
         reason = self.judge(table, row, block)
         if reason not in DROPS or table == "payloads" or reason in ("deleted", "orphan"):
@@ -152,7 +152,8 @@ class Store:
         yield "orphan", orphan and old
 
     def committed(self, row: str, block: bytes) -> bool | None:
-        """Whether a committed reader gets the row; None: nobody can tell, and the read fails."""
+        """True if a committed reader gets the row; None: it cannot be decided, and the read
+        fails."""
         if self.records is None or self.image is None:
             return None
         reason = self.judge("messages", row, block)
@@ -226,7 +227,7 @@ class Store:
         return topic_unsure or (record is not None and not _is_partition(record))
 
     def _retention_ms(self, topic: dict[str, Any]) -> int | None:
-        """A topic's own, or the longer of what TMS goes by for others and what the table says."""
+        """A topic's own retention, or the longer of TMS's default and that of the table."""
         if not topic.get("retention_is_default", False):
             return topic["retention_ms"]  # type: ignore[no-any-return]
         noted = (self.records or {}).get("metadata:retention/default")
@@ -338,6 +339,6 @@ def image(
     read_days_ago: float = 0.1,
     lost: tuple[tuple[int, int], ...] = (),
 ) -> TransactionImage:
-    """The transactions as they are now."""
+    """The transactions now."""
     read, last = pointer(read_days_ago), pointer(0.05)
     return TransactionImage(NOW - 5_000, read, last, invalid, open, lost=lost)

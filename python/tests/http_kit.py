@@ -9,38 +9,43 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import uvloop
 
 from tests.waiting import PATIENCE_S
 from tms.api import routes
-from tms.clock import Clock, SystemClock
 from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import Ownership
+from tms.compat.cdap.app import CDAP, Cdap, CdapLimits
 from tms.compat.tephra.frames import FrameLimits
 from tms.compat.tephra.front import TephraServer
-from tms.engine import Engine, EngineConfig
+from tms.compat.tephra.settings import ANSWER, TEPHRA, TephraSection
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.tls import ServerTls
 from tms.server.certificates import Certificates
+from tms.server.front import Front, FrontTerms
 from tms.server.http.watchdog import ConnectionLimits
-from tms.server.main import Server
-from tms.server.service import CdapLimits, NetworkOptions, RequestLimits, Service
+from tms.server.service import NetworkOptions, RequestLimits, Service
+from tms.server.serving import Server
 from tms.store.base import Store
 from tms.store.memory import MemoryStore
-from tms.tls import ServerTls
 
 PROBLEM = "urn:tms:problem:"
 
 
 @dataclass
 class Answer:
-    """A response as it came."""
+    """A received response."""
 
     status: int
     headers: dict[str, str]
     body: bytes
     chunks: list[bytes] = field(default_factory=list)
-    lines: Counter[str] = field(default_factory=Counter)  # how often each header came
+    lines: Counter[str] = field(default_factory=Counter)  # by header, the number of occurrences
 
     @property
     def json(self) -> Any:
@@ -48,7 +53,7 @@ class Answer:
 
     @property
     def problem(self) -> str:
-        """The code of the problem; checks what every problem must be."""
+        """The code of the problem; checks the members of every problem."""
         assert self.headers["content-type"] == routes.PROBLEM, self
         assert len(self.body) <= routes.PROBLEM_BYTES_MAX
         assert b"Traceback" not in self.body
@@ -136,7 +141,7 @@ class Client:
         self._left += data
 
     def is_closed(self) -> bool:
-        """Whether the service closes the connection; waits for the socket's time-out."""
+        """True if the service closes the connection; waits for the socket's time-out."""
         try:
             return self._left == b"" and self.socket.recv(1) == b""
         except ConnectionError:
@@ -189,15 +194,30 @@ class Served:
         return path
 
     def in_loop(self, do: Callable[[], object]) -> None:
-        """Do something in the thread of the service."""
+        """Run work in the thread of the service."""
         done = threading.Lock()
         done.acquire()
         self.loop.call_soon_threadsafe(lambda: (do(), done.release()))
         assert done.acquire(timeout=PATIENCE_S)
 
     def stop(self) -> None:
-        """As SIGTERM does."""
+        """Stop as on SIGTERM."""
         self.server.ask_to_stop()
+
+
+def fronts_of(
+    service: Service,
+    cdap: CdapLimits | None = None,
+    tephra: FrameLimits | None = None,
+    listener: socket.socket | None = None,
+) -> list[Front]:
+    """The front ends of `tms serve`; Tephra's only with limits and a listener."""
+    paths = Front(CDAP, paths=Cdap(service, cdap or CdapLimits()))
+    if tephra is None or listener is None:
+        terms = FrontTerms(None, "127.0.0.1", is_guarded=False, clients_max=1)
+        return [paths, TephraSection().open(service, terms)]
+    thrift = TephraServer(service, listener, tephra)
+    return [paths, Front(TEPHRA, listener=thrift, works={ANSWER: thrift.answer_here})]
 
 
 @contextlib.contextmanager
@@ -214,10 +234,12 @@ def serving(
     listener: socket.socket | None = None,
     tls: ServerTls | None = None,
     network: NetworkOptions | None = None,
+    open_fronts: Callable[[Service], list[Front]] | None = None,
 ) -> Iterator[Served]:
     """A service on a free port, with an engine of its own, unless given on a store that others
     could write to; with `tephra` for Tephra's clients too. `clock` and `config` are the
-    engine's; with `tls` it speaks that only, and asks `peers` by TLS."""
+    engine's; with `tls` it speaks that only, and asks `peers` by TLS. `open_fronts` replaces the
+    usual front ends."""
     engine = Engine(store or MemoryStore(shared=True), clock or SystemClock(), config, owner=owner)
     listener = listener or socket.create_server(("127.0.0.1", 0), backlog=2_048)
     other = None if tephra is None else socket.create_server(("127.0.0.1", 0), backlog=2_048)
@@ -229,12 +251,13 @@ def serving(
             SystemClock(),
             limits or RequestLimits(),
             connection_limits or ConnectionLimits(),
-            cdap,
             network,
         )
         certificates = None if tls is None else Certificates(tls)
-        front = None if tephra is None or other is None else TephraServer(service, other, tephra)
-        server = Server(service, drain_s, front, certificates)
+        fronts = (open_fronts or partial(fronts_of, cdap=cdap, tephra=tephra, listener=other))(
+            service
+        )
+        server = Server(service, drain_s, fronts, certificates)
         started.set_result((service, server, asyncio.get_running_loop()))
         beside = [] if certificates is None else [asyncio.create_task(certificates.watch())]
         if service.issuer is not None:

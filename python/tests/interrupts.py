@@ -4,7 +4,7 @@ import signal
 
 
 def heed() -> None:
-    """Whoever runs the tests in the background may ignore interrupts, and so would every process
-    that they start."""
+    """A shell that runs the tests in the background may ignore interrupts, and so would every
+    process that they start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,7 +22,7 @@ FOREVER_S = 4_000_000_000
 
 
 def b64(raw: bytes | dict[str, Any]) -> str:
-    """As a part of a token."""
+    """Encode a part of a token."""
     text = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
     return urlsafe_b64encode(text).rstrip(b"=").decode()
 
@@ -44,7 +44,7 @@ def jwks(*keys: Key, **more: Any) -> bytes:
 
 
 def claims(principal: str = "ann", **more: Any) -> dict[str, Any]:
-    """What a good token says; a None leaves a claim out."""
+    """The claims of a good token; a None leaves a claim out."""
     said = {"iss": ISSUER, "aud": AUDIENCE, "sub": principal, "exp": FOREVER_S, **more}
     return {name: value for name, value in said.items() if value is not None}
 
@@ -68,7 +68,7 @@ def hmac_with(secret: bytes, said: dict[str, Any], kid: str) -> str:
 
 
 class JwksServer:
-    """A server on this machine that answers with `document`, or as a test says."""
+    """A server on this machine that answers with `document`, or as a test sets."""
 
     def __init__(self, document: bytes = b'{"keys":[]}') -> None:
         self.document = document
@@ -96,7 +96,7 @@ class JwksServer:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     def send(self, handler: BaseHTTPRequestHandler) -> None:
-        """The document."""
+        """Send the document."""
         handler.send_response(200)
         handler.send_header("content-length", str(len(self.document)))
         handler.end_headers()
@@ -114,7 +114,7 @@ class JwksServer:
         self.answer = lambda handler: (handler.wfile.write(answer), None)[1]
 
     def hang(self, _: BaseHTTPRequestHandler) -> None:
-        """An answer that does not come."""
+        """Send no answer."""
         self.gone.wait(PATIENCE_S)
 
     def __enter__(self) -> Self:

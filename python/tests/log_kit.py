@@ -1,10 +1,10 @@
-"""What the tests of log, topic and engine share: an engine on a store that can fail, and messages
-as plain tuples."""
+"""Shared parts of the tests of log, topic and engine: an engine on a store that can fail, and
+messages as plain tuples.
+"""
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from sim.faulty import FaultyStore
@@ -12,7 +12,8 @@ from tests.clocks import ManualClock
 from tests.waiting import PATIENCE_S
 from tms.block import decode, encode
 from tms.block.placing import places
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
 from tms.log.partition import LogLimits
 from tms.log.pending import PendingAppend
 from tms.model.ids import MessageId
@@ -25,7 +26,7 @@ from tms.store.memory import MemoryStore
 NAME = TopicName.parse("topic")
 EARLIEST, LATEST = Position.earliest(), Position.latest()
 NONE, WRITTEN, SYNCED = Durability.NONE, Durability.WRITTEN, Durability.SYNCED
-SEGMENTS = "t"  # what the names of segment maps begin with
+SEGMENTS = "t"  # prefix of the names of segment maps
 MANY = 1 << 30
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -77,7 +78,7 @@ class KeptStore(MemoryStore):
 
 
 class Bench:
-    """An engine with one topic on a faulty store over `inner`, and the clock that it goes by."""
+    """An engine with one topic on a faulty store over `inner`, and its clock."""
 
     def __init__(
         self,
@@ -95,16 +96,11 @@ class Bench:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.engine.close()
 
     def open(self) -> Engine:
-        """A new engine on the store as it is."""
+        """Open a new engine on the store as it is."""
         return Engine(self.store, self.clock, self.limits.config())
 
     def restart(self) -> None:
@@ -113,14 +109,14 @@ class Bench:
         self.engine = self.open()
 
     def kill(self) -> None:
-        """Crash the process and start again: what was written is still there."""
+        """Crash the process and start again: written rows are still there."""
         self.engine._threads.shutdown(wait=True)
         for name in self.store.names(""):
             self.store.open(name, create=False).recover()  # a new process knows of no failure
         self.engine = self.open()
 
     def lose_power(self) -> None:
-        """Crash the machine and start again: what was not synced is lost."""
+        """Crash the machine and start again: unsynced rows are lost."""
         self.store = FaultyStore(self.store.crash())
         self.engine._threads.shutdown(wait=True)
         self.engine = self.open()
@@ -154,7 +150,7 @@ class Bench:
     def read(
         self, position: Position = EARLIEST, partition: int = 0, bytes_max: int = MANY
     ) -> list[Seen]:
-        """Everything from a position on, by as many fetches as that takes."""
+        """Everything from a position on, by as many fetches as needed."""
         found: list[Seen] = []
         while (fetched := self.fetch(position, partition, bytes_max)).blocks:
             found += seen(fetched.blocks)
@@ -166,7 +162,7 @@ class Bench:
         return [one.value for one in self.read(position, partition)]
 
     def partition(self, partition: int = 0) -> PartitionInfo:
-        """The partition as described."""
+        """The description of the partition."""
         return self.engine.describe_topic(NAME).partition_infos[partition]
 
     def maps(self) -> list[str]:
@@ -191,16 +187,11 @@ class Gate:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.open()
 
     def wait_entered(self) -> None:
-        """Wait until a write stands at the gate."""
+        """Wait until a write waits at the gate."""
         assert self.entered.acquire(timeout=PATIENCE_S), "no write came"
 
     def open(self) -> None:

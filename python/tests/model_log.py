@@ -1,6 +1,5 @@
-"""A plain model of topics and their clock: what every user of TMS must see, written as simply as
-possible and without any of its code but its values.
-"""
+"""A plain model of topics and their clock: the view that every user of TMS must have, written as
+simply as possible and without any of its code but its values."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ class ModelPartition:
         return len(self.ids)
 
     def published(self, appended: Appended, values: list[bytes | None], now_ms: int) -> None:
-        """Take note of a block; raises when it has a place that it must not have."""
+        """Note a block; raises if its place is wrong."""
         ids = appended.ids()
         assert appended.base_offset == self.end, "offsets are not dense"
         assert appended.count == len(values) == len(ids)
@@ -39,7 +38,7 @@ class ModelPartition:
         self.values += values
 
     def append(self, values: list[bytes | None], now_ms: int) -> list[MessageId]:
-        """Publish values at this time; the ids that they must get."""
+        """Publish values at this time; returns the ids that they must get."""
         last = self.ids[-1] if self.ids else FIRST
         time_ms = max(now_ms, last.time_ms)
         first = last.sequence + 1 if time_ms == last.time_ms else 0
@@ -53,7 +52,7 @@ class ModelPartition:
         return self._at(MessageId(max(0, time_ms), 0))
 
     def truncate(self, before: Position) -> None:
-        """Messages before this position are unreadable."""
+        """Make messages before this position unreadable."""
         if before.kind is PositionKind.OFFSET:
             self.start = max(self.start, min(before.number, self.end))
         else:
@@ -80,7 +79,7 @@ class ModelPartition:
         return max(self.start, index)
 
     def readable(self, position: Position) -> list[tuple[int, MessageId, bytes | None]]:
-        """Everything from a position on. Offsets out of range are the caller's to look at."""
+        """Everything from a position on. The caller checks offsets out of range."""
         return [
             (offset, self.ids[offset], self.values[offset])
             for offset in range(self.resolve(position), self.end)
@@ -92,8 +91,9 @@ class ModelPartition:
 
 @dataclass(slots=True)
 class ModelTopic:
-    """A topic. `cleaned` is how far the cleaner may have gone in each partition: what is expired
-    and was not freed yet comes back when retention grows or the clock goes back, the rest not."""
+    """A topic. `cleaned` is how far the cleaner may have gone in each partition: expired messages
+    that were not freed yet come back when retention grows or the clock goes back, the others do
+    not."""
 
     settings: TopicSettings
     generation: int
@@ -101,7 +101,7 @@ class ModelTopic:
     cleaned: list[int] = field(default_factory=list)
 
     def grow(self) -> None:
-        """As many partitions as the settings say."""
+        """Add partitions, up to the number in the settings."""
         while len(self.partitions) < self.settings.partitions:
             self.partitions.append(ModelPartition())
             self.cleaned.append(0)
@@ -114,7 +114,7 @@ class ModelTopic:
         return self.partitions[partition].index_of_time(now_ms - retention_ms)
 
     def clean(self, now_ms: int) -> None:
-        """The cleaner ran at this time."""
+        """Clean at this time."""
         for partition in range(len(self.partitions)):
             expired = self.expired(partition, now_ms)
             self.cleaned[partition] = max(self.cleaned[partition], expired)
@@ -127,19 +127,19 @@ class ModelTopic:
 
 @dataclass(slots=True)
 class ModelClock:
-    """The time by which retention is judged: the wall clock, but after a start never more than an
-    hour ahead of what has really passed, nor more than a week ahead of what was judged before."""
+    """The clock of retention: the wall clock, but after a start never more than an hour ahead of
+    the time that really passed, nor more than a week ahead of the last judged time."""
 
     base_ms: int
     base_s: float
     judged_ms: int | None = None
 
     def started(self, wall_ms: int, monotonic_s: float) -> None:
-        """The engine was started."""
+        """Note a start of the engine."""
         absent = wall_ms if self.judged_ms is None else self.judged_ms + 7 * 86_400_000
         self.base_ms, self.base_s = min(wall_ms, absent), monotonic_s
 
     def now_ms(self, wall_ms: int, monotonic_s: float) -> int:
-        """The time by which retention is judged now."""
+        """The current time of the clock of retention."""
         passed_ms = int((monotonic_s - self.base_s) * 1000)
         return min(wall_ms, self.base_ms + passed_ms + 3_600_000)

@@ -1,5 +1,5 @@
 """Two machines of a test: network namespaces with a cable between them, for a service and for
-whoever asks it from elsewhere.
+clients on another machine.
 
     with two_machines() as network:
         with Service(path, "--host", network.host, before_exec=network.enter_service) as service:
@@ -9,9 +9,8 @@ whoever asks it from elsewhere.
 
 * Nothing of this machine's network changes. The namespaces exist as long as this process has their
   descriptors, so they are gone however it ends.
-* Where the kernel lets this user make none, what happens is the same on an address of this machine
-  that is not loopback, a warning says so, and `isolated` is False. Without such an address the test
-  fails.
+* If the kernel lets this user make none, the test uses an address of this machine that is not
+  loopback, a warning says so, and `isolated` is False. Without such an address the test fails.
 """
 
 import ctypes
@@ -45,7 +44,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Network:
-    """Where a service listens that others reach, and how to be one of the others."""
+    """The address at which a service is reached from outside, and the means to be an outside
+    client."""
 
     host: str
     isolated: bool
@@ -53,13 +53,13 @@ class Network:
     _elsewhere: ThreadPoolExecutor = field(repr=False)
 
     def from_elsewhere(self, ask: Callable[[], T]) -> T:
-        """What a function gives that opens its connections on the other machine."""
+        """The result of a function that opens its connections on the other machine."""
         return self._elsewhere.submit(ask).result()
 
 
 @contextmanager
 def two_machines() -> Iterator[Network]:
-    """Two namespaces, or what comes closest to them here."""
+    """Two namespaces, or the closest substitute here."""
     with ExitStack() as stack:
         try:
             machines = _namespaces(stack)
@@ -79,8 +79,8 @@ def two_machines() -> Iterator[Network]:
 
 
 def _namespaces(stack: ExitStack) -> tuple[int, int]:
-    """Descriptors of two namespaces with a cable between them. A thread belongs to the one that it
-    was in last, so a thread of its own makes them."""
+    """Descriptors of two namespaces with a cable between them. A thread belongs to the namespace
+    that it entered last, so a thread of its own makes them."""
 
     def make() -> tuple[int, int]:
         service, elsewhere = _new(stack), _new(stack)
@@ -97,7 +97,7 @@ def _namespaces(stack: ExitStack) -> tuple[int, int]:
 
 
 def _new(stack: ExitStack) -> int:
-    """A new namespace, which this thread is in from now on."""
+    """Make a new namespace, which this thread is in from now on."""
     _call(_libc.unshare(_CLONE_NEWNET), "unshare")
     fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     stack.callback(os.close, fd)
@@ -105,7 +105,7 @@ def _new(stack: ExitStack) -> int:
 
 
 def _enter(namespace: int) -> None:
-    """Let this thread be in a namespace."""
+    """Move this thread into a namespace."""
     _call(_libc.setns(namespace, _CLONE_NEWNET), "setns")
 
 
@@ -116,7 +116,7 @@ def _call(result: int, what: str) -> None:
 
 
 def _lay_cable(here: str, there: int, name_there: str) -> None:
-    """A veth whose one end, `here`, is in this thread's namespace."""
+    """Make a veth whose one end, `here`, is in this thread's namespace."""
     info = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, 0, 0, 0)
     peer = info + _attribute(_IFLA_IFNAME, name_there.encode() + b"\0")
     peer += _attribute(_IFLA_NET_NS_FD, struct.pack("=I", there))
@@ -133,7 +133,7 @@ def _lay_cable(here: str, there: int, name_there: str) -> None:
     number = -struct.unpack_from("=i", answer, 16)[0]
     if number:
         what = f"a veth cannot be made: {os.strerror(number)}"
-        # A kernel without veth is as good as one that does not let us.
+        # A kernel without veth counts like one that refuses.
         raise OSError(errno.EPERM if number == errno.EOPNOTSUPP else number, what)
 
 
@@ -158,7 +158,7 @@ def _address_of_this_machine() -> str:
         for _, name in socket.if_nameindex():
             try:
                 found = fcntl.ioctl(control, _SIOCGIFADDR, struct.pack("=16s16x", name.encode()))
-            except OSError:  # it has none
+            except OSError:  # the machine has none
                 continue
             address = socket.inet_ntoa(found[20:24])
             if not address.startswith("127."):

@@ -1,4 +1,4 @@
-"""Processes that share one store, and writes of theirs whose answer is lost."""
+"""Processes that share one store, with writes whose answers are lost."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -8,13 +8,13 @@ from typing import Any
 from sim.faulty import FaultyMap, FaultyStore
 from tests.clocks import ManualClock
 from tests.log_kit import EARLIEST, MANY, NAME, SEGMENTS, KeptStore, Seen, block, seen, small
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import StorageUnavailable
 from tms.log.records import PartitionRecord, decode
 from tms.model import keys
 from tms.model.message import Appended, NewBlock, PartitionPosition
 from tms.model.topic import Durability, TopicSettings
-from tms.store.base import Map, Row
+from tms.store.base import Map, MapRow
 
 
 class LateMap(FaultyMap):
@@ -24,7 +24,7 @@ class LateMap(FaultyMap):
     target: Map
     name: str
 
-    def write(self, rows: Sequence[Row], durability: Durability) -> None:
+    def write(self, rows: Sequence[MapRow], durability: Durability) -> None:
         if not (rows and self.late.delays(self.name)):
             super().write(rows, durability)
             return
@@ -34,8 +34,8 @@ class LateMap(FaultyMap):
 
 
 class Forgotten(KeptStore):
-    """Memory that other processes can reach, as HBase is: a map that is dropped loses its name, and
-    whoever had opened it writes to it as before."""
+    """Memory that other processes can reach, as HBase is: a dropped map loses its name, and
+    processes that had opened it go on writing to it."""
 
     def __init__(self) -> None:
         super().__init__(shared=True)
@@ -49,11 +49,11 @@ class Forgotten(KeptStore):
 
 
 class LateStore(FaultyStore):
-    """A process's way to the store that all share."""
+    """The access of one process to the shared store."""
 
     def __init__(self, inner: KeptStore) -> None:
         super().__init__(inner)
-        self.flying: list[tuple[Map, list[Row]]] = []
+        self.flying: list[tuple[Map, list[MapRow]]] = []
         self.delays: Callable[[str], bool] = lambda name: False
 
     def open(self, name: str, create: bool) -> LateMap:
@@ -61,15 +61,15 @@ class LateStore(FaultyStore):
         found.late, found.target, found.name = self, self.inner.open(name, False), name
         return found
 
-    def land(self, pick: Callable[[list[Row]], list[Row]] = lambda rows: rows) -> None:
-        """Let what is flying take effect, or some of its rows."""
+    def land(self, pick: Callable[[list[MapRow]], list[MapRow]] = lambda rows: rows) -> None:
+        """Let late writes take effect, or some of their rows."""
         for target, rows in self.flying:
             target.write(pick(rows), Durability.SYNCED)
         self.flying.clear()
 
 
 class Later(Executor):
-    """Background work that waits until it is run: no thread is ever free."""
+    """Background work that waits until `run`: no thread is ever free."""
 
     def __init__(self) -> None:
         self.tasks: deque[Callable[[], object]] = deque()
@@ -79,7 +79,7 @@ class Later(Executor):
         return Future()
 
     def run(self) -> None:
-        """Do what waits, and what comes of it."""
+        """Run the waiting work, and the work that it submits."""
         while self.tasks:
             self.tasks.popleft()()
 
@@ -104,7 +104,7 @@ class Processes:
         return Engine(self.stores[number], self.clock, config, threads=self.threads())
 
     def start_anew(self, number: int) -> None:
-        """Kill a process and start another one in its place; what it wrote last may still land."""
+        """Kill a process and start another one in its place; its last writes may still land."""
         old = self.stores[number]
         old.crashed = True
         self.stores[number] = LateStore(self.kept)

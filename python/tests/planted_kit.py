@@ -1,7 +1,7 @@
-"""Planted bugs that no run of the simulation comes by: the test that a bug names must fail with it.
+"""Planted bugs that no run of the simulation reaches: the test that a bug names must fail with it.
 
-One process imports what these tests need, and each bug is planted in a fork of it: a Python of its
-own for each would spend most of its time on imports.
+One process imports the modules of these tests, and each bug is planted in a fork of it: a Python of
+its own for each would spend most of its time on imports.
 """
 
 import os
@@ -17,7 +17,7 @@ from tests import gate_kit, waiting
 
 TESTS = Path(__file__).parent
 TIMEOUT_S = 100.0
-VAIN_S = 3.0  # that a test waits for what the bug prevents
+VAIN_S = 3.0  # time for which a test waits for an event that the bug prevents
 _FLAGS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:xdist")
 _FAILED, _OTHERWISE = 0, 1
 
@@ -26,7 +26,7 @@ def fails(bug: str, log: Path) -> bool:
     """True if the body of the test that the bug names fails, not its fixtures or its import; `log`
     gets what pytest prints."""
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tests.run_seed", "tms.server.main", "uvloop"])
+    context.set_forkserver_preload([__name__, "tests.run_seed", "tms.serve.main", "uvloop"])
     process = context.Process(target=_try, args=(bug, str(log)))
     process.start()
     process.join(TIMEOUT_S)

@@ -1,11 +1,11 @@
-"""What a release leaves in a data directory, and reads there: run with another release, its code
-does it.
+"""The contents of a data directory that a release writes, and reads: run with another release, its
+code does both.
 
     PYTHONPATH=…/python python previous_release.py fill DIR      writes, and ends without a close
-    PYTHONPATH=…/python python previous_release.py contents DIR  prints what is there, as JSON
+    PYTHONPATH=…/python python previous_release.py contents DIR  prints the contents, as JSON
 
-Only what both releases have is used. `vectors/directory-2.tar.xz` is what `fill` of the release
-0.1.0 at `RELEASE` has left, `directory-2.json` what `contents` of it said.
+Only functions of both releases are used. `vectors/directory-2.tar.xz` is the result of `fill` with
+the release 0.1.0 at `RELEASE`, `directory-2.json` the output of its `contents`.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ FAR = 7_258_118_400_000  # 2200-01-01
 
 
 def fill(path: Path) -> None:
-    """One of everything; the process ends as if it had been killed."""
+    """Write one of everything; the process ends as if it had been killed."""
     random = Random(7)
     bus = tms.open(path)
     options: dict[str, Any] = {"retention": "forever", "durability": "synced"}
@@ -68,7 +68,7 @@ def fill(path: Path) -> None:
 
 
 def contents(bus: Bus) -> dict[str, Any]:
-    """Everything that a reader sees."""
+    """All messages and states that a reader sees."""
     topics = sorted(info.topic for info in bus.list_topics())
     queue = bus.queue("jobs", group="workers").describe()
     return {
@@ -79,8 +79,13 @@ def contents(bus: Bus) -> dict[str, Any]:
         "table": [(key.decode(), value.decode()) for key, value in bus.table("sums").scan()],
         "unsettled": queue.backlog + queue.leased + queue.ready + queue.delayed + queue.blocked,
         "dead": queue.dead,
-        "later": [str(one.id) for one in bus.delayed_messages("later")],
+        "later": [str(one.id) for one in _delayed(bus)("later")],
     }
+
+
+def _delayed(bus: Bus) -> Any:
+    """The listing of delayed messages, as this and the previous release name it."""
+    return bus.list_delayed if hasattr(bus, "list_delayed") else bus.delayed_messages
 
 
 def _messages(bus: Bus, topic: str) -> list[list[Any]]:
@@ -101,7 +106,8 @@ def _messages(bus: Bus, topic: str) -> list[list[Any]]:
 
 
 def go_on(bus: Bus) -> None:
-    """Change a little of everything, as a release does that goes on in the directory of another."""
+    """Change a little of everything, as a release that continues in the directory of another
+    one."""
     bus.publish_many("orders", [b"more"] * 10, keys=[b"k1"] * 10)
     bus.publish("orders", bytes(9_000), headers={"large": b"yes"})
     with bus.transaction() as tx:

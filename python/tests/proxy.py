@@ -1,12 +1,12 @@
-"""A TCP proxy between client and service that breaks what passes through it, on purpose.
+"""A TCP proxy between client and service that breaks requests and answers on purpose.
 
     with Proxy(url) as proxy:
         proxy.script(Fault.LOSE_ANSWER)        # the next request's answer never arrives
         tms.connect(proxy.url)
 
-One HTTP request at a time is taken off a connection and one fault of the script is used for each
-`POST`; without a fault it is passed on. Faults count from the moment they are scripted, over all
-connections.
+The proxy reads one HTTP request at a time from a connection and uses one fault of the script for
+each `POST`; without a fault it passes the request on. Faults count from the moment they are
+scripted, over all connections.
 """
 
 import socket
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S
 
 
 class Fault(Enum):
-    """What happens to one request."""
+    """A fault of one request."""
 
     LOSE_REQUEST = auto()  # the connection ends before the service sees it
     CUT = auto()  # the service gets it, and the connection ends before it can answer
@@ -45,7 +45,7 @@ class Proxy(TcpProxy):
         self._held: list[bytes] = []
 
     def lead_to(self, url: str) -> None:
-        """New connections go to this service, e.g. to one that was started anew."""
+        """Lead new connections to this service, for example after a restart."""
         self.target = _address(url)
 
     def script(self, *faults: Fault) -> None:
@@ -54,11 +54,11 @@ class Proxy(TcpProxy):
 
     @property
     def done(self) -> bool:
-        """Whether every scripted fault has happened."""
+        """True if every scripted fault has happened."""
         return not self._faults and not self._held
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        """One request after the other, each with a fault of the script or none."""
+        """Relay one request after the other, each with a fault of the script or none."""
         requests, answers = Reader(client), Reader(server)
         while request := requests.message():
             self.requests += 1
@@ -76,7 +76,7 @@ class Proxy(TcpProxy):
         service: socket.socket,
         answers: "Reader",
     ) -> bool:
-        """Whether the connection goes on."""
+        """Relay a request with a fault, or none; True if the connection goes on."""
         if fault is Fault.LOSE_REQUEST:
             return False
         if fault is Fault.LATER:

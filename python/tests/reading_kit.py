@@ -1,5 +1,5 @@
-"""One partition in a geometry that a seed draws, what is in it as a plain list, and everybody who
-reads it."""
+"""One partition in a geometry that a seed draws, its messages as a plain list, and all of its
+readers."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,9 @@ from tms.api import routes
 from tms.block import encode
 from tms.client.cursor import page as page_of
 from tms.compat.cdap.avro import ConsumeRequest
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
+from tms.engine.observer import StoreObserver
 from tms.log.partition import LogLimits
 from tms.model.ids import MessageId
 from tms.model.message import NewBlock, PartitionPosition
@@ -29,7 +31,6 @@ from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
-from tms.observer import StoreObserver
 from tms.spark.rows import WantedColumns, batches
 from tms.spark.source.from_service import ServiceReader
 from tms.spark.source.topics import Split
@@ -37,14 +38,14 @@ from tms.spark.source.topics import Split
 NAME = TopicName.parse("t")
 PATH = "/v2/namespaces/default/topics/t"
 KEYS = (None, b"a", b"b", b"c")
-BOUNDS = {  # pages and looks of readers, by where their names stand
+BOUNDS = {  # pages and looks of readers, by the modules of their names
     "tms.topics.filtering.PAGE_BYTES": 1 << 20,
     "tms.topics.internal_topic.READ_BYTES": 8 << 20,
     "tms.log.reader._LOOK_BYTES": 4 << 20,
     "tms.log.recovery.SCAN_BYTES": 4 << 20,
-    "tms.compaction.rewriting.PAGE_BYTES": 1 << 20,
-    "tms.compaction.erasing.PAGE_BYTES": 1 << 20,
-    "tms.observer.partition.READ_BYTES": 8 << 20,
+    "tms.topics.compaction.rewriting.PAGE_BYTES": 1 << 20,
+    "tms.topics.compaction.erasing.PAGE_BYTES": 1 << 20,
+    "tms.engine.observer.partition.READ_BYTES": 8 << 20,
     "tms.compat.cdap.poll.FETCH_BYTES": 256 << 10,
     "tms.spark.source.from_service.FETCH_BYTES": 8 << 20,
     "tms.spark.source.from_service.FIRST_FETCH_BYTES": 1 << 20,
@@ -68,14 +69,14 @@ def row(message: tms.Message) -> Row:
 
 
 def drawn(random: Random, low: int, high: int) -> int:
-    """A bound, from absurdly small to what it is, each order of size as likely."""
+    """A bound, from absurdly small to its default, each order of size as likely."""
     return int(low * (high / low) ** random.random())
 
 
 @dataclass
 class Partition:
-    """What is in it: `stored` is what somebody who is shown everything sees, `committed` of these
-    the offsets that others see too."""
+    """The contents of the partition: `stored` is the view of a reader of all messages, `committed`
+    the offsets among these that other readers see too."""
 
     served: Served
     clock: ManualClock
@@ -96,14 +97,14 @@ class Partition:
 
     @property
     def rows(self) -> list[Row]:
-        """What is committed and there."""
+        """The committed messages that are readable."""
         return [one for one in self.everything if one.offset in self.committed]
 
     @property
     def everything(self) -> list[Row]:
         return [self.stored[at] for at in sorted(self.stored) if at >= self.floor]
 
-    # -- what happens to it ------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def publish(self) -> None:
         random = self.random
@@ -169,7 +170,7 @@ class Partition:
                 log.state.roll(self.clock.now_ms())
 
     def change(self) -> None:
-        """Something happens to it."""
+        """Let an event happen to the partition."""
         random = self.random
         what = random.random()
         if what < 0.75 or not self.stored:
@@ -183,10 +184,10 @@ class Partition:
         else:
             self.truncate(random.randrange(self.floor, self.end + 1))
 
-    # -- who reads it ------------------------------------------------------------------------------
+    # -- readers -----------------------------------------------------------------------------------
 
     def positions(self) -> Iterator[tuple[Position, list[Row]]]:
-        """Every kind of position, and what is committed from there on."""
+        """Every kind of position, with the committed messages from there on."""
         random, everything = self.random, self.rows
         yield Position.earliest(), everything
         yield Position.latest(), []
@@ -208,7 +209,7 @@ class Partition:
         return drawn(self.random, 1, 1 << 20)
 
     def fetched(self, position: Position, isolation: Isolation = Isolation.COMMITTED) -> list[Row]:
-        """By `Engine.fetch`, which answers with something as long as something is there."""
+        """Read with `Engine.fetch`, which returns messages as long as there are any."""
         found, following = list[Row](), position
         while True:
             at = [PartitionPosition(0, following)]
@@ -221,7 +222,7 @@ class Partition:
             following = page.next[0]
 
     def paged(self, bus: tms.Bus, position: Position) -> list[Row]:
-        """By `Bus.fetch`."""
+        """Read with `Bus.fetch`."""
         found, following = list[Row](), position
         while True:
             page = bus.fetch("t", {0: following}, bytes_max=self.bytes_max())
@@ -241,7 +242,7 @@ class Partition:
             return [row(message) async for message in one]
 
     def over_http(self, client: Client, position: Position, media: str) -> list[Row]:
-        """By requests of one's own, in JSON or Arrow."""
+        """Read with plain requests, in JSON or Arrow."""
         found, following = list[Row](), f"0:{position}"
         while True:
             limit = self.random.choice((1, 3, 100))
@@ -254,7 +255,7 @@ class Partition:
                 return found
 
     def polled(self, client: Client, position: Position) -> list[tuple[bytes, bytes]]:
-        """By CDAP's clients: ids without their payload half, and payloads."""
+        """Read as CDAP's clients do: ids without their payload half, and payloads."""
         start: bytes | int | None = None
         if position.id is not None:
             start = bytes(position.id)
@@ -268,7 +269,7 @@ class Partition:
         return [(id[:10], payload) for id, payload in cdap_kit.decode_messages(answer.body)]
 
     def beside(self) -> list[Row]:
-        """By somebody who owns nothing, as Spark reads HBase."""
+        """Read as an observer that owns nothing, as Spark reads HBase."""
         image = self.engine.transactions._image
         assert image is not None
         image._shown = None
@@ -279,7 +280,7 @@ class Partition:
         return _of_batches(batches(blocks, "t", start, stop, WantedColumns(message_id=True)))
 
     def split(self, start: int, stop: int) -> list[Row]:
-        """By a task of Spark, over the service."""
+        """Read as a task of Spark, over the service."""
         reader = ServiceReader(self.url)
         try:
             found = reader.read(Split("t", 0, start, stop))
@@ -288,7 +289,7 @@ class Partition:
             reader.close()
 
     def received(self, bus: tms.Bus, group: str) -> list[Row]:
-        """By a queue, until nothing is left; some messages come twice."""
+        """Receive from a queue, until nothing is left; some messages come twice."""
         queue, found = bus.queue("t", group=group, backoff_first_s=0), dict[int, Row]()
         given = set[int]()
         while messages := queue.receive(self.random.choice((1, 7, 100))):
@@ -327,7 +328,7 @@ def _of_batches(found: Iterable[pa.RecordBatch]) -> list[Row]:
 
 @contextmanager
 def partition(seed: int, **bounds: int) -> Iterator[Partition]:
-    """A partition whose bounds come from a seed, but for those that are given."""
+    """A partition whose bounds come from a seed, except for the given ones."""
     random, clock, store = Random(seed), ManualClock(), KeptStore(shared=True)
     limits = LogLimits(
         segment_bytes=bounds.get("segment_bytes", drawn(random, 200, 20_000)),

@@ -1,4 +1,4 @@
-"""The run seed: everything that tests draw follows from this text, in every process of a run.
+"""The run seed: every random choice of the tests follows from this text, in every process of a run.
 
 `TMS_TEST_SEED`, else the commit, else the version of the package. It decides hypothesis' examples,
 schemathesis' requests, the bounds of the drawn contracts, and which fresh seeds the simulation runs
@@ -57,13 +57,13 @@ def drawn(purpose: str, choices: Iterable[object], count: int) -> list[object]:
 
 
 def examples(landing: int, long: int) -> list[object]:
-    """How many examples a property of hypothesis has: so many in a landing, more of them in
-    `make test-long`. Parameters of a test that gives them to hypothesis."""
+    """The number of examples of a property of hypothesis: `landing` in a landing, `long` in `make
+    test-long`. Parameters of a test that gives them to hypothesis."""
     return [landing, pytest.param(long, marks=pytest.mark.long)]
 
 
 def fresh_count(kind: Kind) -> int:
-    """How many fresh seeds of this kind a run has."""
+    """The number of fresh seeds of this kind in a run."""
     given = os.environ.get(COUNTS, "")
     if not given:
         return FRESH[kind]
@@ -78,7 +78,7 @@ def fresh_count(kind: Kind) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Decide, and tell hypothesis, unless the command line has told it."""
+    """Decide, and configure hypothesis, unless the command line has."""
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(seed_for("hypothesis"))
     else:
@@ -86,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how to repeat what was drawn."""
+    """Print how to repeat the drawn choices."""
     variables = [f"{SEED}={run_seed()}"]
     if given := os.environ.get(COUNTS):
         variables.append(f"{COUNTS}={given}")

@@ -126,7 +126,7 @@ def _image(name: str, one: TransactionImage) -> dict[str, Any]:
 
 
 def pointer_after(one: TransactionImage) -> int:
-    """One that was given elsewhere after the image."""
+    """A pointer that was issued elsewhere after the image."""
     return (one.time_ms + 1) * POINTERS_PER_MS
 
 

@@ -1,12 +1,12 @@
-"""The snippets in README and docs, and how they run.
+"""The snippets in README and docs, and the way they run.
 
 Blocks marked `python` and `console` of a page run in their order, in the current directory, with
-one namespace and one service; where they name port 7070, that service is meant. In `console` blocks
-lines that begin with `$` are commands; the lines behind a command are what it must print, where `…`
-stands for anything. Blocks marked otherwise are not run. A `tms` that needs no shell runs in this
-process; those in pipes and loops are processes.
+one namespace and one service; port 7070 in them means that service. In `console` blocks lines that
+begin with `$` are commands; the lines behind a command are its expected output, where `…` stands
+for anything. Other blocks are not run. A `tms` that needs no shell runs in this process; those in
+pipes and loops are processes.
 
-`from tests.snippets_kit import url` makes the fixture known.
+`from tests.snippets_kit import url` imports the fixture.
 """
 
 import fnmatch
@@ -33,7 +33,7 @@ PAGES = sorted(
 )
 _BLOCK = re.compile(r"^( *)```(python|console)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _PORT = re.compile(r"(?:localhost|127\.0\.0\.1):7070")
-_SHELL = set("|&;<>()$`*?~{}!#\\")  # a command with one of these is left to the shell
+_SHELL = set("|&;<>()$`*?~{}!#\\")  # a command with one of these runs in the shell
 _SPARK = re.compile(r"\btms\.spark\b")
 
 
@@ -105,7 +105,7 @@ def _run_console(page: str, line: int, text: str, url: str) -> None:
 
 
 def _run(command: str, environment: dict[str, str]) -> "Ended | subprocess.CompletedProcess[str]":
-    """Run a command as a shell does; `tms` in this process if the shell has no part in it."""
+    """Run a command as a shell does; `tms` in this process if it needs no shell."""
     if command.startswith("tms ") and not _SHELL.intersection(command):
         return tms_command(*shlex.split(command)[1:], env=environment)
     return subprocess.run(
@@ -118,7 +118,7 @@ def _run(command: str, environment: dict[str, str]) -> "Ended | subprocess.Compl
 
 
 def _commands(text: str) -> Iterator[tuple[str, str]]:
-    """Commands, continued ones joined, and what each is said to print."""
+    """Commands, continued ones joined, with their expected outputs."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         lines = part.splitlines(keepends=True)
         command = lines.pop(0)

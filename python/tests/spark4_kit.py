@@ -1,16 +1,15 @@
-"""The other Spark: tests with Spark 3.5 ask a process of another environment, with Spark 4, to read
-topics through the data source `tms`.
+"""The other Spark: tests with Spark 3.5 send requests to a process of another environment, with
+Spark 4, which reads topics through the data source `tms`.
 
     test (Spark 3.5)  ── {"options": …, "into": PATH} ─▶  python -m tests.spark4_kit (Spark 4)
                       ◀── {"error": null} ─────────────   rows at PATH, as an Arrow file
 
 Invariants
 
-* Both ends are this file. Requests and answers are lines of JSON; whatever else is printed goes to
-  the log.
-* The process ends when its standard input does: with whoever asks, however that ends.
-* Its Python is the one that TMS_TEST_SPARK4_PYTHON names, else that of `make env`. When it is not
-  there, or has no Spark 4, tests fail.
+* Both ends are this file. Requests and answers are lines of JSON; all other output goes to the log.
+* The process ends when its standard input does: with the process of the test, however that ends.
+* Its Python is the one that TMS_TEST_SPARK4_PYTHON names, else that of `make env`. If it does not
+  exist, or has no Spark 4, tests fail.
 """
 
 import json
@@ -42,7 +41,7 @@ class Spark4:
         self._asked = 0
 
     def rows(self, **options: str) -> list[Row]:
-        """The rows that the data source has with these options, as they come."""
+        """The rows of the data source with these options, in their order."""
         self._asked += 1
         into = self._folder / f"{self._asked}.arrow"
         asked, answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
@@ -69,7 +68,7 @@ def spark4(folder: Path) -> Iterator[Spark4]:
     )
     environment = {
         name: value for name, value in os.environ.items() if "SPARK" not in name
-    }  # what pyspark has set here is for this Spark
+    }  # variables of this process's pyspark are for this Spark
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), str(ROOT)])
     with (
         log_of(folder).open("wb") as log,
@@ -94,7 +93,7 @@ def spark4(folder: Path) -> Iterator[Spark4]:
 
 
 def log_of(folder: Path) -> Path:
-    """What the process prints."""
+    """The log of the process."""
     return folder / "log"
 
 
@@ -112,7 +111,7 @@ def serve(folder: Path) -> None:
             found = spark.read.format("tms").options(**asked["options"]).load().toArrow()
             with pyarrow.ipc.new_file(asked["into"], found.schema) as into:
                 into.write_table(found)
-        except Exception as failure:  # said to who asked
+        except Exception as failure:  # the caller gets it
             error = str(failure)
         print(json.dumps({"error": error}), file=answers, flush=True)
     spark.stop()

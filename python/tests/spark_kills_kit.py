@@ -1,4 +1,4 @@
-"""Drivers of Spark that are killed at the requests they make, and what kills them.
+"""Drivers of Spark that are killed at the requests they make, and the gate that kills them.
 
     Gate    between Spark and the service: counts requests, and strikes at the nth of a kind
     Life    a driver with its JVM, executors and Python workers, from its start to its end
@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.faults import streaming
@@ -31,18 +30,18 @@ KILLED_S = 30.0
 
 
 class Moment(Enum):
-    """When to strike at a request."""
+    """The moment of a strike at a request."""
 
-    LOST = auto()  # before the service sees it, which it never does
-    BEFORE_NEXT = auto()  # the same, but the service gets it just before the next such request
-    AFTER_NEXT = auto()  # … or behind the answer to it
-    DONE = auto()  # the service has done it; the answer is lost
-    ANSWERED = auto()  # the answer is on its way
+    LOST = auto()  # before the service gets it, which it never does
+    BEFORE_NEXT = auto()  # likewise, but the service gets it just before the next such request
+    AFTER_NEXT = auto()  # … or after the answer to it
+    DONE = auto()  # after it took effect; the answer is lost
+    ANSWERED = auto()  # while the answer is on its way
 
 
 @dataclass(frozen=True)
 class Strike:
-    """What happens at the nth request of a kind, counted from the strike before."""
+    """An action at the nth request of a kind, counted from the strike before."""
 
     kind: str  # of `kind_of`
     nth: int
@@ -52,12 +51,12 @@ class Strike:
 
 
 class Gate(TcpProxy):
-    """Between Spark and the service."""
+    """A proxy between Spark and the service."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, WAIT_S)
         self.url = f"http://127.0.0.1:{self.port}"
-        self.late: list[int] = []  # the status of each answer to what came late
+        self.late: list[int] = []  # by request that came late, the status of its answer
         self.failed: list[AssertionError] = []  # of strikes
         self._held: list[tuple[Strike, bytes]] = []
         self._strikes: deque[Strike] = deque()
@@ -65,18 +64,18 @@ class Gate(TcpProxy):
         self._deciding = threading.Lock()
 
     def script(self, *strikes: Strike) -> None:
-        """What happens from now on, one after the other."""
+        """Set the coming strikes, one after the other."""
         with self._deciding:
             self._strikes = deque(strikes)
             self._counted = 0
 
     @property
     def left(self) -> int:
-        """How many strikes have not happened."""
+        """The number of strikes that have not happened."""
         return len(self._strikes)
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        """One request after the other, each with a strike or none."""
+        """Relay one request after the other, each with a strike or none."""
         requests, answers = Reader(client), Reader(server)
         while request := requests.message():
             kind = kind_of(request)
@@ -125,7 +124,7 @@ class Gate(TcpProxy):
 
 
 def kind_of(request: bytes) -> str:
-    """The last word of the path that a request goes to."""
+    """The last word of a request's path."""
     return request.split(b" ", 2)[1].partition(b"?")[0].rpartition(b"/")[2].decode()
 
 
@@ -153,30 +152,25 @@ class Life:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.kill()
         self._process.wait()
         if error is not None:
             error.add_note(f"the driver said:\n{self._log.read_text(errors='replace')[-8_000:]}")
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its exit code, or None when it has not ended by then."""
+        """Wait for its exit code; None if it has not ended by then."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def kill(self) -> None:
-        """Everything at once, as when a machine dies."""
-        within(KILLED_S, lambda: not _killed(self._processes()))  # what was just forked as well
+        """Kill everything at once, as when a machine dies."""
+        within(KILLED_S, lambda: not _killed(self._processes()))  # just forked processes, too
 
     def kill_driver(self) -> None:
-        """The driver and its JVM; executors and Python workers are left alone."""
+        """Kill the driver and its JVM; executors and Python workers stay."""
         there = self._processes()
         found = {
             pid: line for pid, line in there.items() if pid == self.pid or "SparkSubmit" in line
@@ -184,19 +178,19 @@ class Life:
         assert _killed(found) == 2, f"the driver and its JVM are two: {found}"
 
     def kill_executors(self) -> None:
-        """The JVMs of all executors, once there are some."""
+        """Kill the JVMs of all executors, once there are some."""
         within(WAIT_S, lambda: self._kill("CoarseGrainedExecutorBackend") > 0)
 
     def kill_source(self) -> None:
-        """The driver's Python process that plans what the stream reads."""
+        """Kill the driver's Python process that plans the stream's reads."""
         assert self._kill("python_streaming_source_runner"), "there was no source"
 
     def kill_sink(self) -> None:
-        """The driver's Python processes that commit."""
+        """Kill the driver's Python processes that commit."""
         assert self._kill("python_streaming_sink_runner"), "there was no sink"
 
     def kill_workers(self) -> None:
-        """The Python processes in which tasks run."""
+        """Kill the Python processes in which tasks run."""
         assert self._kill("pyspark.daemon pyspark.worker"), "there was no worker"
 
     def _kill(self, what: str) -> int:
@@ -219,7 +213,7 @@ class Life:
 
 
 def _killed(processes: Mapping[int, str]) -> int:
-    """SIGKILL; how many there were."""
+    """Send SIGKILL; returns the number of processes."""
     count = 0
     for pid in processes:
         try:

@@ -1,4 +1,4 @@
-"""One Spark for all tests of a process: `from tests.spark_kit import spark` makes it known.
+"""One Spark for all tests of a process: `from tests.spark_kit import spark` imports the fixture.
 
 It is small, local, and ends with the process. A test that needs other settings passes them to
 queries or to `spark.newSession()`, never to this session.
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Expressions are interpreted: to compile them takes longer than to apply them to a few rows.
+# Expressions are interpreted: compiling them takes longer than applying them to a few rows.
 _INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-# Classes are trusted, and compiled once: most of them are used for seconds.
+# Classes are not verified, and compiled once: most of them are used for seconds.
 _JAVA = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -54,8 +54,8 @@ def started(
 
 
 def home(folder: Path) -> Path:
-    """Spark's home as it is installed, where executors may write, but without the archive of
-    pyspark: from there each Python worker would read its modules and compile them, for seconds."""
+    """Spark's home as installed, where executors may write, but without the archive of pyspark:
+    from that archive each Python worker would read its modules and compile them, for seconds."""
     made = folder / "home"
     if not made.exists():
         made.mkdir()
@@ -66,7 +66,7 @@ def home(folder: Path) -> Path:
 
 
 def small(folder: Path) -> dict[str, str]:
-    """Options of a Spark that takes little, keeps its files in `folder`, and serves no page."""
+    """Options of a Spark that needs little, keeps its files in `folder`, and serves no page."""
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -1,8 +1,8 @@
-"""Spark as the sink sees it, without Spark: drivers, tasks and attempts that die when they are
-told, against a real engine on memory.
+"""Spark as the sink sees it, without Spark: drivers, tasks and attempts that die as scripted,
+against a real engine on memory.
 
     Service   the engine, and every call to it; one of the calls fails, or the store below it stops
-    Driver    a query: batches of tasks, a new token for each, Spark's own log of what is committed
+    Driver    a query: batches of tasks, a new token for each, Spark's own log of committed batches
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tms.block import decode
 from tms.client.transport import Transport
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import StorageUnavailable, TimedOut, TMSError
 from tms.model.message import PartitionPosition
 from tms.model.position import Position
@@ -38,11 +38,11 @@ Batch = list[Rows]  # the rows of each task
 
 
 class Died(BaseException):
-    """The process that made the call is gone; nothing of it runs any more."""
+    """The process that made the call is gone; none of its code runs any more."""
 
 
 class Fault(Enum):
-    """What happens at a call."""
+    """A fault of a call."""
 
     REQUEST_LOST = "the request is lost"
     ANSWER_LOST = "the answer is lost"
@@ -53,7 +53,7 @@ class Fault(Enum):
 
 
 class Transported(Protocol):
-    """What a driver and its tasks have a transport to."""
+    """The parts of a driver and its tasks that hold a transport."""
 
     @property
     def transport(self) -> Transport: ...
@@ -94,8 +94,8 @@ class Service:
         return lambda *args, **named: self._call(name, *args, **named)
 
     def _call(self, name: str, *args: Any, **named: Any) -> Any:
-        """One call of the transport, with the fault that it meets."""
-        if self._stopped:  # somebody has started the service again meanwhile
+        """Make one call of the transport, with its fault."""
+        if self._stopped:  # the service was started again meanwhile
             self.kill()
         self.calls += 1
         fault = self._fault if self.calls == self._at else None
@@ -118,7 +118,7 @@ class Service:
         return result
 
     def kill(self) -> None:
-        """The power goes: what is left is what was synced."""
+        """Cut the power: only synced rows are left."""
         self.engine._threads.shutdown()
         self._store = self._faulty.crash()
         self.clock.pass_ms(5)
@@ -138,7 +138,7 @@ class Service:
             raise StorageUnavailable("scripted: the machine has stopped")
 
     def values(self) -> list[tuple[str, bytes]]:
-        """Everything that is visible, topic and value, in order."""
+        """All visible messages, topic and value, in order."""
         if self._stopped:
             self.kill()
         found = []
@@ -157,7 +157,7 @@ class Service:
 
 
 def as_batches(rows: Rows, size: int = 3) -> list[pa.RecordBatch]:
-    """The rows as Spark hands them to a task."""
+    """The rows as Spark passes them to a task."""
     made = []
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
@@ -184,7 +184,7 @@ class Driver:
     _tokens = count()
 
     def run(self) -> None:
-        """Until all batches are committed, whatever happens on the way."""
+        """Run until all batches are committed, whatever happens on the way."""
         while self.committed < len(self.batches):
             self.lives += 1
             assert self.lives <= LIVES_MAX
@@ -195,7 +195,7 @@ class Driver:
                 continue
 
     def batch(self) -> None:
-        """The next batch, as Spark does it."""
+        """Run the next batch, as Spark does."""
         job = self.begin()
         attempts: list[Attempt] = []
         try:
@@ -212,7 +212,7 @@ class Driver:
         return Job(f"token-{next(self._tokens)}", self.query, self.committed)
 
     def task(self, job: Job, rows: Rows) -> Attempt:
-        """A task, with attempts until one succeeds."""
+        """Run a task, with attempts until one succeeds."""
         if self.twice:
             self.attempt(job, rows)
         for left in reversed(range(self.attempts_max)):
@@ -231,7 +231,7 @@ class Driver:
 
     @property
     def expected(self) -> list[tuple[str, bytes]]:
-        """What has to be in the topics at the end."""
+        """The final messages of the topics."""
         rows = [row for batch in self.batches for task in batch for row in task]
         return sorted((topic, value) for topic, _, value in rows)
 

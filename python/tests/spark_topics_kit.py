@@ -1,10 +1,11 @@
-"""Topics for the tests of Spark: a service with messages of every fate, and what of them is seen.
+"""Topics for the tests of Spark: a service with messages of every fate, and the visible ones.
 
 The transactions that hold readers back or leave gaps are written through the engine, as Tephra's
-clients do; staged and plain ones through the client. What one life of a name has not is in `relive`
-(lives before), `truncate`, and services with a late clock, whose messages have expired since.
+clients do; staged and plain ones through the client. Cases beyond one life of a name are in
+`relive` (earlier lives), `truncate`, and services with a late clock, whose messages have expired
+since.
 
-`from tests.spark_topics_kit import topic, world` makes the fixtures known.
+`from tests.spark_topics_kit import topic, world` imports the fixtures.
 """
 
 from collections.abc import Iterator
@@ -19,11 +20,11 @@ import tms
 from tests.http_kit import serving
 from tests.log_kit import HOUR_MS
 from tms.block import encode
-from tms.clock import Clock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import Message, NewBlock
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
+from tms.runtime.clock import Clock
 from tms.store.base import Store
 
 Row = dict[str, Any]
@@ -40,49 +41,50 @@ class Topics:
     _elsewhere: int = 0
 
     def publish(self, topic: str, partition: int, count: int, what: str = "v") -> None:
-        """Messages that count up."""
+        """Publish messages that count up."""
         values = [f"{what}{number}".encode() for number in range(count)]
         self.bus.publish_many(topic, values, partition=partition)
 
     def begin(self, long: bool = True) -> int:
-        """A transaction that stays open until it is aborted or invalidated, or times out: a short
-        one after half a minute, a long one after a day."""
+        """Begin a transaction that stays open until it is aborted or invalidated, or times out: a
+        short one after half a minute, a long one after a day."""
         self.open.append(self.engine.transactions.begin(long=long).transaction_id)
         return self.open[-1]
 
     def publish_in(self, pointer: int, topic: str, partition: int, *values: bytes) -> None:
-        """Messages that are seen only if the transaction commits."""
+        """Publish messages that become visible only if the transaction commits."""
         blocks = [NewBlock(partition, encode(list(values)))]
         submitted = self.engine.transactions.submit(TopicName.parse(topic), blocks, pointer)
         submitted.result(20)
 
     def elsewhere(self, began_ago_ms: int = 0) -> int:
-        """A transaction of which the service does not know: for it, it is open for 25 hours."""
+        """Return a pointer of a transaction that the service does not know: it counts as open for
+        25 hours."""
         self._elsewhere += 1
-        began_ms = self.engine._clock.now_ms() - began_ago_ms
+        began_ms = self.engine.topics.clock.now_ms() - began_ago_ms
         return began_ms * POINTERS_PER_MS + POINTERS_PER_MS // 2 + self._elsewhere
 
     def abort(self, pointer: int) -> None:
-        """Its messages are never seen."""
+        """Abort a transaction: its messages never become visible."""
         self.open.remove(pointer)
         self.engine.transactions.abort(pointer)
 
     def invalidate(self, pointer: int, forget: bool = False) -> None:
-        """Its messages stay as they are and are never seen: it is invalid. One that is to be
-        forgotten leaves that list again."""
+        """Invalidate a transaction: its messages stay and never become visible. With `forget` it
+        leaves the list of invalid transactions again."""
         self.open.remove(pointer)
         self.engine.transactions.invalidate(pointer)
         if forget:
             self.engine.transactions.tephra.truncate([pointer])
 
     def leave_gap(self, topic: str, partition: int, count: int, long: bool = True) -> None:
-        """Offsets whose messages were rolled back."""
+        """Leave a gap: offsets whose messages were rolled back."""
         pointer = self.begin(long)
         self.publish_in(pointer, topic, partition, *[b"rolled back"] * count)
         self.abort(pointer)
 
     def leave_invalid(self, random: Random, topic: str, partition: int) -> None:
-        """A message that stays and that nobody sees."""
+        """Leave a message that stays and is never visible."""
         if random.random() < 0.3:
             self.publish_in(self.elsewhere(26 * HOUR_MS), topic, partition, b"from elsewhere")
             return
@@ -91,7 +93,7 @@ class Topics:
         self.invalidate(pointer, random.random() < 0.3)
 
     def stage(self, random: Random, topic: str, partitions: int, commit: bool = True) -> None:
-        """Messages that a transaction has staged before it commits, or is aborted."""
+        """Stage messages in a transaction before it commits, or is aborted."""
         tx = self.bus.transaction()
         for _ in range(random.randint(1, 4)):
             tx.send(topic, random.randbytes(30), key=b"staged", headers={"h": b"1"})
@@ -106,8 +108,8 @@ class Topics:
     def fill(
         self, random: Random, topic: str, partitions: int, steps: int, foreign: float = 0.3
     ) -> None:
-        """Messages of every fate, in random order; transactions that are left open hold back what
-        comes after them, and nobody can end the part of them that is foreign."""
+        """Publish messages of every fate, in random order; transactions that stay open hold back
+        the messages after them, and only the foreign part of them cannot be ended."""
         for step in range(steps):
             partition = random.randrange(partitions)
             kind = random.randrange(10)
@@ -133,20 +135,20 @@ class Topics:
                 self.bus.publish_many(topic, values, keys=keys, compression=compression)
 
     def relive(self, random: Random, topic: str, partitions: int, steps: int) -> None:
-        """Lives of a name that have ended before it is created once more."""
+        """Let some lives of a name end before it is created once more."""
         for _ in range(random.randint(1, 2)):
             self.bus.create_topic(topic, partitions=partitions, durability="written")
             self.fill(random, topic, partitions, steps)
             self.bus.delete_topic(topic)
 
     def truncate(self, random: Random, topic: str) -> None:
-        """Some of what is there goes, in every partition: all before an offset."""
+        """Truncate every partition before an offset."""
         ends = self.bus.offsets(topic)
         self.bus.truncate_topic(topic, f"offset:{random.randint(1, max(2, *ends.values()) // 2)}")
 
     def settle(self, clean: bool = True) -> None:
-        """What a service does now and then is done: transactions time out, what has expired is
-        cleaned away, and those who read without it are told how transactions stand."""
+        """Do a service's periodic work: transactions time out, expired messages are cleaned, and
+        readers without the service get a new image of the transactions."""
         self.engine.transactions.tidy()
         if clean:
             self.engine.maintenance.clean()
@@ -195,7 +197,8 @@ def row_of(message: Message) -> Row:
 
 
 def consumed(bus: tms.Bus, *names: str) -> list[Row]:
-    """What a consumer gets of these topics now, in order of topic, partition and offset."""
+    """The messages that a consumer gets from these topics now, in order of topic, partition and
+    offset."""
     messages = [one for name in names for one in bus.consumer(name, stop_at_end=True)]
     return in_order(row_of(one) for one in messages)
 

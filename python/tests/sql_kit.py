@@ -1,7 +1,7 @@
 """A process that works with a bus and a SQL database, and dies at any of its steps.
 
-A step is what it does to the outside: a call to the bus, a statement, a commit. The store of the
-bus and the database survive it.
+A step is an external effect: a call to the bus, a statement, a commit. The store of the bus and the
+database survive the process.
 """
 
 from collections.abc import Callable
@@ -12,19 +12,19 @@ from sqlalchemy import Engine, create_engine, event
 
 import tms
 from tests.clocks import ManualClock
-from tms.engine import Engine as LogEngine
+from tms.engine.engine import Engine as LogEngine
 from tms.store.memory import MemoryStore
 
 CALLS = ("begin", "prepare", "commit", "abort", "invalidate", "describe", "move")
 
 
 class Crash(BaseException):
-    """The process is gone: nothing that it would do afterwards happens."""
+    """The process is gone: its further actions have no effect."""
 
 
 class Steps:
-    """Counts what a process does to the outside, and ends it at one of the steps. A call is two:
-    it is not done yet, and it is done but the answer is lost."""
+    """Counts the external effects of a process, and ends it at one of them. A call is two steps:
+    before its effect, and after it but before the answer."""
 
     def __init__(self, die_at: int = -1) -> None:
         self.die_at = die_at
@@ -41,7 +41,7 @@ class Steps:
 
 
 class Watched:
-    """The transactions of an engine, each call of which is two steps."""
+    """The transactions of an engine; each call is two steps."""
 
     def __init__(self, inner: Any, steps: Steps) -> None:
         self._inner, self._steps = inner, steps
@@ -104,22 +104,22 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """The service, anew."""
+        """Start the service anew."""
         self.engine = LogEngine(self.store, self.clock)
 
     def end(self) -> None:
-        """It dies for good."""
+        """Kill the process for good."""
         self.engine._threads.shutdown()
 
     def restart(self) -> None:
-        """It dies and comes back, and sessions begin anew."""
+        """Kill the process and start another one; sessions begin anew."""
         self.end()
         self.clock.pass_ms(1)
         self.start()
         self.clock.pass_ms(10_000)
 
     def time_out(self) -> None:
-        """All that is open takes too long."""
+        """Let all open transactions time out."""
         self.clock.pass_ms(31_000)
         self.engine.transactions.manager.expire()
 
@@ -130,7 +130,7 @@ class World:
         return Database(self.url, steps)
 
     def run(self, work: Callable[[tms.Bus, Engine], object], die_at: int = -1) -> Steps:
-        """A process that does this work, until it dies at one of its steps."""
+        """Run a process that does this work, until it dies at one of its steps."""
         steps = Steps(die_at)
         transport: Any = _Log(self.engine, Watched(self.engine.transactions, steps))
         try:

@@ -1,4 +1,4 @@
-"""Which steps of a story a process dies at, where dying at each of them would take too long.
+"""The steps of a story at which a process dies, if dying at each of them would take too long.
 
 A step is one operation of a store; its kind is the operation and the map that it concerns. Steps
 between the same two kinds leave the same things half done, so the first and the last step of each
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 
 Kind = tuple[str, str]
-_OWN = re.compile(r"[0-9a-f]{8,}|\d+")  # of a name: what differs from map to map of a kind
+_OWN = re.compile(r"[0-9a-f]{8,}|\d+")  # the part of a name that differs from map to map of a kind
 
 
 def kind(operation: str, name: str) -> Kind:
@@ -23,12 +23,12 @@ def first_and_last(kinds: Sequence[Kind]) -> list[int]:
 
 
 def first_and_last_of_each(steps: Sequence[Hashable]) -> list[int]:
-    """The first and the last of those steps that are equal, in order."""
+    """The first and the last of each group of equal steps, in order."""
     first = {what: step for step, what in reversed(list(enumerate(steps)))}
     last = {what: step for step, what in enumerate(steps)}
     return sorted({*first.values(), *last.values()})
 
 
 def noting(into: list[Kind]) -> Callable[[str, str], None]:
-    """What a store calls ahead of each operation: adds its kind."""
+    """The function that a store calls ahead of each operation: adds its kind."""
     return lambda operation, name: into.append(kind(operation, name))

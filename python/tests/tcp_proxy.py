@@ -1,24 +1,22 @@
 """The life of a TCP proxy: it listens on a free port of this machine, passes each connection to a
-thread of its own, can end them all, and ends with its `with` block. What becomes of the bytes is
-said by who derives from it.
-"""
+thread of its own, can end them all, and ends with its `with` block. Subclasses define how bytes are
+relayed."""
 
 import contextlib
 import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 Address = tuple[str, int]
 
 
 class TcpProxy(ABC):
-    """Leads connections to `target`; nothing is waited for longer than `wait_s`."""
+    """Leads connections to `target`; no wait is longer than `wait_s`."""
 
     def __init__(self, target: Address, wait_s: float, listen_at: int = 0) -> None:
-        self.connections = 0  # that arrived here
+        self.connections = 0  # accepted ones
         self.target = target  # of new connections
         self._wait_s = wait_s
         self._sockets: set[socket.socket] = set()
@@ -30,14 +28,14 @@ class TcpProxy(ABC):
 
     @abstractmethod
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        """Pass on what comes until a side ends, which may be an `OSError`; both are ended then."""
+        """Pass bytes on until a side ends, which may be an `OSError`; both are ended then."""
 
     def dial(self) -> socket.socket:
         """A connection to the target."""
         return socket.create_connection(self.target, self._wait_s)
 
     def end_connections(self) -> None:
-        """End every connection, as a server does with idle ones; the client has seen it."""
+        """End every connection, as a server ends idle ones; returns when the client has seen it."""
         with self._lock:
             for one in self._sockets:
                 end(one)
@@ -50,19 +48,14 @@ class TcpProxy(ABC):
         thread.start()
 
     def pause(self, seconds: float) -> bool:
-        """Let time pass; whether the proxy ended meanwhile."""
+        """Let time pass; True if the proxy ended meanwhile."""
         return self._ended.wait(seconds)
 
     def __enter__(self) -> Self:
         self.start(self._accept)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         end(self._listener)
         self.end_connections()
@@ -89,7 +82,7 @@ class TcpProxy(ABC):
             if not ended:
                 self._sockets |= {client, server}
         try:
-            if not ended:  # else nobody would end it
+            if not ended:  # otherwise no thread would end it
                 self.relay(client, server)
         except OSError:
             return

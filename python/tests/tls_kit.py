@@ -1,4 +1,5 @@
-"""Certificates for tests, made by this machine's `openssl`: authorities, and what they sign."""
+"""Certificates for tests, made by this machine's `openssl`: authorities, and certificates that they
+sign."""
 
 import subprocess
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ class Certificate:
         return str(self.cert), str(self.key)
 
     def replace(self, other: "Certificate") -> None:
-        """Put the files of another one in the place of these, as a renewal does."""
+        """Replace these files by those of another certificate, as a renewal does."""
         for mine, theirs in ((self.cert, other.cert), (self.key, other.key)):
             new = mine.with_suffix(".new")
             new.write_bytes(theirs.read_bytes())

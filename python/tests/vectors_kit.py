@@ -1,7 +1,7 @@
 """The test vectors in `vectors/`: read here and by the Java side, so the two cannot drift apart.
 
-`python -m tests.vectors_kit` writes the files anew. That is right after adding a case; a case that
-changes means that stored bytes change, which takes a decision record and a format version.
+`python -m tests.vectors_kit` writes the files anew. Do this after adding a case; a changed case
+means that stored bytes change, which needs a decision record and a format version.
 """
 
 import json
@@ -176,7 +176,7 @@ MANY: list[Row] = [(b"key %d" % (i % 3), b"the value of message %d" % i, {}) for
 
 
 def blocks() -> dict[str, Any]:
-    """Whole blocks and what they hold."""
+    """Whole blocks and their contents."""
     lone = encode([b"hello"])
     placed = encode([b"hello"], producer_id=2**62 + 1, producer_sequence=7)
     place(placed, 1_000_000)
@@ -228,7 +228,7 @@ def blocks() -> dict[str, Any]:
 
 
 def _sparse(name: str, rows: list[Row], index: list[int]) -> dict[str, Any]:
-    """What is left of a block of these messages, stored at an offset; canonical."""
+    """The rest of a block of these messages, stored at an offset; canonical."""
     whole = _encoded(rows)
     place(whole, 1_000, 17, 2**60)
     left = _block(name, [rows[at] for at in index], thin(whole, index), True)
@@ -286,7 +286,7 @@ MAKERS = {
 
 
 def text_of(name: str) -> str:
-    """The file of this name as it is written."""
+    """The text of this file of vectors."""
     return json.dumps(MAKERS[name](), indent=1, ensure_ascii=True) + "\n"
 
 

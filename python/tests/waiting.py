@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 PATIENCE_S = 60.0
 _PAUSE_S, _PAUSE_S_MAX = 0.002, 0.02
-_PAUSES = 5  # at least as many in the time that was waited so far: looking costs a processor
+_PAUSES = 5  # at least as many during the wait so far: looking costs processor time
 
 
 def until(

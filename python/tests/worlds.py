@@ -1,5 +1,6 @@
-"""The same bus in three worlds, with one clock: in this process on memory, in this process on a
-data directory, and through HTTP on a data directory. Each can be restarted and killed."""
+"""A bus in three worlds, with one clock: in this process on memory, in this process on a data
+directory, and through HTTP on a data directory. Each can be restarted and killed.
+"""
 
 import contextlib
 import socket
@@ -17,15 +18,16 @@ from tests.databases import crash_image
 from tests.log_kit import KeptStore
 from tests.waiting import PATIENCE_S, until
 from tms.client.client import Bus
-from tms.clock import SystemClock
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
 from tms.log.partition import LogLimits
+from tms.runtime.clock import SystemClock
 from tms.server.http.watchdog import ConnectionLimits
-from tms.server.main import Server
 from tms.server.service import RequestLimits, Service
+from tms.server.serving import Server
 from tms.store.leveldb import LevelDBStore
 
-# Small segments and caches, so that a few messages come by everything that there is.
+# Small segments and caches, so that a few messages reach every case.
 CONFIG = EngineConfig(
     cache_bytes=6_000,
     threads=2,
@@ -46,14 +48,14 @@ class World(Protocol):
         ...
 
     def kill(self) -> None:
-        """Go on with what a process that was killed now would leave."""
+        """Continue with the files that a process killed now would leave."""
         ...
 
     def close(self) -> None: ...
 
 
 class MemoryWorld:
-    """An engine in this process on memory, as if others wrote to it too."""
+    """An engine in this process on memory, which counts as shared."""
 
     name = "memory"
 
@@ -81,7 +83,7 @@ class MemoryWorld:
 
 
 class EmbeddedWorld:
-    """What `tms.open` makes, with another clock."""
+    """The bus of `tms.open`, with another clock."""
 
     name = "embedded"
 
@@ -125,7 +127,7 @@ class EmbeddedWorld:
 
 
 class HttpWorld(EmbeddedWorld):
-    """What `tms serve` runs, with another clock, and a client of it."""
+    """The service of `tms serve`, with another clock, and a client of it."""
 
     name = "http"
 

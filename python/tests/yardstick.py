@@ -1,5 +1,5 @@
-"""A measure of CPU time that holds on any machine: how often a small piece of Python would run in
-the same time, measured in turn with what is judged."""
+"""A measure of CPU time that holds on any machine: the number of runs of a small piece of Python in
+the same time, measured in turns with the measured work."""
 
 import time
 from collections.abc import Callable

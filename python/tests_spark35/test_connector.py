@@ -78,7 +78,7 @@ def fill(bus: tms.Bus, seed: int) -> None:
 def test_spark_reads_what_consumers_read(spark: "SparkSession", store: str, seed: int) -> None:
     with tms.open(store) as bus:
         fill(bus, seed)
-        open_ = bus.transactions.begin(long=True).transaction_id
+        open_ = bus.admin.transactions.begin(long=True).transaction_id
         pending = bus._transport.transactions.submit(  # type: ignore[attr-defined]
             TopicName.parse(TOPIC), [NewBlock(1, tms_block(b"open"))], open_
         )

@@ -4,8 +4,8 @@
     bus = tms.open("hbase://localhost:9090")       # the same, with everything kept in HBase
     bus = tms.connect("http://localhost:7070")     # a service
 
-Both give the same `Bus`; `import tms.aio` brings the same names for asyncio. Importing this module
-loads neither the engine nor pyarrow.
+Both return the same `Bus`; `tms.aio` has the same for asyncio. Importing this module loads neither
+the engine nor pyarrow.
 """
 
 import os
@@ -15,83 +15,65 @@ from typing import TYPE_CHECKING, Any
 
 from tms import errors
 from tms.errors import ConfigError
-from tms.extras import needed
 from tms.model.quantity import Duration, outage, seconds
-from tms.options import check_options, named_options
+from tms.runtime.extras import needed
+from tms.runtime.options import check_options, named_options
+from tms.runtime.version import VERSION
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from tms.block.received import Delivered
-    from tms.client.client import Bus
-    from tms.client.consumer import Consumer
-    from tms.client.cursor import Batch, Page
+    from tms.block.received import Delivered as Delivered
+    from tms.client import telemetry as telemetry
+    from tms.client.client import Bus as Bus
+    from tms.client.consumer import Consumer as Consumer
+    from tms.client.cursor import Batch as Batch
+    from tms.client.cursor import Page as Page
+    from tms.client.group_options import DeliveryMode as DeliveryMode
+    from tms.client.group_options import Group as Group
     from tms.client.http.transport import HttpTransport
-    from tms.client.producer import Producer
-    from tms.client.queue import DeadLetter, Queue
-    from tms.client.table import Table, TableWrites
-    from tms.client.transaction import Transaction
-    from tms.client.view import View
-    from tms.client.view_state import ViewSnapshot
-    from tms.client.worker import Worker
-    from tms.engine import Engine, EngineConfig, EngineOptions
-    from tms.errors import TMSError
-    from tms.model.backup import BackupInfo
-    from tms.model.delayed import DelayedId, DelayedInfo, DelayedMessage
-    from tms.model.filter import Filter
-    from tms.model.group import GroupInfo
-    from tms.model.ids import MessageId
-    from tms.model.message import Message
-    from tms.model.position import Position
-    from tms.model.queue import QueuedMessage, QueueInfo, QueueSettings, TokenResult
-    from tms.model.topic import Durability, TopicInfo, TopicSettings
+    from tms.client.producer import Producer as Producer
+    from tms.client.producer import Sent as Sent
+    from tms.client.queue import DeadLetter as DeadLetter
+    from tms.client.queue import Queue as Queue
+    from tms.client.table import Table as Table
+    from tms.client.table import TableWrites as TableWrites
+    from tms.client.transaction import Transaction as Transaction
+    from tms.client.view import View as View
+    from tms.client.view_state import ViewSnapshot as ViewSnapshot
+    from tms.client.worker import Worker as Worker
+    from tms.engine.config import EngineConfig as EngineConfig
+    from tms.engine.config import EngineOptions
+    from tms.engine.engine import Engine
+    from tms.errors import TMSError as TMSError
+    from tms.model.backup import BackupInfo as BackupInfo
+    from tms.model.delayed import DelayedId as DelayedId
+    from tms.model.delayed import DelayedInfo as DelayedInfo
+    from tms.model.delayed import DelayedMessage as DelayedMessage
+    from tms.model.filter import Filter as Filter
+    from tms.model.group import GroupInfo as GroupInfo
+    from tms.model.group import GroupSummary as GroupSummary
+    from tms.model.ids import MessageId as MessageId
+    from tms.model.lag import TopicSize as TopicSize
+    from tms.model.message import Message as Message
+    from tms.model.position import Position as Position
+    from tms.model.queue import QueuedMessage as QueuedMessage
+    from tms.model.queue import QueueInfo as QueueInfo
+    from tms.model.queue import QueueSettings as QueueSettings
+    from tms.model.queue import QueueSummary as QueueSummary
+    from tms.model.queue import TokenResult as TokenResult
+    from tms.model.snapshot import Isolation as Isolation
+    from tms.model.topic import Durability as Durability
+    from tms.model.topic import TopicInfo as TopicInfo
+    from tms.model.topic import TopicSettings as TopicSettings
+    from tms.runtime.tls import ClientTls, PathText
     from tms.store.base import Store
-    from tms.tls import ClientTls, PathText
 
-__all__ = [
-    "open",
-    "connect",
-    "errors",
-    "Bus",
-    "Producer",
-    "Consumer",
-    "Queue",
-    "Worker",
-    "Transaction",
-    "View",
-    "ViewSnapshot",
-    "Table",
-    "TableWrites",
-    "Batch",
-    "Page",
-    "Delivered",
-    "Message",
-    "MessageId",
-    "Position",
-    "Filter",
-    "TopicInfo",
-    "TopicSettings",
-    "Durability",
-    "QueueInfo",
-    "QueueSettings",
-    "QueuedMessage",
-    "DeadLetter",
-    "TokenResult",
-    "GroupInfo",
-    "BackupInfo",
-    "DelayedId",
-    "DelayedInfo",
-    "DelayedMessage",
-    "EngineConfig",
-    "TMSError",
-    "__version__",
-]
-
-__version__ = "0.1.0"
-
-_HOMES = {
+_MODULES = {"aio": "tms.aio", "telemetry": "tms.client.telemetry"}
+_HOMES = {  # of the names of this module, for which type checkers see the imports above
     "Bus": "tms.client.client",
     "Producer": "tms.client.producer",
+    "Sent": "tms.client.producer",
     "Consumer": "tms.client.consumer",
     "Queue": "tms.client.queue",
     "Worker": "tms.client.worker",
@@ -120,9 +102,18 @@ _HOMES = {
     "DelayedId": "tms.model.delayed",
     "DelayedInfo": "tms.model.delayed",
     "DelayedMessage": "tms.model.delayed",
-    "EngineConfig": "tms.engine",
+    "EngineConfig": "tms.engine.config",
     "TMSError": "tms.errors",
+    "Group": "tms.client.group_options",
+    "DeliveryMode": "tms.client.group_options",
+    "Isolation": "tms.model.snapshot",
+    "GroupSummary": "tms.model.group",
+    "QueueSummary": "tms.model.queue",
+    "TopicSize": "tms.model.lag",
 }
+
+__all__ = ["open", "connect", "errors", *_HOMES, "__version__"]
+__version__ = VERSION
 
 
 def open(
@@ -138,14 +129,14 @@ def open(
     made if missing, or in HBase: `hbase://HOST:PORT,…/NAMESPACE` names its Thrift 2 servers.
 
     Without `create` a directory that is not there is `NotFound`. `config` are the fields of
-    `tms.engine.EngineConfig`. Raises `AlreadyRunning` when the directory is in use, or another
+    `tms.EngineConfig`. Raises `AlreadyRunning` when the directory is in use, or another
     process owns the store in HBase: `take_over` replaces that one, which from then on raises
     `NotOwner`. Raises `DataCorrupt` when the directory is damaged, `ConfigError` when HBase has no
     tables of TMS, `StorageUnavailable` when it does not answer, `Invalid` for an option that there
     is not. `timeout_s` and `outage_s` are those of `connect`; the store is what may be away. Close
     the bus to release the directory or the store.
     """
-    from tms.client.making import make_bus
+    from tms.client.factories import make_bus
 
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     engine = open_engine(path, create, take_over, **config)
@@ -161,9 +152,10 @@ def open_engine(
     """The engine below `open`: LevelDB in `path`, or HBase there; the machine's clock."""
     from dataclasses import fields
 
-    from tms.clock import SystemClock
     from tms.cluster.ownership import own
-    from tms.engine import Engine, EngineConfig
+    from tms.engine.config import EngineConfig
+    from tms.engine.engine import Engine
+    from tms.runtime.clock import SystemClock
 
     names = [field.name for field in fields(EngineConfig)]
     check_options("tms.open", config, [*names, "create", "outage_s", "take_over", "timeout_s"])
@@ -226,7 +218,7 @@ def connect(
     `ConfigError` for a wrong URL or token, a certificate that is not trusted, or files that cannot
     be used, `Unavailable` when ZooKeeper knows no instance.
     """
-    from tms.client.making import make_bus
+    from tms.client.factories import make_bus
 
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     transport = connected(url, limit_s, token, ca, cert)
@@ -241,8 +233,8 @@ def connected(
     cert: "PathText | tuple[PathText, PathText] | None",
 ) -> "HttpTransport":
     """The transport below `connect`."""
-    from tms.client.http.transport import HttpTransport
-    from tms.tls import ClientTls
+    from tms.client.http.transport import transport_to
+    from tms.runtime.tls import ClientTls
 
     tls = ClientTls.of(ca, cert)
     urls = instances_at(url, tls)
@@ -252,14 +244,14 @@ def connected(
             "of http://, or leave ca and cert out."
         )
     tls.check(urls)
-    return HttpTransport(urls, timeout_s=timeout_s, token=token, tls=tls)
+    return transport_to(urls, timeout_s=timeout_s, token=token, tls=tls)
 
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and a misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name == "aio":
-            return import_module("tms.aio")
+        if name in _MODULES:
+            return import_module(_MODULES[name])
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
         raise AttributeError(f"module 'tms' has no attribute {name!r}")

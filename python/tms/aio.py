@@ -1,4 +1,5 @@
-"""TMS for asyncio: the same names as `tms`.
+"""TMS for asyncio: `open` and `connect` as in `tms`, which return an `AsyncBus`. Its methods are
+those of `Bus`; calls that wait are awaited, iterations are `async for`.
 
 async with tms.aio.connect("http://localhost:7070") as bus:
     async for message in bus.consumer("flights", start="earliest", stop_at_end=True):
@@ -12,25 +13,26 @@ from tms import connected, open_engine
 from tms.client.aio.bus import AsyncBus
 from tms.client.aio.channels import AsyncLocalChannel
 from tms.client.aio.consumer import AsyncConsumer
-from tms.client.aio.producer import AsyncProducer
+from tms.client.aio.producer import AsyncProducer, AsyncSent
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable, AsyncTableWrites
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.aio.worker import AsyncWorker
+from tms.client.factories import make_async_bus, make_bus
 from tms.client.http.aio import AsyncHttpChannel
-from tms.client.making import make_async_bus, make_bus
 from tms.model.quantity import Duration, outage, seconds
-from tms.options import named_options
-from tms.tls import PathText
+from tms.runtime.options import named_options
+from tms.runtime.tls import PathText
 
 if TYPE_CHECKING:
-    from tms.engine import EngineOptions
+    from tms.engine.config import EngineOptions
 
 __all__ = [
     "open",
     "connect",
     "AsyncBus",
     "AsyncProducer",
+    "AsyncSent",
     "AsyncConsumer",
     "AsyncQueue",
     "AsyncWorker",
@@ -49,7 +51,7 @@ def open(
     take_over: bool = False,
     **config: "Unpack[EngineOptions]",
 ) -> AsyncBus:
-    """See `tms.open`. Opening blocks for some milliseconds, in HBase for longer."""
+    """As `tms.open`. Opening blocks for some milliseconds, in HBase for longer."""
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     engine = open_engine(path, create, take_over, **config)
     bus = make_bus(engine, limit_s, away_s, str(path))
@@ -66,7 +68,7 @@ def connect(
     ca: PathText | None = None,
     cert: PathText | tuple[PathText, PathText] | None = None,
 ) -> AsyncBus:
-    """See `tms.connect`."""
+    """As `tms.connect`."""
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     transport = connected(url, limit_s, token, ca, cert)
     bus = make_bus(transport, limit_s, away_s, transport.addresses.now.url)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 
 class ErrorKind(StrEnum):
-    """What an error means to its caller."""
+    """The meaning of an error to its caller."""
 
     MALFORMED = "malformed"  # the bytes cannot be understood
     INVALID = "invalid"  # understood, but not acceptable
@@ -125,16 +125,16 @@ class CrcMismatch(BadBlock):
     code = "crc-mismatch"
 
 
-class Invalid(TMSError):
-    """A value is well-formed but outside of what is allowed."""
+class Invalid(TMSError, ValueError):
+    """A value is well-formed but not allowed. Also a `ValueError`."""
 
     code, kind = "invalid", ErrorKind.INVALID
 
 
 class Undecodable(Invalid):
     """The value of a message cannot be read by the serializer that was given; `details` carry the
-    `id` of the message and its `topic`. The message was handed out, so whoever has met this goes on
-    with the next one, or publishes it elsewhere."""
+    `id` of the message and its `topic`. The message was handed out: go on
+    with the next one, or publish it elsewhere."""
 
     code = "undecodable"
 
@@ -170,20 +170,20 @@ class NotAcceptable(TMSError):
 
 
 class Unauthenticated(TMSError):
-    """Nobody knows who asks: no token came with the request, or none that is valid."""
+    """The request has no token, or one that is not valid."""
 
     code, kind = "unauthenticated", ErrorKind.UNAUTHENTICATED
 
 
 class Forbidden(TMSError):
-    """The caller may not do this: it has no grant for it, or nobody may, e.g. write to the
+    """The caller may not do this: it has no grant for it, or no caller may, e.g. write to the
     namespace `system`."""
 
     code, kind = "forbidden", ErrorKind.FORBIDDEN
 
 
-class NotFound(TMSError):
-    """What the path names does not exist."""
+class NotFound(TMSError, LookupError):
+    """The named thing does not exist. Also a `LookupError`."""
 
     code, kind = "not-found", ErrorKind.NOT_FOUND
 
@@ -201,7 +201,7 @@ class PartitionNotFound(NotFound):
 
 
 class Conflict(TMSError):
-    """The request contradicts what is there."""
+    """The request contradicts the present state."""
 
     code, kind = "conflict", ErrorKind.CONFLICT
 
@@ -220,8 +220,8 @@ class WrongLastId(Conflict):
 
 
 class Fenced(Conflict):
-    """What was to be done belongs to another one by now: a lease has ended, or an owner was
-    replaced. Do not do it again; go on with what is there now."""
+    """The caller has lost what it works on: a lease has ended, or an owner was replaced. Do not
+    repeat the call; go on with the present state."""
 
     code = "fenced"
 
@@ -265,7 +265,7 @@ class TransactionTimedOut(TransactionEnded):
 
 
 class CommitUnfinished(TMSError):
-    """What a participant committed cannot be taken back, or may have committed, and the rest of its
+    """A participant has committed, or may have, which cannot be taken back, and the rest of its
     transaction follows with its recovery. Not retriable: doing the transaction again would do it
     twice."""
 
@@ -350,8 +350,8 @@ class StorageUnavailable(TMSError):
     code, kind, retriable = "storage-unavailable", ErrorKind.UNAVAILABLE, True
 
 
-class Unavailable(TMSError):
-    """The service cannot be reached, is starting or is draining."""
+class Unavailable(TMSError, ConnectionError):
+    """The service cannot be reached, is starting or is draining. Also a `ConnectionError`."""
 
     code, kind, retriable = "unavailable", ErrorKind.UNAVAILABLE, True
 
@@ -382,8 +382,9 @@ class ConfigError(TMSError):
     code, kind = "config", ErrorKind.CONFIG
 
 
-class TimedOut(TMSError):
-    """The call's deadline passed. A publish that timed out may or may not have been stored."""
+class TimedOut(TMSError, TimeoutError):
+    """The call's deadline passed. A publish that timed out may or may not have been stored. Also a
+    `TimeoutError`."""
 
     code, kind, retriable = "timed-out", ErrorKind.TIMED_OUT, True
 
@@ -402,5 +403,6 @@ class ViewFailed(Closed):
 
 
 def again(error: TMSError) -> TMSError:
-    """The same error to be raised once more; one that is kept would keep every caller's frames."""
+    """A copy of an error, to be raised once more; the error itself would keep the frames of every
+    caller."""
     return type(error)(error.message, **error.details)

@@ -7,8 +7,9 @@
 
 Invariants
 
-* What cannot be encoded, or does not fit when it is read, raises `Invalid`; nothing is guessed.
-* What a serializer has written it can read: a value of another type is refused.
+* Values that cannot be encoded, or that do not fit when they are read, raise `Invalid`; nothing is
+  guessed.
+* A serializer reads all that it writes, because it writes no value of another type.
 * A serializer has no state that calls change: one serves all threads. It can be pickled, so the
   messages that it reads can.
 
@@ -23,10 +24,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from tms.decoding import make_json_decoder, make_msgpack_decoder
 from tms.errors import Invalid
-from tms.extras import needed
 from tms.model.serializer import Serializer
+from tms.runtime.decoding import make_json_decoder, make_msgpack_decoder
+from tms.runtime.extras import needed
 
 __all__ = ["Avro", "Json", "MessagePack", "Pydantic", "Serializer"]
 
@@ -83,7 +84,7 @@ class MessagePack(_Typed[T]):
 
 
 class PydanticModel(Protocol):
-    """What is used of `pydantic.BaseModel`, which is not imported here."""
+    """The parts of `pydantic.BaseModel` in use; it is not imported here."""
 
     def model_dump_json(self, *, by_alias: bool, round_trip: bool) -> str: ...
 

@@ -39,11 +39,11 @@ from msgspec import structs
 from tms.api.commits import decode_commit, encode_commit
 from tms.client.client import Bus
 from tms.client.participants import Transacted
-from tms.clock import Clock, SystemClock
 from tms.errors import CommitUnfinished, Conflict, Invalid
-from tms.extras import needed
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, PositionChange
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.extras import needed
 
 with needed("tms.sql", "sql"):
     import sqlalchemy as sa
@@ -77,7 +77,7 @@ class SqlDatabase:
         _metadata.create_all(engine)
 
     def rows(self) -> "SqlRows":
-        """What joins one transaction: `tx.join(database.rows())`."""
+        """A participant for `tx.join(database.rows())`."""
         return SqlRows(self._engine, self._clock)
 
     def recover(self, bus: Bus) -> int:
@@ -98,12 +98,13 @@ class SqlDatabase:
                     "then delete the row, or set created_s to now to have it sent.",
                     token=token,
                 )
-            bus.transactions.commit(request)
+            bus.admin.transactions.commit(request)
             _forget(self._engine, token)
         return len(found)
 
     def forget_positions(self, topic: str, *, group: str) -> None:
-        """Let a group begin anew in this database, after it was set back by hand."""
+        """Forget the positions of a group in this database, after the group was set back by
+        hand."""
         of_it = (_POSITIONS.c.consumer_group == group) & (_POSITIONS.c.topic == topic)
         with self._engine.begin() as connection:
             connection.execute(_POSITIONS.delete().where(of_it))
@@ -169,7 +170,7 @@ class SqlRows:
         self.decided = True
 
     def _is_undone(self, error: Exception) -> bool:
-        """Whether a commit that failed left nothing, for sure."""
+        """True if a failed commit surely left nothing."""
         if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
             return False  # the database may still be about to do it
         mine = sa.select(_FENCE.c.token).where(_FENCE.c.token == self._token)
@@ -228,8 +229,8 @@ class SqlRows:
 
 
 def _is_done(bus: Bus, request: Commit) -> bool:
-    """Whether the positions say so: nobody else of this database moves them there. They tell it
-    even if TMS has forgotten the token."""
+    """True if the positions show that the request was done: only this database moves them there.
+    They show it even if TMS has forgotten the token."""
     return bool(request.positions) and all(
         bus.positions(str(one.key.topic), group=one.key.group).get(one.key.partition)
         == one.position
@@ -238,8 +239,8 @@ def _is_done(bus: Bus, request: Commit) -> bool:
 
 
 def _sure(request: Commit) -> Commit:
-    """The request as it may be sent again at any time: the database has compared the positions. It
-    is synced, or a power loss could take the messages of rows that are there."""
+    """The request in a form that may be sent again at any time: the database has compared the
+    positions. It is synced, or a power loss could take the messages of rows that are there."""
     moves = tuple(PositionChange(one.key, one.position) for one in request.positions)
     return structs.replace(request, positions=moves, durability=Durability.SYNCED)
 

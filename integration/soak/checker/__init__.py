@@ -1,8 +1,8 @@
-"""Says what of the readings contradicts the ledgers. Plain Python, and nothing of TMS.
+"""Finds contradictions between readings and ledgers. Plain Python, without TMS.
 
 history     the ledgers as operations and messages
-reading     what one reader saw
-fates       which messages have to be there, may be gone, have to be gone
+reading     the messages that one reader saw
+fates       messages that must be there, may be gone, must be gone
 logs        one reading of a topic against the history
 agreement   the readings of a topic against each other
 queues      leases, settlements, dead letters

@@ -1,7 +1,7 @@
-"""The readings of a topic against each other: every reader sees the same.
+"""The readings of a topic against each other: every reader sees the same messages.
 
-One reading is taken for the truth, after it was checked against the history; the others have to be
-what of it they asked for.
+One reading is taken for the truth, after it was checked against the history; each other reading has
+to show the part of it that its reader requested.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,9 @@ def check(
     settings: dict[str, object] | None = None,
     last: Reading | None = None,
 ) -> Iterator[Finding]:
-    """How a reading differs from the true one. Compaction and retention by size go on while readers
-    read: what they take a later reader has not. What the `last` one still has, all have."""
+    """The differences between a reading and the true one. Compaction and retention by size go on
+    while readers read, so a later reader may miss rows that they remove. Rows that the `last`
+    reader still sees, all readers must see."""
     if not other.ended:
         yield Finding("end", f"{other.topic}, {other.reader}: it did not come to the end")
         return
@@ -46,7 +47,7 @@ def check(
 def _not_taken(
     history: History, other: Reading, missing: list[Row], settings: dict[str, object]
 ) -> list[Row]:
-    """Rows that neither compaction nor retention by size may have taken since they were read."""
+    """Rows that neither compaction nor retention by size may have removed since they were read."""
     sent = history.sent[other.topic]
     lost = [replace(sent[row.name], id=row.id) for row in missing if row.name in sent]
     if settings.get("compacted"):
@@ -58,8 +59,8 @@ def _not_taken(
 
 
 def check_live(history: History, truth: Reading, live: Reading) -> Iterator[Finding]:
-    """A reader that read while others wrote has seen, up to where it was, everything that is still
-    there; what it saw beside that may be gone by now."""
+    """A reader that read while others wrote has seen, up to its end, every message that is still
+    there; other messages that it saw may be gone by now."""
     yield from check_rows(history, live, truth)
     seen = live.partitions()
     for partition, rows in truth.partitions().items():
@@ -71,7 +72,7 @@ def check_live(history: History, truth: Reading, live: Reading) -> Iterator[Find
 
 
 def expected(history: History, truth: Reading, fields: dict[str, object]) -> list[Row]:
-    """What of the true reading somebody has to see who asked like this."""
+    """The rows of the true reading that a reader with these fields must see."""
     start = fields.get("start") or {"kind": "earliest"}
     assert isinstance(start, dict)
     rows = [row for row in truth.rows if _asked(row, start)]
@@ -87,7 +88,7 @@ def _begins(key: str | None, prefix: str) -> bool:
 
 
 def _asked(row: Row, start: dict[str, object]) -> bool:
-    """Whether a row lies at or behind a start."""
+    """True if a row lies at or behind a start."""
     assert row.id is not None and row.offset is not None
     at = start.get("at")
     match start["kind"]:
@@ -108,7 +109,7 @@ def _asked(row: Row, start: dict[str, object]) -> bool:
 
 
 def _same(one: Row, true: Row) -> bool:
-    """Whether what a reader shows of a row's place is its place."""
+    """True if the place of a row, as far as a reader shows it, is the true row's place."""
     return (
         one.partition in (None, true.partition)
         and one.offset in (None, true.offset)

@@ -1,4 +1,5 @@
-"""What is made of topics: groups, the outputs of transactions, delayed messages, views, tables."""
+"""Results derived from topics: groups, the outputs of transactions, delayed messages, views,
+tables."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ TOMBSTONE = "e4a6a0577479b2b4"  # the digest of b""; checked by a test
 def check_group(
     history: History, group: str, delivery: str, topic: Reading, output: Reading | None
 ) -> Iterator[Finding]:
-    """Each message was handled as often as the delivery says. With exactly-once that is about what
-    was made of it: messages of `output`, whose keys are the names of those of `topic`."""
+    """Each message was handled as often as the delivery promises. With exactly-once the outputs
+    count: messages of `output`, whose keys are the names of those of `topic`."""
     where = f"group {group} of {topic.topic}"
     if delivery == "exactly-once":
         assert output is not None
@@ -39,7 +40,7 @@ def check_group(
 
 
 def check_copy(topic: Reading, copy: Reading) -> Iterator[Finding]:
-    """A stream has copied each message; that none is there twice is checked of every reading."""
+    """A stream has copied each message; duplicates are checked in every reading."""
     names = {row.name for row in topic.rows} - {row.name for row in copy.rows}
     yield from _told("never copied", f"{topic.topic} to {copy.topic}", sorted(names))
 
@@ -47,8 +48,8 @@ def check_copy(topic: Reading, copy: Reading) -> Iterator[Finding]:
 def check_delayed(
     history: History, topic: Reading, waiting: Reading, skew_ms: int = 0
 ) -> Iterator[Finding]:
-    """A delayed message waits or is in the log, never both; it is early by no more than the clocks
-    of instances differ."""
+    """A delayed message either waits or is in the log; it is early by at most the difference
+    between the clocks of instances."""
     here = {row.name: row for row in topic.rows}
     wait = {row.name for row in waiting.rows}
     fates = Fates(history, topic.topic)
@@ -94,8 +95,8 @@ def check_view(history: History, topic: Reading, view: Reading) -> Iterator[Find
 
 
 def check_table(history: History, topic: Reading, table: Reading) -> Iterator[Finding]:
-    """A transaction's row in a table is there exactly if its message is; rows and messages have the
-    same names."""
+    """A row of a transaction is in a table exactly if its message is in the log; rows and messages
+    have the same names."""
     here = {row.name for row in topic.rows}
     with_rows = {
         name for name, one in history.sent[topic.topic].items() if one.op.fields.get("table")

@@ -1,13 +1,13 @@
-"""Which messages have to be there, may be gone, and have to be gone.
+"""Messages that must be there, may be gone, and must be gone.
 
-    acknowledged ─┬─ and nobody took it ─────────────────▶ has to be there
-                  ├─ taken by what was answered ─────────▶ has to be gone
-                  └─ taken by what may have happened ────▶ may be either
-    refused ─────────────────────────────────────────────▶ has to be gone
+    acknowledged ─┬─ and not removed ────────────────────▶ must be there
+                  ├─ removed by an answered request ─────▶ must be gone
+                  └─ removed by an unanswered one ───────▶ may be either
+    refused ─────────────────────────────────────────────▶ must be gone
     unknown ─────────────────────────────────────────────▶ may be either
 
-Compaction and `retention_bytes` take what they like within bounds: that depends on what a reading
-has, so `logs` looks at it.
+Compaction and `retention_bytes` remove messages within bounds that depend on the content of a
+reading, so `logs` checks them.
 """
 
 from enum import Enum, auto
@@ -16,7 +16,7 @@ from integration.soak.checker.history import DONE, REFUSED, History, Op, Sent
 
 
 class Fate(Enum):
-    """What has to be true of a message in a reading of everything."""
+    """The required state of a message in a reading of everything."""
 
     THERE = auto()
     EITHER = auto()
@@ -24,7 +24,7 @@ class Fate(Enum):
 
 
 class Fates:
-    """Of the messages of one topic, once everything is quiet."""
+    """The fates of the messages of one topic, once everything is quiet."""
 
     def __init__(self, history: History, topic: str) -> None:
         self._erasures: dict[str, list[Op]] = {}
@@ -40,7 +40,7 @@ class Fates:
             self._cancels.setdefault(op.fields["of"], []).append(op)
 
     def of(self, sent: Sent) -> Fate:
-        """What has to become of it."""
+        """The fate of a message."""
         if sent.op.how == REFUSED:
             return Fate.GONE
         taken = Fate.THERE
@@ -52,7 +52,7 @@ class Fates:
         return taken if sent.op.acknowledged else Fate.EITHER
 
     def gone_since(self, sent: Sent) -> float | None:
-        """From when on nobody may be given it."""
+        """The time from which no reader may get the message."""
         ends = [
             op.end
             for op in (
@@ -82,7 +82,7 @@ class Fates:
         return found
 
     def _took(self, op: Op, sent: Sent) -> Fate:
-        """What one erasure or truncation did to a message."""
+        """The effect of one erasure or truncation on a message."""
         before = op.fields.get("before", "latest")
         if op.how == REFUSED or sent.op.begin > op.end:  # its id may be lower: clocks differ
             return Fate.THERE
@@ -91,7 +91,7 @@ class Fates:
                 return Fate.THERE
             return Fate.GONE if op.how == DONE and sent.op.end < op.begin else Fate.EITHER
         if sent.op.kind == "delayed" and op.kind == "truncate":
-            return Fate.EITHER  # it came into the log when nobody looked
+            return Fate.EITHER  # it came into the log when no reader looked
         if op.how == DONE and sent.op.end < op.begin and before == "latest":
             return Fate.GONE
         return Fate.EITHER

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-STOPPING_S = 15.0  # a service that is stopped answers on for so long at most
+STOPPING_S = 15.0  # longest time for which a stopping service still answers
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 
 class Finding(NamedTuple):
-    """Something that must not be."""
+    """A violation."""
 
     rule: str
     text: str
@@ -22,7 +22,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Op:
-    """What was tried, from `begin` to `end` (infinite when nobody knows when it ends)."""
+    """An operation, from `begin` to `end` (infinite without a known end)."""
 
     name: str
     kind: str
@@ -35,13 +35,13 @@ class Op:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether its messages have to survive that the service is killed."""
+        """True if its messages must survive a kill of the service."""
         return self.how == DONE and self.fields.get("durability") != "none"
 
 
 @dataclass(slots=True)
 class Sent:
-    """A message that somebody tried to publish."""
+    """A message of a publish, whatever its outcome."""
 
     op: Op
     topic: str
@@ -54,7 +54,7 @@ class Sent:
 
 
 class History:
-    """All that was tried."""
+    """All operations."""
 
     def __init__(self, lines: Iterable[dict[str, Any]]) -> None:
         self.ops: dict[str, Op] = {}
@@ -70,12 +70,12 @@ class History:
                     self.events[other].append(line)
 
     def service_went(self, begin: float, end: float) -> bool:
-        """Whether the service was killed or stopped meanwhile, so that it has forgotten answers."""
+        """True if the service was killed or stopped meanwhile, so that it has forgotten answers."""
         downs = (e["t"] for e in self.events["fault"] if e["what"] in ("kill", "stop"))
         return any(begin - STOPPING_S < t < end for t in downs)
 
     def losses(self, queue: str, what: str) -> list[float]:
-        """When the proxy broke a request of a kind to a queue, `TOPIC/GROUP`."""
+        """The times when the proxy broke a request of a kind to a queue, `TOPIC/GROUP`."""
         topic, _, group = queue.partition("/")
         path = f"/topics/{topic}/queues/{group}/{what} "
         return [event["t"] for event in self.events["lossy"] if path in event["request"]]

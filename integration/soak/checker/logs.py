@@ -1,6 +1,5 @@
-"""One reading of a topic against the history: everything acknowledged is there once, whole, in one
-order; nothing else is.
-"""
+"""One reading of a topic against the history: every acknowledged message is there once, whole, in
+one order; no other message is."""
 
 import math
 from collections import Counter
@@ -15,8 +14,8 @@ SHOWN = 5
 
 
 def check(history: History, reading: Reading, settings: dict[str, object]) -> Iterator[Finding]:
-    """What of a reading of everything contradicts the history. `settings` are those of the topic:
-    `retention_bytes`, `compacted`."""
+    """The contradictions between a reading of everything and the history. `settings` are those of
+    the topic: `retention_bytes`, `compacted`."""
     if not reading.ended:
         yield _finding(reading, "end", "it did not come to the end")
         return
@@ -31,8 +30,8 @@ def check(history: History, reading: Reading, settings: dict[str, object]) -> It
 def check_rows(
     history: History, reading: Reading, truth: Reading | None = None
 ) -> Iterator[Finding]:
-    """Each message is one that was sent, once, with its bytes, where it was sent to; offsets and
-    ids rise. What the true reading shows in the same way is not told again."""
+    """Each message is one that was sent, once, with its bytes, in its partition; offsets and ids
+    rise. A violation that the true reading also has is not reported again."""
     told = {} if truth is None else {row.name: row.value for row in truth.rows}
     rows = [row for row in reading.rows if row.name not in told or told[row.name] != row.value]
     sent = history.sent[reading.topic]
@@ -101,8 +100,8 @@ def _missing(
 
 
 def not_replaced(history: History, reading: Reading, lost: list[Sent]) -> list[Sent]:
-    """Those of one topic that compaction may not have taken: there is nothing newer of their
-    key."""
+    """The lost messages of a topic that compaction may not have removed: the reading has no newer
+    message of their key."""
     sent = history.sent[reading.topic]
     newest: dict[str, Row] = {}
     for row in reading.rows:
@@ -120,15 +119,15 @@ def not_replaced(history: History, reading: Reading, lost: list[Sent]) -> list[S
 
 
 def _is_newer(other: Sent, row: Row, one: Sent) -> bool:
-    """Whether a message that was read may be newer than one whose id is perhaps not known."""
+    """True if a message that was read may be newer than `one`, whose id may be unknown."""
     if one.id is not None:
         return str(row.id) > one.id
     return other.op.end > one.op.begin
 
 
 def not_expired(history: History, reading: Reading, lost: list[Sent]) -> Iterator[Sent]:
-    """Those that retention by size may not have taken: something older is there, in whatever
-    partition they are."""
+    """The lost messages that retention by size may not have removed: an older one is there, in
+    whatever partition they are."""
     first = {
         partition: min(rows, key=lambda row: row.id or "")
         for partition, rows in reading.partitions().items()
@@ -140,7 +139,7 @@ def not_expired(history: History, reading: Reading, lost: list[Sent]) -> Iterato
 
 
 def _is_older(sent: dict[str, Sent], row: Row, one: Sent) -> bool:
-    """Whether a message that was read is older than one whose id is perhaps not known."""
+    """True if a message that was read is older than `one`, whose id may be unknown."""
     if one.id is not None:
         return str(row.id) < one.id
     return row.name in sent and sent[row.name].op.end < one.op.begin
@@ -163,7 +162,8 @@ def _gone(history: History, reading: Reading, fates: Fates) -> Iterator[Finding]
 def _halves(
     history: History, reading: Reading, fates: Fates, settings: dict[str, object]
 ) -> Iterator[Finding]:
-    """What goes as a whole is there as a whole, where nothing else takes single messages."""
+    """The messages of an atomic operation are all there or all gone, unless single messages may be
+    removed."""
     if settings.get("compacted") or settings.get("retention_bytes"):
         return
     here = {row.name for row in reading.rows}
@@ -179,7 +179,7 @@ def _halves(
 
 
 def _is_untouched(fates: Fates, one: Sent) -> bool:
-    """Whether only the outcome of its operation decides about it."""
+    """True if only the outcome of its operation decides the fate of a message."""
     if one.op.acknowledged:
         return fates.of(one) is Fate.THERE
     was, one.op.how = one.op.how, "done"
@@ -190,8 +190,8 @@ def _is_untouched(fates: Fates, one: Sent) -> bool:
 
 
 def check_whole(history: History, readings: dict[str, Reading]) -> Iterator[Finding]:
-    """Transactions over several topics are there in all of them or in none; of topics that lose
-    nothing by themselves. One reading of each."""
+    """Transactions over several topics are there in all of them or in none, for topics that remove
+    nothing by themselves. Takes one reading of each topic."""
     here = {topic: {row.name for row in found.rows} for topic, found in readings.items()}
     fates = {topic: Fates(history, topic) for topic in readings}
     for op in history.ops.values():
@@ -205,7 +205,7 @@ def check_whole(history: History, readings: dict[str, Reading]) -> Iterator[Find
 
 
 def _order(history: History, reading: Reading) -> Iterator[Finding]:
-    """What was acknowledged before something else was tried comes before it."""
+    """A message that was acknowledged before another one was sent comes before it."""
     if not reading.fields.get("ordered", True):
         return
     sent = history.sent[reading.topic]
@@ -235,5 +235,5 @@ def _finding(reading: Reading, rule: str, text: str) -> Finding:
 
 
 def outcome(op: Op) -> str:
-    """An operation in a finding."""
+    """An operation, as a finding shows it."""
     return f"{op.kind} {op.name} ({op.how}, {op.begin:.3f}–{op.end:.3f})"

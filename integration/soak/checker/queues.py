@@ -1,9 +1,9 @@
-"""Queues: each message to one worker at a time, until it is settled, or dead; in the order of its
-key where that was asked for.
+"""Queues: each message goes to one worker at a time, until it is settled or dead; in the order of
+its key if the queue is ordered by key.
 
-Noted as `lease` (name, deliveries, number, when it was asked for and when it came) and as
-operations `settle`; a commit names what it settles. `quiet` says how the queue stood at the end. A
-delivery that nobody noted was lost on the way: by a fault, or by the proxy, which notes it as
+Workers note a `lease` (name, deliveries, number, times of request and answer) and an operation
+`settle`; a commit names the messages that it settles. `quiet` has the queue's counts at the end. A
+delivery that no worker noted was lost on the way: by a fault, or by the proxy, which notes it as
 `lossy`.
 """
 
@@ -23,8 +23,8 @@ _TOLERANCE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A delivery: asked for at `begin`, there at `end`, for `lease_s`. Its number grows with each
-    delivery and with each release; a delivery that is released is not among the deliveries."""
+    """A delivery: requested at `begin`, received at `end`, for `lease_s`. Its number grows with
+    each delivery and with each release; a released delivery is not among the deliveries."""
 
     name: str
     deliveries: int
@@ -36,7 +36,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """What a worker said of a message, and whether it was heard."""
+    """A worker's request about a message, and its outcome."""
 
     name: str
     what: str
@@ -47,20 +47,21 @@ class Settling:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What happened to one queue, by message."""
+    """The events of one queue, by message."""
 
     name: str
     topic: str
     leases: dict[str, list[Lease]]
     settlings: dict[str, list[Settling]]
     settings: dict[str, Any]
-    losses: list[float]  # when the answer of a receive may have been lost
+    losses: list[float]  # times when the answer of a receive may have been lost
 
 
 def check(
     history: History, queue: Queue, truth: Reading, dead: Reading | None
 ) -> Iterator[Finding]:
-    """What of a queue's life contradicts its promises; `truth` is the topic, `dead` its letters."""
+    """The contradictions between the events of a queue and its promises; `truth` is the topic,
+    `dead` its dead letters."""
     yield from _leases(history, queue)
     yield from _outcomes(queue, truth, dead)
     if queue.settings.get("ordered_by") == "key":
@@ -71,7 +72,7 @@ def check(
 
 
 def of(history: History, name: str, settings: dict[str, Any]) -> Queue:
-    """What the ledgers have of a queue, `TOPIC/GROUP`."""
+    """The events in the ledgers about a queue, `TOPIC/GROUP`."""
     leases: dict[str, list[Lease]] = defaultdict(list)
     for one in history.events["lease"]:
         if one["queue"] == name:
@@ -96,9 +97,9 @@ def of(history: History, name: str, settings: dict[str, Any]) -> Queue:
 
 
 def _settlings(history: History, op: Op, queue: str) -> Iterator[Settling]:
-    """What an operation said of each message. An ack that is too late may be one whose first answer
-    was lost with the service, a reject one whose answer was lost on the way: the message may be
-    dead by then."""
+    """The settlements of an operation, by message. An ack that is too late may be a repetition
+    whose first answer was lost with the service, a reject may be one whose answer was lost on the
+    way: the message may be dead by then."""
     if op.fields.get("queue") != queue or "names" not in op.fields:
         return
     what = op.fields.get("what", op.kind)
@@ -141,7 +142,8 @@ def _leases(history: History, queue: Queue) -> Iterator[Finding]:
 
 
 def _too_soon(settlings: list[Settling], before: Lease, lease: Lease) -> bool:
-    """Whether a message was delivered again while the lease before was good and nobody let go."""
+    """True if a message was delivered again during the lease before, and no worker had returned
+    it."""
     ends = before.begin + before.lease_s - _TOLERANCE_S
     let_go = any(s.begin < lease.end and s.end > before.begin for s in settlings if s.what != "ack")
     return lease.end < ends and not let_go
@@ -167,7 +169,7 @@ def _outcomes(queue: Queue, truth: Reading, dead: Reading | None) -> Iterator[Fi
 
 
 def _lost_deliveries(queue: Queue, name: str) -> int:
-    """How many deliveries there may have been at most since the last one that was noted."""
+    """The most deliveries that there may have been since the last noted one."""
     since = max((lease.begin for lease in queue.leases[name]), default=0.0)
     return sum(lost > since for lost in queue.losses)
 

@@ -1,8 +1,8 @@
-"""What one reader saw of one topic, as it wrote it.
+"""The messages that one reader saw of one topic, in its own words.
 
-{"reader": …, "topic": …, "start": {…}, …}        what it read, and from where
+{"reader": …, "topic": …, "start": {…}, …}        the topic, and the start
 [partition, offset, id, name, digest, value]      each message, in the order seen; null: not shown
-{"end": true}                                     it came to its end
+{"end": true}                                     the reader came to its end
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """A message as it was seen. Partition, offset or digest are None where a reader shows none;
-    an id may be the beginning of one."""
+    """A message as a reader saw it. Partition, offset or digest are None if the reader does not
+    show them; an id may be a prefix."""
 
     partition: int | None
     offset: int | None
@@ -29,9 +29,9 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """What one reader saw of one topic. `fields` says how it read:
+    """The messages that one reader saw of one topic. `fields` say how it read:
 
-    start      {"kind": earliest|id|after|time|offset, …}; what lies before was not asked for
+    start      {"kind": earliest|id|after|time|offset, …}; the reading has nothing before it
     live       it read while others wrote, erased and truncated
     ordered    False: rows of a partition come in any order
     """
@@ -48,7 +48,7 @@ class Reading:
         return found
 
     def partitions(self) -> dict[int, list[Row]]:
-        """Rows by partition, in the order seen; those without partition are of the only one."""
+        """Rows by partition, in the order seen; rows without a partition are of the only one."""
         found: dict[int, list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.partition or 0, []).append(row)
@@ -70,7 +70,8 @@ def read(path: Path) -> Reading:
 
 
 def read_all(directory: Path) -> Iterator[Reading]:
-    """All readings of a directory, by name; without those of readers that were killed at once."""
+    """All readings of a directory, by name; without those of readers that were killed before their
+    first line."""
     for path in sorted(directory.glob("*.reading")):
         if path.stat().st_size:
             yield read(path)

@@ -1,8 +1,8 @@
-"""The verdict on a round: everything that its readings and ledgers contradict.
+"""The verdict on a round: every contradiction in its readings and ledgers.
 
-ROUND/topics.json      what each topic is: see `TOPIC_FIELDS`
-ROUND/*.ledger         what was tried
-ROUND/*.reading        what was seen
+ROUND/topics.json      the settings of each topic: `TOPIC_FIELDS`
+ROUND/*.ledger         operations
+ROUND/*.reading        messages that readers saw
 """
 
 import json
@@ -16,19 +16,19 @@ from integration.soak.checker.history import Finding, History
 from integration.soak.checker.reading import Reading, read_all
 from integration.soak.ledger import lines
 
-TRUTH = "fetch-json"  # the reader whose readings the others are compared with
+TRUTH = "fetch-json"  # the reader that all other readers are compared with
 LAST = "opened consumer"  # the reader that comes last
 TOPIC_FIELDS = (
     "compacted",
     "retention_bytes",
-    "skew_ms",  # by how much the clocks of instances differ
+    "skew_ms",  # difference between the clocks of instances
     "queues",  # by group: its settings
-    "groups",  # by name: its delivery, and the topic of its outputs
+    "groups",  # by name: its delivery, and its output topic
 )
 
 
 def judge(directory: Path) -> list[Finding]:
-    """What is wrong with a round."""
+    """The violations in a round."""
     topics: dict[str, dict[str, Any]] = json.loads((directory / "topics.json").read_text())
     history = History(lines(directory))
     readings: dict[str, list[Reading]] = defaultdict(list)

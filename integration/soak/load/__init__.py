@@ -1,10 +1,10 @@
-"""Processes that load the service. A job is made by the plan:
+"""Processes that load the service. The plan makes the jobs:
 
-    kind name seed       what it does, what it and its messages are called, what it draws from
+    kind name seed       the work, the prefix of names, and the seed of its `Random`
     url                  the service, or a proxy before it that loses requests and answers
-    directory stop       where its ledger and readings go; the file whose appearance ends it
-    topics               what it may use: by name the partitions, and what the plan says of each
-    options              what else its kind takes
+    directory stop       the directory of its ledger and readings; the file whose appearance ends it
+    topics               the topics of the job, with the plan's settings for each
+    options              further arguments of its kind
 
-A job ends with exit code 0 when it was told to stop, or has done enough.
+A job ends with exit code 0 when the stop file appears, or when its work is done.
 """

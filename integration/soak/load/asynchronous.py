@@ -12,7 +12,7 @@ TASKS = 4
 
 
 def work(worker: Worker) -> None:
-    """On the loop that the plan says."""
+    """Run on the event loop of the plan."""
     if worker.job.options["loop"] == "uvloop":
         uvloop.run(main(worker))
     else:
@@ -20,7 +20,7 @@ def work(worker: Worker) -> None:
 
 
 async def main(worker: Worker) -> None:
-    """Tasks that share a bus, each a writer of its own."""
+    """Run tasks that share a bus, each a writer of its own."""
     async with (
         tms.aio.connect(worker.job.url, timeout_s=TIMEOUT_S) as bus,
         asyncio.TaskGroup() as group,

@@ -1,4 +1,4 @@
-"""Consumers that follow topics while others write, erase and truncate, and note what comes."""
+"""Consumers that follow topics while others write, erase and truncate, and note each message."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def cells(message: Any) -> list[object]:
 
 
 def work(worker: Worker) -> None:
-    """Follow one topic until told to stop; after an error from where it was."""
+    """Follow one topic until the stop; after an error continue at the last position."""
     topic = worker.topic(followed=True)
     path = Path(worker.job.directory) / f"{worker.name}.reading"
     positions: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Delayed messages: published alone and together, cancelled, due soon or after the soak."""
+"""Delayed messages: published singly and in batches, cancelled, due soon or after the soak."""
 
 import time
 
@@ -10,7 +10,7 @@ FAR_S = 36_000
 
 
 def work(worker: Worker) -> None:
-    """Publish and cancel until it is over."""
+    """Publish and cancel until the job is over."""
     cancellable: list[tuple[str, Content, str]] = []
     with worker.connect() as bus:
         while not worker.over:
@@ -49,7 +49,7 @@ def _publish(worker: Worker, bus: tms.Bus, topic: str) -> list[tuple[str, Conten
 def _cancel(worker: Worker, bus: tms.Bus, topic: str, one: Content, id: str) -> None:
     op = worker.ledger.begin("cancel", topic=topic, of=one.name)
     try:
-        cancelled = bus.cancel(topic, id)
+        cancelled = bus.cancel_delayed(topic, id)
     except BaseException as error:
         worker.failed(op, error)
     else:

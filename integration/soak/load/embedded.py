@@ -1,4 +1,4 @@
-"""A program that opens the data directory itself: lone publishes, transactions with a table, a
+"""A program that opens the data directory itself: single publishes, transactions with a table, a
 thread that scans the table meanwhile."""
 
 import resource
@@ -14,7 +14,7 @@ TABLE = "rows"
 
 
 def work(worker: Worker) -> None:
-    """Publish and commit until it is over, or somebody kills it."""
+    """Publish and commit until the job is over, or the process is killed."""
     options = worker.job.options
     log = LogLimits(**options["log"]) if options.get("log") else LogLimits()
     config = dict(options.get("config", {}))
@@ -43,7 +43,7 @@ def _create(bus: tms.Bus, worker: Worker) -> None:
 
 
 def _lone(worker: Worker, bus: tms.Bus, count: int) -> None:
-    """Many small blocks: each message is one."""
+    """Publish many small blocks: each message is one."""
     worker.left = count
     topic = worker.topic(lone=True)
     while not worker.over:
@@ -58,7 +58,7 @@ def _lone(worker: Worker, bus: tms.Bus, count: int) -> None:
 
 
 def _commit(worker: Worker, bus: tms.Bus) -> None:
-    """A message and two rows of a table that say the same."""
+    """Commit a message and two rows of a table with the same value."""
     topic = worker.topic(table=True)
     one = worker.maker.make()
     op = worker.ledger.begin("commit", sent := [(topic, None, one)], whole=True, table=TABLE)
@@ -77,7 +77,7 @@ def _commit(worker: Worker, bus: tms.Bus) -> None:
 
 
 def _scan(worker: Worker, bus: tms.Bus, ended: threading.Event) -> None:
-    """Two rows that are always written together are always seen together."""
+    """Check that two rows that are always written together are always seen together."""
     table = bus.table(TABLE)
     while not ended.wait(0.01):
         found = dict(table.scan(b"last/", b"last0"))

@@ -1,5 +1,5 @@
 """Transactions of CDAP's protocol whose manager is elsewhere: each is rolled back, invalidated by
-an operator, or forgotten. None commits, so nobody is shown its messages."""
+an operator, or abandoned. None commits, so no reader sees its messages."""
 
 import http.client
 import time
@@ -16,7 +16,8 @@ POINTERS_PER_MS = 1_000_000
 
 
 def work(worker: Worker) -> None:
-    """Publish until it is over. What it forgets holds readers back until the round's quiet."""
+    """Publish until the job is over. Abandoned transactions hold readers back until the round's
+    quiet."""
     [topic] = worker.topics(foreign=True)
     with worker.connect() as bus:
         while not worker.over:
@@ -43,9 +44,9 @@ def _one(worker: Worker, bus: tms.Bus, topic: str) -> None:
 
 
 def invalidate(bus: tms.Bus, pointer: int) -> bool:
-    """End such a transaction as an operator does; False if nobody knows whether that is done."""
+    """End such a transaction as an operator does; False if the outcome is unknown."""
     try:
-        bus.transactions.invalidate(pointer)
+        bus.admin.transactions.invalidate(pointer)
     except TransactionNotFound:  # nothing of it was stored
         return True
     except TMSError as error:
@@ -56,7 +57,7 @@ def invalidate(bus: tms.Bus, pointer: int) -> bool:
 
 
 def _post(worker: Worker, topic: str, operation: str, body: bytes) -> bytes | None:
-    """The answer; None if there is none, or not yet."""
+    """Post; the answer, or None if there is none, or not yet."""
     parts = urlsplit(worker.job.url.partition(",")[0])
     connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
     path = f"/v1/namespaces/default/topics/{topic}/{operation}"
@@ -69,7 +70,7 @@ def _post(worker: Worker, topic: str, operation: str, body: bytes) -> bytes | No
     finally:
         connection.close()
     if answer.status == http.client.CONFLICT:
-        return None  # the service started meanwhile: what it may have given itself has ended
+        return None  # the service restarted meanwhile, and its own transaction has ended
     if answer.status != http.client.OK and answer.status < http.client.INTERNAL_SERVER_ERROR:
         worker.ledger.wrong(f"{operation} was answered {answer.status}: {raw!r:.200}")
     return raw if answer.status == http.client.OK else None

@@ -1,4 +1,4 @@
-"""A bus that was used, then shared by a fork: children and parent go on publishing with it."""
+"""A bus that is used, then shared by a fork: children and parent go on publishing with it."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ CHILD_S = 90
 
 
 def work(worker: Worker) -> None:
-    """Publish, fork, publish in all of them, until it is over."""
+    """Publish, fork, and publish in all processes, until the job is over."""
     with worker.connect() as bus:
         rounds = 0
         while not worker.over:

@@ -1,4 +1,4 @@
-"""Members of a group. With exactly-once each message becomes one of the output topic, in the
+"""Members of a group. With exactly-once each message becomes a message of the output topic, in the
 transaction that moves the group; otherwise it is noted as handled."""
 
 import time
@@ -14,7 +14,7 @@ QUIET_S = 90
 
 
 def work(worker: Worker) -> None:
-    """Be a member until told to stop; with the option `drain`, until the group has no lag."""
+    """Be a member until the stop; with the option `drain`, until the group has no lag."""
     options = worker.job.options
     with worker.connect() as bus:
         if options.get("drain"):
@@ -37,8 +37,8 @@ def _drain(worker: Worker, bus: tms.Bus) -> None:
     while time.monotonic() < deadline and lag:
         try:
             _member(worker, bus, QUIET_S, stop_at_end=True)
-            lag = bus.group(topic, group=group).summary().lag or 0  # none is damaged
-        except GroupNotFound:  # the topic is empty; otherwise the checker misses what was handled
+            lag = bus.describe_group(topic, group=group).summary().lag or 0  # none is damaged
+        except GroupNotFound:  # the topic is empty, or else the checker reports unhandled messages
             lag = 0
         except Conflict:
             continue
@@ -52,9 +52,9 @@ def _member(worker: Worker, bus: tms.Bus, seconds: float, stop_at_end: bool) -> 
         consumer = stack.enter_context(
             bus.consumer(
                 options["topic"],
-                group=options["group"],
-                delivery=options["delivery"],
-                session_s=options["session_s"],
+                group=tms.Group(
+                    options["group"], delivery=options["delivery"], session_s=options["session_s"]
+                ),
                 stop_at_end=stop_at_end,
                 wait_s=0.2,
             )
@@ -78,7 +78,8 @@ def _member(worker: Worker, bus: tms.Bus, seconds: float, stop_at_end: bool) -> 
 def _transform(
     worker: Worker, bus: tms.Bus, consumer: tms.Consumer, messages: list[tms.Message]
 ) -> bool:
-    """Whether the member may go on: whoever is fenced begins anew."""
+    """Commit outputs and positions; False if the member must begin anew, because it is fenced or
+    the commit failed."""
     output = worker.job.options["output"]
     sent: list[Placed] = []
     for message in messages:

@@ -42,8 +42,7 @@ KINDS: dict[str, Callable[[Worker], None]] = {
 
 
 def logged(log: Path, work: Callable[[object], object], task: object) -> None:
-    """Do something with what it prints in a file; on SIGUSR1 and when it crashes also where it
-    stands."""
+    """Run work with its output in a file, and its stack traces on SIGUSR1 and after a crash."""
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(fd, sys.stdout.fileno())
     os.dup2(fd, sys.stderr.fileno())
@@ -53,7 +52,7 @@ def logged(log: Path, work: Callable[[object], object], task: object) -> None:
 
 
 def run(job: Job) -> None:
-    """Do a job. What nobody foresaw is in the ledger, and fails the process."""
+    """Run a job. An unexpected error is noted in the ledger, and fails the process."""
     worker = Worker(job)
     try:
         KINDS[job.kind](worker)

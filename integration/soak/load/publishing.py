@@ -1,4 +1,4 @@
-"""Publishes with the synchronous client: lone ones, batches, producers, with `expect`."""
+"""Publishes with the synchronous client: single messages, batches, producers, with `expect`."""
 
 from collections.abc import Callable
 
@@ -6,15 +6,17 @@ import tms
 from integration.soak.content import Content
 from integration.soak.ledger import Placed
 from integration.soak.load.worker import Worker
+from tms.block import Compression
 from tms.errors import WrongLastId
+from tms.model.topic import Durability
 
-COMPRESSIONS = ("none", "lz4", "zstd")
+COMPRESSIONS = tuple(Compression)
 NOTHING = "nothing"
-UNSURE = "unsure"  # a key whose last message nobody knows is left alone
+UNSURE = "unsure"  # a key whose last message is unknown is left alone
 
 
 def work(worker: Worker) -> None:
-    """Publish until it is over, each time in a way that is drawn."""
+    """Publish until the job is over, each time in a way that is drawn."""
     with worker.connect() as bus:
         known: dict[tuple[str, bytes], str] = {}
         while not worker.over:
@@ -23,7 +25,7 @@ def work(worker: Worker) -> None:
 
 
 def step(worker: Worker, bus: tms.Bus, topic: str, known: dict[tuple[str, bytes], str]) -> None:
-    """One operation."""
+    """Publish in one way."""
     way: Callable[[], object] = worker.random.choices(
         (
             lambda: lone(worker, bus, topic),
@@ -37,7 +39,7 @@ def step(worker: Worker, bus: tms.Bus, topic: str, known: dict[tuple[str, bytes]
 
 
 def some(worker: Worker, topic: str, count: int, partition: int | None = None) -> list[Content]:
-    """Messages for a topic; keyed as the plan says, unless they have a partition."""
+    """Messages for a topic; with keys as the plan says, unless they have a partition."""
     keyless = partition is not None
     tombstones = worker.job.topics[topic].get("tombstones", True)
     made = []
@@ -54,7 +56,7 @@ def placed(topic: str, partition: int | None, made: list[Content]) -> list[Place
 
 
 def lone(worker: Worker, bus: tms.Bus, topic: str) -> None:
-    """Some messages, each with a request of its own."""
+    """Publish some messages, each with a request of its own."""
     for _ in range(worker.random.randint(1, 50)):
         if worker.over:
             return
@@ -72,7 +74,7 @@ def lone(worker: Worker, bus: tms.Bus, topic: str) -> None:
 
 
 def batch(worker: Worker, bus: tms.Bus, topic: str) -> None:
-    """Messages in one call: one block for each partition."""
+    """Publish messages in one call: one block for each partition."""
     count = int(2 ** worker.random.uniform(1, worker.job.options.get("batch_log2", 9)))
     partition = worker.place(topic, None)
     made = some(worker, topic, count, partition)
@@ -98,7 +100,7 @@ def batch(worker: Worker, bus: tms.Bus, topic: str) -> None:
 
 
 def produce(worker: Worker, bus: tms.Bus, topic: str) -> None:
-    """Messages through a producer, acknowledged by its flushes."""
+    """Publish messages through a producer, acknowledged by its flushes."""
     random = worker.random
     with bus.producer(
         topic,
@@ -118,14 +120,14 @@ def produce(worker: Worker, bus: tms.Bus, topic: str) -> None:
 
             flushed = worker.attempt("publish", placed(topic, None, made), flush)
             if flushed is None:
-                return  # a producer that failed is not gone on with
+                return  # a failed producer is not used again
 
 
 def expecting(
     worker: Worker, bus: tms.Bus, topic: str, known: dict[tuple[str, bytes], str]
 ) -> None:
-    """A publish that is stored only if nothing came; nobody else writes its keys. Now and then what
-    it expects is wrong, then it has to be refused."""
+    """Publish with `expect`, which is stored only if no message came; no other job writes its keys.
+    Now and then the expected id is wrong, and the publish has to be refused."""
     key = b"%s!%d" % (worker.name.encode(), worker.random.randrange(100))
     last = known.get((topic, key))
     if last == UNSURE:
@@ -146,5 +148,5 @@ def expecting(
         known[topic, key] = UNSURE if id is None else str(id)
 
 
-def _durability(worker: Worker) -> str | None:
-    return worker.random.choice((None, None, None, "written", "none"))
+def _durability(worker: Worker) -> Durability | None:
+    return worker.random.choice((None, None, None, Durability.WRITTEN, Durability.NONE))

@@ -1,4 +1,4 @@
-"""Workers of a queue: they acknowledge, give back, reject, extend, settle in transactions, and let
+"""Workers of a queue: they acknowledge, release, reject, extend, settle in transactions, and let
 leases end."""
 
 import time
@@ -14,7 +14,7 @@ _COUNTS = ("backlog", "leased", "ready", "delayed", "blocked", "dying")
 
 
 def work(worker: Worker) -> None:
-    """Work until told to stop; with the option `drain`, until nothing is left."""
+    """Work until the stop; with the option `drain`, until nothing is left."""
     options = worker.job.options
     with worker.connect() as bus:
         queue = bus.queue(options["topic"], group=options["group"])
@@ -53,7 +53,7 @@ def _name(worker: Worker) -> str:
 
 
 def _handle(worker: Worker, bus: tms.Bus, queue: tms.Queue, messages: list[tms.Delivered]) -> None:
-    """Say something of the messages, in parts that are drawn."""
+    """Settle the messages, in parts that are drawn."""
     while messages:
         part = messages[: worker.random.randint(1, len(messages))]
         messages = messages[len(part) :]
@@ -113,7 +113,7 @@ def _commit(worker: Worker, bus: tms.Bus, queue: tms.Queue, messages: list[tms.D
 
 
 def _drain(worker: Worker, bus: tms.Bus, queue: tms.Queue) -> None:
-    """Acknowledge everything that comes until nothing is left, or it takes too long."""
+    """Acknowledge all messages until none is left, or it takes too long."""
     deadline = time.monotonic() + QUIET_S
     counts: dict[str, int] = {}
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Erases keys and single messages, and truncates. It publishes to these topics, too, so that it
+"""Erases keys and single messages, and truncates. It also publishes to these topics, so that it
 knows ids."""
 
 import time
@@ -9,7 +9,7 @@ from integration.soak.load.worker import Worker
 
 
 def work(worker: Worker) -> None:
-    """Remove something now and then until told to stop."""
+    """Remove messages now and then until the stop."""
     options = worker.job.options
     with worker.connect() as bus:
         while not worker.stopped:

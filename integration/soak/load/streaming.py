@@ -1,11 +1,11 @@
-"""A stream of Spark that copies a topic in small batches, until it has everything that is there.
-Whoever kills it starts it again: its checkpoint says where it was."""
+"""A stream of Spark that copies a topic in small batches, until it has all messages. After a kill
+it is started again, and continues from its checkpoint."""
 
 from integration.soak.load.worker import Worker
 
 
 def work(worker: Worker) -> None:
-    """Copy; with the same checkpoint after each start."""
+    """Copy, with the same checkpoint after each start."""
     import tms.spark
 
     job = worker.job

@@ -1,15 +1,15 @@
-"""Transactions over several topics, with `expect` of ids long ago, aborted ones, and large ones
-that are staged."""
+"""Transactions over several topics, with `expect` of old ids, aborted ones, and large ones that are
+staged."""
 
 import tms
 from integration.soak.ledger import Placed
 from integration.soak.load.publishing import NOTHING, UNSURE, some
 from integration.soak.load.worker import Worker
-from tms.errors import TransactionConflict, WrongLastId
+from tms.errors import TransactionConflict, TransactionEnded, WrongLastId
 
 
 def work(worker: Worker) -> None:
-    """Commit until it is over."""
+    """Commit until the job is over."""
     known: dict[bytes, str] = {}
     topics = worker.topics(committed=True)
     with worker.connect() as bus:
@@ -41,13 +41,15 @@ def _several(worker: Worker, bus: tms.Bus, topics: list[str]) -> None:
             return
         ids = tx.commit()
     except BaseException as error:
-        worker.failed(op, error, (TransactionConflict,))
+        interrupted = isinstance(error, TransactionEnded) and error.details["outcome"] == "invalid"
+        worker.failed(op, error, (TransactionEnded,) if interrupted else (TransactionConflict,))
     else:
         worker.done(op, ids or None)
 
 
 def _expecting(worker: Worker, bus: tms.Bus, topic: str, known: dict[bytes, str]) -> None:
-    """Of keys that nobody else writes, most of which were last written long ago."""
+    """Commit messages with `expect`, with keys that no other job writes, most of which were last
+    written long ago."""
     key = b"%s!%d" % (worker.name.encode(), worker.random.randrange(200))
     if known.get(key) == UNSURE:
         return
@@ -65,7 +67,7 @@ def _expecting(worker: Worker, bus: tms.Bus, topic: str, known: dict[bytes, str]
         if not wrong:
             known[key] = UNSURE
         return
-    worker.done(op, ids or None)  # a repetition after a restart is answered without ids
+    worker.done(op, ids or None)  # an answer repeated after a restart has no ids
     if wrong:
         worker.ledger.wrong(f"{one.name} committed although nothing of {key!r} was expected")
     known[key] = str(ids[0]) if ids else UNSURE

@@ -1,4 +1,4 @@
-"""What all jobs have: their seed, their ledger, and what an error means."""
+"""Shared parts of all jobs: their seed, their ledger, and the meaning of an error."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a process is to do."""
+    """The work of a process."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ class Job:
 
 
 class Worker:
-    """One job under way."""
+    """A running job."""
 
     def __init__(self, job: Job, name: str | None = None) -> None:
         self.job = job
@@ -51,12 +51,12 @@ class Worker:
 
     @property
     def over(self) -> bool:
-        """Whether it was told to stop, or has done enough."""
+        """True if the stop file exists, or the work is done."""
         return self.left <= 0 or self.bytes_left <= 0 or self.stopped
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """True if the stop file exists."""
         return os.path.exists(self.job.stop)
 
     @contextmanager
@@ -79,15 +79,15 @@ class Worker:
             thread.join()
 
     def connect(self) -> tms.Bus:
-        """The service."""
+        """A bus connected to the service."""
         return tms.connect(self.job.url, timeout_s=TIMEOUT_S)
 
     def topic(self, **wanted: object) -> str:
-        """One of its topics for which the plan says so."""
+        """One of the job's topics that have these settings."""
         return self.random.choice(self.topics(**wanted))
 
     def topics(self, **wanted: object) -> list[str]:
-        """Those for which the plan says so."""
+        """The job's topics that have these settings."""
         return [
             name
             for name, of in self.job.topics.items()
@@ -95,20 +95,21 @@ class Worker:
         ]
 
     def place(self, topic: str, key: bytes | None) -> int | None:
-        """A partition, or None: the key's, or one in turn. A key always has the same."""
+        """A partition, or None: then the key decides, or turns. A key always has the same
+        partition."""
         if key is not None or self.random.random() < 0.5:
             return None
         return self.random.randrange(int(self.job.topics[topic]["partitions"]))
 
     def key(self, topic: str) -> bytes | None:
-        """A key of a topic, or none, as the plan says."""
+        """A key for a topic, or None, as the plan says."""
         keys = int(self.job.topics[topic].get("keys", 0))
         if not keys or self.random.random() < self.job.topics[topic].get("keyless", 0.3):
             return None
         return b"k%d" % self.random.randrange(keys)
 
     def spend(self, messages: Sequence[Placed]) -> None:
-        """Count what was published."""
+        """Count published messages."""
         self.left -= len(messages)
         self.bytes_left -= sum(len(one.value or b"") for _, _, one in messages)
 
@@ -122,8 +123,8 @@ class Worker:
         refusals: tuple[type[TMSError], ...] = (),
         **fields: Any,
     ) -> T | None:
-        """Try something, with what becomes of it in the ledger. `refusals` are errors that say that
-        nothing was done, and that may come."""
+        """Run an operation, with its outcome in the ledger. `refusals` are expected errors after
+        which nothing was done."""
         op = self.ledger.begin(kind, messages, **fields)
         self.spend(messages)
         try:
@@ -135,15 +136,15 @@ class Worker:
         return answer
 
     def done(self, op: str, ids: Sequence[object] | None = None, **fields: Any) -> None:
-        """It is acknowledged."""
+        """Note that the operation was acknowledged."""
         told = None if ids is None or None in ids else [str(id) for id in ids]
         self.ledger.end(op, DONE, told, **fields)
 
     def failed(
         self, op: str, error: BaseException, refusals: tuple[type[TMSError], ...] = ()
     ) -> None:
-        """It is not. Errors that nobody may meet are noted as wrong; what is no error of TMS's is
-        raised."""
+        """Note that the operation failed. Unexpected errors of TMS are noted as wrong; other errors
+        are raised."""
         if isinstance(error, refusals):
             self.ledger.end(op, REFUSED, error=type(error).__name__)
         elif isinstance(error, TMSError) and error.retriable:

@@ -1,5 +1,5 @@
 """Readers made of the client: consumers by each start and page size, on both event loops, `fetch`,
-filters, groups, queues, views, what waits."""
+filters, groups, queues, views, delayed messages."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from integration.soak.content import value_digest
 from integration.soak.readers.writing import Place, cells, row, write
 
 Row = list[Any]
-TAIL = 1_500  # rows that are read with pages of any size
+TAIL = 1_500  # rows at the end that are read with pages of any size
 TIMEOUT_S = 60.0
 
 
@@ -28,7 +28,7 @@ class Reader:
         self._random = Random(f"{place.seed}/{topic}/readers")
 
     def consumers(self) -> None:
-        """From each kind of start, with pages of many sizes."""
+        """Consume from each kind of start, with pages of many sizes."""
         self._consume("consumer", "earliest", {"kind": "earliest"})
         size = int(2 ** self._random.uniform(16, 20))
         self._consume(f"consumer, pages of {size}", "earliest", {"kind": "earliest"}, size)
@@ -70,7 +70,7 @@ class Reader:
             write(self._place, reader, self._topic, map(cells, consumer), start=fields)
 
     def fetches(self) -> None:
-        """`bus.fetch`, page by page."""
+        """Read with `bus.fetch`, page by page."""
 
         def rows() -> Iterator[Row]:
             partitions = int(self._place.topics[self._topic]["partitions"])
@@ -86,7 +86,7 @@ class Reader:
         write(self._place, "bus.fetch", self._topic, rows())
 
     def filtered(self) -> None:
-        """A consumer with `where`."""
+        """Read with a consumer with `where`."""
         write(
             self._place,
             "consumer with where",
@@ -96,7 +96,7 @@ class Reader:
         )
 
     def by_partition(self) -> None:
-        """A consumer for each partition."""
+        """Read with a consumer for each partition."""
         partitions = int(self._place.topics[self._topic]["partitions"])
 
         def rows() -> Iterator[Row]:
@@ -109,14 +109,14 @@ class Reader:
         write(self._place, "consumer by partition", self._topic, rows())
 
     def group(self) -> None:
-        """A new group, up to the end."""
+        """Read with a new group, up to the end."""
         with self._bus.consumer(
-            self._topic, group="check", delivery="at-most-once", stop_at_end=True
+            self._topic, group=tms.Group("check", delivery="at-most-once"), stop_at_end=True
         ) as consumer:
             write(self._place, "group", self._topic, map(cells, consumer))
 
     def queue(self) -> None:
-        """A new queue, until nothing is left."""
+        """Receive from a new queue, until nothing is left."""
 
         def rows() -> Iterator[Row]:
             queue = self._bus.queue(self._topic, group="check", lease_s=600)
@@ -126,6 +126,7 @@ class Reader:
                 if messages:
                     yield from map(cells, messages)
                     queue.ack(messages)
+                    deadline = time.monotonic() + TIMEOUT_S  # small pages are slow, not stuck
                 elif not queue.describe().backlog:
                     return
             raise TimeoutError(f"queue check of {self._topic} hands out nothing, but has a backlog")
@@ -133,7 +134,7 @@ class Reader:
         write(self._place, "queue", self._topic, rows(), ordered=False)
 
     def view(self) -> None:
-        """A view: keys in hexadecimal and the digests of their values."""
+        """Read a view: keys in hexadecimal and the digests of their values."""
         with self._bus.view(self._topic) as view:
             rows: list[Row] = [
                 [None, None, None, k.hex(), None, value_digest(v)] for k, v in view.items()
@@ -141,16 +142,16 @@ class Reader:
         write(self._place, "view", self._topic, rows, of="view")
 
     def waiting(self) -> None:
-        """Delayed messages that are not due."""
+        """List delayed messages that are not due."""
 
         def rows() -> Iterator[Row]:
-            for one in self._bus.delayed_messages(self._topic):
+            for one in self._bus.list_delayed(self._topic):
                 yield row(one.partition, None, None, one.key, one.value, dict(one.headers))
 
         write(self._place, "delayed", self._topic, rows(), of="waiting", ordered=False)
 
     def asynchronous(self, loop: str) -> None:
-        """A consumer with asyncio, on either loop."""
+        """Read with a consumer of asyncio, on either loop."""
 
         async def read() -> list[Row]:
             async with (

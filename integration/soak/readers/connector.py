@@ -11,7 +11,7 @@ from integration.soak.readers.writing import Place, write
 
 
 def main() -> None:
-    """One reading of each topic that is there."""
+    """Write one reading of each existing topic."""
     import tms.spark
     from tms.errors import TopicNotFound
 

@@ -14,7 +14,7 @@ FSCK_S = 300
 
 
 def opened(place: Place, data: str) -> None:
-    """Every topic, read by a program that opens the store itself; and the table."""
+    """Read every topic, and the table, with a program that opens the store itself."""
     with tms.open(data) as bus:
         there = {one.topic for one in bus.list_topics()}
         for topic in there & place.topics.keys():
@@ -33,7 +33,7 @@ def opened(place: Place, data: str) -> None:
 
 
 def fsck(data: str) -> list[str]:
-    """What `tms fsck` finds wrong."""
+    """The findings of `tms fsck`."""
     done = subprocess.run(
         [*TMS, "fsck", "--data", data], capture_output=True, timeout=FSCK_S, check=False
     )

@@ -3,7 +3,7 @@
 import base64
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,7 +17,7 @@ Row = list[object]
 
 
 def fetch_json(url: str, topic: str, **query: Any) -> Iterator[Row]:
-    """Page by page, until a page is empty and goes nowhere."""
+    """Fetch as JSON, page by page, until a page is empty and its position does not move."""
     for body, _ in _pages(url, topic, "application/json", query):
         for one in json.loads(body)["messages"]:
             decode = base64.b64decode if one["encoding"] == "base64" else str.encode
@@ -33,7 +33,7 @@ def fetch_json(url: str, topic: str, **query: Any) -> Iterator[Row]:
 
 
 def fetch_arrow(url: str, topic: str, **query: Any) -> Iterator[Row]:
-    """The same as Arrow streams."""
+    """Fetch as Arrow streams, page by page."""
     for body, _ in _pages(url, topic, "application/vnd.apache.arrow.stream", query):
         with pyarrow.ipc.open_stream(body) as stream:
             for one in stream.read_all().to_pylist():
@@ -65,8 +65,18 @@ def _pages(url: str, topic: str, accept: str, query: dict[str, Any]) -> Iterator
         position = following
 
 
+def committed(
+    polled: Iterable[Row], stored: Iterable[Row], committed: Iterable[Row]
+) -> Iterator[Row]:
+    """The rows of a poll without those that only readers of uncommitted messages see. A poll has
+    the first ten bytes of an id: publish time and sequence."""
+    hidden = {str(row[2])[:20] for row in stored} - {str(row[2])[:20] for row in committed}
+    return (row for row in polled if row[2] not in hidden)
+
+
 def poll_cdap(url: str, topic: str, limit: int) -> Iterator[Row]:
-    """CDAP's poll, page by page behind the last id."""
+    """CDAP's poll, page by page behind the last id. Without a transaction it shows all that is
+    stored, messages of rolled back and invalid transactions included."""
     last: bytes | None = None
     where = f"{url.partition(',')[0]}/v1/namespaces/default/topics/{topic}/poll"
     while True:
@@ -85,7 +95,7 @@ def poll_cdap(url: str, topic: str, limit: int) -> Iterator[Row]:
 
 
 def _long(number: int) -> bytes:
-    """Avro's zigzag, of what is not negative."""
+    """Avro's zigzag encoding of a number that is not negative."""
     number <<= 1
     out = bytearray()
     while number >= 0x80:

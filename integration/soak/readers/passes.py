@@ -1,6 +1,6 @@
 """One pass of readers: `python -m integration.soak.readers TASK`, a JSON document.
 
-directory url topics seed     where readings go, and what is read
+directory url topics seed     the directory of the readings, and the topics
 pass                          online | offline | spark | connector
 data                          the directory of the store, for offline and connector
 zookeeper                     of the store, for connector
@@ -28,7 +28,7 @@ Task = dict[str, Any]
 
 
 def online(task: Task) -> None:
-    """Through the service."""
+    """Read through the service."""
     place, ledger = _begun(task)
     with tms.connect(place.url, timeout_s=TIMEOUT_S) as bus:
         for topic in place.topics:
@@ -36,7 +36,7 @@ def online(task: Task) -> None:
 
 
 def without_service(task: Task) -> None:
-    """The store, once its service has ended."""
+    """Read the store, once its service has ended."""
     place, ledger = _begun(task)
     data = task["data"]
     _guarded(ledger, "opened", lambda: offline.opened(place, data))
@@ -45,7 +45,7 @@ def without_service(task: Task) -> None:
 
 
 def with_spark(task: Task) -> None:
-    """Through the service, by Spark."""
+    """Read through the service, with Spark."""
     place, ledger = _begun(task)
     topics = [name for name, of in place.topics.items() if not of.get("dead")]
     store = task["data"] if task["data"].startswith("hbase://") else ""
@@ -53,8 +53,8 @@ def with_spark(task: Task) -> None:
 
 
 def with_connector(task: Task) -> None:
-    """The regions of an HBase, by the connector of Spark 3.5, which has an environment of its
-    own."""
+    """Read the regions of an HBase, with the connector of Spark 3.5, which has an environment of
+    its own."""
     _, ledger = _begun(task)
     root = Path(__file__).parents[3]
     python = root / ".venv-spark35" / "bin" / "python"
@@ -85,7 +85,7 @@ def _online(place: Place, ledger: Ledger, bus: tms.Bus, topic: str) -> None:
     truth: list[Row] = []
     try:
         place.topics[topic]["partitions"] = bus.describe_topic(topic).settings.partitions
-    except TopicNotFound:  # of dead letters, before the first
+    except TopicNotFound:  # a topic of dead letters before the first one
         write(place, "fetch-json", topic, [])
         return
 
@@ -117,7 +117,9 @@ def _readers(
         write(place, f"fetch-arrow, limit={limit}", topic, rows)
 
     def poll() -> None:
-        write(place, "cdap poll", topic, over_http.poll_cdap(place.url, topic, limit))
+        rows = list(over_http.poll_cdap(place.url, topic, limit))
+        stored = over_http.fetch_json(place.url, topic, isolation="uncommitted")
+        write(place, "cdap poll", topic, over_http.committed(rows, stored, truth))
 
     readers: dict[str, Callable[[], object]] = {
         "fetch-json small": small,

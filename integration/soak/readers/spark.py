@@ -1,5 +1,5 @@
-"""Spark: a batch and an archive of each topic, `compact_check`; through the service and, where
-topics are in an HBase, from HBase itself."""
+"""Spark: a batch and an archive of each topic, `compact_check`; through the service and, if topics
+are in an HBase, from HBase itself."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,7 +13,7 @@ _OPTIONS = {"includeHeaders": "true", "includeMessageId": "true"}
 
 
 def read(place: Place, topics: list[str], store: str) -> list[str]:
-    """Batches and archives; what `compact_check` finds wrong."""
+    """Write batches and archives; returns the findings of `compact_check`."""
     import tms.spark
     from tms.spark import jobs
 
@@ -42,8 +42,8 @@ def read(place: Place, topics: list[str], store: str) -> list[str]:
 
 
 def _in_time(work: Callable[[], object]) -> None:
-    """Spark gives a Python worker ten seconds to start, however busy the machine is: what failed
-    for that goes on where it was."""
+    """Run work again if a Python worker did not start in Spark's ten seconds, as on a busy machine:
+    it continues from its progress."""
     for left in range(_TRIES, 0, -1):
         try:
             work()
@@ -54,7 +54,7 @@ def _in_time(work: Callable[[], object]) -> None:
 
 
 def rows_of(found: Any) -> Iterator[list[object]]:
-    """The rows of a reading from those of Spark."""
+    """The rows of a reading from rows of Spark."""
     for one in found.toLocalIterator():
         yield row(
             one["partition"],

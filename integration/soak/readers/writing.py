@@ -12,7 +12,7 @@ __all__ = ["Place", "cells", "row", "write"]
 
 
 class Place(NamedTuple):
-    """Where readings go, and what is read."""
+    """The directory of the readings, and the service to read."""
 
     directory: Path
     url: str
@@ -28,7 +28,7 @@ def row(
     value: bytes | None,
     headers: dict[str, bytes],
 ) -> list[object]:
-    """A message as a row of a reading, when all of it is shown."""
+    """A message as a row of a reading that shows every field."""
     name = name_of(value, headers)
     return [partition, offset, id, name, digest(key, headers, value), value_digest(value)]
 
@@ -36,7 +36,7 @@ def row(
 def write(
     place: Place, reader: str, topic: str, rows: Iterable[list[object]], **fields: Any
 ) -> int:
-    """One reading; how many rows it has. One that fails has no end."""
+    """Write one reading; returns its number of rows. A failed reading has no end."""
     safe = reader.replace("/", "-").replace(" ", "_")
     path = place.directory / f"{topic}.{safe}.reading"
     count = 0

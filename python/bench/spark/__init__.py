@@ -1,1 +1,1 @@
-"""What TMS costs in Spark: each lane beside what Spark does with the same bytes without it."""
+"""The cost of TMS in Spark: each way in or out beside Spark's own work on the same bytes."""

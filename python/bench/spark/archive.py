@@ -1,10 +1,10 @@
-"""What an archive costs, beside writing rows that Spark has in its memory.
+"""The cost of an archive, beside writing rows that Spark has in its memory.
 
     archive   `tms.spark.jobs.archive`: a topic of the service to Parquet by topic and day
     memory    the same rows, cached by Spark, with the same options to the same layout
 
 Both write with zstd, one file for each of Spark's threads. An archive begins with about 1.6 s in
-which Spark starts a stream and its Python processes, however much there is to archive.
+which Spark starts a stream and its Python processes, whatever the size of the archive.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ GOAL = Goal(at_least=0.6)
 SIZES = (100, 1 << 10)  # bytes of a message
 _OPTIONS = {
     "spark.driver.memory": "6g",
-    "spark.sql.maxConcurrentOutputFileWriters": "1000",  # as an archive has it: no sort by day
+    "spark.sql.maxConcurrentOutputFileWriters": "1000",  # as for an archive: no sort by day
 }
 _DAY = "CAST(timestamp AS DATE) AS date"
 _COLUMNS = {"includeHeaders": "true", "includeMessageId": "true"}
@@ -86,7 +86,7 @@ def _compare(
         return measured(work, pid(spark), service.pid)
 
     variants = {kind: partial(written, kind) for kind in (ARCHIVE, MEMORY)}
-    for kind in variants:  # Java compiles what it meets often
+    for kind in variants:  # Java compiles hot code
         written(kind)
     samples = interleaved(variants, setup.runs)
     cached.unpersist()

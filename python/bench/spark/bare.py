@@ -1,4 +1,5 @@
-"""A data source in Python that only hands out record batches: what Spark takes of rows at most.
+"""A data source in Python that only hands out record batches: the upper bound of rows that Spark
+takes.
 
 The batches are made ahead, in a file that workers map; nothing is decoded, no network is crossed.
 """
@@ -23,13 +24,13 @@ from tms.model.message import StoredBlock
 from tms.spark.rows import WantedColumns, arrow_schema, batches, spark_ddl
 
 ALL = 1 << 62  # before any undecided message
-_DIFFERENT = 16  # blocks: more than a core's cache holds
+_DIFFERENT = 16  # blocks: more than fit into a core's cache
 _BATCH_BYTES = 256 << 10
 _FIRST_MS = 1_700_000_000_000
 
 
 def stored_blocks(size: int, messages: int) -> list[StoredBlock]:
-    """Different blocks of messages of `size` bytes, one behind the other."""
+    """Different blocks of messages of `size` bytes, one after the other."""
     texts = values(size, _DIFFERENT * messages)
     made = []
     for number in range(_DIFFERENT):
@@ -41,15 +42,15 @@ def stored_blocks(size: int, messages: int) -> list[StoredBlock]:
 
 
 def of_size(folder: Path, size: int) -> tuple[str, int]:
-    """A file for the option `file` of batches of 256 KiB, and how many messages of `size` bytes are
-    in each."""
+    """A file for the option `file` of batches of 256 KiB, and the number of messages of `size`
+    bytes in each."""
     file, messages = folder / f"batches{size}", _BATCH_BYTES // size
     write_batches(file, stored_blocks(size, messages))
     return str(file), messages
 
 
 def write_batches(file: Path, blocks: list[StoredBlock]) -> None:
-    """What blocks are as rows, a record batch for each, for the option `file`."""
+    """Write the rows of blocks to a file for the option `file`, a record batch for each block."""
     with (
         pa.OSFile(str(file), "wb") as out,
         pa.ipc.new_stream(out, arrow_schema(WantedColumns())) as made,
@@ -59,8 +60,8 @@ def write_batches(file: Path, blocks: list[StoredBlock]) -> None:
 
 
 class Bare(DataSource):
-    """Options: `file`; `batches` for each thread, for each micro-batch of a stream; `times`, how
-    many micro-batches there are."""
+    """Options: `file`; `batches` for each thread, for each micro-batch of a stream; `times`, the
+    number of micro-batches."""
 
     @classmethod
     def name(cls) -> str:
@@ -68,28 +69,28 @@ class Bare(DataSource):
         return "bare"
 
     def schema(self) -> str:
-        """The columns that are always there."""
+        """The columns that every schema has."""
         return spark_ddl(WantedColumns())
 
     def reader(self, schema: object) -> DataSourceReader:
-        """All of it, once."""
+        """A reader of everything, once."""
         return BareReader(self.options["file"], int(self.options["batches"]))
 
     def streamReader(self, schema: object) -> DataSourceStreamReader:
-        """The same, again and again."""
+        """A stream of everything, again and again."""
         options = self.options
         return BareStream(options["file"], int(options["batches"]), int(options["times"]))
 
 
 class BareReader(DataSourceReader):
-    """Each thread hands out as many batches as it is told."""
+    """Each thread hands out `batches` batches."""
 
     def __init__(self, file: str, count: int) -> None:
         self._file = file
         self._count = count
 
     def partitions(self) -> list[InputPartition]:
-        """One for each thread."""
+        """A partition for each thread."""
         return [InputPartition(number) for number in range(THREADS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,7 +99,7 @@ class BareReader(DataSourceReader):
 
 
 class BareStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is how many micro-batches there have been."""
+    """A stream whose offset is the number of micro-batches so far."""
 
     def __init__(self, file: str, count: int, times: int) -> None:
         self._file = file
@@ -106,22 +107,22 @@ class BareStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._times = times
 
     def initialOffset(self) -> dict[str, int]:
-        """None."""
+        """The offset before the first micro-batch."""
         return {"times": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """One more, if there is one."""
+        """The offset after one more micro-batch, if there is one."""
         return {"times": min(start["times"] + 1, self._times)}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What there is, is known."""
+        """Do nothing: the end is known."""
 
     def reportLatestOffset(self) -> dict[str, int]:
-        """All of them."""
+        """The offset after all micro-batches."""
         return {"times": self._times}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One for each thread."""
+        """A partition for each thread."""
         return [InputPartition(number) for number in range(THREADS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

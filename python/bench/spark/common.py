@@ -1,4 +1,4 @@
-"""What the benchmarks in Spark share: the session, and reading all rows of something."""
+"""Shared parts of the benchmarks in Spark: the session, and reading all rows of a DataFrame."""
 
 import contextlib
 from collections.abc import Iterator
@@ -35,12 +35,12 @@ def session(
 
 
 def drain(rows: Any) -> int:
-    """Read every row of a DataFrame into nothing."""
+    """Read every row of a DataFrame, and discard it."""
     rows.write.format("noop").mode("overwrite").save()
     return 1
 
 
 def pid(spark: "SparkSession") -> int:
-    """Java's process."""
+    """The id of Java's process."""
     found: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     return found

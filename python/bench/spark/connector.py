@@ -1,12 +1,12 @@
-"""What TMS costs on the way from HBase's region servers into Spark 3.5, through the connector.
+"""The cost of TMS on the way from HBase's region servers into Spark 3.5, through the connector.
 
-    rows    `tms.spark.read`: what is where, rows of blocks from the connector, columns
-    raw     the same rows of blocks from the same connector, as it gives them
-    ready   raw, then through Python, which answers each block with rows that it made ahead: what
-            Spark takes for as many bytes to go there and back
+    rows    `tms.spark.read`: plan, rows of blocks from the connector, columns
+    raw     the same rows of blocks from the same connector, unchanged
+    ready   raw, then through Python, which answers each block with rows that it made ahead: the
+            time of Spark to send as many bytes there and back
 
-pyspark 3.5 cannot be where pyspark 4 is: HBase and its topic are made here, and what is measured
-runs in `.venv-spark35`, see `bench.spark.connector35`.
+pyspark 3.5 and pyspark 4 exclude each other: HBase and its topic are made here, and the measured
+code runs in `.venv-spark35`, from `bench.spark.connector35`.
 """
 
 import json
@@ -59,7 +59,7 @@ def run(setup: Setup, report: Report) -> None:
         report.line("spark_connector", f"{kind}, CPU of Spark", cpu, "s")
     share = ratio(samples, ROWS, RAW)
     report.line("spark_connector", "rows ÷ raw", share, "×", GOAL, samples)
-    for over, under in ((READY, RAW), (ROWS, READY)):  # what Spark takes of it, and what TMS does
+    for over, under in ((READY, RAW), (ROWS, READY)):  # Spark's share, then the share of TMS
         label = f"{over} ÷ {under}"
         report.line("spark_connector", label, ratio(samples, over, under), "×")
         share = ratio(samples, over, under, lambda s: 1 / s.cpu_s)
@@ -67,7 +67,7 @@ def run(setup: Setup, report: Report) -> None:
 
 
 def _measured(file: Path, told: dict[str, str | int]) -> Samples:
-    """What the other Python measures."""
+    """The samples that the other Python measures."""
     program = [str(PYTHON), "-m", "bench.spark.connector35", json.dumps(told), str(file)]
     subprocess.run(program, cwd=ROOT, check=True, timeout=_MOST_S)
     found = json.loads(file.read_text())

@@ -17,8 +17,8 @@ from bench.spark.common import drain, pid, session
 from bench.spark.connector import BLOCK_BYTES, RAW, READY, ROWS
 from bench.spark.filling import ready
 from integration.cluster.runtime import resolve_connector
-from tms.clock import SystemClock
-from tms.observer import StoreObserver
+from tms.engine.observer import StoreObserver
+from tms.runtime.clock import SystemClock
 from tms.spark.connector import FORMAT, OffsetBounds, TopicPlan, read
 from tms.spark.rows import WantedColumns, spark_ddl
 from tms.store.hbase import HBaseStore
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Reads:
-    """Both ways to read the topic."""
+    """The ways to read the topic."""
 
     def __init__(self, spark: "SparkSession", store: str, topic: str, messages: int) -> None:
         self._spark = spark
@@ -48,7 +48,7 @@ class Reads:
         return read(self._spark, self._topic, self._store)
 
     def raw(self) -> "DataFrame":
-        """Blocks, in one cell each."""
+        """Blocks, each in one cell."""
         frame = (
             self._spark.read.format(FORMAT)
             .option("hbase.table", self._table)
@@ -61,7 +61,7 @@ class Reads:
         return frame.filter(" OR ".join(ranges)).select("row", "block")
 
     def ready(self) -> "DataFrame":
-        """Rows that were made ahead, as many as there are messages."""
+        """Rows that were made ahead, as many as the topic has messages."""
         return self.raw().mapInArrow(_ready, spark_ddl(WantedColumns()))
 
     def sample(self, kind: str) -> Sample:
@@ -78,7 +78,8 @@ def _ready(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main() -> None:
-    """Measure what the first argument says, and write it into the file that the second names."""
+    """Measure as the first argument says, and write the samples into the file that the second
+    names."""
     told: dict[str, Any] = json.loads(sys.argv[1])
     jars = ",".join(map(str, resolve_connector().glob("*.jar")))
     directory = Path(told["directory"])
@@ -87,7 +88,7 @@ def main() -> None:
         assert reads.raw().count() == told["blocks"]
         assert reads.rows().count() == told["messages"]
         variants = {kind: partial(reads.sample, kind) for kind in (ROWS, RAW, READY)}
-        for kind in variants:  # Java compiles what it meets often
+        for kind in variants:  # Java compiles hot code
             reads.sample(kind)
         samples = interleaved(variants, told["runs"])
     found = {name: [asdict(one) for one in its] for name, its in samples.items()}

@@ -1,10 +1,10 @@
-"""What decoding costs on the way into Spark: blocks to rows, beside batches that are rows already.
+"""The cost of decoding on the way into Spark: blocks to rows, beside batches that are rows already.
 
     rows    blocks of 256 KiB in the memory of a worker, decoded by `tms.spark.rows`
-    bare    the record batches that come out of that, made ahead: what Spark takes at most
+    bare    the record batches that result from it, made ahead: the upper bound of Spark
 
 Both are data sources in Python on two threads, read into Spark's noop sink, which reads every row.
-Nothing is stored and nothing crosses a network: that would hide what is measured.
+The benchmark neither stores anything nor crosses a network: that would hide the cost of decoding.
 """
 
 import pickle
@@ -42,7 +42,7 @@ class Blocks(DataSource):
         return "blocks"
 
     def schema(self) -> str:
-        """The columns that are always there."""
+        """The columns that every schema has."""
         return spark_ddl(WantedColumns())
 
     def reader(self, schema: object) -> DataSourceReader:
@@ -51,18 +51,18 @@ class Blocks(DataSource):
 
 
 class BlocksReader(DataSourceReader):
-    """Each thread reads as many blocks as it is told."""
+    """Each thread reads `blocks` blocks."""
 
     def __init__(self, file: str, blocks: int) -> None:
         self._file = Path(file)
         self._blocks = blocks
 
     def partitions(self) -> list[InputPartition]:
-        """One for each thread."""
+        """A partition for each thread."""
         return [InputPartition(number) for number in range(THREADS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows, decoded while they are asked for."""
+        """The rows, decoded as they are pulled."""
         stored = pickle.loads(self._file.read_bytes())
         return batches(islice(cycle(stored), self._blocks), "t", 0, ALL, WantedColumns())
 
@@ -96,7 +96,7 @@ def _compare(
         return replace(sample, messages=blocks * THREADS * messages)
 
     variants = {kind: partial(read, kind) for kind in sources}
-    for kind in variants:  # Java compiles what it meets often
+    for kind in variants:  # Java compiles hot code
         read(kind)
     samples = interleaved(variants, setup.runs)
     label = f"{size} B messages"

@@ -1,5 +1,5 @@
-"""Topics in HBase for the benchmarks to read, written by an engine whose clock is set by hand: what
-is in them is older than the moment in which it is written."""
+"""Topics in HBase for the benchmarks to read, written by an engine whose clock is set by hand:
+their messages are older than the moment of writing."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -9,26 +9,26 @@ import pyarrow as pa
 
 from bench.targets import values
 from tms.block import encode
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.runtime.clock import SystemClock
 from tms.spark.rows import WantedColumns, arrow_schema
 from tms.store.hbase import HBaseStore
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-PAST_MS = 31 * DAY_MS  # how long ago a topic was made
+PAST_MS = 31 * DAY_MS  # the age of a topic
 MESSAGE_BYTES = 1 << 10
 _APPEND_BYTES = 4 << 20
 _APPEND_MS = 50  # between two appends, by the clock
 _DIFFERENT = 16  # blocks
 
-Append = tuple[int, list[NewBlock]]  # when, and what
+Append = tuple[int, list[NewBlock]]  # time, blocks
 
 
 class HandClock:
-    """Wall time as it was set; the monotonic clock goes on as far. A `Clock`."""
+    """A `Clock` whose wall time is set by hand; its monotonic clock advances with it."""
 
     def __init__(self, time_ms: int) -> None:
         self.time_ms = self._begun_ms = time_ms
@@ -39,13 +39,13 @@ class HandClock:
         return self.time_ms
 
     def monotonic_s(self) -> float:
-        """Real time, and what was passed over."""
+        """Real time, and the skipped time."""
         return self._real.monotonic_s() + (self.time_ms - self._begun_ms) / 1000
 
 
 def fill(url: str, topic: str, partitions: int, appends: Iterable[Append]) -> None:
-    """Make a topic of this. The image of transactions is left as of now, as a service that runs
-    would leave it."""
+    """Fill a new topic with these appends. The image of transactions is left as of now, as by a
+    running service."""
     clock = HandClock(now_ms() - PAST_MS)
     with closing(Engine(HBaseStore(url), clock)) as engine:
         name = TopicName.parse(topic)
@@ -55,7 +55,7 @@ def fill(url: str, topic: str, partitions: int, appends: Iterable[Append]) -> No
         looked_ms = clock.time_ms
         for time_ms, blocks in appends:
             clock.time_ms = time_ms
-            if time_ms - looked_ms >= HOUR_MS:  # what a service does by itself: old segments end
+            if time_ms - looked_ms >= HOUR_MS:  # a service does this by itself: old segments end
                 engine.maintenance.clean()
                 looked_ms = time_ms
             engine.append(name, blocks)
@@ -63,7 +63,7 @@ def fill(url: str, topic: str, partitions: int, appends: Iterable[Append]) -> No
 
 
 def bulk(partitions: int, blocks: int, block_bytes: int) -> Iterator[Append]:
-    """So many blocks for each partition, of messages of `MESSAGE_BYTES`, an hour old."""
+    """Appends of so many blocks for each partition, of messages of `MESSAGE_BYTES`, an hour old."""
     made = different(block_bytes)
     at_once = _APPEND_BYTES // block_bytes
     time_ms = now_ms() - HOUR_MS
@@ -74,7 +74,7 @@ def bulk(partitions: int, blocks: int, block_bytes: int) -> Iterator[Append]:
 
 
 def different(block_bytes: int) -> Iterator[bytearray]:
-    """Blocks without end; each is its taker's own."""
+    """Different blocks without end; each belongs to its caller."""
     messages = block_bytes // MESSAGE_BYTES
     texts = values(MESSAGE_BYTES, _DIFFERENT * messages)
     made = [encode(texts[at : at + messages]) for at in range(0, len(texts), messages)]
@@ -82,7 +82,7 @@ def different(block_bytes: int) -> Iterator[bytearray]:
 
 
 def ready(block_bytes: int) -> pa.RecordBatch:
-    """Rows like those of such a block, made without one."""
+    """The rows of such a block, made without one."""
     messages = values(MESSAGE_BYTES, block_bytes // MESSAGE_BYTES)
     rows = [(None, value, "t", 0, at, 0, 1) for at, value in enumerate(messages)]
     schema = arrow_schema(WantedColumns())
@@ -92,5 +92,5 @@ def ready(block_bytes: int) -> pa.RecordBatch:
 
 
 def now_ms() -> int:
-    """The time it is."""
+    """The current time."""
     return SystemClock().now_ms()

@@ -1,11 +1,11 @@
-"""What TMS costs on the way from HBase's Thrift servers into Spark.
+"""The cost of TMS on the way from HBase's Thrift servers into Spark.
 
     rows    `spark.read.format("tms")` with source=hbase: from splits to columns
     bare    the same rows by Thrift calls alone, 8 MiB each; a task counts them, and decodes nothing
-    ready   bare, and for each block rows that were made ahead: what Spark takes for as many bytes
+    ready   bare, and for each block rows that were made ahead: the time of Spark for as many bytes
 
-All are data sources in Python under one Spark, on two threads with a connection each, into the
-noop sink: what Spark costs to begin is in all. Spark's CPU time counts, HBase's does not.
+All are data sources in Python under one Spark, on two threads with a connection each, into the noop
+sink: each includes Spark's start-up cost. Spark's CPU time counts, HBase's does not.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ from bench.spark.filling import MESSAGE_BYTES, bulk, fill, ready
 from bench.targets import Setup
 from integration.cluster import Standalone
 from integration.install import install
-from tms.clock import SystemClock
+from tms.engine.observer import StoreObserver
 from tms.model import keys
-from tms.observer import StoreObserver
+from tms.runtime.clock import SystemClock
 from tms.spark.rows import WantedColumns, spark_ddl
 from tms.store.hbase import HBasePlace, HBaseStore
+from tms.store.hbase.connection import ThriftConnection, types
 from tms.store.hbase.rows import BlockRows, rows_of
-from tms.store.hbase.thrift.connection import ThriftConnection, types
-from tms.store.hbase.thrift.scanning import PAGE_BYTES
+from tms.store.hbase.scanning import PAGE_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ TOPIC = "measured"
 REGIONS = 4
 _PARTITION_CHARS = 16  # of a row: salt, topic, partition
 _CALL_S = 60.0
-_WARM_UPS = 2  # Java compiles what it meets often
+_WARM_UPS = 2  # Java compiles hot code
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Rows(InputPartition):
 
 
 class Scans(DataSource):
-    """How many rows a topic has, found out by reading them all."""
+    """The number of rows of a topic, found by reading them all."""
 
     @classmethod
     def name(cls) -> str:
@@ -65,7 +65,7 @@ class Scans(DataSource):
         return "scans"
 
     def schema(self) -> str:
-        """A row for each call, or for each message."""
+        """One row for each call, or for each message."""
         return spark_ddl(WantedColumns()) if self._kind == READY else "rows bigint"
 
     def reader(self, schema: object) -> DataSourceReader:
@@ -78,7 +78,7 @@ class Scans(DataSource):
 
 
 class ScansReader(DataSourceReader):
-    """A task for each partition of the topic, with one connection."""
+    """Reads each partition of the topic in a task with one connection."""
 
     def __init__(self, store: str, topic: str, kind: str) -> None:
         self._store = store
@@ -86,7 +86,7 @@ class ScansReader(DataSourceReader):
         self._kind = kind
 
     def partitions(self) -> list[InputPartition]:
-        """One for each partition of the topic."""
+        """A partition for each partition of the topic."""
         place = HBasePlace.parse(self._store)
         with closing(HBaseStore(self._store, watched=False)) as store:
             record = StoreObserver(store, SystemClock()).topic(self._topic).record
@@ -110,7 +110,7 @@ class ScansReader(DataSourceReader):
 
 
 def _pages(rows: Rows) -> Iterator[int]:
-    """How many rows each call brought."""
+    """The number of rows of each call."""
     clock, page = SystemClock(), PAGE_BYTES // BLOCK_BYTES
     [(host, port)] = rows.place.servers
     start = rows.first

@@ -1,12 +1,12 @@
-"""What of a topic is read for one hour of it: blocks that HBase delivers, not time.
+"""The blocks that are read for one hour of a topic, counted as HBase delivers them.
 
     the hour    blocks that were written in it
-    planning    blocks that the driver looks at: where the topic ends, where the hour begins
-    reading     blocks that tasks get: those of their splits, and what they find them by
+    planning    blocks that the driver reads: the end of the topic, the begin of the hour
+    reading     blocks that tasks get: those of their splits, and those read to find them
 
 All of these are rows of `messages` that Thrift delivered with their values, counted where answers
-arrive. The source is the one that Spark calls, called as Spark does, without Spark. The ranges of
-rows that the connector of Spark 3.5 is given are counted by scanning them.
+arrive. The source is called as Spark calls it, without Spark. The ranges of rows that the connector
+of Spark 3.5 gets are counted by scanning them.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from bench.spark.filling import DAY_MS, HOUR_MS, MESSAGE_BYTES, Append, differen
 from bench.targets import Setup
 from integration.cluster import Standalone
 from integration.install import install
-from tms.clock import SystemClock
+from tms.engine.observer import StoreObserver
 from tms.model.message import NewBlock
 from tms.model.position import Position
-from tms.observer import StoreObserver
+from tms.runtime.clock import SystemClock
 from tms.spark.connector import OffsetBounds, TopicPlan
 from tms.spark.source.options import read_options
 from tms.spark.source.reader import BatchReader
 from tms.store.hbase import HBasePlace, HBaseStore
+from tms.store.hbase.connection import ThriftConnection
+from tms.store.hbase.pool import Limits, Pool
 from tms.store.hbase.rows import MESSAGES, table_name
-from tms.store.hbase.thrift.connection import ThriftConnection
-from tms.store.hbase.thrift.pool import Limits, Pool
-from tms.store.hbase.thrift.scanning import LENGTHS, lengths
+from tms.store.hbase.scanning import LENGTHS, lengths
 
 GOAL = Goal(at_most=1.2)
 TOPIC = "measured"
@@ -77,7 +77,7 @@ def _source(report: Report, url: str, start_ms: int) -> None:
 
 
 def _connector(report: Report, url: str, start_ms: int) -> None:
-    """What the connector is told to read, and what finding that out takes."""
+    """The ranges that the connector reads, and the blocks read to find them."""
     start, stop = Position.time(start_ms), Position.time(start_ms + HOUR_MS)
     with closing(HBaseStore(url, watched=False)) as store, _delivered() as planning:
         view = StoreObserver(store, SystemClock()).topic(TOPIC)
@@ -106,7 +106,7 @@ def _told(report: Report, lane: str, wanted: int, blocks: dict[str, int]) -> Non
 
 @contextmanager
 def _delivered() -> Iterator[list[int]]:
-    """How many rows of messages, with their values, each call brings meanwhile."""
+    """The number of rows of messages, with their values, that each call brings meanwhile."""
     call, counts = ThriftConnection.call, list[int]()
 
     def noted(

@@ -3,9 +3,9 @@
     batch    all rows of a topic
     stream   the same rows in micro-batches of 64 MiB
 
-Both topics get the same rows from the same Spark, each through its own sink, before anything is
-timed. Kafka acknowledges what the page cache has, TMS is told to do the same. Spark's source for
-Kafka runs inside of its JVM; the one for TMS is Python.
+Both topics get the same rows from the same Spark, each through its own sink, before the timing
+begins. Kafka acknowledges when the page cache has the messages, and TMS is set to do so, too.
+Spark's source for Kafka runs inside its JVM; the source for TMS is Python.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ GOAL = Goal(at_most=1.3)
 
 
 def run(setup: Setup, report: Report) -> None:
-    """The same rows from a topic of TMS and one of Kafka."""
+    """Compare a topic of TMS and a topic of Kafka with equal rows."""
     report.title("Topics in Spark: TMS beside Kafka")
     jars = ",".join(map(str, spark_jars()))
     with (
@@ -73,12 +73,12 @@ class _Both:
         self._fill()
 
     def compare(self, report: Report) -> None:
-        """Both ways of reading, in turns."""
+        """Compare both ways of reading, in turns."""
         ways: dict[str, Callable[[str], Sample]] = {"batch": self._batch, "stream": self._stream}
         for way, read in ways.items():
             variants = {name: partial(read, name) for name in self._pids}
             if way == "batch":
-                for one in variants.values():  # Java compiles what it meets often
+                for one in variants.values():  # Java compiles hot code
                     one()
             self._tell(report, way, interleaved(variants, self._setup.runs))
 

@@ -1,10 +1,10 @@
-"""What a stream from a topic costs, beside a stream of batches that are rows already.
+"""The cost of a stream from a topic, beside a stream of batches that are rows already.
 
     topic   the data source `tms` over the service, 64 MiB of messages to a micro-batch
-    bare    as many rows from a data source that has them in memory: what Spark takes at most
+    bare    as many rows from a data source that has them in memory: the upper bound of Spark
 
 The time is Spark's own, of whole micro-batches: planning, reading, both logs of the checkpoint. The
-first ones are not counted, for Java compiles what it meets often.
+first micro-batches are not counted, because Java compiles hot code meanwhile.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ TOPIC, BARE = "topic", "bare"
 GOAL = Goal(at_most=2)
 BATCH_BYTES = 64 * MIB
 SIZES = (100, 1 << 10)  # bytes of a message
-FIRST = 2  # micro-batches that are not counted
+FIRST = 2  # micro-batches that do not count
 _BATCH_S = "batch_s"
 
 
@@ -82,8 +82,8 @@ def _compare(
 
 
 def streamed(spark: "SparkSession", rows: "DataFrame", checkpoint: Path, *pids: int) -> Sample:
-    """Everything that a stream has, into nothing; counted are the whole micro-batches behind the
-    first ones, with the CPU time of all by their share."""
+    """Read all rows of a stream, and discard them; the sample counts the micro-batches after the
+    first ones, with their share of all CPU time."""
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     done: list[tuple[int, float]] = []
 

@@ -1,8 +1,8 @@
-"""Those who use the engine in a simulation. Each step is one call or two; what it asked for and
-what it was told goes into the history before and after.
+"""The users of the engine in a simulation. Each step makes one or two calls; the history notes the
+request before the call and the answer after it.
 
-Every actor takes any error, and a crash between any two steps, as a user must: what was not
-answered is repeated in the same words, or given up and left open.
+Every actor survives any error, and a crash between any two steps, as a user must: it repeats an
+unanswered request unchanged, or gives it up and leaves it open.
 """
 
 from collections.abc import Mapping
@@ -19,35 +19,36 @@ from tms.model.position import Position, PositionKind
 from tms.model.topic import Durability, TopicName
 
 WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
-SOURCE: Place = ("a", 0)  # what groups consume
+SOURCE: Place = ("a", 0)  # consumed by groups
 SHARED = "shared"  # the topic that members of a group share
 COMPACTED = "kept"  # a topic that is compacted
-PEOPLE = "people"  # another one with keys, from which messages are erased
+PEOPLE = "people"  # a second topic with keys, from which messages are erased
 KEYS = 6
 SIZES = (1, 1, 1, 1, 1, 1, 1, 40, 40, 40, 40, 600, 600, 5_000, 0)  # of messages, beside their text
-JOBS: Place = ("jobs", 0)  # what a queue hands out
-LINES: Place = ("lines", 0)  # another one does, those of a key one after another
-CUT: Place = ("cut", 0)  # whose beginning is cut off now and then
+JOBS: Place = ("jobs", 0)  # handed out by a queue
+LINES: Place = ("lines", 0)  # handed out by a queue that is ordered by key
+CUT: Place = ("cut", 0)  # its beginning is truncated now and then
 OUTPUT: Place = ("made", 0)
 
 
 class Actor(Protocol):
-    """One user."""
+    """A user of the engine."""
 
     def step(self) -> None:
-        """Do the next thing."""
+        """Take the next step."""
         ...
 
     def settle(self) -> bool:
-        """The run ends and nothing fails any more: finish; whether there is nothing left to do."""
+        """Finish, at the end of the run, when nothing fails any more; True if nothing is left to
+        do."""
         ...
 
 
 class Remembering(Actor, Protocol):
-    """A user who remembers what it has read."""
+    """An actor that remembers messages that it has read."""
 
     def after_power_loss(self) -> None:
-        """What was read may not be there any more."""
+        """Forget messages that a power loss may have taken."""
         ...
 
 
@@ -57,23 +58,23 @@ def topic_of(place: Place) -> TopicName:
 
 
 def durability_at(world: World, place: Place) -> Durability:
-    """How durably to publish to a place: what groups consume is synced, or they would stand after
-    messages that a power loss took."""
+    """The durability for publishes to a place. Messages that groups consume are synced: a power
+    loss would otherwise leave the groups' positions behind the end of the log."""
     if place in (SOURCE, JOBS, LINES) or place[0] in (SHARED, COMPACTED, PEOPLE):
         return SYNCED
     return world.random.choice((WRITTEN, SYNCED))
 
 
 def keyed(world: World, name: str, tombstone: bool = False) -> str:
-    """A value that says its key; no other one, whatever its name, has it as a part."""
+    """A value that contains its key, and that is never a substring of another value."""
     return f"k{world.random.randrange(KEYS)}={'-' * tombstone}{name};"
 
 
 def block(
     values: tuple[str, ...], producer: int = 0, sequence: int = 0, key: bytes | None = None
 ) -> bytearray:
-    """A block of these values, all with one key, or each with its own, if it says one; some blocks
-    are compressed."""
+    """A block of these values, all with `key`, or each with the key that it contains, if any; some
+    blocks are compressed."""
     names = None
     if key is not None or any("=" in value for value in values):
         names = [key or _key_of(value) for value in values]
@@ -92,7 +93,7 @@ def block(
 
 
 def text_of(value: bytes | None, headers: Mapping[str, bytes]) -> str:
-    """What `block` made a message of; something else if it is not whole."""
+    """The text from which `block` made a message; another text if the message is damaged."""
     if "value" in headers:
         text = headers["value"].decode()
     else:
@@ -101,12 +102,12 @@ def text_of(value: bytes | None, headers: Mapping[str, bytes]) -> str:
 
 
 def _is_in_header(value: str) -> bool:
-    """Whether a message is too small to hold its text: a header has it."""
+    """True if a message is too small for its text, which then stands in a header."""
     return not _payload(value)
 
 
 def _payload(value: str) -> bytes | None:
-    """The bytes of a message: its text and as many bytes as follow from it, or none."""
+    """The bytes of a message: its text and padding derived from it, or none."""
     if is_tombstone(value):
         return None
     chance, size = divmod(crc32(value.encode()), 1 << 16)
@@ -120,7 +121,7 @@ def _key_of(value: str) -> bytes | None:
 
 
 def after_of(position: Position) -> str:
-    """The id that everything from a position on comes after, empty for the beginning."""
+    """The id after which all messages from a position on come; empty for the beginning."""
     if position.kind is PositionKind.TIME:
         return before(MessageId(position.number, 0))
     if position.id is None:

@@ -1,4 +1,4 @@
-"""Those who commit in one request: batches, and what they make of other messages."""
+"""Actors that commit in one request: batches, and messages made of other messages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBloc
 
 
 class Work(NamedTuple):
-    """A commit that is to be asked for until there is an answer."""
+    """A commit that is repeated until it is answered."""
 
     name: str
     request: Callable[[], Commit]
@@ -24,7 +24,8 @@ class Work(NamedTuple):
 def making(
     name: str, output: Place, values: tuple[str, ...], synced: bool = True, **with_them: Any
 ) -> Work:
-    """A commit of messages that were made of others, with what says that those are done."""
+    """A commit of messages that were made of others, with the position changes or acknowledgements
+    for those others."""
 
     def request() -> Commit:
         new = TopicBlock(topic_of(output), NewBlock(output[1], block(values)))
@@ -37,7 +38,8 @@ def making(
 def made_of(
     name: str, messages: Sequence[Seen]
 ) -> tuple[tuple[str, ...], tuple[str, ...], Position]:
-    """The values of messages, what is made of them under a name, and the position behind them."""
+    """The values of messages, the values that a name makes of them, and the position behind
+    them."""
     sources = tuple(value for _, value in messages)
     values = tuple(f"{name}.{number}" for number in range(len(sources)))
     return sources, values, Position.after(MessageId.parse(messages[-1][0]))
@@ -53,7 +55,7 @@ class Committer:
         self._work: Work | None = None
 
     def step(self) -> None:
-        """Commit, or repeat what was not answered; seldom give it up."""
+        """Commit, or repeat an unanswered commit; rarely give it up."""
         if self._work is None:
             self._work = self._make()
         elif self._world.random.random() < 0.05:
@@ -63,7 +65,7 @@ class Committer:
             self._work = None
 
     def settle(self) -> bool:
-        """Until everything was answered."""
+        """Repeat until every commit is answered."""
         if self._work is not None:
             self.step()
         return self._work is None
@@ -92,7 +94,7 @@ def _request(name: str, parts: list[tuple[Place, tuple[str, ...]]], synced: bool
 
 
 def commit(world: World, work: Work) -> bool | None:
-    """Ask for a commit; whether it was done, None when that is not known."""
+    """Request a commit; True if it was done, None if that is unknown."""
     try:
         world.engine.transactions.commit(work.request())
         done = True
@@ -109,7 +111,7 @@ def commit(world: World, work: Work) -> bool | None:
 
 
 class Transformer:
-    """One of several that together make a message of each message, exactly once."""
+    """A member of a team that makes one message of each message, exactly once."""
 
     GROUP = "transformers"
 
@@ -123,11 +125,11 @@ class Transformer:
         self._next: Position | None = None
 
     def step(self) -> None:
-        """Look where the group stands, or process the next few."""
+        """Look up the group's position, or process the next few messages."""
         quietly(self._step)
 
     def settle(self) -> bool:
-        """Until everything was answered."""
+        """Repeat until every commit is answered."""
         if self._work is not None:
             self._finish()
         return self._work is None

@@ -1,4 +1,4 @@
-"""Those who decide on the newest message of a key, and publish only if it still is the newest."""
+"""Actors that decide on the newest message of a key, and publish only if it still is the newest."""
 
 from sim.actors.actor import block, seen, topic_of
 from sim.history import Acknowledged, Place, Sent
@@ -13,7 +13,7 @@ KEY = b"decided"
 
 
 class Decider:
-    """One of several whose messages are a chain: each rests on the one before it."""
+    """A member of a team whose messages form a chain: each rests on the one before it."""
 
     def __init__(self, world: World, name: str, place: Place) -> None:
         self._world = world
@@ -23,17 +23,17 @@ class Decider:
         self._begin_anew()
 
     def step(self) -> None:
-        """Read what is the newest, or publish what rests on it."""
+        """Read the newest message, or publish one that rests on it."""
         quietly(self._step)
 
     def settle(self) -> bool:
-        """Until everything was answered."""
+        """Repeat until every publish is answered."""
         if self._value:
             quietly(self._publish)
         return not self._value
 
     def after_power_loss(self) -> None:
-        """What was read may not be there any more."""
+        """Forget messages that a power loss may have taken."""
         if not self._value:
             self._begin_anew()
 
@@ -74,9 +74,9 @@ class Decider:
         try:
             [stored] = world.engine.append(topic, [new], Durability.SYNCED)
         except WrongLastId:
-            self._begin_anew()  # the next number is not the service's: nothing was stored
+            self._begin_anew()  # the service expects another number: nothing was stored
             return
-        except (OutOfOrderSequence, SequenceReused):  # what came before was lost with the power
+        except (OutOfOrderSequence, SequenceReused):  # a power loss took the messages before
             self._begin_anew()
             return
         [id] = stored.ids()

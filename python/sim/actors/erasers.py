@@ -1,6 +1,5 @@
-"""Those who erase what stands under a key, or under an id that somebody got, and do it again until
-they are told that it is done. Then they look whether it is.
-"""
+"""Actors that erase the messages of a key, or a message by an id that a reader got, and repeat the
+request until it is answered as done. Then they check that the messages are gone."""
 
 from sim.actors.actor import KEYS, topic_of
 from sim.actors.readers import Reader
@@ -8,7 +7,7 @@ from sim.history import Acknowledged, Erased, Place, Read, Seen
 from sim.world import World, quietly
 from tms.model.ids import MessageId
 
-_EVENTS_MAX = 200  # how far back a message is looked for
+_EVENTS_MAX = 200  # how far back the actor looks for a message
 _RECENT = 4
 
 
@@ -21,11 +20,12 @@ class Eraser:
         self._readers = {
             place: Reader(world, f"{name}-{place[1]}", place, True) for place in places
         }
-        self._where: tuple[Place, ...] = ()  # to erase from, and not answered
+        self._where: tuple[Place, ...] = ()  # places to erase from, without an answer yet
         self._key = self._id = ""
 
     def step(self) -> None:
-        """Choose what to erase, or repeat it; often let it be. Often the process dies of it."""
+        """Choose messages to erase, or repeat the request; often do neither. The process often dies
+        during it."""
         random = self._world.random
         if not self._where:
             if random.random() < 0.6:
@@ -39,7 +39,7 @@ class Eraser:
             self._look(random.choice(where))
 
     def settle(self) -> bool:
-        """Until it was answered."""
+        """Repeat until the request is answered."""
         self._attempt()
         return not self._where
 
@@ -58,8 +58,8 @@ class Eraser:
             self._id, self._where = id, (one,)
 
     def _look(self, place: Place) -> None:
-        """Read on from before the newest that is gone: if messages come from the cache there, it
-        must not be among them."""
+        """Read on from before the newest erased message: if the reader is served from the cache
+        there, the message must not be among the answers."""
         gone = ""
         for id, value in sorted(self._known(place), reverse=True):
             if gone and id < gone:
@@ -69,7 +69,7 @@ class Eraser:
                 gone = id
 
     def _known(self, place: Place) -> list[Seen]:
-        """What somebody got to know lately."""
+        """Messages that readers saw lately."""
         return [
             message
             for event in self._world.history.events[-_EVENTS_MAX:]
@@ -84,7 +84,7 @@ class Eraser:
         began = history.now()
         try:
             quietly(self._erase)
-        finally:  # also when the process dies of it
+        finally:  # also when the process dies during it
             done = not self._where
             history.add(Erased(began, where, self._key, self._id, history.now(), done))
 

@@ -1,5 +1,5 @@
-"""Who follows, as a consumer does: over connections to the service that end, are cut and left
-unread, and fetching where they cannot."""
+"""Actors that follow as a consumer does: over connections to the service that end, are cut and left
+unread, and by fetching where they cannot follow."""
 
 from random import Random
 
@@ -9,20 +9,20 @@ from sim.history import Place, Read
 from sim.serving import Following, Servers
 from sim.world import World
 from tms.client.transport import FetchRequest
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import TMSError
 from tms.model.message import Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
 
-TURNS_MAX = 40  # of the loop, in a step
+TURNS_MAX = 40  # of the loop, per step
 PARTS_MAX = 1_000  # read in one round of settling
-WAIT_S = 50.0  # what wakes nobody shows long before
+WAIT_S = 50.0  # a missed wake-up shows long before
 
 
 class FollowingReader:
-    """Follows a partition over and over. Its chance is its own, so that the others do what they do
-    without it."""
+    """Follows a partition over and over. It draws from a `Random` of its own, so that it changes
+    nothing in the steps of the other actors."""
 
     def __init__(
         self, world: World, servers: Servers, name: str, place: Place, random: Random
@@ -33,12 +33,12 @@ class FollowingReader:
         self._random = random
         self._pass = 0
         self._position = Position.earliest()
-        self._last = ""  # the id that was read last, whatever the position is
+        self._last = ""  # the id that was read last, whatever the position
         self._following: Following | None = None
-        self._since = 0  # when what has not been read was not there yet
+        self._since = 0  # a moment at which the unread messages were not there yet
 
     def step(self) -> None:
-        """Read on, or let something happen to the connection."""
+        """Read on, or disturb the connection."""
         random = self._random
         if random.random() < 0.03:
             self._leave()
@@ -48,14 +48,14 @@ class FollowingReader:
             self._begin()
             return
         if not self._world.lives(following.server.engine):
-            self._cut(following)  # it has died
+            self._cut(following)  # the connection has died
             return
         match random.randrange(24):
             case 0 | 1 | 2:
                 self._cut(following)
             case 3:
                 following.drain()
-            case 4 | 5:  # it is slow
+            case 4 | 5:  # the connection is slow
                 self._turn(following, random.randint(1, TURNS_MAX))
             case _:
                 self._turn(following, random.randint(1, TURNS_MAX))
@@ -64,13 +64,13 @@ class FollowingReader:
                     self._note_idle(following.server.engine)
 
     def _is_about_to_wake(self) -> bool:
-        """Whether somebody may be told in the background that a transaction has ended."""
+        """True if queued background work may announce the end of a transaction."""
         manager = self._world.engine.transactions.manager
         return bool(self._world.background.waiting and manager._watchers._waiting)
 
     def settle(self) -> bool:
-        """Nothing fails any more: read everything without a wait, where nobody is told over a new
-        connection."""
+        """Nothing fails any more: read everything without waiting, over a new connection if the
+        world wakes no waiting reader."""
         following = self._following
         if following is not None and not self._world.lives(following.server.engine):
             self._following = None
@@ -94,7 +94,7 @@ class FollowingReader:
         return True
 
     def after_power_loss(self) -> None:
-        """What was read may not be there any more."""
+        """Leave the connection: messages that it has read may be lost."""
         self._leave()
         self._pass += 1
         self._position, self._last = Position.earliest(), ""
@@ -109,7 +109,7 @@ class FollowingReader:
             self._following = Following(self._servers.of(engine), request)
 
     def _turn(self, following: Following, turns: int) -> None:
-        """Let the service do something."""
+        """Let the service run callbacks."""
         with self._world.at(following.server.engine):
             for _ in range(turns):
                 if not following.server.loop.turn():
@@ -118,7 +118,7 @@ class FollowingReader:
     def _receive(self, following: Following, bytes_max: int) -> None:
         try:
             parts = following.receive(bytes_max)
-        except TMSError:  # it ends
+        except TMSError:  # the connection ends
             parts = []
             self._following = None
         for part in parts:
@@ -147,7 +147,7 @@ class FollowingReader:
             self._note(self._since, messages)
 
     def _note_idle(self, engine: Engine) -> None:
-        """The service waits, so there is nothing more; what comes now comes later."""
+        """Note that the service waits: the reader has everything, and later messages come later."""
         self._since = self._world.history.now()
         at = [PartitionPosition(self._place[1], self._position)]
         fetched = engine.fetch_cached(TopicName.parse(self._place[0]), at, 1)

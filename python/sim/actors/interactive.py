@@ -1,4 +1,5 @@
-"""Those whose transactions take several steps: of this engine, and of a manager elsewhere."""
+"""Actors whose transactions take several steps: transactions of this engine, and of a manager
+elsewhere."""
 
 from contextlib import suppress
 
@@ -11,12 +12,12 @@ from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.transaction import Commit, TopicStaged
 from tms.transactions.uncommitted import StoredRange
 
-_INVALIDATED = 4  # one pointer of so many, without drawing anything
-_COUNTS, _OVERTAKEN = 1, 2  # producers of what is staged: a commit names the first one only
+_INVALIDATED = 4  # one pointer in so many, chosen without drawing
+_COUNTS, _OVERTAKEN = 1, 2  # producers of staged blocks: a commit names only the first
 
 
 class Interactive:
-    """Begins, publishes step by step, then commits, aborts, or is never heard of again."""
+    """Begins, publishes step by step, then commits, aborts, or disappears."""
 
     def __init__(self, world: World, name: str, places: tuple[Place, ...]) -> None:
         self._world = world
@@ -25,11 +26,11 @@ class Interactive:
         self._forget()
 
     def step(self) -> None:
-        """The next thing in the life of a transaction."""
+        """Take the next step in the life of a transaction."""
         quietly(self._step)
 
     def settle(self) -> bool:
-        """Ask how the last one ended; what is open is aborted."""
+        """Ask for the outcome of the last transaction; abort it if it is open."""
         if self._id:
             quietly(self._ask if self._asked else self._give_up)
         return not self._id
@@ -38,7 +39,7 @@ class Interactive:
         self._id = 0
         self._current = ""
         self._asked = False
-        self._in_doubt = False  # whether everything that was published is there
+        self._in_doubt = False  # True if some of the publishes may not be stored
         self._sent = 0
         self._staged: dict[Place, int] = {}  # blocks
 
@@ -62,7 +63,7 @@ class Interactive:
         elif random.random() < 0.6:
             self._give_up()
         else:
-            self._forget()  # it stays open until its time is over
+            self._forget()  # it stays open until it times out
 
     def _publish(self) -> None:
         world, place = self._world, self._world.random.choice(self._places)
@@ -127,7 +128,7 @@ class Foreign:
         self._name, self._place = name, place
         self._made = 0
         self._ranges: list[StoredRange] = []
-        self._late: list[StoredRange] = []  # where something may have come after a roll back
+        self._late: list[StoredRange] = []  # ranges that may have been stored after a rollback
         self._pointer = 0
 
     def step(self) -> None:
@@ -140,8 +141,8 @@ class Foreign:
             self._pointer = 0
 
     def settle(self) -> bool:
-        """Roll everything back, and again what may have come late: nobody else knows that the
-        transaction is over."""
+        """Roll everything back, and repeat it for messages that may have come late: no other client
+        knows that the transaction is over."""
         if not self._ranges and self._late:
             self._ranges = [self._late.pop()]
         if not self._ranges:
@@ -160,7 +161,7 @@ class Foreign:
         world.history.add(Sent(world.history.now(), self._place, values, name))
         new = NewBlock(self._place[1], block(values))
         topic = topic_of(self._place)
-        # Where it would stand if the answer is lost, its client does not know: all of the topic.
+        # If the answer is lost, the client does not know the range: it takes the whole topic.
         whole = StoredRange(topic, self._place[1], (0, 0), (2**62, 0), self._pointer)
         self._ranges = [whole]
         try:

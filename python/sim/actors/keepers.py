@@ -1,6 +1,5 @@
-"""Those who publish new values of a few keys, and tombstones: to a topic that is compacted
-meanwhile, and to one that is not.
-"""
+"""Actors that publish new values of a few keys, and tombstones: to a topic that is compacted
+meanwhile, and to one that is not."""
 
 from sim.actors.actor import COMPACTED, PEOPLE, durability_at, keyed, topic_of
 from sim.actors.producers import Producer
@@ -35,15 +34,15 @@ class Keeper(Producer):
 
 
 class Compactor(Producer):
-    """Has the topic compacted; at the end so often that tombstones go, each time with a message
-    without a key before it, or there would be nothing to do."""
+    """Compacts the topic; at the end so often that tombstones are removed, each time after a
+    message without a key, because a pass without new messages does nothing."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "compactor", KEPT)
         self._passes_left = 3
 
     def step(self) -> None:
-        """Compact it."""
+        """Compact the topic."""
         quietly(lambda: compact(self._world))
 
     def settle(self) -> bool:
@@ -56,7 +55,7 @@ class Compactor(Producer):
 
 
 def compact(world: World) -> None:
-    """Close the open segment, and compact what is closed."""
+    """Close the open segment, and compact the closed ones."""
     engine = world.engine
     record = engine.topics.registry.find(topic_of(KEPT))
     log = engine.topics.partitions.get(topic_of(KEPT), record, KEPT[1])

@@ -1,8 +1,8 @@
-"""Those who publish messages that are to wait, cancel some of them, and look what waits; and the
-mover of the engine, which moves what is due when it is told to.
+"""Actors that publish delayed messages, cancel some of them, and list the waiting ones; and the
+scheduler of the engine, which moves due messages when the simulation runs it.
 
-While the mover has borrowed entries, others may publish and cancel: between any two operations of
-the store that it does then.
+While the scheduler holds borrowed entries, other actors may publish and cancel between any two of
+its operations on the store.
 """
 
 from collections import deque
@@ -23,13 +23,13 @@ from tms.model.topic import Durability
 LATER: tuple[Place, ...] = (("later", 0), ("later", 1))
 TOPIC = topic_of(LATER[0])
 DELAYS_MS = (0, 0, 1, 5, 300, 300, 3_000, 20_000, 800_000)
-REPEATED_MS = 300_000  # nothing is repeated later than that: it may be forgotten
-AT_ONCE_S = 1e-6  # nobody else is there to wait for
+REPEATED_MS = 300_000  # the latest repetition: after it a request may be forgotten
+AT_ONCE_S = 1e-6  # no other thread exists to wait for
 _KNOWN = 12  # ids that may be cancelled
 
 
 class Mover:
-    """The mover of whatever engine lives: what its thread would do, a step at a time."""
+    """The scheduler of the live engine: the work of its thread, one step at a time."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -37,7 +37,7 @@ class Mover:
         self._moving = False
 
     def step(self) -> None:
-        """Move a batch that is due; seldom tidy."""
+        """Move a batch of due messages; rarely tidy."""
         self._moving = True
         try:
             delays = self._world.engine.delayed
@@ -51,7 +51,7 @@ class Mover:
             self._moving = False
 
     def settle(self) -> bool:
-        """Let time pass until something is due, and move it; whether nothing waits any more."""
+        """Let time pass until a message is due, and move it; True if no message waits any more."""
         world = self._world
         try:
             next_ms = world.engine.delayed.info(TOPIC).next_due_ms
@@ -63,13 +63,13 @@ class Mover:
         return next_ms is None
 
     def lends(self) -> bool:
-        """Whether it has borrowed entries, and others can do something meanwhile without having to
+        """True if it holds borrowed entries, and other actors can act meanwhile without having to
         wait for it."""
         if not self._moving:
             return False
         engine = self._world.engine
         waiting = _waiting(engine.delayed)
-        if waiting is None or waiting._lent is None or not waiting.stored.trusted:
+        if waiting is None or waiting._taken is None or not waiting.stored.trusted:
             return False
         held = (waiting.writing, engine.topics.registry._lock, engine.topics.partitions._lock)
         return not waiting._changes.busy and not any(lock.locked() for lock in held)
@@ -77,18 +77,18 @@ class Mover:
 
 @dataclass(slots=True)
 class _Message:
-    """A message that was acknowledged."""
+    """An acknowledged delayed message."""
 
     place: Place
     id: DelayedId
     value: str
-    asked: int = 0  # at which moment the cancel was that has no answer yet
-    cancel_ms: int | None = None  # when it was first cancelled
+    asked: int = 0  # moment of a cancel that has no answer yet
+    cancel_ms: int | None = None  # time of the first cancel
 
 
 @dataclass(slots=True)
 class _Request:
-    """A publish: always in the same words."""
+    """A publish that is always repeated unchanged."""
 
     parts: list[tuple[Place, tuple[str, ...]]]
     due: Due
@@ -99,12 +99,12 @@ class _Request:
     pending: Pending[list[delayed.Deferred]] | None = None
 
     def blocks(self) -> list[NewBlock]:
-        """What is published."""
+        """The blocks to publish."""
         return [NewBlock(place[1], block(values)) for place, values in self.parts]
 
 
 class Later:
-    """One who publishes for later and cancels."""
+    """Publishes delayed messages and cancels them."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -116,16 +116,16 @@ class Later:
         self._cancel: _Message | None = None
 
     def step(self) -> None:
-        """Publish, cancel, or repeat what was not answered; seldom look what waits."""
+        """Publish, cancel, or repeat an unanswered request; rarely list the waiting messages."""
         quietly(self._list if self._world.random.random() < 0.08 else self._step)
 
     def meddle(self) -> None:
-        """The same, while the mover has borrowed something: nothing waits for others."""
+        """Take a step that waits for no lock, while the scheduler holds borrowed entries."""
         if self._request is None or self._request.pending is None:
             quietly(lambda: self._step(at_once=True))
 
     def settle(self) -> bool:
-        """Until everything was answered."""
+        """Repeat until every request is answered."""
         if self._cancel is not None or self._request is not None:
             quietly(self._step)
         return self._cancel is None and self._request is None
@@ -167,8 +167,8 @@ class Later:
         self._request = _Request(parts, due, durability, token, world.clock.passed_ms)
 
     def _finish(self, one: _Request, at_once: bool) -> None:
-        """Ask for it, or look for the answer. Without a token it is asked for once: a repetition
-        would be stored once more."""
+        """Repeat the request, or look for the answer. A request without a token is sent only once:
+        a repetition would be stored again."""
         world, delays = self._world, self._world.engine.delayed
         if one.pending is not None and one.life == world.life:
             if not one.pending.done():
@@ -225,7 +225,7 @@ class Later:
         world = self._world
         try:
             done = world.engine.delayed.cancel(TOPIC, one.id, AT_ONCE_S)
-        except Conflict:  # another process has taken over: nobody knows any more
+        except Conflict:  # another process has taken over: the outcome is unknown
             self._known.remove(one)
             self._cancel = None
             return
@@ -244,7 +244,7 @@ class Later:
 
 
 def look(world: World) -> None:
-    """Note all that waits."""
+    """Note all waiting messages."""
     delays, history = world.engine.delayed, world.history
     began = history.now()
     values: list[str] = []
@@ -259,5 +259,5 @@ def look(world: World) -> None:
 
 
 def _waiting(delays: DelayedMessages) -> DelayQueue | None:
-    """What waits for the topic, if anything was asked of it in this life."""
+    """The delay queue of the topic, if this life of the engine has opened it."""
     return next((one for one in delays._waiting.values() if one.stored.name == TOPIC), None)

@@ -1,6 +1,7 @@
-"""Members of a log group, each of whom makes messages of those in the partitions that it has.
+"""Members of a log group, each of which makes messages of those in its partitions.
 
-Nothing but the fence keeps two of them from doing the same: a position is moved whatever it was.
+Only the fence keeps two members from making the same message: a position is moved without a
+precondition.
 """
 
 from functools import partial
@@ -35,12 +36,12 @@ class Member:
         self._begin_anew()
 
     def step(self) -> None:
-        """Look who has what, or process a little; seldom be silent for good and come back under
-        another name."""
+        """Read the assignment, or process a few messages; rarely go silent for good and come back
+        under another name."""
         quietly(self._step)
 
     def settle(self) -> bool:
-        """Until everything was answered and nothing is left."""
+        """Repeat until everything is answered and no message is left."""
         if self._work is not None:
             quietly(self._finish)
         if self._work is None:
@@ -69,11 +70,11 @@ class Member:
 
     def _poll(self) -> None:
         engine = self._world.engine
-        standing = engine.groups.poll(
+        assignment = engine.groups.poll(
             self._topic, GROUP, f"{self._name}-{self._lives}", SESSION_S, self._holding
         )
-        mine = dict(standing.partitions)
-        for partition in standing.release:
+        mine = dict(assignment.partitions)
+        for partition in assignment.release:
             mine.pop(partition, None)
         if mine != self._holding:
             found = engine.groups.positions(self._topic, GROUP)
@@ -83,7 +84,7 @@ class Member:
             self._holding = mine
 
     def _left(self) -> bool:
-        """Whether there is something that nobody processed."""
+        """True if a message is left that no member has processed."""
         try:
             ends = self._world.engine.groups.describe(self._topic, GROUP).partitions
         except TMSError:

@@ -1,6 +1,5 @@
-"""Producers that publish plainly. In runs whose partitions remember few producers, others publish
-in between and push them out.
-"""
+"""Producers that publish outside of transactions. In runs whose partitions remember few producers,
+other producers publish in between and push them out."""
 
 from functools import partial
 
@@ -17,20 +16,21 @@ REPEATED_SHARE = 2 / 3  # of the time for which producers are remembered
 
 
 class Producer:
-    """Publishes plainly, with a producer id: repeats what was not answered, for as long as the
-    service promises to remember it. One that is refused as forgotten by then was not stored, by
-    that promise, and goes under a new id."""
+    """Publishes with a producer id, outside of transactions: repeats unanswered publishes for as
+    long as the service promises to remember the id. If the service refuses the id as forgotten
+    within that time, it promises that the publish was not stored, and the producer publishes it
+    under a new id."""
 
     def __init__(self, world: World, name: str, place: Place) -> None:
         self._world = world
         self._name, self.place = name, place
         self._made = 0
         self._values: tuple[str, ...] = ()
-        self._lone = False  # whether each is a block by itself
+        self._lone = False  # True if each value is a block of its own
         self._durability = SYNCED
         self._pending: PendingAppend | None = None
         self._life = 0
-        self._sent_ms = -1  # when the values were first sent
+        self._sent_ms = -1  # time when the values were first sent
         self._strangers = 0
         self._begin_anew()
 
@@ -43,7 +43,7 @@ class Producer:
         self._look()
 
     def settle(self) -> bool:
-        """Until everything was answered."""
+        """Repeat until every publish is answered."""
         if self._values:
             self.step()
         return not self._values
@@ -84,7 +84,7 @@ class Producer:
         ]
 
     def _push_out(self) -> None:
-        """Others publish, as many as the partition remembers, if those are few."""
+        """Publish with as many other producers as the partition remembers, if those are few."""
         world, few = self._world, self._world.producers_max
         if few > FEW or world.random.random() < 0.5:
             return
@@ -108,11 +108,11 @@ class Producer:
         pending, self._pending = self._pending, None
         try:
             appended = pending.result(0)
-        except OutOfOrderSequence:  # what came before was lost with the power, or is forgotten
+        except OutOfOrderSequence:  # a power loss took the messages before, or the id is forgotten
             self._producer_id = self._world.random.getrandbits(62) | 1
             self._sequence = 0
             return
-        except SequenceReused:  # as before, and others came instead
+        except SequenceReused:  # as before, and others published in their place
             self._begin_anew()
             return
         except TMSError:

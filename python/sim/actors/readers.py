@@ -1,4 +1,4 @@
-"""Who reads, over and over."""
+"""Actors that read, over and over."""
 
 from sim.actors.actor import after_of, seen
 from sim.history import Place, Read
@@ -31,11 +31,11 @@ class Reader:
         quietly(lambda: self._read(bytes_max))
 
     def glance(self) -> None:
-        """Read at the tail while somebody else is in the middle of something."""
+        """Read at the tail while another actor is in the middle of a step."""
         self._read(1 << 20, cached=True)
 
     def look(self, after: str) -> None:
-        """Read what comes after an id, however that is found."""
+        """Read the messages after an id, by any means of finding them."""
         self._begin_anew()
         self._position = Position.after(MessageId.parse(after))
         quietly(lambda: self._read(1 << 20))
@@ -45,7 +45,7 @@ class Reader:
         return True
 
     def after_power_loss(self) -> None:
-        """What was read may not be there any more."""
+        """Forget messages that a power loss may have taken."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -65,7 +65,7 @@ class Reader:
             fetched = looked
         else:
             fetched = world.engine.fetch(name, at, bytes_max, isolation=isolation)
-        if self._position is not position:  # it has glanced meanwhile
+        if self._position is not position:  # it has read at the tail meanwhile
             return
         messages = seen(fetched, position)
         held = fetched.held.get(partition)
@@ -88,7 +88,8 @@ class Reader:
 
 
 def held_name(world: World, holder: Holder | None) -> str:
-    """What the run calls this transaction, `?` if nothing; empty for none."""
+    """The run's name of the transaction that holds readers back: `?` if it has none; empty without
+    a holder."""
     if holder is None:
         return ""
     tokens = world.engine.transactions.manager.state.tokens

@@ -1,4 +1,5 @@
-"""Those who publish a key only if nothing of it can be read, in a topic whose messages go."""
+"""Actors that publish a key only if none of its messages can be read, in a topic whose messages
+expire."""
 
 from random import Random
 
@@ -17,16 +18,17 @@ SETTINGS = TopicSettings(1, retention_ms=1_000, durability=Durability.SYNCED)
 
 
 class Renewer:
-    """One whose messages expire, or are truncated; nobody else writes to its topic. It has chances
-    of its own, and nothing happens while it is at it, so a run without it takes the same steps."""
+    """Publishes to a topic of its own, whose messages expire or are truncated. It draws from a
+    `Random` of its own, and nothing else happens during its steps, so a run without it takes the
+    same steps."""
 
     def __init__(self, world: World, chance: Random) -> None:
         self._world, self._chance = world, chance
         self._made = 0
-        self._is_sure = False  # of which messages the store has
+        self._is_sure = False  # True if it knows which messages the store has
 
     def step(self) -> None:
-        """Publish the key if nothing of it can be read; now and then let all of it go."""
+        """Publish the key if none of its messages can be read; now and then remove all of them."""
         with self._world.undisturbed():
             try:
                 self._step()
@@ -36,7 +38,7 @@ class Renewer:
     def _step(self) -> None:
         engine, chance = self._world.engine, self._chance
         if not self._is_sure:
-            engine.create_topic(TOPIC, SETTINGS)  # or leave it as it is
+            engine.create_topic(TOPIC, SETTINGS)  # no effect if the topic exists
             engine.append(TOPIC, [NewBlock(0, block(("settled",), key=b"other"))])
             self._is_sure = True
         if chance.random() < 0.1:
@@ -56,8 +58,9 @@ class Renewer:
         history.add(Renewed(history.now(), (str(TOPIC), 0), readable, stored))
 
     def _readable(self) -> tuple[str, ...]:
-        """The messages of the key that can be read, and the one that is in doubt: only this actor
-        has transactions here, and what one of them stored counts as there until it has ended."""
+        """The messages of the key that can be read, and the one in doubt: only this actor has
+        transactions here, and messages stored by an open transaction count as present until it
+        ends."""
         position = Position.earliest()
         found: list[str] = []
         while True:

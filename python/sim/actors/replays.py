@@ -1,6 +1,5 @@
-"""Those who read a partition to its end, each time by another way: pages of the engine, pages of
-the bus, a consumer, one with a filter; from each kind of start, with pages of any size.
-"""
+"""Actors that read a partition to its end, each time in another way: pages of the engine, pages of
+the bus, a consumer, a consumer with a filter; from each kind of start, with pages of any size."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -19,18 +18,18 @@ from tms.model.snapshot import Isolation
 PAGE_BYTES_MAX = 1 << 17
 KEYED = (COMPACTED, PEOPLE, LINES[0])
 _KNOWN_MAX = 50
-_ROUNDS_MAX = 20_000  # of one replay: more are none's that will end
+_ROUNDS_MAX = 20_000  # of one replay: a replay with more rounds never ends
 
 
 class _Start(NamedTuple):
-    """Where a replay begins, and the id that everything it shows comes after."""
+    """The start of a replay, and the id after which all its messages come."""
 
     position: Position
     after: str
 
 
 class Endless(Exception):
-    """A replay goes on and on."""
+    """A replay never ends."""
 
 
 class Replayer:
@@ -43,7 +42,7 @@ class Replayer:
         self._known: dict[Place, list[tuple[str, int]]] = {}  # ids and offsets
 
     def step(self) -> None:
-        """Read one to the end."""
+        """Read a partition to the end."""
         random = self._world.random
         keyed = [place for place in self._places if place[0] in KEYED]
         place = random.choice(keyed if random.random() < 0.4 else self._places)
@@ -60,7 +59,7 @@ class Replayer:
         return True
 
     def after_power_loss(self) -> None:
-        """What was read may not be there any more."""
+        """Forget ids and offsets: a power loss may have taken their messages."""
         self._known.clear()
 
     def _replay(
@@ -97,8 +96,8 @@ class Replayer:
                 return _Start(Position.time(id.time_ms), before(MessageId(id.time_ms, 0)))
 
     def _page_bytes(self, place: Place) -> int:
-        """The size of a page, log-uniformly; or one that ends where a block does, or a few bytes
-        beside: there pages go wrong."""
+        """A page size, drawn log-uniformly; or one at the end of a block, or a few bytes off: page
+        bugs appear there."""
         random = self._world.random
         if random.random() < 0.5:
             at = [PartitionPosition(place[1], Position.earliest())]
@@ -110,7 +109,7 @@ class Replayer:
         return round(math.exp(random.random() * math.log(PAGE_BYTES_MAX)))
 
     def _held(self, place: Place, after: str) -> str:
-        """What holds back whoever has read up to here."""
+        """The transaction that holds back a reader that has read up to here."""
         position = Position.after(MessageId.parse(after)) if after else Position.earliest()
         at = [PartitionPosition(place[1], position)]
         fetched = self._world.engine.fetch(topic_of(place), at, 1 << 20)
@@ -119,7 +118,7 @@ class Replayer:
     # -- ways --------------------------------------------------------------------------------------
 
     def _pages(self, place: Place, position: Position, key: str) -> Iterator[Seen]:
-        """Fetch on until the answer names no other place to go on."""
+        """Fetch until the answer repeats the position."""
         bytes_max = self._page_bytes(place)
         for _ in range(_ROUNDS_MAX):
             at = [PartitionPosition(place[1], position)]
@@ -131,7 +130,7 @@ class Replayer:
         raise Endless(f"{self._name} gets pages of {place} for ever.")
 
     def _page_by_page(self, place: Place, position: Position, key: str) -> Iterator[Seen]:
-        """The same with the bus."""
+        """Fetch pages through the bus until the end."""
         bytes_max = self._page_bytes(place)
         bus = self._bus()
         for _ in range(_ROUNDS_MAX):
@@ -143,7 +142,7 @@ class Replayer:
         raise Endless(f"{self._name} gets pages of {place} for ever.")
 
     def _consume(self, place: Place, position: Position, key: str) -> Iterator[Seen]:
-        """A consumer says itself when it is at the end."""
+        """Read with a consumer, which stops by itself at the end."""
         fetch_bytes = self._page_bytes(place)
         where = f"key = {key}" if key else None
         with self._bus().consumer(
@@ -153,7 +152,8 @@ class Replayer:
             yield from self._noted(place, iter(consumer))
 
     def _bus(self) -> Bus:
-        """A bus of this life of the engine; never closed, or the engine would be."""
+        """A bus over this life of the engine; it is never closed, because that would close the
+        engine."""
         return Bus(self._world.engine, timeout_s=0, clock=self._world.clock)
 
     def _noted(self, place: Place, messages: Iterator[Message]) -> Iterator[Seen]:

@@ -1,4 +1,4 @@
-"""Who makes the beginnings of topics unreadable for good."""
+"""Actors that make the beginnings of topics unreadable for good."""
 
 from sim.actors.actor import before, topic_of
 from sim.history import Acknowledged, Crashed, Place, Read, Truncated
@@ -6,24 +6,24 @@ from sim.world import World, quietly
 from tms.model.ids import MessageId
 from tms.model.position import Position
 
-_EVENTS_MAX = 200  # how far back a message is looked for
+_EVENTS_MAX = 200  # how far back the actor looks for a message
 
 
 class Truncator:
-    """Truncates some topics before, or behind, a message that somebody saw."""
+    """Truncates some topics before, or behind, a message that a reader saw."""
 
     def __init__(self, world: World, places: tuple[Place, ...]) -> None:
         self._world = world
         self._places = places
 
     def step(self) -> None:
-        """Truncate one; seldom everything there is."""
+        """Truncate a topic; rarely to its end."""
         random, history = self._world.random, self._world.history
         place = random.choice(self._places)
         known: list[str] = []
         for event in history.events[-_EVENTS_MAX:]:
             if isinstance(event, Crashed) and event.power:
-                known.clear()  # they may be lost, and come again before where they were
+                known.clear()  # they may be lost, and return before the truncated end
             elif isinstance(event, Acknowledged | Read) and event.place == place:
                 known.extend(id for id, _ in event.messages)
         if not known or random.random() < 0.5:
@@ -41,7 +41,7 @@ class Truncator:
 
         try:
             quietly(truncate)
-        finally:  # also when the process dies of it
+        finally:  # also when the process dies during it
             history.add(Truncated(began, place, upto, history.now(), done))
 
     def settle(self) -> bool:

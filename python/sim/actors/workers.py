@@ -1,6 +1,5 @@
-"""Workers of a queue: they take messages and acknowledge them, nack or release them, reject them,
-settle them in a transaction with what they made of them, or are never heard of again.
-"""
+"""Workers of a queue: they receive messages and acknowledge, nack, release or reject them, settle
+them in a transaction together with output, or disappear."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ HOWS = ("ack", "ack", "made", "release", "nack", "extend", "reject")
 
 
 class Work(NamedTuple):
-    """A queue: its messages, where those go that nobody can handle, and what is made of them."""
+    """A queue: its messages, its dead-letter place, and the place of the workers' output."""
 
     group: str
     place: Place
@@ -53,7 +52,7 @@ WORKS = (PLAIN, ORDERED)
 
 
 class Worker:
-    """One of several workers of one queue."""
+    """A worker of a queue that has several."""
 
     def __init__(self, world: World, name: str, queue: Work) -> None:
         self._world = world
@@ -62,14 +61,14 @@ class Worker:
         self._topic = queue.topic
         self._made = 0
         self._jobs: list[Delivered] = []
-        self._again: Callable[[], bool] | None = None  # what was asked and not answered
+        self._again: Callable[[], bool] | None = None  # a request without an answer
 
     def step(self) -> None:
-        """Take messages, or do something with those that were taken."""
+        """Receive messages, or settle received ones."""
         quietly(self._step)
 
     def settle(self) -> bool:
-        """Until nothing is left in the queue."""
+        """Continue until nothing is left in the queue."""
         try:
             if self._again is not None:
                 self._repeat()
@@ -87,7 +86,7 @@ class Worker:
         random = self._world.random
         if self._again is not None:
             if random.random() < 0.1:
-                self._again, self._jobs = None, []  # never heard of again
+                self._again, self._jobs = None, []  # the worker disappears
             else:
                 self._repeat()
         elif not self._jobs:
@@ -143,7 +142,8 @@ class Worker:
     def _note(
         self, began: int, how: str, jobs: Sequence[Delivered], late: set[str] | None = None
     ) -> int:
-        """Note what is asked, or what the answer is: these tokens came too late, None: unknown."""
+        """Note a request, or its answer: `late` are the tokens that came too late; None:
+        unknown."""
         history, asked = self._world.history, tuple(map(_job, jobs))
         began = began or history.now()
         done = tuple(_value(job) for job in jobs if late is not None and job.token not in late)
@@ -158,7 +158,7 @@ class Worker:
             self._again = None
 
     def _make(self, jobs: Sequence[Delivered]) -> None:
-        """Settle them in one transaction with what was made of them."""
+        """Settle the messages in one transaction with the output made of them."""
         world, history = self._world, self._world.history
         self._made += 1
         name = f"{self._name}-{self._made}"

@@ -16,21 +16,21 @@ from typing import Any, TypeVar
 from sim.bounds.source import Number, bounds, users
 from sim.bounds.table import DRAWN
 from sim.replacing import replaced
-from tms.engine import EngineConfig
+from tms.engine.config import EngineConfig
 
 T = TypeVar("T")
 SHARES = (0.2, 0.7, 1.0)  # of all bounds that are drawn in a run
 
 
 class Bounds:
-    """What a run draws: by path, only those that are not at their default."""
+    """The drawn bounds of a run, by path, without those at their default."""
 
     def __init__(self, drawn: dict[str, Number] | None = None) -> None:
         self.drawn = drawn or {}
 
     @classmethod
     def of(cls, seed: object) -> "Bounds":
-        """Those of a seed."""
+        """The bounds that a seed draws."""
         share = Random(f"{seed}").choice(SHARES)
         drawn = {}
         for path, least in DRAWN.items():
@@ -52,15 +52,15 @@ class Bounds:
         return kind(**{**fields, **given})
 
     def config(self, **given: Any) -> EngineConfig:
-        """The configuration of an engine."""
-        from tms.compaction.compaction import CompactionLimits
+        """An engine configuration with the drawn bounds."""
         from tms.log.partition import LogLimits
+        from tms.topics.compaction.compaction import CompactionLimits
 
         parts = {"log": self.make(LogLimits), "compaction": self.make(CompactionLimits)}
         return self.make(EngineConfig, **{**parts, **given})
 
     def set(self) -> AbstractContextManager[None]:
-        """While this lasts, the names of modules have these values."""
+        """While this lasts, the names of modules have the drawn values."""
         return replaced(
             [
                 (import_module(f"tms.{module}"), name, value)

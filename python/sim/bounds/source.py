@@ -4,7 +4,7 @@ number of the dataclasses that hold limits.
     log.reader._LOOK_BYTES               a name of a module
     log.partition.LogLimits.producers    a field of a class
 
-What is not found: a number without a name. `unnamed` finds those that look like sizes.
+Numbers without a name are not found; `unnamed` lists those that look like sizes.
 """
 
 import ast
@@ -32,7 +32,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
 
 
 class Bound(NamedTuple):
-    """A number in the source, where it stands, and its value there."""
+    """A number in the source, its place, and its value there."""
 
     module: str  # without `tms.`
     name: str
@@ -40,12 +40,12 @@ class Bound(NamedTuple):
 
     @property
     def path(self) -> str:
-        """What the table calls it."""
+        """The path by which the table names the bound."""
         return f"{self.module}.{self.name}"
 
 
 class _Facts(NamedTuple):
-    """What is kept of a module, whose syntax tree would take a megabyte."""
+    """The facts of a module that are kept: its syntax tree would take a megabyte."""
 
     bounds: tuple[Bound, ...]
     imported: tuple[tuple[str, str], ...]  # paths of names of other modules, and their names here
@@ -53,13 +53,13 @@ class _Facts(NamedTuple):
 
 @cache
 def bounds() -> dict[str, Bound]:
-    """All of them, by path."""
+    """All bounds, by path."""
     return {bound.path: bound for facts in _facts().values() for bound in facts.bounds}
 
 
 @cache
 def users() -> dict[str, tuple[tuple[str, str], ...]]:
-    """By path of a bound, the modules that look its name up, and what it is called there."""
+    """The modules that look up the name of a bound, and its name there, by path of the bound."""
     found: dict[str, list[tuple[str, str]]] = {}
     for module, facts in _facts().items():
         for path, name in facts.imported:
@@ -72,8 +72,8 @@ def users() -> dict[str, tuple[tuple[str, str], ...]]:
 
 
 def looked_up(path: str) -> bool:
-    """Whether some function reads this name when it runs: what only a default or another constant
-    is made of cannot be drawn."""
+    """True if some function reads this name when it runs. A name that only defaults and other
+    constants use cannot be drawn."""
     return any(name in _names_in_functions()[module] for module, name in users()[path])
 
 
@@ -160,7 +160,7 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _value(node: ast.expr, known: dict[str, Number]) -> Number | None:
-    """What an expression of numbers is; None for anything else."""
+    """The value of an expression of numbers; None for any other expression."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         number: Number = node.value  # type: ignore[assignment]
         return number

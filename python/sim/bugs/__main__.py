@@ -1,5 +1,5 @@
 """`python -m sim.bugs [--all]`: search for a seed for each planted bug that its seed no longer
-finds, or for all, and write `sim/corpus/planted.txt`; 1 if a bug is found by no seed."""
+finds, or for all, and write `sim/corpus/planted.txt`; exits with 1 if no seed finds some bug."""
 
 import sys
 
@@ -8,7 +8,7 @@ from sim.corpus.seeds import prepare
 
 
 def main(arguments: list[str]) -> int:
-    """Renew the file, and say what changed."""
+    """Renew the file, and print the changes."""
     for line in renew("--all" in arguments):
         print(line, flush=True)
     missing = len(PLANTED) - len(seeds())

@@ -1,6 +1,5 @@
-"""Bugs to plant, for tests only: each undoes one of the promises that the product is made of, and
-the simulation must find it. The product has no switch for any of them.
-"""
+"""Bugs to plant, for tests only: each undoes one promise of the product, and the simulation must
+find it. The product has no switch for any of them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -25,7 +24,7 @@ from tms.transactions.state import TransactionState
 
 
 def _acknowledge_before_write() -> list[Replacement]:
-    """What was to be synced is only written."""
+    """Blocks that have to be synced are only written."""
     right = SegmentChain.write
 
     def write(self: SegmentChain, rows: Any, durability: Durability) -> None:
@@ -40,17 +39,17 @@ def _skip_deduplication() -> list[Replacement]:
 
 
 def _forget_producers_early() -> list[Replacement]:
-    """A producer that is pushed out of its window is forgotten at once."""
+    """A producer that is pushed out of its window is forgotten immediately."""
     return [(ForgottenProducers, "add", lambda self, producer_id, blocks: None)]
 
 
 def _read_uncommitted() -> list[Replacement]:
-    """Whoever wants committed messages gets all."""
+    """A reader of committed messages gets all messages."""
     return [(Fetcher, "_fate_of", lambda self, isolation: None)]
 
 
 def _pass_open_transactions() -> list[Replacement]:
-    """A committed reader goes past what may still commit."""
+    """A committed reader passes messages that may still commit."""
     right = visibility.visible_blocks
 
     def visible_blocks(blocks: Any, fate_of: Any) -> Any:
@@ -66,7 +65,7 @@ def _pass_open_transactions() -> list[Replacement]:
 
 
 def _prune_early() -> list[Replacement]:
-    """Invalid transactions are forgotten while their messages are there."""
+    """Invalid transactions are forgotten while their messages still exist."""
     right = TransactionState.apply
 
     def apply(self: TransactionState, edit: Any) -> None:
@@ -79,7 +78,7 @@ def _prune_early() -> list[Replacement]:
 
 
 def _no_fence() -> list[Replacement]:
-    """After a power loss pointers are given again."""
+    """After a power loss write pointers are issued again."""
 
     def recovered(self: TransactionState, now_ms: int) -> list[Any]:
         return []
@@ -93,12 +92,12 @@ def _no_fence() -> list[Replacement]:
 
 
 def _commit_before_store() -> list[Replacement]:
-    """A transaction that lost a part with the power stays committed."""
+    """A transaction that lost messages in a power loss stays committed."""
     return [(TransactionsMachine, "_torn", lambda self, edits: set())]
 
 
 def _apply_before_journal() -> list[Replacement]:
-    """Commits are shown before the journal has them, and stay when it fails."""
+    """Commits are visible before the journal has them, and stay when its write fails."""
     right = TransactionJournal.write
 
     def write(self: TransactionJournal, edits: Any, durability: Durability, *applied: Any) -> None:
@@ -113,12 +112,12 @@ def _apply_before_journal() -> list[Replacement]:
 
 
 def _trust_after_failure() -> list[Replacement]:
-    """After a failed write of the log its end is believed to be where it was."""
+    """After a failed write the log takes its end to be unchanged."""
     return [(PartitionState, "invalidate", lambda self: None)]
 
 
 def _read_journal_without_barrier() -> list[Replacement]:
-    """After a failed write the journal is read as far as it was known."""
+    """After a failed write the journal is read only up to its known end."""
 
     def ready(self: TransactionJournal) -> TransactionState:
         if not self.known:
@@ -135,14 +134,14 @@ def _forget_tokens() -> list[Replacement]:
 
 
 def _any_position() -> list[Replacement]:
-    """A group's position is moved whatever it was."""
+    """A group's position is moved without checking its precondition."""
     from tms.groups.positions import Positions
 
     return [(Positions, "check", lambda self, changes: None)]
 
 
 def _stage_without_sync() -> list[Replacement]:
-    """What is staged survives the process only."""
+    """Staged blocks survive the death of the process only."""
     from tms.log import staging
 
     class Weak:
@@ -152,7 +151,7 @@ def _stage_without_sync() -> list[Replacement]:
 
 
 def _keep_without_invalid() -> list[Replacement]:
-    """What the journal keeps of the state does not say who is invalid."""
+    """Snapshots of the state in the journal omit the invalid transactions."""
     from tms.transactions import journal
     from tms.transactions import state_snapshot as kept
 
@@ -163,7 +162,7 @@ def _keep_without_invalid() -> list[Replacement]:
 
 
 def _keep_before_sync() -> list[Replacement]:
-    """The state is kept while blocks that it calls committed are not synced."""
+    """A snapshot of the state is stored before the blocks that it calls committed are synced."""
     right = TransactionJournal.shorten
 
     def shorten(self: TransactionJournal) -> None:
@@ -174,28 +173,28 @@ def _keep_before_sync() -> list[Replacement]:
 
 
 def _expect_at_first_only() -> list[Replacement]:
-    """What comes between the look and the place is not seen."""
+    """Messages that come between the check of a precondition and the write are not seen."""
     from tms.log.writer import PartitionWriter
 
     return [(PartitionWriter, "_unexpected", lambda self, precondition, *_: precondition.refusal)]
 
 
 def _expect_nothing() -> list[Replacement]:
-    """Whatever is expected, it is stored."""
+    """A publish is stored whatever its precondition."""
     from tms.log.preconditions import Precondition
 
     return [(Precondition, "look", lambda self, blocks: None)]
 
 
 def _any_member() -> list[Replacement]:
-    """A member that was replaced moves the group's positions all the same."""
+    """A replaced member still moves the group's positions."""
     from tms.groups.members import Members
 
     return [(Members, "check", lambda self, changes: None)]
 
 
 def _late_tokens() -> list[Replacement]:
-    """A token is good for every delivery of its message."""
+    """A token is valid for every delivery of its message."""
     from tms.queues.partition import QueuePartitionState
 
     right = QueuePartitionState.split
@@ -208,30 +207,30 @@ def _late_tokens() -> list[Replacement]:
 
 
 def _count_releases() -> list[Replacement]:
-    """A delivery that is released counts."""
+    """A released delivery counts."""
     from tms.queues import state
 
     return [(state, "released", lambda number: number)]
 
 
 def _deliveries_in_memory() -> list[Replacement]:
-    """What is handed out again is in no journal."""
+    """Redeliveries are in no journal."""
     from tms.queues.entries import Leased
     from tms.queues.queue import OpenQueue
 
     right = OpenQueue._add
 
-    def add(self: OpenQueue, edits: Any, durability: Any) -> Any:
+    def add(self: OpenQueue, edits: Any, *more: Any) -> Any:
         silent = [edit for edit in edits if isinstance(edit[1], Leased)]
         for number, edit in silent:
             self.state.partition(number).apply(edit, self.now_ms())
-        return right(self, [edit for edit in edits if edit not in silent], durability)
+        return right(self, [edit for edit in edits if edit not in silent], *more)
 
     return [(OpenQueue, "_add", add)]
 
 
 def _settle_without_the_commit() -> list[Replacement]:
-    """What a transaction settles is settled whatever becomes of it."""
+    """The acks of a transaction take effect even if it does not commit."""
     from tms.queues import queue_shard
     from tms.queues import replay as loading
 
@@ -242,12 +241,12 @@ def _settle_without_the_commit() -> list[Replacement]:
 
 
 def _roll_back_nothing() -> list[Replacement]:
-    """What was taken back is still there."""
+    """Rolled back blocks are still there."""
     return [(PartitionState, "roll_back", lambda self, *args: 0)]
 
 
 def _move_early() -> list[Replacement]:
-    """What is due within a second is moved with what is due."""
+    """Messages due within a second are moved with the due ones."""
     from tms.delayed.topic_queue import DelayQueue
 
     right = DelayQueue.take
@@ -255,21 +254,21 @@ def _move_early() -> list[Replacement]:
 
 
 def _move_again() -> list[Replacement]:
-    """After a crash nobody asks where the mover stood: what it did not delete waits once more."""
+    """A start ignores the scheduler's position: entries that were not deleted wait again."""
     from tms.delayed.stored_queue import StoredDelayQueue
 
     return [(StoredDelayQueue, "_moved", lambda self: ([], 0))]
 
 
 def _move_what_comes_meanwhile() -> list[Replacement]:
-    """What comes while entries are lent is taken for one of them, if it is due."""
+    """A due message that comes while entries are lent is taken for one of them."""
     from tms.delayed.entries import Moved
 
     return [(Moved, "covers", lambda self, id: id <= (self.due_ms, self.last))]
 
 
 def _delete_before_commit() -> list[Replacement]:
-    """Entries are deleted before anybody knows that they are in the log."""
+    """Entries are deleted before they are known to be in the log."""
     from tms.delayed.entries import entry_key
     from tms.delayed.scheduler import Scheduler
 
@@ -283,14 +282,14 @@ def _delete_before_commit() -> list[Replacement]:
 
 
 def _forget_cancels() -> list[Replacement]:
-    """The mover does not ask what was cancelled."""
+    """The scheduler ignores cancellations."""
     from tms.delayed.stored_queue import StoredDelayQueue
 
     return [(StoredDelayQueue, "cancelled", lambda self, first, last: set())]
 
 
 def _cancel_what_is_lent() -> list[Replacement]:
-    """Whether a message is cancelled is decided while the mover has it."""
+    """A cancellation is decided while the scheduler has the message."""
     from tms.delayed.changes import Cancellation
     from tms.delayed.topic_queue import DelayQueue
 
@@ -299,18 +298,18 @@ def _cancel_what_is_lent() -> list[Replacement]:
         self.submit(asked, may_wait=True)
         return bool(asked.answer.result(timeout_s)[0][0])
 
-    return [(DelayQueue, "cancel", cancel), (DelayQueue, "lends", lambda self, id: False)]
+    return [(DelayQueue, "cancel", cancel), (DelayQueue, "is_taken", lambda self, id: False)]
 
 
 def _forget_requests() -> list[Replacement]:
-    """A repeated request for later is stored once more."""
+    """A repeated request for a delayed publish is stored once more."""
     from tms.delayed.repetitions import Requests
 
     return [(Requests, "find", lambda self, token, digest: None)]
 
 
 def _requests_in_memory() -> list[Replacement]:
-    """A request for later is known as long as the process lives."""
+    """A request for a delayed publish is remembered only until the process ends."""
     from tms.delayed.stored_queue import StoredDelayQueue
 
     right = StoredDelayQueue.put

@@ -1,11 +1,11 @@
-"""Bugs of following; a part of `bugs`."""
+"""Bugs of following, as planted by `bugs`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from sim.replacing import Replacement
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import Holder, PartitionPosition
 from tms.model.position import Position
 from tms.server.fetch_request import RequestedFetch
@@ -39,7 +39,7 @@ def _go_on_from_where_it_waits() -> list[Replacement]:
 
 
 def _watch_what_comes_from_now_on() -> list[Replacement]:
-    """Who waits is not woken by what came before it began to."""
+    """A waiting follower is not woken by messages from before its wait."""
     right = Engine.watch
 
     def watch(self: Engine, name: Any, positions: Any, *more: Any) -> Callable[[], None]:
@@ -50,7 +50,7 @@ def _watch_what_comes_from_now_on() -> list[Replacement]:
 
 
 def _wake_nobody_at_the_end_of_a_transaction() -> list[Replacement]:
-    """Who waits for a transaction is not told that it has ended."""
+    """A follower that waits for a transaction is not told of its end."""
 
     def watch_end(
         self: TransactionManager, pointer: int, callback: Callable[[], None]
@@ -61,7 +61,7 @@ def _wake_nobody_at_the_end_of_a_transaction() -> list[Replacement]:
 
 
 def _mark_before_the_blocks() -> list[Replacement]:
-    """A part says where to go on before what it has of it."""
+    """A part names the next position before it has its blocks."""
     right = Follower._next
 
     async def next_(self: Follower, request: RequestedFetch) -> Any:

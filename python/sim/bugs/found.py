@@ -1,6 +1,5 @@
-"""Bugs that TMS once had and that runs of the simulation seldom or never come by; a part of `bugs`.
-Each has the test that finds it.
-"""
+"""Bugs that TMS once had and that runs of the simulation seldom or never reach. Each names the test
+that finds it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from tms.client import delivery
 from tms.client.cursor import Cursor
 from tms.cluster.identity import TakenNumbers
 from tms.delayed.stored_queue import StoredDelayQueue
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.groups.group_positions import GroupPositions
 from tms.groups.positions import Positions
 from tms.log.reader import PartitionReader
@@ -23,21 +22,21 @@ from tms.queues.reading import Scanner
 from tms.server.http.progress import Phase
 from tms.server.http.protocol import ClientConnection
 from tms.server.operations import OperationEndpoint
-from tms.tables.tables import Tables
 from tms.transactions.edits import Began, Intended
 from tms.transactions.journal import TransactionJournal
 from tms.transactions.manager import TransactionManager
+from tms.transactions.tables import Tables
 from tms.transactions.transactions import Transactions
 from tms.transactions.uncommitted import UncommittedMessages
 
 
 def _renew_in_doubt() -> list[Replacement]:
-    """A producer that was forgotten begins anew, whatever became of its last block."""
+    """A forgotten producer begins anew, whatever the outcome of its last block."""
     return [(delivery, "is_in_doubt", lambda error: False)]
 
 
 def _end_at_an_empty_page() -> list[Replacement]:
-    """A client takes a page without messages for the end."""
+    """A client takes a page without messages for the end of the partition."""
     right = Cursor._until_the_end
 
     def until_the_end(self: Cursor, found: Any) -> Any:
@@ -45,20 +44,19 @@ def _end_at_an_empty_page() -> list[Replacement]:
         if not found.batches:
             for partition in found.next:
                 self._fetched.pop(partition, None)
-            self.finished = not self._fetched
         return wanted
 
     return [(Cursor, "_until_the_end", until_the_end)]
 
 
 def _wake_nobody_at_a_reload() -> list[Replacement]:
-    """Who waits for a transaction that has ended by what the journal says, once it is read again,
-    is not told."""
+    """A follower that waits for a transaction is not told when a reload of the journal shows that
+    it has ended."""
     return [(TransactionManager, "_on_reload", lambda self: self._reloaded())]
 
 
 def _end_at_a_trimmed_page() -> list[Replacement]:
-    """A page of which truncation leaves nothing is taken for the end."""
+    """A page that truncation empties is taken for the end of the partition."""
     right = PartitionReader._found
 
     def found(self: PartitionReader, blocks: Any, *more: Any) -> Any:
@@ -69,17 +67,17 @@ def _end_at_a_trimmed_page() -> list[Replacement]:
 
 
 def _bar_nothing() -> list[Replacement]:
-    """A transaction of elsewhere that was invalidated here may publish again."""
+    """A foreign transaction that was invalidated here may publish again."""
     return [(TransactionManager, "bar", lambda self, pointer: None)]
 
 
 def _forget_what_was_under_way() -> list[Replacement]:
-    """An append that was under way when its transaction of elsewhere was invalidated stays."""
+    """An append that was in flight when its foreign transaction was invalidated stays."""
     return [(UncommittedMessages, "check_barred", lambda self, *args: None)]
 
 
 def _begin_and_intend_apart() -> list[Replacement]:
-    """That a commit in one request began, and that it is under way, are two edits."""
+    """The journal notes the begin of a one-request commit, and its intent, as two edits."""
     right = TransactionJournal.note
 
     def note(self: TransactionJournal, edit: Any) -> None:
@@ -93,7 +91,7 @@ def _begin_and_intend_apart() -> list[Replacement]:
 
 
 def _put_back_twice() -> list[Replacement]:
-    """What a failed commit lets go is put back once more by whoever asked for it."""
+    """The caller of a failed commit returns its deliveries to the queue a second time."""
     again: dict[tuple[int, int], None] = {}
     return_dying, take_dying = QueuePartitionState.return_dying, QueuePartitionState.take_dying
 
@@ -113,22 +111,22 @@ def _put_back_twice() -> list[Replacement]:
 
 
 def _hand_out_what_was_read_ahead() -> list[Replacement]:
-    """What was read ahead is handed out though it is gone by now."""
+    """Messages that were read ahead are handed out although they are gone by now."""
     return [(Scanner, "drop_gone", lambda self, kept: False)]
 
 
 def _block_keys_for_good() -> list[Replacement]:
-    """Who is free is looked up before what turns out to be gone is settled."""
+    """Free keys are looked up before messages that prove to be gone are settled."""
 
-    def take(self: OpenQueue, taking: Any, found: Any, durability: Any) -> Any:
-        gone = self.state.settle_gone((number, each.gone) for number, each in found)
-        for number, each in found:
-            taking.take_again(number, each)
-        if not any(each.left for _, each in found):
-            taking.take_new(self._scanner)
-        self.redelivered += taking.again
-        edits = [*gone, *taking.edits]
-        return self._add(edits, durability) if edits else None
+    def take(self: OpenQueue, receive: Any, reread: Any, durability: Any) -> Any:
+        gone = self.state.settle_gone((number, each.gone) for number, each in reread)
+        for number, each in reread:
+            receive.take_again(number, each)
+        if not any(each.left for _, each in reread):
+            receive.take_new(self._scanner)
+        self.redelivered += receive.again
+        edits = [*gone, *receive.edits]
+        return self._add(edits, durability, receive.now_ms) if edits else None
 
     right = KeyOrder.add_all
 
@@ -140,7 +138,7 @@ def _block_keys_for_good() -> list[Replacement]:
 
 
 def _begin_in_two_steps() -> list[Replacement]:
-    """Whoever repeats a commit is not told of the first attempt, which looks at the log."""
+    """A repeated commit does not find the first attempt, which still looks at the log."""
     right = Transactions.submit_commit
 
     class Forgetful(dict[Any, Any]):
@@ -155,7 +153,7 @@ def _begin_in_two_steps() -> list[Replacement]:
 
 
 def _scan_as_it_comes() -> list[Replacement]:
-    """A scan outside of a transaction shows each row as it is when it is come by."""
+    """A scan outside of a transaction reads each row when it gets there."""
     right = Tables.scan
 
     def scan(self: Tables, table: str, start: bytes, stop: Any, snapshot: Any = None) -> Any:
@@ -169,12 +167,12 @@ def _scan_as_it_comes() -> list[Replacement]:
 
 
 def _answer_though_replaced() -> list[Replacement]:
-    """Who does not own the store any more goes on answering."""
+    """An engine that no longer owns the store goes on answering."""
     return [(Engine, "confirm_owner", lambda self: None)]
 
 
 def _count_after_deleting() -> list[Replacement]:
-    """After a failure what was moved is deleted first and counted then."""
+    """After a failure moved entries are deleted first and counted then."""
     right = StoredDelayQueue._moved
 
     def moved(self: StoredDelayQueue) -> Any:
@@ -186,7 +184,8 @@ def _count_after_deleting() -> list[Replacement]:
 
 
 def _prepare_without_holding() -> list[Replacement]:
-    """What a commit is about to change in a shard others change meanwhile."""
+    """Other commits may change the positions that a prepared commit of a shard is about to
+    change."""
     return [
         (Positions, "hold", lambda self, id, moves: self.prepared.setdefault(id, [*moves])),
         (Positions, "are_held", lambda self, keys, id: True),
@@ -200,7 +199,7 @@ def _end_whatever_holds_it(self: Positions, id: int, committed: bool) -> None:
 
 
 def _move_what_was_taken() -> list[Replacement]:
-    """What began before somebody took a position moves it nevertheless."""
+    """A commit that began before another owner took a position still moves it."""
     right = GroupPositions._check
 
     def check(self: GroupPositions, changes: Any) -> None:
@@ -225,7 +224,7 @@ def _keep_trailers() -> list[Replacement]:
 
 
 def _publish_dead_letters_unasked() -> list[Replacement]:
-    """A queue's dead letters go to any topic, without a grant on that."""
+    """A queue's dead letters go to any topic, without a grant on that topic."""
 
     def run(self: OperationEndpoint, exchange: Any, arguments: Any) -> Any:
         return self._work(**arguments)
@@ -234,7 +233,7 @@ def _publish_dead_letters_unasked() -> list[Replacement]:
 
 
 def _believe_a_proof_again() -> list[Replacement]:
-    """A request that an instance has proven is believed as often as it comes."""
+    """A signed request between instances is accepted as often as it comes."""
     return [(TakenNumbers, "take", lambda self, number, now_ms: True)]
 
 
@@ -252,8 +251,8 @@ ELSEWHERE: dict[str, Elsewhere] = {
     ),
     "begin-and-intend-apart": Elsewhere(
         _begin_and_intend_apart,
-        "test_transactions_repeated.py::test_a_commit_in_a_large_write_of_the_journal_is_done_once_"
-        "though_the_process_dies[alone-token]",
+        "test_transactions_repeated.py::test_a_commit_in_a_large_journal_write_is_done_once_over_a_"
+        "crash[alone-token]",
     ),
     "begin-in-two-steps": Elsewhere(
         _begin_in_two_steps,
@@ -265,8 +264,7 @@ ELSEWHERE: dict[str, Elsewhere] = {
     ),
     "block-keys-for-good": Elsewhere(
         _block_keys_for_good,
-        "test_queue_keys.py::test_a_key_goes_on_when_its_retry_is_gone_in_the_receive_that_sees_its_"
-        "next_message",
+        "test_queue_keys.py::test_an_erased_retry_unblocks_its_key_in_the_same_receive",
     ),
     "bar-nothing": Elsewhere(
         _bar_nothing,
@@ -304,7 +302,7 @@ ELSEWHERE: dict[str, Elsewhere] = {
     ),
     "prepare-without-holding": Elsewhere(
         _prepare_without_holding,
-        "test_position_holds.py::test_nobody_else_moves_what_is_held",
+        "test_position_holds.py::test_no_other_commit_moves_a_held_position",
     ),
     "publish-dead-letters-unasked": Elsewhere(
         _publish_dead_letters_unasked,
@@ -324,7 +322,6 @@ ELSEWHERE: dict[str, Elsewhere] = {
     ),
     "wake-nobody-at-a-reload": Elsewhere(
         _wake_nobody_at_a_reload,
-        "test_transactions_failures.py::test_who_waits_for_a_transaction_is_told_what_the_journal_"
-        "says_once_it_is_read_again",
+        "test_transactions_failures.py::test_reading_the_journal_again_wakes_readers_with_its_outcome",
     ),
 }

@@ -1,33 +1,33 @@
-"""Bugs to plant in what takes messages away, compaction and erasing; a part of `bugs`."""
+"""Bugs to plant in compaction and erasing."""
 
 from collections.abc import Callable
 from typing import Any
 
 from sim.replacing import Replacement
-from tms.compaction.cleaning import Pass
-from tms.compaction.erasing import Erasing
-from tms.compaction.newest import Newest
-from tms.compaction.progress import Progress
-from tms.compaction.rewriting import Rewriter
 from tms.log.partition import PartitionState
 from tms.log.preconditions import Precondition
 from tms.log.segments import KEY_END
 from tms.log.staging import StagedBlocks
+from tms.topics.compaction.cleaning import Pass
+from tms.topics.compaction.erasing import Erasing
+from tms.topics.compaction.newest import Newest
+from tms.topics.compaction.progress import Progress
+from tms.topics.compaction.rewriting import Rewriter
 
 
 def _compact_too_much() -> list[Replacement]:
-    """Compaction takes the newest message of a key for one that has a newer one."""
+    """Compaction removes the newest message of a key in place of an older one."""
     right = Newest.has_newer
     return [(Newest, "has_newer", lambda self, key, offset: right(self, key, offset - 1))]
 
 
 def _tombstones_at_once() -> list[Replacement]:
-    """A tombstone goes with the first pass that comes over it."""
+    """A tombstone is removed by the first pass that covers it."""
     return [(Progress, "horizon", lambda self, *args: KEY_END)]
 
 
 def _tombstones_before_values() -> list[Replacement]:
-    """From segments that were compacted before, nothing goes but tombstones."""
+    """Passes remove nothing but tombstones from segments that were compacted before."""
     right = Pass._decide
 
     def decide(self: Pass, stored: Any, unpack: Any) -> Any:
@@ -43,17 +43,17 @@ def _tombstones_before_values() -> list[Replacement]:
 
 
 def _erase_what_is_sealed() -> list[Replacement]:
-    """What is in the open segment stays."""
+    """Messages in the open segment are not erased."""
     return [(Erasing, "_in_open_segment", lambda self: False)]
 
 
 def _erase_beside_the_cache() -> list[Replacement]:
     """Readers at the tail still see what was erased."""
-    return [(PartitionState, "forget_cached", lambda self, before: None)]
+    return [(PartitionState, "drop_cached", lambda self, before: None)]
 
 
 def _erase_whole_blocks() -> list[Replacement]:
-    """With a message its neighbours go."""
+    """Erasing a message removes its neighbours."""
     right = Erasing._decide
 
     def decide(self: Erasing, stored: Any, unpack: Any) -> Any:
@@ -64,22 +64,22 @@ def _erase_whole_blocks() -> list[Replacement]:
 
 
 def _erase_references_only() -> list[Replacement]:
-    """What was staged stays, though nothing refers to it any more."""
+    """Staged blocks stay, although nothing refers to them any more."""
     return [(StagedBlocks, "rewrite", lambda self, thinned, gone: None)]
 
 
 def _rewrite_without_a_note() -> list[Replacement]:
-    """Which maps are to be reclaimed is known to the process only."""
+    """The list of maps to reclaim exists only in memory."""
     return [(Progress, "begin", lambda self, names: None)]
 
 
 def _erase_without_the_rest() -> list[Replacement]:
-    """What a crash left to be reclaimed is forgotten."""
+    """Maps that a crash left to be reclaimed are forgotten."""
     return [(Rewriter, "reclaim_noted", lambda self, staged_before="": None)]
 
 
 def _expect_what_is_gone() -> list[Replacement]:
-    """For a publish that expects nothing, messages that expired or were truncated are there."""
+    """For a publish that expects nothing, expired and truncated messages count as present."""
     return [(Precondition, "pass_over", lambda self, start: None)]
 
 

@@ -1,6 +1,5 @@
-"""Bugs of instances that share a store; a part of `bugs`. Each undoes what keeps one of them from
-believing what others have changed.
-"""
+"""Bugs of instances that share a store. Each undoes a check by which an instance notices changes by
+others."""
 
 from collections.abc import Callable, Collection
 
@@ -8,9 +7,9 @@ from sim.bugs.following import FOLLOWING
 from sim.replacing import Replacement
 from tms.cluster import cluster
 from tms.cluster.cluster import Cluster
-from tms.cluster.decisions import AskedDecisions
-from tms.cluster.standing import Standing
-from tms.engine import Engine
+from tms.cluster.fence import InstanceFence
+from tms.cluster.remote_decisions import RemoteDecisions
+from tms.engine.held_roles import HeldRoles
 from tms.groups.group_positions import GroupPositions
 from tms.log.partition import PartitionState
 from tms.log.records import BlockKey
@@ -20,12 +19,12 @@ from tms.queues.settling import Settling
 
 
 def _no_epoch() -> list[Replacement]:
-    """Who takes a partition over does not say so in its record."""
+    """A new owner of a partition does not write its epoch into the record."""
     return [(SegmentChain, "take_over", lambda self: None)]
 
 
 def _scan_before_fence() -> list[Replacement]:
-    """Who takes a partition over looks for its end while the owner before may still write."""
+    """A new owner of a partition looks for its end while the previous owner may still write."""
     take_over, seal = SegmentChain.take_over, SegmentChain.seal
 
     def late(self: SegmentChain, end_offset: int, last: BlockKey, stored_bytes: int) -> None:
@@ -37,45 +36,48 @@ def _scan_before_fence() -> list[Replacement]:
 
 
 def _journal_in_any_term() -> list[Replacement]:
-    """Who had a journal before another one had it appends to it without reading it again."""
+    """An instance appends to a journal that another one has had meanwhile, without reading it
+    again."""
     return [(PartitionState, "is_in", lambda self, term: True)]
 
 
 def _acknowledge_before_verify() -> list[Replacement]:
-    """What was written is acknowledged, whoever owns the partition by then."""
+    """A written block is acknowledged, whoever owns the partition by then."""
     return [(SegmentChain, "require_owned", lambda self: None)]
 
 
 def _trust_the_session() -> list[Replacement]:
-    """Whoever was a member of the cluster believes that it still owns what it did."""
+    """An instance that has been a member of the cluster believes that it still owns its
+    partitions."""
     return [(Cluster, "confirm", lambda self: None)]
 
 
 def _follow_without_asking() -> list[Replacement]:
     """An instance that has not heard of a transaction takes it for one that never commits."""
 
-    def learn(self: AskedDecisions, pointers: Collection[int]) -> Callable[[int, bool], Fate]:
+    def learn(self: RemoteDecisions, pointers: Collection[int]) -> Callable[[int, bool], Fate]:
         return lambda pointer, issued: Fate.SKIPPED
 
-    return [(AskedDecisions, "learn", learn)]
+    return [(RemoteDecisions, "learn", learn)]
 
 
 def _two_coordinators() -> list[Replacement]:
-    """Whose journals were taken over goes on coordinating."""
+    """An instance whose journals were taken over goes on coordinating."""
 
-    def recheck(self: Engine, cluster: Cluster) -> None:
-        self.topics.recheck(cluster.not_owner)
+    def recheck(self: HeldRoles, cluster: Cluster) -> None:
+        self._topics.recheck(cluster.not_owner, lambda journal, number: None)
 
-    return [(Engine, "recheck", recheck)]
+    return [(HeldRoles, "recheck", recheck)]
 
 
 def _tell_nobody() -> list[Replacement]:
-    """Who takes a partition over does not tell the owner before."""
-    return [(Standing, "fence", lambda self, names: None)]
+    """A new owner of a partition does not tell the previous one."""
+    return [(InstanceFence, "fence", lambda self, names: None)]
 
 
 def _never_ask_for_the_end() -> list[Replacement]:
-    """Who keeps a shard waits until somebody tells it how a transaction has ended."""
+    """The keeper of a shard never asks for the outcome of a transaction, it only waits to be
+    told."""
     return [
         (GroupPositions, "_learn", lambda self, ids: set(ids)),
         (Settling, "learn", lambda self, queue: None),
@@ -84,7 +86,8 @@ def _never_ask_for_the_end() -> list[Replacement]:
 
 
 def _keep_without_the_store() -> list[Replacement]:
-    """Who does not reach the store keeps what it owns for as long as ZooKeeper sees it."""
+    """An instance that cannot reach the store keeps its partitions for as long as ZooKeeper sees
+    it."""
     return [(cluster, "unfit", lambda view: frozenset())]
 
 

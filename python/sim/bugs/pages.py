@@ -1,6 +1,5 @@
-"""Bugs to plant where something larger than a page, a segment or an entry is read or written in
-parts; a part of `bugs`.
-"""
+"""Bugs to plant where a page, a segment or an entry does not hold all there is, so that it is read
+or written in parts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +30,7 @@ def _enter_the_next_segment_early() -> list[Replacement]:
 
 
 def _seal_without_producers() -> list[Replacement]:
-    """Who takes a partition over seals it without noting who published there."""
+    """A new owner seals a partition without noting its producers."""
     right = PartitionState._save
 
     def save(self: PartitionState, *args: Any) -> None:
@@ -42,7 +41,7 @@ def _seal_without_producers() -> list[Replacement]:
 
 
 def _wait_for_what_is_gone() -> list[Replacement]:
-    """A message that a receive finds to be gone is not settled."""
+    """A receive does not settle a message that it finds to be gone."""
     return [(QueueState, "settle_gone", lambda self, gone: [])]
 
 

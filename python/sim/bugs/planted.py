@@ -1,8 +1,8 @@
-"""Which seed finds which planted bug, so that no test has to search: `sim/corpus/planted.txt` has
+"""The seed that finds each planted bug, so that no test has to search: `sim/corpus/planted.txt` has
 a line `KIND BUG SEED` for each bug of each kind of simulation.
 
     python -m sim.bugs          searches anew for bugs that their seed no longer finds
-    python -m sim.bugs --all    for all
+    python -m sim.bugs --all    searches anew for all bugs
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from tms.errors import TMSError
 
 FILE = FOLDER / "planted.txt"
 NEAR = 2  # seeds before and after the one that found the bug
-SEARCHED_MAX = 2_000  # seeds, for one that finds a bug
+SEARCHED_MAX = 2_000  # tried seeds for a bug
 # A seed that takes longer is kept only if none of the first seeds is quicker.
 CHEAP_S, CHEAP_MAX = 3.0, 200
 HEADER = """\
@@ -42,12 +42,12 @@ class Planted(NamedTuple):
         return replaced(_TABLES[self.kind.name][self.bug]())
 
     def is_found(self, seed: int) -> bool:
-        """True if the run has findings, or ends with an error of the simulation or of TMS; the bug
-        is to be planted.
+        """True if the run of the planted bug has findings, or ends with an error of the simulation
+        or of TMS.
 
         Findings alone would be too little: many bugs leave an actor waiting for ever, and the run
         then ends before its history is checked. Other exceptions do not count: they may come from
-        what was planted, not from what the product does with it.
+        the planted code, not from the product.
         """
         try:
             self.kind.check(seed)

@@ -1,5 +1,5 @@
-"""Seeds of the simulation that are worth keeping: those that found something, those that together
-cover the engine, and for each planted bug one that finds it.
+"""Seeds of the simulation that are worth keeping: seeds that found something, seeds that together
+cover the engine, and for each planted bug a seed that finds it.
 
-    python -m sim.corpus    makes the cover anew (`make corpus`)
+    python -m sim.corpus    renews the cover (`make corpus`)
 """

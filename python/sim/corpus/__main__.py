@@ -1,5 +1,5 @@
-"""`python -m sim.corpus`: choose the covers of both kinds anew and write them to their files; 1 if
-the run of a candidate is wrong."""
+"""`python -m sim.corpus`: choose the covers of both kinds anew and write them to their files; exits
+with 1 if the run of a candidate is wrong."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from sim.corpus.seeds import COVER, KINDS, Kind, commit, corpus
 
 
 def main() -> int:
-    """Renew the files, and say what they cover and which seeds have found something."""
+    """Renew the files, and print their coverage and the seeds that have found something."""
     parser = argparse.ArgumentParser(prog="sim.corpus", description=__doc__)
     parser.add_argument("--candidates", type=int, default=400, help="seeds of each kind, from 1 up")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at a time")

@@ -22,7 +22,7 @@ from sim.corpus.seeds import COVER, Kind, WrongRun, prepare
 
 ROOMS = ("log", "topics", "transactions", "groups", "queues", "delayed", "cluster", "compaction")
 SEEDS_MAX = 150  # of a cover
-_RUNS_AT_ONCE = 4  # that a process is handed together
+_RUNS_AT_ONCE = 4  # handed to a process together
 Arc = tuple[str, int, int]  # a file, from which line, to which line
 
 
@@ -88,7 +88,7 @@ def renewed(text: str, cover: Cover, candidates: int, commit: str) -> str:
 
 
 _tracer: coverage.Coverage  # of this process
-_caches: list[Any] = []  # functions that remember what a run before has asked
+_caches: list[Any] = []  # functions that cache answers of earlier runs
 
 
 def _begin(kind: Kind) -> None:
@@ -106,7 +106,7 @@ def _begin(kind: Kind) -> None:
         include=[f"{folder / room}/*" for room in ROOMS],
         messages=False,
     )
-    _trace(kind, 1)  # the first run of a process also takes what is done once in each
+    _trace(kind, 1)  # the first run of a process also takes the steps that happen once in each
 
 
 def _trace(kind: Kind, seed: int) -> Traced:

@@ -104,7 +104,7 @@ def number(run_seed: str, purpose: str, below: int) -> int:
 
 
 def fresh(kind: Kind, run_seed: str, count: int) -> Sequence[int]:
-    """As many seeds as `count`, one after another, that this run seed draws."""
+    """`count` consecutive seeds that this run seed draws."""
     first = FRESH_MIN + number(run_seed, f"seeds of {kind.name}", FRESH_MAX - FRESH_MIN)
     return range(first, first + count)
 
@@ -126,6 +126,7 @@ def prepare() -> None:
 
 
 def collect_rarely() -> None:
-    """Leave what was imported alone: to search it for garbage took half of the time of a run."""
+    """Exclude imported objects from garbage collection: searching them took half of the time of a
+    run."""
     gc.freeze()
     gc.set_threshold(_GARBAGE_OBJECTS, 10, 10)

@@ -1,9 +1,9 @@
-"""What must hold of every history.
+"""The rules that every history must satisfy.
 
-checker   every rule of the log and its transactions; asks the others
+checker   every rule of the log and its transactions; runs the others
 queues    rules of queues
 later     rules of delayed messages
 gone      rules of compaction and erasing
-cut       rules of truncation, and of what is handed out though it is gone
-findings  what can be found
+cut       rules of truncation, and of gone messages that are handed out
+findings  kinds of findings
 """

@@ -1,33 +1,34 @@
-"""What must hold of every history. Plain Python: it knows nothing of the product.
+"""The rules that every history must satisfy. Plain Python: it knows nothing of the product.
 
-The final content of the partitions is the truth that everything else is held against:
+The final content of the partitions is the truth against which all other events are checked:
 
     lost write            acknowledged or seen once, and gone at the end
     duplicate             one message twice, or one input processed twice
     aborted read          of a transaction that certainly did not commit, seen by a committed reader
-    intermediate read     seen by a committed reader before anybody asked to commit it
+    intermediate read     seen by a committed reader before its commit was requested
     torn transaction      one part there and another not: at the end, or for a reader who came
                           after one part had been seen
     unstable order        a reader passed a message, went back, or saw another id than others did
     id reuse              one id for two messages
-    position regression   a group stands before where it certainly stood
-    invented              a message or position that nobody sent
+    position regression   a group stands before a position where it certainly stood
+    invented              a message or position that no client sent
     again                 delivered, settled or dead once more after it was settled
     shared lease          with two workers at a time
-    lost update           what was stored only if a message was the newest, and it was not
+    lost update           stored only if a message was the newest, and that message was not
     risen                 there, or left with a reader, though a newer message of its key had
                           replaced or deleted it
     not erased            read, or stored, after the answer to an erasing that it was there for
-    early                 a message that was to wait, seen before it was due by the service's clock
+    early                 a delayed message, seen before it was due by the service's clock
     wrong cancel          delivered all the same, or not delivered though it could not be cancelled
-    wrong list            of what waits: something is missing, is there no more, or counted wrongly
+    wrong list            of waiting messages: one is missing, is there no more, or miscounted
     overtaken             a queue ordered by key handed out a message before an earlier one of its
                           key was settled
-    stopped early         a reader was told that it had everything, and had not what was
+    stopped early         a reader was told that it had everything, but lacked messages that were
                           acknowledged, or seen by others, before it asked
 
-A power loss excuses what was acknowledged without a sync, and what was seen but not acknowledged;
-compaction and erasing excuse what they are there to remove (`gone_rules`); nothing else.
+A power loss excuses messages that were acknowledged without a sync, or seen but not acknowledged;
+compaction and erasing excuse messages that they are there to remove (`rules.gone`); nothing else
+does.
 """
 
 from collections import Counter, defaultdict
@@ -56,7 +57,7 @@ from sim.rules.queues import Queues
 
 
 class _Tx:
-    """What the history says of a transaction."""
+    """The history's facts about a transaction."""
 
     def __init__(self) -> None:
         self.values: list[str] = []
@@ -64,7 +65,7 @@ class _Tx:
         self.ended = NEVER
         self.committed: bool | None = None
         self.synced = True
-        self.seen = NEVER  # when a committed reader had seen a part of it
+        self.seen = NEVER  # when a committed reader had seen one of its messages
 
 
 class Checker:
@@ -104,7 +105,7 @@ class Checker:
             one = self.transactions[ended.transaction]
             one.ended, one.committed, one.synced = ended.at, ended.committed, ended.synced
         self.final = {one.place: one.messages for one in history.of(Final)}
-        self.index: dict[str, int] = {}  # of a message in its partition at the end
+        self.index: dict[str, int] = {}  # index of a message in its partition at the end
         self.id: dict[str, str] = {}
         for place, messages in self.final.items():
             for number, (id, value) in enumerate(messages if place not in self.dead else ()):
@@ -112,22 +113,22 @@ class Checker:
                 self.id.setdefault(value, id)
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong."""
+        """All violations."""
         for rule in RULES:
             yield from rule(self)
 
     def missing(self, value: str) -> bool:
-        """Whether a message that must be there at the end, if it ever was, is not."""
+        """True if a message that must be there at the end, if it was ever stored, is missing."""
         excused = self.gone.excused(value) or self.cut.excused(value)
         return value not in self.index and not excused
 
     def power_lost(self, since: int, until: int = NEVER) -> bool:
-        """Whether there was a power loss in between."""
+        """True if there was a power loss in between."""
         return any(since < at < until for at in self.power)
 
 
 def check(history: History) -> list[Finding]:
-    """What is wrong with a history; nothing, if it is right."""
+    """The violations in a history; empty if it is correct."""
     return list(Checker(history).findings())
 
 
@@ -151,7 +152,7 @@ def _lost(run: Checker) -> Iterator[Finding]:
 
 
 def _processing(run: Checker) -> Iterator[Finding]:
-    """Every input of a group once, up to where it stands."""
+    """A group processes every input once, up to its position."""
     made: dict[str, Counter[str]] = defaultdict(Counter)  # topic → source
     for place, messages in run.final.items():
         made[place[0]].update(run.source[value] for _, value in messages if value in run.source)
@@ -215,7 +216,8 @@ def _torn(run: Checker) -> Iterator[Finding]:
 
 
 def _withheld(run: Checker, read: Read) -> Iterator[Finding]:
-    """A reader saw everything, but not what others had seen the other part of before."""
+    """A reader that saw everything lacks a message of a transaction of which another message had
+    been seen before."""
     upto = read.messages[-1][0] if read.messages else read.after
     for id, value in reversed(run.final.get(read.place, ())):
         if id <= upto:
@@ -256,12 +258,13 @@ def _order(run: Checker) -> Iterator[Finding]:
 
 
 def _matches(read: Read, value: str) -> bool:
-    """Whether a reader wanted a message."""
+    """True if a message passes the filter of a read."""
     return not read.key or value.startswith(f"{read.key}=")
 
 
 def _stopped(run: Checker) -> Iterator[Finding]:
-    """Whoever is told that this was everything has seen all that was there for certain before."""
+    """A reader that was told that it has everything lacks a message that was certainly there
+    before."""
     since: dict[str, int] = {}
     for ack in run.acknowledged:
         for _, value in ack.messages:

@@ -1,4 +1,4 @@
-"""What truncation excuses, and what must not be handed out any more; a part of the checker."""
+"""The messages that truncation excuses, and gone messages that must not be handed out any more."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from sim.rules.findings import NEVER, Finding, Kind
 
 
 class Cut:
-    """What was cut off, message by message."""
+    """The truncated messages, one by one."""
 
     def __init__(self, history: History) -> None:
         self._truncated = history.of(Truncated)
@@ -19,7 +19,7 @@ class Cut:
         for sent in history.of(Sent):
             self._sent.update(dict.fromkeys(sent.values, (sent.place, sent.at)))
         self._ids: dict[str, set[str]] = defaultdict(set)
-        self._known: dict[str, int] = {}  # since when a message is known to be there
+        self._known: dict[str, int] = {}  # when a message was first known to be there
         for at, place, messages in (
             *((one.at, one.place, one.messages) for one in history.of(Acknowledged)),
             *((one.ended, one.place, one.messages) for one in self._reads),
@@ -30,7 +30,7 @@ class Cut:
                     self._known[value] = min(self._known.get(value, NEVER), at)
 
     def excused(self, value: str) -> bool:
-        """Whether a message that was there need not be there at the end."""
+        """True if a message that was there need not be there at the end."""
         place, sent = self._sent.get(value, (("", 0), NEVER))
         ids = self._ids.get(value)
         return any(
@@ -42,7 +42,7 @@ class Cut:
         return self._sent.get(value, (("", 0), NEVER))[0]
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong."""
+        """All violations."""
         for cut in self._truncated:
             if cut.done:
                 yield from self._read_after(cut)

@@ -1,4 +1,4 @@
-"""What a checker can find."""
+"""The kinds of findings of a checker."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -7,7 +7,7 @@ NEVER = 1 << 62
 
 
 class Kind(StrEnum):
-    """What can be wrong."""
+    """A kind of violation."""
 
     LOST = "lost write"
     DUPLICATE = "duplicate"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Finding(NamedTuple):
-    """Something that must not be."""
+    """A violation."""
 
     kind: Kind
     what: str

@@ -1,13 +1,13 @@
-"""What may be missing though it was there, and what must be gone; a part of the checker.
+"""Messages that may be missing though they were there, and messages that must be gone.
 
     compaction   a message goes once there is a newer one of its key; a tombstone also once there
                  was a pass long enough after one that came after it
-    erasing      what was there for certain when it was asked for goes, with its bytes; what was
-                 published after the answer stays
+    erasing      messages that were certainly there at the request go, with their bytes;
+                 messages that were published after the answer stay
 
-What replaced a message, or deleted it, may be gone as well: but then nothing older of its key is
-there. Whoever reads from the beginning to the end in less than the retention of tombstones ends
-with no older message of a key than was the newest when it began.
+A message that replaced or deleted another one may be gone as well: but then no older message of its
+key is there. A reader that reads from the beginning to the end in less than the retention of
+tombstones ends with no message of a key that is older than the newest when it began.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ from sim.history import (
 )
 from sim.rules.findings import NEVER, Finding, Kind
 
-Copy = tuple[Place, str, str]  # a message: where it is, its id, its value
+Copy = tuple[Place, str, str]  # a message: its place, its id, its value
 _Key = tuple[Place, str]
 
 
@@ -43,7 +43,7 @@ def _key(place: Place, value: str) -> _Key | None:
 
 
 class Gone:
-    """What went, message by message."""
+    """The removed messages, one by one."""
 
     def __init__(self, history: History) -> None:
         self._reads = history.of(Read)
@@ -55,9 +55,9 @@ class Gone:
         self._sent: dict[str, tuple[Place, int]] = {}
         for sent in history.of(Sent):
             self._sent.update(dict.fromkeys(sent.values, (sent.place, sent.at)))
-        self._acknowledged: dict[str, int] = {}  # since when that is known
-        self._known: dict[Copy, int] = {}  # since when it is known to be there
-        self._shown: set[Copy] = set()  # to those who see what is committed
+        self._acknowledged: dict[str, int] = {}  # when a message was acknowledged
+        self._known: dict[Copy, int] = {}  # when a copy was first known to be there
+        self._shown: set[Copy] = set()  # visible to committed readers
         self._learn(history)
         self._newest: dict[_Key, list[tuple[str, int, str]]] = defaultdict(list)
         self._ids: dict[str, set[str]] = defaultdict(set)
@@ -116,11 +116,11 @@ class Gone:
     # -- what may be missing -------------------------------------------------------------------
 
     def excused(self, value: str) -> bool:
-        """Whether a message that was there need not be there at the end."""
+        """True if a message that was there need not be there at the end."""
         return self.erased(value) or self._replaced(value) or self._expired(value)
 
     def erased(self, value: str, until: int = NEVER) -> bool:
-        """Whether somebody may have erased it, before this moment."""
+        """True if a message may have been erased before this moment."""
         place, sent = self._sent.get(value, (("", 0), NEVER))
         key = _key(place, value)
         return any(
@@ -132,7 +132,7 @@ class Gone:
         )
 
     def _replaced(self, value: str) -> bool:
-        """Whether a compacted topic has, or had, a newer message of its key."""
+        """True if a compacted topic has, or had, a newer message of its key."""
         place, sent = self._sent.get(value, (("", 0), NEVER))
         key = _key(place, value)
         if place not in self._compacted or key is None:
@@ -140,7 +140,7 @@ class Gone:
         last = max(self._ids[value], default="")
         if any(id > last and at > sent for id, at, _ in self._newest[key]):
             return True
-        return any(  # nobody ever saw it, and it may be gone by now
+        return any(  # no reader ever saw it, and it may be gone by now
             self._sent[other][1] > sent
             and _key(self._sent[other][0], other) == key
             and (is_tombstone(other) or self.erased(other))
@@ -148,7 +148,7 @@ class Gone:
         )
 
     def _expired(self, value: str) -> bool:
-        """Whether a tombstone had been kept for its time."""
+        """True if a tombstone had been kept for its retention."""
         place, sent = self._sent.get(value, (("", 0), NEVER))
         topic = self._compacted.get(place)
         if topic is None or topic.tombstone_retention_ms is None or not is_tombstone(value):
@@ -158,13 +158,13 @@ class Gone:
         return kept_ms + self._ahead_ms >= topic.tombstone_retention_ms
 
     def _clock_ms(self, at: int) -> int:
-        """What a clock showed that only goes ahead."""
+        """The time at a moment on a clock that never goes back."""
         return self._ticks[bisect_right(self._ticks, (at, NEVER)) - 1][1]
 
     # -- what must not be there ----------------------------------------------------------------
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong."""
+        """All violations."""
         yield from self._risen_at_the_end()
         yield from self._risen_for_readers()
         for erased in self._erased:
@@ -204,7 +204,7 @@ class Gone:
                     yield Finding(Kind.RISEN, f"{read.reader} kept {value}, not {newer[1]}")
 
     def _newest_at(self, key: _Key, at: int, until: int) -> tuple[str, str] | None:
-        """The newest message of a key of which it was known that it was there."""
+        """The newest message of a key that was known to be there."""
         if any(at_power > at for at_power in self._power if at_power < until):
             return None
         for id, since, value in reversed(self._newest[key]):
@@ -213,7 +213,7 @@ class Gone:
         return None
 
     def _left_of(self, erased: Erased) -> Iterator[Finding]:
-        """What was there when this began, and still is after its answer."""
+        """Messages that were there when the erasing began, and still are after its answer."""
         what = erased.key or erased.id
         gone = {copy for copy, since in self._known.items() if since < erased.at}
         gone = {copy for copy in gone if self._wanted(erased, copy)}
@@ -233,7 +233,7 @@ class Gone:
             for id, value in self._final.get(place, ()):
                 if value in values or (place, id, value) in gone:
                     yield Finding(Kind.UNERASED, f"{value} is there, erased with {what}")
-        if erased.id:  # what a failed attempt of a commit stored, and took back, has another id
+        if erased.id:  # blocks that a failed commit attempt stored and rolled back have other ids
             values -= self._transactional
         for value in sorted(values & self._stored):
             yield Finding(Kind.UNERASED, f"the bytes of {value} are stored, erased with {what}")
@@ -245,7 +245,7 @@ class Gone:
         return id == erased.id if erased.id else _key(place, value) == (place, erased.key)
 
     def _certain(self, value: str, at: int) -> bool:
-        """Whether nobody publishes a message again that was known to be there."""
+        """True if no producer publishes again a message that was known to be there."""
         if self._acknowledged.get(value, NEVER) < at:
             return True
         _, sent = self._sent.get(value, (("", 0), NEVER))

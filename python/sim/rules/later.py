@@ -1,8 +1,8 @@
-"""What must hold of delayed messages in every history; a part of the checker.
+"""Rules of delayed messages, for every history.
 
 A message that was acknowledged is in the log at the end, once, or it was cancelled; after a cancel
-that was not answered either may be so. The service's clock says when a message can be in the log:
-one that goes back makes nothing late.
+without an answer either may be so. The service's clock says when a message can be in the log: a
+clock that goes back makes nothing late.
 """
 
 from bisect import bisect_right
@@ -25,7 +25,7 @@ from sim.rules.findings import NEVER, Finding, Kind
 
 
 class Times:
-    """What the clocks showed."""
+    """The times that the clocks showed."""
 
     def __init__(self, clocks: list[Clock]) -> None:
         self._at = [one.at for one in clocks]
@@ -44,7 +44,7 @@ class Times:
 
 
 class Later:
-    """What became of messages that were to wait, one by one."""
+    """The outcomes of delayed messages, one by one."""
 
     def __init__(self, history: History) -> None:
         self.sent = [
@@ -63,14 +63,14 @@ class Later:
                 self.acknowledged.setdefault(value, one)
                 self.id.setdefault(value, (due_ms, sequence))
         self.answers: dict[str, list[Cancelled]] = defaultdict(list)
-        self.attempts: dict[str, int] = {}  # by message, when it was first to be cancelled
+        self.attempts: dict[str, int] = {}  # by message, the moment of the first cancel
         for cancel in self.cancels:
             self.attempts.setdefault(cancel.value, cancel.at)
             if cancel.done is not None:
                 self.answers[cancel.value].append(cancel)
         self.final = {one.place: one.messages for one in history.of(Final)}
         self.there = {value for messages in self.final.values() for _, value in messages}
-        self.seen: dict[str, tuple[str, int]] = {}  # by message, who saw it first and when
+        self.seen: dict[str, tuple[str, int]] = {}  # by message, the first reader, and when
         if self.sent:
             self._look(history)
 
@@ -83,7 +83,7 @@ class Later:
             self.seen.setdefault(value, ("the last reader", NEVER - 1))
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong."""
+        """All violations."""
         if self.sent:
             yield from self._lost()
             yield from self._torn()
@@ -96,11 +96,11 @@ class Later:
                 yield from self._list(one)
 
     def power_lost(self, since: int, until: int = NEVER) -> bool:
-        """Whether there was a power loss in between."""
+        """True if there was a power loss in between."""
         return any(since < at < until for at in self.power)
 
     def _may_be_gone(self, value: str) -> bool:
-        """Whether nobody said that it is there, or a power loss took it."""
+        """True if the message was never acknowledged, or a power loss may have taken it."""
         one = self.acknowledged.get(value)
         return one is None or (not one.synced and self.power_lost(one.at))
 
@@ -115,7 +115,7 @@ class Later:
                 yield Finding(Kind.LOST, f"{value} was to wait, acknowledged at {one.at}")
 
     def _torn(self) -> Iterator[Finding]:
-        """What was published together for one partition comes together."""
+        """Messages that were published together for one partition come together."""
         for one in self.sent:
             there = [value for value in one.values if value in self.there]
             for value in one.values if there else ():
@@ -136,7 +136,7 @@ class Later:
                     yield Finding(Kind.DUPLICATE, what)
 
     def _due_ms(self, value: str, until: int) -> int:
-        """Before when it cannot be due, known at a moment."""
+        """The earliest time at which the message can be due, as known at a moment."""
         sent = self.asked[value]
         if sent.delay_ms is None:
             return sent.due_ms or 0
@@ -156,7 +156,7 @@ class Later:
                 yield Finding(Kind.EARLY, what)
 
     def _order(self) -> Iterator[Finding]:
-        """Messages come in the order in which they are due, unless those that are due later could
+        """Messages come in the order of their due times, unless messages that are due later could
         come before others were stored."""
         for place in {one.place: None for one in self.sent}:
             latest, before = (0, 0), ""

@@ -1,7 +1,7 @@
-"""What must hold of queues in every history; a part of the checker.
+"""Rules of queues, for every history.
 
-A message of a queue is settled once: by an ack, by a commit that says so, or by going to the dead
-letters. What a worker was not told may be so or not.
+A message of a queue is settled once: by an ack, by a commit that includes it, or by going to the
+dead letters. A request without an answer may have taken effect or not.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ Message = tuple[str, str]  # queue, value
 
 
 class Queues:
-    """What workers did, message by message."""
+    """The operations of workers, message by message."""
 
     def __init__(self, history: History) -> None:
         self.taken = history.of(Taken)
@@ -35,7 +35,7 @@ class Queues:
                     self.settled[one.queue, value].append(one)
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong."""
+        """All violations."""
         yield from self._settled_once()
         yield from self._not_after_it_was_settled()
         yield from self._one_worker_at_a_time()
@@ -94,7 +94,7 @@ class Queues:
                 last[message] = max(job.deliveries, last.get(message, 0))
 
     def _released(self) -> Iterator[Finding]:
-        """A delivery that was released is taken back: the next one has its number again."""
+        """A released delivery does not count: the next one has its number again."""
         deliveries: dict[Message, list[tuple[int, int]]] = defaultdict(list)
         for taken in self.taken:
             for job in taken.jobs:
@@ -125,12 +125,12 @@ class Queues:
                 yield Finding(Kind.LOST, f"{value} was rejected and is no dead letter")
             asked = {one.how for one in self.asked[message]} & {*SETTLING}
             if value in seen and not asked and not dead[value]:
-                yield Finding(Kind.LOST, f"{value} is gone from {drained.queue}, settled by nobody")
+                yield Finding(Kind.LOST, f"{value} is gone from {drained.queue}, never settled")
 
     def _one_after_another(self, drained: Drained) -> Iterator[Finding]:
-        """A message is handed out when those of its key before it may be settled."""
+        """A message is handed out only when the earlier messages of its key may be settled."""
         dead = {*self.final.get(drained.dead, ())}
-        earlier: dict[str, list[str]] = defaultdict(list)  # by message, those of its key before
+        earlier: dict[str, list[str]] = defaultdict(list)  # by message, the earlier ones of its key
         seen: dict[str, list[str]] = defaultdict(list)
         for value in self.final.get(drained.place, ()):
             key, has_key, _ = value.partition("=")

@@ -1,5 +1,5 @@
-"""Access control of instances: who asks one of them is the same to all, and a change at one counts
-at every other from its next answer on."""
+"""Access control of instances: a caller is the same principal at every instance, and a change at
+one counts at every other from its next answer on."""
 
 import logging
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ import tms
 from tests.cluster_kit import Instances, instances
 from tests.http_kit import Client, request
 from tms.client.client import Bus
-from tms.clock import SystemClock
 from tms.cluster.identity import COVERED_BYTES_MAX, InstanceIdentity, ProvenRequest
 from tms.cluster.membership import InstanceRecord
 from tms.errors import Forbidden, TransactionNotFound, Unauthenticated
 from tms.model import keys
+from tms.runtime.clock import SystemClock
 from tms.server import guard as guarding
 from tms.server.forwarding import HOP
 from tms.server.service import AccessLimits
@@ -35,7 +35,7 @@ def three() -> Iterator[Instances]:
 def admin(three: Instances) -> Iterator[Bus]:
     access = three.served["a"].service.engine.access
     with tms.connect(three.url("a"), token=access.first_token()) as first:
-        token = first.access.create_token("admin").token
+        token = first.admin.access.create_token("admin").token
     with tms.connect(three.url("a"), token=token) as bus:
         yield bus
 
@@ -43,31 +43,31 @@ def admin(three: Instances) -> Iterator[Bus]:
 def bus_of(three: Instances, admin: Bus, id: str, principal: str, *grants: str) -> Bus:
     for grant in grants:
         verb, _, pattern = grant.partition(" ")
-        admin.access.add_grant(principal, verb, pattern)
-    return tms.connect(three.url(id), token=admin.access.create_token(principal).token)
+        admin.admin.access.add_grant(principal, verb, pattern)
+    return tms.connect(three.url(id), token=admin.admin.access.create_token(principal).token)
 
 
 def test_what_is_granted_at_one_is_granted_at_all_and_taken_at_all(
     three: Instances, admin: Bus
 ) -> None:
     admin.create_topic("spread-1", partitions=6)
-    token = admin.access.create_token("ann")
+    token = admin.admin.access.create_token("ann")
     buses = [tms.connect(three.url(id), token=token.token) for id in IDS]
     for bus in buses:
         with pytest.raises(Forbidden):
             bus.publish("spread-1", b"x")
-    admin.access.add_grant("ann", "publish", "topic:spread-1")
+    admin.admin.access.add_grant("ann", "publish", "topic:spread-1")
     for bus in buses:
         for partition in range(6):
             bus.publish("spread-1", b"x", partition=partition)
-    admin.access.remove_grant("ann", "publish", "topic:spread-1")
+    admin.admin.access.remove_grant("ann", "publish", "topic:spread-1")
     for bus in buses:
         with pytest.raises(Forbidden):
             bus.publish("spread-1", b"y", partition=0)
-    admin.access.revoke_token(token.id)
+    admin.admin.access.revoke_token(token.id)
     for bus in buses:
         with pytest.raises(Unauthenticated):
-            bus.access.whoami()
+            bus.admin.access.whoami()
         bus.close()
     values = [one.value for one in admin.consumer("spread-1", stop_at_end=True)]
     assert values == [b"x"] * 18
@@ -98,12 +98,12 @@ def test_a_transaction_is_its_principals_at_every_instance(three: Instances, adm
     coordinator = three.coordinator()
     other = next(id for id in IDS if id != coordinator)
     with bus_of(three, admin, other, "ann-tx", "publish topic:tx-1") as ann:
-        began = ann.transactions.begin().transaction_id
+        began = ann.admin.transactions.begin().transaction_id
         for id in IDS:
             eve = bus_of(three, admin, id, f"eve-{id}", "publish topic:tx-1")
             with eve, pytest.raises(TransactionNotFound):
-                eve.transactions.abort(began)
-        assert ann.transactions.abort(began).outcome == "aborted"
+                eve.admin.transactions.abort(began)
+        assert ann.admin.transactions.abort(began).outcome == "aborted"
 
 
 def test_cdaps_protocol_knows_the_principal_before_a_request_is_forwarded(
@@ -111,8 +111,8 @@ def test_cdaps_protocol_knows_the_principal_before_a_request_is_forwarded(
 ) -> None:
     """The instance that gets a forwarded request sees the certificate of the one that forwards."""
     admin.create_topic("v1-cluster")
-    admin.access.add_grant("ann-v1", "publish", "topic:v1-cluster")
-    token = admin.access.create_token("ann-v1").token
+    admin.admin.access.add_grant("ann-v1", "publish", "topic:v1-cluster")
+    token = admin.admin.access.create_token("ann-v1").token
     path = "/v1/namespaces/default/topics/v1-cluster"
     for id in IDS:
         with Client(three.served[id].address) as client:
@@ -131,7 +131,7 @@ def test_cdaps_protocol_knows_the_principal_before_a_request_is_forwarded(
 
 
 def test_a_forwarded_request_is_not_its_instances(three: Instances, admin: Bus) -> None:
-    """Whatever certificate the instance shows that forwards it."""
+    """The forwarding instance's certificate is not the caller's."""
     exchange = SimpleNamespace(headers={HOP: b"1"}, peer_certificate_name="instance")
     guard = three.served["a"].service.guard
     assert guard is not None
@@ -144,7 +144,7 @@ def test_a_forwarded_request_is_not_its_instances(three: Instances, admin: Bus) 
 def proof(
     three: Instances, to: str, request: ProvenRequest, body: bytes = b"", asking: str = "a"
 ) -> dict[str, str]:
-    """The headers by which an instance shows another one that it asks."""
+    """The headers with which an instance proves a request to another one."""
     shown = three.cluster[asking].identity.prove(to, request, len(body), (body,))
     return {"TMS_Peer": shown.decode(), "TMS_Principal": request.principal.decode()}
 
@@ -165,7 +165,7 @@ def test_a_request_of_an_instance_is_believed_once_and_as_it_was_proven(
             (b, "POST", path, body, {"TMS_Principal": "first-administrator"}, 403),
             (b, "POST", path, body, {"TMS_Peer": headers["TMS_Peer"][:-1] + "x"}, 403),
             (b, "POST", path, body, {}, 200),
-            (b, "POST", path, body, {}, 403),  # again
+            (b, "POST", path, body, {}, 403),  # a repetition
         ):
             answer = client.request(method, target, sent, **headers | changed)
             assert answer.status == status, (target, changed, answer)
@@ -181,7 +181,7 @@ def test_a_request_of_an_instance_is_believed_once_and_as_it_was_proven(
         b.send(request("POST", path, body, **proof(three, "b", made, body))[: -len(body)])
         b.send(body)  # later
         assert b.answer().status == 200
-    names = [one.principal for one in admin.access.list_tokens()]
+    names = [one.principal for one in admin.admin.access.list_tokens()]
     assert names.count("ann-proven") == 2
 
 
@@ -202,7 +202,7 @@ def test_the_audit_log_names_the_instance_that_forwards(
     caplog.set_level(logging.INFO, "tms.audit")
     guard = three.served["b"].service.guard
     assert guard is not None
-    guard._refusals.clear()
+    guard.decisions._refusals.clear()
     forwarded = ProvenRequest(b"GET", b"/v2/access/tokens", b"ann-audited")
     with Client(three.served["b"].address) as client:
         for status in (403, 403):
@@ -230,7 +230,7 @@ def test_no_secret_of_instances_is_in_their_store(three: Instances) -> None:
 
 
 def test_an_instance_that_has_just_joined_is_believed_at_once(three: Instances) -> None:
-    """The one that it asks waits for the view that has it."""
+    """The receiving instance waits for the view that has the new one."""
     identity, path = InstanceIdentity("new", SystemClock()), "/v2/access/whoami"
     record = InstanceRecord("new", "http://127.0.0.1:9", "0", keys=identity.keys)
     b = three.cluster["b"]
@@ -244,9 +244,10 @@ def test_an_instance_that_has_just_joined_is_believed_at_once(three: Instances) 
 
 
 def test_a_chunked_request_is_forwarded_whole(three: Instances, admin: Bus) -> None:
-    """However much of it is here when it is forwarded, its body is never another request."""
+    """However much of the body has arrived when it is forwarded, it is never read as another
+    request."""
     admin.create_topic("chunked", partitions=6)
-    token = admin.access.create_token("admin").token
+    token = admin.admin.access.create_token("admin").token
     coordinator = three.coordinator()
     other = next(id for id in IDS if id != coordinator)
     body = b"GET /v2/access/whoami HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -275,9 +276,9 @@ def test_a_chunked_request_is_forwarded_whole(three: Instances, admin: Bus) -> N
 def test_a_body_is_forwarded_whether_its_proof_covers_it_or_not(
     three: Instances, admin: Bus, length: int, status: int
 ) -> None:
-    """Also one of which the client sends a part later: its owner believes each, and says itself
-    that one is too long."""
-    token, coordinator = admin.access.create_token("admin").token, three.coordinator()
+    """A body may be longer than a proof may cover, and the client may send a part of it later: the
+    owner believes each forwarded body, and itself refuses one that is too long."""
+    token, coordinator = admin.admin.access.create_token("admin").token, three.coordinator()
     other = next(id for id in IDS if id != coordinator)
     body = b"{}".ljust(length)
     whole = request("POST", "/v2/transactions", body, Authorization=f"Bearer {token}")

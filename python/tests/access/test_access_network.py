@@ -1,5 +1,5 @@
-"""A service on a network, asked by another machine: nothing answers without a token, and each verb
-is denied without its grant. Operations and verbs come from the tables, so that none can be
+"""A service on a network, called from another machine: nothing answers without a token, and each
+verb is denied without its grant. Operations and verbs come from the tables, so that none can be
 forgotten."""
 
 import socket
@@ -58,12 +58,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
         def make() -> tuple[str, dict[Access, str]]:
             with tms.connect(service.url, token=first_token(service)) as bus:
-                admin = bus.access.create_token("ann").token
+                admin = bus.admin.access.create_token("ann").token
             with tms.connect(service.url, token=admin) as bus:
                 for verb in GRANTED:
-                    bus.access.add_grant(f"only-{verb}", str(verb), "*")
-                made = {one: bus.access.create_token(f"only-{one}").token for one in GRANTED}
-                return bus.access.create_token("nobody").token, made
+                    bus.admin.access.add_grant(f"only-{verb}", str(verb), "*")
+                made = {one: bus.admin.access.create_token(f"only-{one}").token for one in GRANTED}
+                return bus.admin.access.create_token("nobody").token, made
 
         yield Guarded(service, network, *network.from_elsewhere(make))
 
@@ -83,7 +83,7 @@ def test_no_operation_answers_another_machine_without_a_token(
 def test_each_verb_is_denied_to_another_machine_without_its_grant(
     guarded: Guarded, operation: Operation
 ) -> None:
-    if operation.access is Access.KNOWN:  # whoever has a token
+    if operation.access is Access.KNOWN:  # any principal with a token
         assert guarded.ask(operation, guarded.nothing).status not in DENIED
         return
     assert guarded.ask(operation, guarded.nothing).problem == "forbidden"

@@ -1,5 +1,5 @@
-"""Access control as people meet it: a service on a network, its first administrator, commands, and
-what is written down. No secret stands anywhere but where it was made."""
+"""Access control as users meet it: a service on a network, its first administrator, commands, and
+its files. A secret exists only where it was made."""
 
 import json
 import os
@@ -24,7 +24,7 @@ FIRST = re.compile(r"TMS_TOKEN=(tms_\w+) tms token create NAME")
 def run(
     service: Service, *words: str, token: str = "", env: Mapping[str, str] | None = None
 ) -> Ended:
-    """A command at the service."""
+    """Run a command at the service."""
     given = {"TMS_URL": service.url, **({"TMS_TOKEN": token} if token else {}), **(env or {})}
     return tms_command(*words, env=given)
 
@@ -85,7 +85,7 @@ def test_from_the_first_administrator_to_a_program_with_two_grants(tmp_path: Pat
 def test_a_token_goes_to_a_file_that_other_users_cannot_read(
     before: str, mode: int, tmp_path: Path
 ) -> None:
-    """Unless the file was there before: then it is left as it is."""
+    """A file that was there before keeps its mode."""
     file = tmp_path / "a.token"
     file.write_text(before)
     file.chmod(0o644)
@@ -116,7 +116,7 @@ def test_every_decision_is_written_down_without_a_secret(tmp_path: Path) -> None
         with tms.connect(service.url, token=admin) as bus:
             bus.create_topic("orders")
             bus.publish("orders", b"secret value")
-            token = bus.access.create_token("shop").token
+            token = bus.admin.access.create_token("shop").token
         with tms.connect(service.url, token=token) as bus, pytest.raises(Forbidden):
             bus.publish("orders", b"x")
         with tms.connect(service.url, token="tms_wrong") as bus, pytest.raises(Unauthenticated):
@@ -165,15 +165,15 @@ def test_workers_ask_the_same_and_know_of_each_change(tmp_path: Path) -> None:
         admin = run(service, "token", "create", "ann", token=first_token(service)).stdout.strip()
         with tms.connect(service.url, token=admin) as bus:
             bus.create_topic("orders", partitions=8)
-            token = bus.access.create_token("shop")
-            bus.access.add_grant("shop", "publish", "topic:orders")
+            token = bus.admin.access.create_token("shop")
+            bus.admin.access.add_grant("shop", "publish", "topic:orders")
             with tms.connect(service.url, token=token.token) as shop:
                 for partition in range(8):
                     shop.publish("orders", b"x", partition=partition)
-            bus.access.revoke_token(token.id)
+            bus.admin.access.revoke_token(token.id)
         for _ in range(8):  # connections that one worker takes, or the other
             with tms.connect(service.url, token=token.token) as bus, pytest.raises(Unauthenticated):
-                bus.access.whoami()
+                bus.admin.access.whoami()
 
 
 def get(service: Service, path: str) -> bytes:
@@ -183,7 +183,7 @@ def get(service: Service, path: str) -> bytes:
 
 
 def _look_for(secrets: list[str], lines: list[str], data: Path | None) -> None:
-    """No secret stands in the log, nor in the data directory."""
+    """Check that no secret is in the log or in the data directory."""
     for secret in secrets:
         assert not any(secret in line for line in lines)
         for file in [] if data is None else [one for one in data.rglob("*") if one.is_file()]:
@@ -202,7 +202,7 @@ def test_tokens_of_an_issuer_are_believed_by_a_service(tmp_path: Path, workers: 
         shop = sign(key, claims("7", email="shop@b.c"), "RS256")
         with tms.connect(service.url, token=admin) as bus:
             bus.create_topic("orders", partitions=4)
-            bus.access.add_grant("shop@b.c", "publish", "topic:orders")
+            bus.admin.access.add_grant("shop@b.c", "publish", "topic:orders")
         for _ in range(4):  # connections that one worker takes, or the other
             with tms.connect(service.url, token=shop) as bus:
                 for partition in range(4):

@@ -1,4 +1,4 @@
-"""Tokens and grants in a store: what they are to those who ask, here and at another instance."""
+"""Tokens and grants in a store: their meaning for callers, here and at another instance."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,5 @@
-"""Principals by their certificates: who shows one that the service verifies needs no token."""
+"""Principals by their certificates: a caller with a certificate that the service verifies needs no
+token."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,9 @@ from tests.tls_kit import Authority
 from tms.access.records import FIRST, AccessRecords
 from tms.client.client import Bus
 from tms.errors import Forbidden, Unauthenticated
+from tms.runtime.tls import ClientTls, ServerTls
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.memory import MemoryStore
-from tms.tls import ClientTls, ServerTls
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ class Guarded:
         self.records, first = records, records.first_token()
         self._authority = authority
         with self.bus("first", first) as bus:
-            self.admin = bus.access.create_token("admin").token
+            self.admin = bus.admin.access.create_token("admin").token
 
     def bus(self, name: str, token: str | None = None) -> Bus:
         cert = self._authority.sign(name).pair
@@ -47,29 +48,29 @@ def guarded(authority: Authority) -> Iterator[Guarded]:
 
 def test_the_name_in_a_certificate_is_a_principal(guarded: Guarded) -> None:
     with guarded.bus("anybody", guarded.admin) as admin, guarded.bus("ann") as ann:
-        assert admin.access.whoami().principal == "admin"  # a token wins over a certificate
-        assert ann.access.whoami().principal == "ann"
+        assert admin.admin.access.whoami().principal == "admin"  # a token wins over a certificate
+        assert ann.admin.access.whoami().principal == "ann"
         admin.create_topic("mine")
         with pytest.raises(Forbidden):
             ann.publish("mine", b"x")
-        admin.access.add_grant("ann", "publish", "topic:mine")
+        admin.admin.access.add_grant("ann", "publish", "topic:mine")
         ann.publish("mine", b"x")
 
 
 def test_who_shows_no_certificate_needs_a_token(guarded: Guarded, authority: Authority) -> None:
     with tms.connect(guarded.url, ca=authority.ca) as bus, pytest.raises(Unauthenticated):
-        bus.access.whoami()
+        bus.admin.access.whoami()
 
 
 def test_a_name_that_no_principal_can_have_is_nobodys(guarded: Guarded) -> None:
     with guarded.bus("Ann of Green Gables") as bus, pytest.raises(Unauthenticated):
-        bus.access.whoami()
+        bus.admin.access.whoami()
 
 
 def test_the_name_of_the_first_administrator_is_nobodys(guarded: Guarded) -> None:
-    guarded.records.first_token()  # so that there is a grant of that name
+    guarded.records.first_token()  # to have a grant of that name
     with guarded.bus(FIRST) as bus, pytest.raises(Unauthenticated):
-        bus.access.whoami()
+        bus.admin.access.whoami()
 
 
 def test_an_instance_that_forwards_says_for_whom_and_not_who_it_is(

@@ -1,4 +1,4 @@
-"""Which grants cover what: against the definition, said the slow way."""
+"""The resources that grants cover, checked against the definition, written out naively."""
 
 import pytest
 from hypothesis import given

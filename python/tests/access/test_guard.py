@@ -1,5 +1,5 @@
-"""Access control of a service: nothing without a token, and with one no more than is granted. The
-operations come from the table, so that none can be forgotten."""
+"""Access control of a service: nothing without a token, and only the granted operations with one.
+The operations come from the table, so that none can be forgotten."""
 
 import json
 import logging
@@ -17,6 +17,7 @@ from tests.access_kit import People, until_polling, waits
 from tests.http_kit import Served, serving
 from tests.waiting import PATIENCE_S
 from tests.yardstick import in_yardsticks
+from tms.access import decisions
 from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
 from tms.client.client import Bus
@@ -89,7 +90,7 @@ def test_each_operation_takes_a_grant_of_its_verb_on_what_it_concerns(
     listed = f"{operation.lists.value}:" if operation.lists is not None else "no list"
     others = ["topic:other", "namespace:other", "queue:orders/x"]
     if operation.on is Resource.NAMESPACE and operation.lists is not None:
-        others.remove("topic:other")  # in which some may be: the list is empty then
+        others.remove("topic:other")  # it may list some: the list is empty then
     elsewhere = [f"all {one}" for one in others if not one.startswith(listed)]
     assert people.ask(operation, people.token(f"elsewhere-{name}", *elsewhere)).status == 403
     granted = people.token(f"granted-{name}", f"{operation.access} {resource_of(operation)}")
@@ -155,7 +156,7 @@ def test_what_is_no_valid_token_is_refused(people: People, authorization: str) -
         path = "/v2/access/whoami"
         answer = client.request("GET", path, Authorization=authorization)
         assert answer.problem == "unauthenticated"
-        token = people.token("still")  # and the connection stays usable
+        token = people.token("still")  # the connection stays usable
         assert client.request("GET", path, Authorization=f"Bearer {token}").status == 200
 
 
@@ -167,7 +168,7 @@ def test_a_token_in_a_url_is_refused(people: People) -> None:
     assert token.encode() not in answer.body
 
 
-def test_nobody_is_believed_to_be_an_instance(people: People) -> None:
+def test_no_request_passes_for_one_of_an_instance(people: People) -> None:
     admin = people.token("boss", "all *")
     shown = {"Authorization": f"Bearer {admin}"}
     with people.served.connect() as client:
@@ -185,7 +186,7 @@ def test_the_audit_log_has_what_was_refused_and_how_access_was_changed(
 ) -> None:
     guard = people.served.service.guard
     assert guard is not None
-    guard._refusals.clear()
+    guard.decisions._refusals.clear()
     token = people.token("boss-audit", "all *")
     people.access.set_quota("slow", requests_s=0.001)
     slow, asked = people.token("slow"), "/v2/access/whoami"
@@ -200,8 +201,8 @@ def test_the_audit_log_has_what_was_refused_and_how_access_was_changed(
         }
         assert 429 in statuses
     with tms.connect(people.url, token=token) as bus:
-        new = bus.access.create_token("ann-audit", expires_s=60)
-        bus.access.add_grant("ann-audit", "publish", "topic:default:orders")
+        new = bus.admin.access.create_token("ann-audit", expires_s=60)
+        bus.admin.access.add_grant("ann-audit", "publish", "topic:default:orders")
     told = [one.msg for one in caplog.records if one.name == "tms.audit"]
     refused = [one.fields for one in told if one.name == "access_refused"]
     counts = [one["count"] for one in refused if one["why"] == "wrong token"]
@@ -217,7 +218,9 @@ def test_the_audit_log_has_what_was_refused_and_how_access_was_changed(
     assert not any(secret in str(one.fields) for one in told for secret in secrets)
 
 
-def test_who_guesses_waits_and_nobody_else(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_guesses_tokens_waits_and_no_other(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guarding, "GUESS_S", 0.5)
     token = people.token("quick")
 
@@ -237,7 +240,7 @@ def test_what_is_remembered_changes_no_answer(
     people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("DECISIONS_MAX", "GUESSERS_MAX"):
-        monkeypatch.setattr(guarding, name, 1)
+        monkeypatch.setattr(decisions, name, 1)
     token = people.token("forgotten", "observe topic:orders")
     path = "/v2/namespaces/default/topics"
     with people.served.connect() as client:
@@ -252,7 +255,7 @@ def test_names_that_are_refused_and_those_that_nothing_has_take_no_memory(people
     guard = people.served.service.guard
     assert guard is not None
     nobody, boss = people.token("nobody-7"), people.token("boss-7", "all *")
-    guard._decisions.clear()
+    guard.decisions._remembered.clear()
     path = "/v2/namespaces/default/topics"
     with people.served.connect() as client:
         for number in range(20):
@@ -261,12 +264,12 @@ def test_names_that_are_refused_and_those_that_nothing_has_take_no_memory(people
             assert answer.status == 403
         answer = client.request("GET", f"{path}/{'x' * 5_000}", Authorization=f"Bearer {boss}")
         assert answer.problem == "invalid"
-        assert guard._decisions == {}
+        assert guard.decisions._remembered == {}
         client.request("GET", f"{path}/orders", Authorization=f"Bearer {boss}")
-        assert len(guard._decisions) == 1
+        assert len(guard.decisions._remembered) == 1
 
 
-# --- what stands in bodies ------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -299,7 +302,7 @@ def test_a_transaction_changes_only_what_each_part_of_it_may(admin: Bus, people:
     with people.bus("worker-2", "publish topic:out-1") as bus:
         commit = Commit(positions=(PositionChange(PositionKey("g", IN, 0), Position.earliest()),))
         with pytest.raises(Forbidden, match="consume group:default:in-1/g"):
-            bus.transactions.commit(commit)
+            bus.admin.transactions.commit(commit)
     values = [one.value for one in admin.consumer("out-1", stop_at_end=True)]
     assert values == [b"1"]
 
@@ -345,8 +348,8 @@ def test_dead_letters_go_where_the_principal_may_publish(admin: Bus, people: Peo
 
 
 def test_an_operation_that_names_a_topic_in_its_body_asks_for_it() -> None:
-    """What a topic is named by is found in the table, so no operation can be forgotten."""
-    asked = set(others_of(MagicMock()))  # and those of a commit, see `require_commit`
+    """The operations that name a topic are found in the table, so that none can be forgotten."""
+    asked = set(others_of(MagicMock()))  # and those of a commit, in `require_commit`
     naming = {
         operation.name
         for operation in OPERATIONS.values()
@@ -358,7 +361,7 @@ def test_an_operation_that_names_a_topic_in_its_body_asks_for_it() -> None:
 
 
 def names_topics(kind: Any) -> bool:
-    """Whether a value of this type, or something in it, is spelled like a topic."""
+    """True if a value of this type, or a part of it, is spelled like a topic."""
     schema = json.dumps(msgspec.json.schema(kind))
     return json.dumps(TOPIC)[1:-1] in schema or json.dumps(TOPIC_NAME)[1:-1] in schema
 
@@ -382,17 +385,19 @@ def test_an_idempotency_key_belongs_to_its_principal(admin: Bus, people: People)
 def test_a_transaction_of_somebody_else_is_not_there(admin: Bus, people: People) -> None:
     made(admin, "theirs-1")
     with people.bus("ann-1", "publish topic:theirs-1") as ann:
-        began = ann.transactions.begin()
-        assert ann.transactions.describe(began.transaction_id).outcome == "open"
+        began = ann.admin.transactions.begin()
+        assert ann.admin.transactions.describe(began.transaction_id).outcome == "open"
         with people.bus("eve-1", "publish topic:theirs-1") as eve:
-            for look in (eve.transactions.describe, eve.transactions.abort):
+            for look in (eve.admin.transactions.describe, eve.admin.transactions.abort):
                 with pytest.raises(TransactionNotFound):
                     look(began.transaction_id)
             with pytest.raises(Forbidden):
-                eve.transactions.open()
+                eve.admin.transactions.open()
         operator = people.bus("op-1", "operate transactions")
-        assert began.transaction_id in [one.transaction_id for one in operator.transactions.open()]
-        assert operator.transactions.abort(began.transaction_id).outcome == "aborted"
+        assert began.transaction_id in [
+            one.transaction_id for one in operator.admin.transactions.open()
+        ]
+        assert operator.admin.transactions.abort(began.transaction_id).outcome == "aborted"
         operator.close()
 
 
@@ -443,32 +448,32 @@ def test_another_grant_ends_nobodys_poll(admin: Bus, people: People) -> None:
 
 
 def test_access_is_managed_over_http_as_it_is_embedded(admin: Bus, people: People) -> None:
-    access = admin.access
+    access = admin.admin.access
     new = access.create_token("shop", 3_600)
     assert new.token.startswith("tms_") and new.expires_ms > new.created_ms
     made(admin, "mine-1")
     with tms.connect(people.url, token=new.token) as shop:
-        assert shop.access.whoami().principal == "shop"
+        assert shop.admin.access.whoami().principal == "shop"
         with pytest.raises(Forbidden, match="tms grant add shop"):
             shop.publish("mine-1", b"x")
         grant = access.add_grant("shop", "publish", "topic:mine-1")
-        assert shop.access.whoami().grants == (grant,)
+        assert shop.admin.access.whoami().grants == (grant,)
         shop.publish("mine-1", b"x")
         with pytest.raises(Forbidden):
-            shop.access.create_token("eve")
+            shop.admin.access.create_token("eve")
         assert access.explain("shop", "publish", "topic:mine-1").grant == grant
         access.remove_grant("shop", "publish", "topic:mine-1")
         with pytest.raises(Forbidden):
             shop.publish("mine-1", b"y")
         access.revoke_token(new.id)
         with pytest.raises(Unauthenticated):
-            shop.access.whoami()
+            shop.admin.access.whoami()
     with pytest.raises(NotFound):
         access.revoke_token("0" * 12)
 
 
 def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
-    """10,000 of each."""
+    """Checked with 10,000 of each."""
     store = MemoryStore()
     with serving(store, network=NetworkOptions(AccessLimits())) as served:
         access, guard = served.service.engine.access, served.service.guard
@@ -495,6 +500,6 @@ def test_a_decision_costs_little_with_many_tokens_and_grants() -> None:
 
         def decide(number: int) -> None:
             principal, _ = guard._shown(exchange)
-            assert guard._may(principal, Access.PUBLISH, f"topic:default:t{number}")
+            assert guard.decisions.may(principal, Access.PUBLISH, f"topic:default:t{number}")
 
-        assert in_yardsticks(decide, fresh=guard._decisions.clear) < 40
+        assert in_yardsticks(decide, fresh=guard.decisions._remembered.clear) < 40

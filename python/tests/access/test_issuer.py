@@ -1,27 +1,33 @@
-"""The keys of an issuer: fetched, kept, replaced, and what happens while nobody can fetch them."""
+"""The keys of an issuer: fetched, kept, replaced, and used while they cannot be fetched."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
+import socket
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.clocks import START_MS, ManualClock
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
 from tests.tls_kit import Authority
+from tests.waiting import PATIENCE_S
 from tms.access.jwt import JwtRules, UnknownKey
 from tms.errors import ConfigError, Unauthenticated, Unavailable
+from tms.runtime.tls import ClientTls
 from tms.server import issuer as trusting
 from tms.server import jwks as reading
 from tms.server.issuer import IssuerOptions, TrustedIssuer
-from tms.tls import ClientTls
 
 RULES = JwtRules(ISSUER, AUDIENCE, "sub", frozenset(("ES256",)), 0)
 ONE, TWO = key_of("ES256", "one"), key_of("ES256", "two")
@@ -73,7 +79,7 @@ def test_keys_are_rotated_without_a_restart(server: JwksServer, clock: ManualClo
     changes: list[str] = []
     issuer.when_changed = lambda: changes.append("changed")
     fetched(issuer)
-    assert issuer.verified(BY_ONE) is issuer.verified(BY_ONE)  # remembered
+    assert issuer.verified(BY_ONE) is issuer.verified(BY_ONE)  # from the cache
     server.document = jwks(ONE, TWO)
     fetched(issuer)
     assert issuer.verified(BY_TWO).principal == "ann" and not changes
@@ -108,7 +114,7 @@ def test_keys_that_are_not_known_cause_one_fetch_in_a_time(
         assert not await issuer.refetched()
         clock.pass_ms(1)
         done = await asyncio.gather(*(issuer.refetched() for _ in range(50)))
-        assert all(done) and len(server.asked) == 2  # the fifty waited for the same one
+        assert all(done) and len(server.asked) == 2  # the fifty waited for one fetch
         for _ in range(50):
             assert not await issuer.refetched()
         assert len(server.asked) == 2
@@ -129,7 +135,7 @@ def test_known_keys_are_good_for_a_time_while_nobody_can_fetch_them(
     assert issuer.verified(other).principal == "bea"
     assert "are used for 0 s more" in issuer.warnings()[0]
     clock.pass_ms(1)
-    for token in (BY_ONE, sign(ONE, claims("eve")).encode()):  # remembered or not
+    for token in (BY_ONE, sign(ONE, claims("eve")).encode()):  # in the cache or not
         with pytest.raises(Unavailable):
             issuer.verified(token)
     assert "No JWT is accepted" in issuer.warnings()[0]
@@ -164,7 +170,7 @@ def test_no_more_tokens_are_remembered_than_allowed(
     assert all(BY_ONE not in key for key in issuer._verified)  # digests, no tokens
 
 
-# --- what an issuer's server does -----------------------------------------------------------------
+# --- answers of an issuer's server ----------------------------------------------------------------
 
 OK = b"HTTP/1.1 200 OK\r\n"
 ANSWERS = [
@@ -200,9 +206,9 @@ def test_an_answer_that_is_no_document_changes_nothing(
             fetched(issuer)
     assert issuer.verified(BY_ONE).principal == "ann"
     assert len(server.asked) == 3 and issuer.warnings()
-    [said] = caplog.records  # once
+    [said] = caplog.records  # only once
     assert re.search(why, str(vars(said))), vars(said)
-    assert server.url not in issuer.warnings()[0]  # which anybody may read
+    assert server.url not in issuer.warnings()[0]  # `/readyz` shows warnings to everyone
 
 
 def test_an_answer_may_end_with_its_connection(server: JwksServer, clock: ManualClock) -> None:
@@ -216,10 +222,15 @@ def test_an_answer_may_end_with_its_connection(server: JwksServer, clock: Manual
 def test_a_server_that_is_slow_is_given_up(
     server: JwksServer, clock: ManualClock, way: str
 ) -> None:
+    hung_up = threading.Event()
+
     def trickle(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(OK + b"content-length: 1000\r\n\r\n")
-        while not server.gone.wait(0.02):
-            handler.wfile.write(b" ")
+        try:
+            while not server.gone.wait(0.02):
+                handler.wfile.write(b" ")
+        except ConnectionError:
+            hung_up.set()
 
     server.answer = server.hang if way == "hangs" else trickle
     issuer = TrustedIssuer(options(server.url, timeout_s=0.3), clock)
@@ -227,6 +238,28 @@ def test_a_server_that_is_slow_is_given_up(
     fetched(issuer)
     assert 0.3 <= monotonic() - began_s < 5
     assert issuer.warnings()
+    if way == "trickles":
+        assert hung_up.wait(PATIENCE_S), "the thread does not read on"
+
+
+def test_a_read_that_was_cancelled_keeps_no_event_loop(clock: ManualClock) -> None:
+    """Also while the connection is made: the service ends then."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):  # until connections are not taken any more
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(address)
+            issuer = TrustedIssuer(options(f"http://127.0.0.1:{address[1]}/", timeout_s=30), clock)
+
+            async def ask() -> None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(issuer._fetch(), 0.2)
+
+            began_s = monotonic()
+            asyncio.run(ask())
+            assert monotonic() - began_s < 10
 
 
 def test_a_server_that_is_away_is_no_failure(clock: ManualClock) -> None:
@@ -266,7 +299,7 @@ def test_keys_in_a_file_are_read_again(clock: ManualClock, tmp_path: Path) -> No
 def test_a_file_that_is_none_or_too_large_is_not_read(clock: ManualClock, tmp_path: Path) -> None:
     pipe, large = tmp_path / "pipe", tmp_path / "large"
     os.mkfifo(pipe)
-    writer = os.open(pipe, os.O_RDWR)  # who writes nothing
+    writer = os.open(pipe, os.O_RDWR)  # the writer writes nothing
     large.write_bytes(jwks(ONE) + b" " * reading.DOCUMENT_BYTES_MAX)
     for place in (pipe, large, tmp_path, Path("/dev/zero")):
         issuer = TrustedIssuer(options(str(place)), clock)
@@ -301,3 +334,31 @@ def test_a_library_that_is_missing_is_named(
     monkeypatch.delitem(sys.modules, "tms.access.jwks")
     with pytest.raises(ConfigError, match=r"jwt\.jwks needs joserfc.*tms-log\[server\]"):
         TrustedIssuer(options("/keys"), clock)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [("https://idp.test/keys", b"idp.test"), ("https://idp.test:444/keys", b"idp.test:444")],
+)
+def test_an_issuer_is_asked_by_its_host_without_the_default_port(url: str, host: bytes) -> None:
+    connection = reading._IssuerConnection(urlsplit(url), ClientTls(), 1)
+    connection.sock = Mock()
+    connection.request("GET", "/keys")
+    (sent,) = [bytes(call.args[0]) for call in connection.sock.sendall.call_args_list]
+    assert b"\r\nHost: " + host + b"\r\n" in sent
+
+
+@pytest.mark.parametrize("shut_down", [False, True])
+def test_a_connection_that_was_shut_down_before_it_had_a_socket_ends_once_connected(
+    shut_down: bool,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = urlsplit(f"http://127.0.0.1:{listener.getsockname()[1]}/keys")
+        connection = reading._IssuerConnection(url, ClientTls(), PATIENCE_S)
+        with contextlib.closing(connection):
+            if shut_down:
+                connection.shut_down()
+                with pytest.raises(TimeoutError):
+                    connection.connect()
+            else:
+                connection.connect()

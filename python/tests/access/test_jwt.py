@@ -1,4 +1,4 @@
-"""Tokens of others: what is verified, and everything that is refused."""
+"""Tokens of other issuers: verified ones, and every reason to refuse one."""
 
 import json
 import random
@@ -92,7 +92,7 @@ def test_a_key_verifies_its_own_algorithms_only() -> None:
     token = sign(RSA, claims(), "RS256")
     assert look(token).principal == "ann"
     refused(token, "for RS256", keys=keys_in(jwks(RSA, alg="PS256")))
-    refused(sign(RSA, claims(), "RS256", kid="one"), "for RS256")  # that is one of EC
+    refused(sign(RSA, claims(), "RS256", kid="one"), "for RS256")  # that key is an EC key
     forged = sign(KEY, claims(), "ES256").split(".")
     forged[0] = b64({"alg": "RS256", "kid": "rsa"})
     refused(".".join(forged), "signature")
@@ -233,7 +233,7 @@ def test_a_key_that_is_not_known_is_told_from_a_wrong_signature() -> None:
 
 def test_a_token_that_names_no_key_needs_the_only_one_that_fits() -> None:
     token = sign(KEY, claims(), kid=None)
-    assert look(token).principal == "ann"  # the other one is of RSA
+    assert look(token).principal == "ann"  # the other key is an RSA key
     refused(token, "does not say which key", keys=keys_in(jwks(KEY, key_of("ES256", "two"))))
     refused(token, "does not say which key", keys=keys_in(jwks(RSA)))
     same = keys_in(jwks(KEY, key_of("ES256", "one")))

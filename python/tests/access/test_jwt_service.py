@@ -1,4 +1,4 @@
-"""Tokens of an issuer at a service: principals like all others, and no more than that."""
+"""Tokens of an issuer at a service: their principals are like all others."""
 
 import logging
 import threading
@@ -20,12 +20,12 @@ from tms.access.jwt import ALGORITHMS, JwtRules
 from tms.access.records import FIRST
 from tms.client.client import Bus
 from tms.errors import Forbidden, Overloaded, Unauthenticated, Unavailable
+from tms.runtime.tls import ClientTls
 from tms.server import guard as guarding
 from tms.server import issuer as trusting
 from tms.server.issuer import IssuerOptions
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.memory import MemoryStore
-from tms.tls import ClientTls
 
 RULES = JwtRules(ISSUER, AUDIENCE, "sub", frozenset(ALGORITHMS), 0)
 KEY = key_of("ES256")
@@ -67,7 +67,7 @@ def ask(served: Served, token: str, path: str = WHOAMI) -> Answer:
 
 
 def of(people: People, principal: str, *grants: str, **more: Any) -> Bus:
-    """A bus of who shows a JWT."""
+    """A bus whose caller shows a JWT."""
     for grant in grants:
         verb, _, pattern = grant.partition(" ")
         people.access.add_grant(principal, verb, pattern)
@@ -79,25 +79,25 @@ def test_its_principal_has_grants_and_quotas_and_is_written_down_like_others(
 ) -> None:
     with people.bus("admin", "all *") as admin, of(people, "ann") as ann:
         admin.create_topic("orders")
-        assert ann.access.whoami().principal == "ann"
+        assert ann.admin.access.whoami().principal == "ann"
         with caplog.at_level(logging.WARNING, "tms.audit"), pytest.raises(Forbidden):
             ann.publish("orders", b"x")
         assert "ann" in str(vars(caplog.records[-1]))
-        admin.access.add_grant("ann", "publish", "topic:orders")
+        admin.admin.access.add_grant("ann", "publish", "topic:orders")
         ann.publish("orders", b"x")
         with of(people, "boss", "manage access") as boss:
-            boss.access.create_token("eve")
-        admin.access.set_quota("ann", requests_s=0.01)
+            boss.admin.access.create_token("eve")
+        admin.admin.access.set_quota("ann", requests_s=0.01)
         with pytest.raises(Overloaded):
             for _ in range(3):
-                ann.transactions.begin()
+                ann.admin.transactions.begin()
 
 
 @pytest.mark.parametrize(
     "name", [FIRST, "@instance", "*", "", "a b", "ann\n", "x" * 129, "a/b", "anonymous\0", "ä"]
 )
 def test_its_principal_is_none_that_tms_makes_itself(people: People, name: str) -> None:
-    people.access.first_token()  # so that there is a grant of the first administrator
+    people.access.first_token()  # to have a grant of the first administrator
     answer = ask(people.served, sign(KEY, claims(name)))
     assert answer.problem == "unauthenticated" and b"jwt.principal" in answer.body
 
@@ -129,7 +129,7 @@ def test_what_is_no_valid_one_is_refused(people: People, token: str) -> None:
         answer = client.request("GET", WHOAMI, Authorization=f"Bearer {token}")
         assert answer.problem == "unauthenticated"
         assert token.encode() not in answer.body
-        good = sign(KEY, claims("ann"))  # and the connection stays usable
+        good = sign(KEY, claims("ann"))  # the connection stays usable
         assert client.request("GET", WHOAMI, Authorization=f"Bearer {good}").status == 200
 
 
@@ -163,7 +163,7 @@ def test_a_new_key_is_fetched_when_a_token_names_it(
 ) -> None:
     new = key_of("ES256", "new")
     issuer.document = jwks(KEY, new)
-    assert ask(people.served, sign(new, claims("ann"))).status == 401  # it was fetched just now
+    assert ask(people.served, sign(new, claims("ann"))).status == 401  # keys were fetched just now
     monkeypatch.setattr(trusting, "REFETCH_S", 0.0)
     assert ask(people.served, sign(new, claims("ann"))).json["principal"] == "ann"
     asked = len(issuer.asked)
@@ -174,7 +174,7 @@ def test_a_new_key_is_fetched_when_a_token_names_it(
     assert len(issuer.asked) == asked
 
 
-def test_who_guesses_with_forged_ones_waits(
+def test_a_caller_that_guesses_with_forged_tokens_waits(
     people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guarding, "GUESS_S", 0.5)
@@ -238,7 +238,7 @@ def test_a_long_poll_ends_when_its_token_expires(
     monkeypatch.setattr(guarding, "EXPIRY_S", 0.05)
     with people.bus("admin", "all *") as admin:
         admin.create_topic("calm")
-        admin.access.add_grant("ann", "consume", "topic:calm")
+        admin.admin.access.add_grant("ann", "consume", "topic:calm")
         if kind == "jwt":
             token = sign(KEY, claims("ann", exp=time.time() + 1_800))
         else:
@@ -258,7 +258,7 @@ def test_a_long_poll_ends_when_its_token_expires(
         with tms.connect(people.url, token=sign(KEY, claims("ann"))) as ann:
             thread, ended = waits(ann, "calm")
             until_polling(people, "ann")
-            admin.publish("calm", b"x")  # and one whose token lives goes on
+            admin.publish("calm", b"x")  # a caller with a valid token goes on
             thread.join(PATIENCE_S)
         assert isinstance(ended[0], float)
         people.served.in_loop(lambda: None)
@@ -283,7 +283,7 @@ def test_a_long_poll_ends_when_the_key_of_its_token_is_taken_back(
 
 
 def test_one_that_was_verified_costs_little(people: People) -> None:
-    """Whatever its length up to 1 KiB."""
+    """Checked with lengths up to 1 KiB."""
     guard = people.served.service.guard
     assert guard is not None
     token = sign(KEY, claims("ann", pad="x" * 500)).encode()

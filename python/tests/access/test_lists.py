@@ -1,4 +1,5 @@
-"""Lists: who may not see all of one is shown what it may see, and learns nothing of the rest."""
+"""Lists: a caller that may not see all of a list gets the part that it may see, and learns nothing
+about the rest."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -219,7 +220,9 @@ def test_a_long_list_is_not_remembered_topic_by_topic(people: People) -> None:
     assert guard is not None
     with people.bus("brief", "observe topic:shop-*") as bus:
         listed(bus)
-    assert not [one for one in guard._decisions if one[0] == "brief" and "secret" in one[2]]
+    assert not [
+        one for one in guard.decisions._remembered if one[0] == "brief" and "secret" in one[2]
+    ]
 
 
 def test_an_audit_log_of_everything_says_what_was_shown(

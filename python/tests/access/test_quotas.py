@@ -1,4 +1,5 @@
-"""Quotas: what passes in any time is bounded, and nobody waits for longer than he has to."""
+"""Quotas: requests and bytes per time are bounded, and no caller waits for longer than
+necessary."""
 
 import os
 import time
@@ -105,19 +106,19 @@ def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
                         assert int(answer.headers["retry-after"]) >= 1
             assert statuses[0] == 200 and 429 in statuses
             began_s = time.monotonic()
-            for _ in range(3):  # repeated by the client until they pass; two pass at once, at most
-                greedy.access.whoami()
+            for _ in range(3):  # repeated by the client until they pass; at most two at once
+                greedy.admin.access.whoami()
             assert time.monotonic() - began_s > 0.4
             for _ in range(50):
-                calm.access.whoami()
+                calm.admin.access.whoami()
             began_s = time.monotonic()
             large.fetch("t", {0: "earliest"})
-            large.access.whoami()
+            large.admin.access.whoami()
             assert time.monotonic() - began_s > 1
             access.remove_quota("greedy")
             began_s = time.monotonic()
             for _ in range(100):  # 49 s with the quota
-                greedy.access.whoami()
+                greedy.admin.access.whoami()
             assert time.monotonic() - began_s < PATIENCE_S / 2
             with pytest.raises(NotFound):
                 access.remove_quota("greedy")
@@ -127,7 +128,7 @@ def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
                 tms.connect(url, token=tokens["calm"], timeout_s=PATIENCE_S) as bus,
             ):
                 for _ in range(3):
-                    bus.access.whoami()
+                    bus.admin.access.whoami()
 
 
 def test_who_follows_is_slowed_down_to_its_quota() -> None:
@@ -155,14 +156,14 @@ def test_who_follows_is_slowed_down_to_its_quota() -> None:
             took_s = time.monotonic() - began_s
             assert served.service.metrics.followers == 1
             consumer.close()
-    assert took_s > 1.5  # 80 KB, of which a second's worth passes at once
+    assert took_s > 1.5  # 80 KB, of which a second's worth passes without a wait
 
 
 def test_a_principal_has_so_many_transactions_in_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others begin, a commit that was begun goes on, and an engine without principals has no
-    bound."""
+    """Beyond the limit, other principals still begin transactions and a begun commit goes on; an
+    engine without principals has no limit."""
     monkeypatch.setattr("tms.transactions.state.OPEN_MAX", 3)
     with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
         access, url = served.service.engine.access, "http://{}:{}".format(*served.address)
@@ -171,14 +172,14 @@ def test_a_principal_has_so_many_transactions_in_progress(
             tms.connect(url, token=tokens[0], timeout_s=0.2) as ann,
             tms.connect(url, token=tokens[1]) as bob,
         ):
-            begun = [ann.transactions.begin(token=f"t{number}") for number in range(3)]
+            begun = [ann.admin.transactions.begin(token=f"t{number}") for number in range(3)]
             with pytest.raises(Overloaded, match="3 transactions in progress") as raised:
-                ann.transactions.begin()
+                ann.admin.transactions.begin()
             assert raised.value.details["retry_after_s"] >= 1
-            assert ann.transactions.begin(token="t1") == begun[1]
-            assert bob.transactions.begin().outcome == "open"
-            ann.transactions.abort(begun[0].transaction_id)
-            ann.transactions.begin()
+            assert ann.admin.transactions.begin(token="t1") == begun[1]
+            assert bob.admin.transactions.begin().outcome == "open"
+            ann.admin.transactions.abort(begun[0].transaction_id)
+            ann.admin.transactions.begin()
     with tms.open(tmp_path / "data") as bus:
         for _ in range(5):
-            bus.transactions.begin()
+            bus.admin.transactions.begin()

@@ -1,5 +1,5 @@
-"""CloudEvents as messages and back: the rules of the specification, its examples, and what is
-stored."""
+"""CloudEvents as messages and back: the rules of the specification, its examples, and the stored
+form."""
 
 import base64
 import contextlib
@@ -63,7 +63,7 @@ def read(event: Mapping[str, Any]) -> NewMessage:
 
 
 def stored(*new: NewMessage) -> list[dict[str, Any]]:
-    """What a fetch as CloudEvents shows of these messages."""
+    """These messages as a fetch of CloudEvents returns them."""
     packed = block.encode(
         [message.value for message in new],
         [message.key for message in new],
@@ -76,6 +76,15 @@ def stored(*new: NewMessage) -> list[dict[str, Any]]:
     return events
 
 
+STORED = {  # the headers of an event with the key `ann`
+    "ce_specversion": b"1.0",
+    "ce_id": b"1",
+    "ce_source": b"/shop",
+    "ce_type": b"order",
+    "ce_partitionkey": b"ann",
+}
+
+
 def there_and_back(event: Mapping[str, Any]) -> dict[str, Any]:
     [found] = stored(read(event))
     return found
@@ -86,7 +95,7 @@ def test_an_example_of_the_specification_comes_back(event: dict[str, Any]) -> No
     wanted = {name: value for name, value in event.items() if value is not None}
     if "data" in wanted:
         wanted.setdefault("datacontenttype", "application/json")
-    if "comexampleothervalue" in wanted:  # what a header cannot say: which type it was
+    if "comexampleothervalue" in wanted:  # the type, which a header cannot express
         wanted["comexampleothervalue"] = "5"
     assert there_and_back(event) == wanted
 
@@ -96,11 +105,7 @@ def test_an_event_is_stored_as_the_kafka_binding_has_it() -> None:
     message = read(event)
     assert (message.key, message.value, message.partition) == (b"ann", b'{"a": 1}', None)
     assert message.headers == {
-        "ce_specversion": b"1.0",
-        "ce_id": b"1",
-        "ce_source": b"/shop",
-        "ce_type": b"order",
-        "ce_partitionkey": b"ann",
+        **STORED,
         "ce_time": b"2026-01-31T09:30:00Z",
         "content-type": b"application/json",
     }
@@ -232,14 +237,7 @@ def test_headers_are_attributes_and_the_body_is_the_data() -> None:
     headers = {**SENT, b"host": b"x", b"content-type": b"text/plain", b"ce-partitionkey": b"ann"}
     [message] = read_binary(headers, b"\xff")
     assert (message.value, message.key) == (b"\xff", b"ann")
-    assert message.headers == {
-        "ce_specversion": b"1.0",
-        "ce_id": b"1",
-        "ce_source": b"/shop",
-        "ce_type": b"order",
-        "ce_partitionkey": b"ann",
-        "content-type": b"text/plain",
-    }
+    assert message.headers == {**STORED, "content-type": b"text/plain"}
 
 
 def test_an_empty_body_is_no_data() -> None:
@@ -251,7 +249,7 @@ def test_an_empty_body_is_no_data() -> None:
 @pytest.mark.parametrize(
     ("sent", "text"),
     [
-        (b"Euro%20%E2%82%AC%20%F0%9F%98%80", "Euro € 😀"),  # of the specification
+        (b"Euro%20%E2%82%AC%20%F0%9F%98%80", "Euro € 😀"),  # from the specification
         (b"Euro%20%e2%82%ac", "Euro €"),
         (b'"quoted \\"text\\""', 'quoted "text"'),
         (b'"%E2%82%AC"', "€"),
@@ -371,7 +369,7 @@ def _is_shown_as_a_valid_event(
 ) -> None:
     [event] = stored(NewMessage(value, key, headers, None))
     SCHEMA.validate(event)
-    [again] = read_one(as_bytes(event))  # and may be published
+    [again] = read_one(as_bytes(event))  # it can be published again
     if "data_base64" in event or event.get("datacontenttype", "").startswith("text/"):
         assert again.value == value
     else:

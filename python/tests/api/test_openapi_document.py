@@ -1,5 +1,4 @@
-"""What the OpenAPI document says of access and errors, and how numbers are read that it calls
-whole."""
+"""Access and errors in the OpenAPI document, and the reading of numbers that it calls whole."""
 
 import json
 from collections.abc import Iterator

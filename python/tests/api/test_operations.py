@@ -1,4 +1,5 @@
-"""The table of operations: what a client sends is what the service reads, for each of them."""
+"""The table of operations: for each of them, the service reads exactly the arguments that a client
+sends."""
 
 import re
 import string
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.http_kit import serving
+from tests.http_kit import fronts_of, serving
 from tests.run_seed import examples
 from tms.api import bodies, routes
 from tms.api.operation import Operation
@@ -167,7 +168,7 @@ OF_ONE = {
 
 
 def arguments(operation: Operation) -> st.SearchStrategy[dict[str, Any]]:
-    """Some of the arguments that it can have; always those without a default."""
+    """Some of the operation's arguments; always those without a default."""
     known = {**VALUES, **OF_ONE.get(operation.name, {})}
     always = {name: known[name] for name in operation.required}
     others = {name: known[name] for name in operation.sent if name not in always}
@@ -175,7 +176,7 @@ def arguments(operation: Operation) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def read(operation: Operation, target: str, body: bytes | None) -> dict[str, Any]:
-    """What the service makes of a request."""
+    """The arguments that the service reads from a request."""
     path, _, query = target.partition("?")
     parts = zip(path.split("/"), operation.path.split("/"), strict=True)
     texts = [unquote(part) for part, said in parts if said.startswith("{")]
@@ -216,7 +217,7 @@ def test_nothing_unknown_is_read(operation: Operation) -> None:
 
 def test_every_operation_has_a_route_and_a_client() -> None:
     with serving() as served:
-        app = App(served.service)
+        app = App(served.service, fronts_of(served.service))
         for operation in OPERATIONS.values():
             path = re.sub(r"\{\w+\}", "x", operation.path)
             methods, _ = app.routes.find(path.encode())

@@ -1,4 +1,4 @@
-"""What crosses the network: framing, positions, strict JSON, messages and problem documents."""
+"""The formats on the network: framing, positions, strict JSON, messages and problem documents."""
 
 import json
 from typing import Any
@@ -238,7 +238,7 @@ def test_changes_travel_as_a_patch_body() -> None:
 def test_a_retention_that_is_not_the_topics_own_travels_as_none_or_by_its_name() -> None:
     settings = TopicSettings(retention_ms=7_000, retention_is_default=True)
     body = bodies.encode(bodies.NEW_TOPIC.encode(settings))
-    assert b'"retention"' not in body  # which an earlier version understands
+    assert b'"retention"' not in body  # an earlier version understands it
     assert bodies.NEW_TOPIC.decode(bodies.decode(body, bodies.SettingsBody)).retention_is_default
     body = bodies.encode(bodies.TOPIC_CHANGES.encode({"retention_is_default": True}))
     assert json.loads(body) == {"retention": "default"}

@@ -1,4 +1,5 @@
-"""Bodies of queues: what is received comes through as it is, and nothing is unpacked on its way."""
+"""Bodies of queues: received messages come through unchanged, and nothing is unpacked on the
+way."""
 
 import json
 import struct

@@ -1,5 +1,5 @@
-"""Backups of what is in use: publishers, transactions, groups, queues and delayed messages go on,
-and what comes back elsewhere is as it was at one moment."""
+"""Backups of a log in use: publishers, transactions, groups, queues and delayed messages go on, and
+the restored log is as the original was at one moment."""
 
 import asyncio
 import threading
@@ -18,15 +18,15 @@ from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.faults.service import within
 from tests.http_kit import Served, serving
 from tests.waiting import PATIENCE_S
-from tms.backup.images import IDLE_S, IMAGES_MAX, Images
-from tms.backup.keeping import back_up
-from tms.backup.restoring import restore
+from tms.cli.checks.verify import Verifier
 from tms.client.client import Bus
 from tms.client.http.transport import HttpTransport
 from tms.cluster.workers.store import WorkerStore
 from tms.errors import Closed, ConfigError, Conflict, Forbidden, Invalid, NotFound, Overloaded
-from tms.fsck.verify import Verifier
 from tms.server.service import AccessLimits, NetworkOptions
+from tms.store.backup.images import IDLE_S, IMAGES_MAX, Images
+from tms.store.backup.restoring import restore
+from tms.store.backup.writer import back_up
 from tms.store.base import Store
 from tms.store.hbase.store import HBaseStore
 from tms.store.leveldb import LevelDBStore
@@ -35,18 +35,18 @@ from tms.store.leveldb import LevelDBStore
 
 
 class Acknowledged(NamedTuple):
-    """What was acknowledged: of each loop how many, and the messages that a worker settled."""
+    """Acknowledged work: the number of each loop, and the messages that a worker settled."""
 
     done: dict[str, int]
     settled: set[int]
 
 
 class Work:
-    """What goes on in a log, and what of it was acknowledged: by name, how many."""
+    """The load on a log, and its acknowledged work: numbers by name."""
 
     def __init__(self, bus: Bus, tables: bool = True) -> None:
         self.bus = bus
-        self._tables = tables  # which a service does not have
+        self._tables = tables  # a service has none
         self.done: dict[str, int] = {}
         self._settled: list[int] = []
         self.errors: list[BaseException] = []
@@ -77,7 +77,7 @@ class Work:
 
     def _read(self, number: int) -> None:
         message = next(self._messages, None)
-        if message is None:  # all of it has ended
+        if message is None:  # all loops have ended
             raise Closed("The consumer is closed.")
         assert message.value == b"%d" % number
         self._consumer.ack()
@@ -94,7 +94,7 @@ class Work:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """All of it, each in a thread."""
+        """Run all loops, each in a thread."""
 
         def go(name: str, do: Callable[[int], None]) -> None:
             try:
@@ -121,15 +121,15 @@ class Work:
         assert not self.errors
 
     def acknowledged(self) -> Acknowledged:
-        """Until now."""
+        """The operations acknowledged so far."""
         return Acknowledged(dict(self.done), set(self._settled))
 
     def end(self) -> None:
-        """Begin nothing more; what fails from now on is no error."""
+        """Begin nothing more; from now on failures are no errors."""
         self._ended.set()
 
     def reach(self, least: int) -> None:
-        """Wait until so much was done of everything."""
+        """Wait until every loop has done so much."""
         while min(self.done.get(name, 0) for name in self._loops) < least:
             assert not self.errors
             self._ended.wait(0.01)
@@ -140,8 +140,8 @@ def values(bus: Bus, topic: str) -> list[int]:
 
 
 def check(bus: Bus, known: Acknowledged, ever: Acknowledged, tables: bool = True) -> None:
-    """What was acknowledged before is there once, in its order, and what belongs together is
-    together; nothing is settled that never was."""
+    """Work acknowledged before is there once, in its order, and whole commits are whole; nothing is
+    settled that never was."""
     acknowledged = known.done
     first, second = values(bus, "first"), values(bus, "second")
     assert first == list(range(len(first)))
@@ -162,9 +162,9 @@ def check(bus: Bus, known: Acknowledged, ever: Acknowledged, tables: bool = True
     unsettled = {int(one.value or b"") for one in bus.queue("jobs", group="workers").peek(1_000)}
     assert not unsettled & known.settled
     assert set(jobs) - unsettled <= ever.settled
-    waiting = sorted(int(one.value or b"") for one in bus.delayed_messages("later"))
+    waiting = sorted(int(one.value or b"") for one in bus.list_delayed("later"))
     assert waiting == list(range(len(waiting)))
-    within(PATIENCE_S, lambda: bus.delayed("soon").waiting == 0)
+    within(PATIENCE_S, lambda: bus.describe_delayed("soon").waiting == 0)
     soon = sorted(values(bus, "soon"))
     assert soon == list(range(len(soon)))
     assert acknowledged["delayed"] <= len(soon) <= len(waiting) <= len(soon) + 1
@@ -220,7 +220,7 @@ def test_a_service_is_backed_up_over_http_and_restored_elsewhere(run: Run, tmp_p
     assert run("fsck", "--data", "new", TMS_DATA="").code == 0
     with tms.open(tmp_path / "new") as bus:
         assert len(list(bus.consumer("orders", stop_at_end=True))) == 20_302
-        assert [grant.principal for grant in bus.access.list_grants()] == ["ann"]
+        assert [grant.principal for grant in bus.admin.access.list_grants()] == ["ann"]
 
 
 def test_a_directory_in_use_is_not_backed_up_but_its_service_is(
@@ -246,7 +246,7 @@ def test_what_has_no_files_says_how_it_is_backed_up(run: Run) -> None:
 
 
 class HandClock:
-    """Stands until it is moved."""
+    """A clock that stands until a test moves it."""
 
     def __init__(self) -> None:
         self.s = 0.0
@@ -356,7 +356,7 @@ def test_a_program_backs_up_its_service_also_with_asyncio(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", [HBaseStore, WorkerStore])
 def test_where_a_store_is_not_backed_up_so_it_says_how(kind: type[Store]) -> None:
-    store = kind.__new__(kind)  # what it refuses follows from its kind alone
+    store = kind.__new__(kind)  # its kind alone decides what it refuses
     with pytest.raises(Conflict) as refused:
         store.image()
     following = str(refused.value.details["next"])

@@ -1,4 +1,5 @@
-"""Packing and unpacking blocks: what goes in comes out, and pyarrow sees the same."""
+"""Packing and unpacking blocks: unpacked messages equal the packed ones, and pyarrow reads the
+same."""
 
 import subprocess
 import sys
@@ -37,7 +38,7 @@ SIZES = [1, 2, 8, 9, 31, 32, 33, 300]
 
 
 def some(count: int) -> Messages:
-    """So many messages, with nulls and headers here and there."""
+    """`count` messages, some with nulls and headers."""
     return Messages(
         [None if i % 7 == 6 else b"value %d" % i for i in range(count)],
         [None if i % 3 == 2 else b"key %d" % i for i in range(count)],

@@ -1,4 +1,4 @@
-"""Checking incoming blocks: whatever the bytes, the answer is an error of ours or a sound block."""
+"""Checking incoming blocks: for any bytes, the result is an error of TMS or a sound block."""
 
 import struct
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ from tms.errors import (
 )
 
 COMPRESSED = [Compression.LZ4, Compression.ZSTD]
-# What is checked here and what pyarrow checks.
+# Checks of TMS and checks of pyarrow.
 COUNTS = [1, 3, 50]
 
 
@@ -47,7 +47,7 @@ def block(count: int, compression: Compression = Compression.NONE) -> bytearray:
 
 
 def sound_or_refused(candidate: bytearray) -> None:
-    """The promise of `check`: an error of ours, or every reader can read the block."""
+    """Check the promise of `check`: an error of TMS, or every reader can read the block."""
     try:
         header = check(candidate, **LIMITS)
     except TMSError:
@@ -223,7 +223,7 @@ def test_a_bomb_is_refused_before_memory_is_taken(compression: Compression) -> N
 
 
 def declared_lengths(compressed: bytearray) -> Iterator[int]:
-    """Where the compressed buffers of a block say how long they are once decompressed."""
+    """The offsets at which the compressed buffers of a block state their decompressed length."""
     for at in range(HEADER_BYTES + 400, len(compressed) - 8, 8):
         if struct.unpack_from("<q", compressed, at)[0] in (-1, 2_000):
             yield at
@@ -274,7 +274,7 @@ def test_a_body_may_have_exactly_the_limit(compression: Compression) -> None:
 def foreign_headers(
     names: list[bytes], ends: list[int], count: int, nulls: list[bool] | None = None
 ) -> bytearray:
-    """A block whose headers pyarrow would not build: any names, ended anywhere."""
+    """A block whose headers pyarrow would not build: any names, with any ends."""
     kind = schema().field("headers").type
     raw = pa.array(names, pa.binary())
     keys = pa.Array.from_buffers(pa.utf8(), len(names), raw.buffers())

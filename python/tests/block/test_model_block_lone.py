@@ -1,4 +1,5 @@
-"""Lone messages: the same bytes as any other block, and nothing else is taken for one."""
+"""Single messages: their bytes equal those of any other block, and no other block is taken for
+one."""
 
 import pytest
 

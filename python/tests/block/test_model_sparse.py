@@ -1,4 +1,4 @@
-"""Sparse blocks: what is left keeps its place, however often messages are taken out."""
+"""Sparse blocks: the remaining messages keep their offsets, however often messages are removed."""
 
 import struct
 

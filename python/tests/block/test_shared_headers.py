@@ -1,5 +1,5 @@
-"""Headers that all messages of a block share: packed at once and checked at a glance, with the same
-bytes and the same errors as one by one."""
+"""Headers that all messages of a block share: packed once and checked without unpacking, with the
+same bytes and the same errors as one by one."""
 
 import struct
 from typing import Any
@@ -27,7 +27,7 @@ from tms.block.arrow import HEADER_VALUE, HEADERS, NAME
 from tms.errors import Invalid, TMSError
 
 PLACE = {"traceparent": b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-COUNT = 40  # more than are checked without pyarrow
+COUNT = 40  # more than can be checked without pyarrow
 
 NAMES = st.sampled_from(["traceparent", "", "ä", "\ud800", "x" * 300]) | st.text(max_size=8)
 TEXTS: st.SearchStrategy[Any] = st.one_of(
@@ -39,7 +39,7 @@ ROWS = st.dictionaries(NAMES | st.just(7), TEXTS, min_size=1, max_size=2)
 
 
 def outcome(call: Any) -> object:
-    """What it gives, or which error it raises."""
+    """Its result, or the error that it raises."""
     try:
         return call()
     except TMSError as error:
@@ -78,7 +78,7 @@ def test_as_many_headers_as_messages_are_wanted() -> None:
 
 
 def glance(block: bytearray) -> bool:
-    """Whether a look at the ends suffices to know that the headers are allowed."""
+    """True if the ends alone show that the headers are allowed."""
     layout, body = arrow.read(block, HEADER_BYTES)
     return checking._is_one_header_each(block, body, layout)
 
@@ -107,7 +107,7 @@ def test_a_block_in_which_they_are_shared_is_checked_at_a_glance() -> None:
 def test_a_glance_lets_nothing_else_pass(
     sizes: list[int], text: int, column: int, at: int, added: int
 ) -> None:
-    """Ends of headers as they are, and one of them moved."""
+    """Checked with ends of headers of which one was moved."""
     rows = [{"n" * (1 + size // 2): bytes(text)} if size else {} for size in sizes]
     block = encode([b"value"] * COUNT, None, rows)
     layout, body = arrow.read(block, HEADER_BYTES)
@@ -142,7 +142,7 @@ LONGEST = HEADER_VALUE_BYTES_MAX
     ],
 )
 def test_what_no_block_may_hold_is_refused_at_a_glance_or_not(headers: Sent, why: str) -> None:
-    """Another program may have packed what `encode` refuses, with as many headers as messages."""
+    """Another program may have packed headers that `encode` refuses, as many as messages."""
     columns = [[None] * len(headers), [b"v"] * len(headers), headers]
     arrays = [pa.array(cells, kind) for cells, kind in zip(columns, schema().types, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema())
@@ -156,7 +156,7 @@ def test_what_no_block_may_hold_is_refused_at_a_glance_or_not(headers: Sent, why
 
 
 def test_a_large_first_header_of_many_is_not_taken_for_that_of_all() -> None:
-    """Taken for all, they would have more bytes than ends can say."""
+    """If it were repeated for all, they would have more bytes than ends can say."""
     rows = [{"n": bytes(HEADER_VALUE_BYTES_MAX)}, *[{"n": b""}] * (MESSAGES_MAX - 1)]
     block = encode([b""] * MESSAGES_MAX, None, rows)
     assert check(block, **LIMITS).count == MESSAGES_MAX

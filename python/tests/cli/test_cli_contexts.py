@@ -1,5 +1,4 @@
-"""`tms ctx`: what is saved, who may read it, what wins over what, and what is said when it is
-wrong."""
+"""`tms ctx`: saved contexts, their permissions, their precedence, and errors."""
 
 import os
 import stat
@@ -38,11 +37,11 @@ def ctx(run: Run, home: Path) -> Run:  # noqa: F811
 
 
 def _accept(context: Context, token: str | None) -> None:
-    """Any context will do."""
+    """Accept any context."""
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """The permissions of a folder and of what is in it."""
+    """The permissions of a folder and of its files."""
     paths = [folder, *folder.iterdir()]
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in paths}
 
@@ -55,14 +54,14 @@ def test_a_context_is_saved_selected_shown_listed_and_removed(ctx: Run, tmp_path
     shown = {one["name"]: one for one in ctx("ctx", "ls", "--json").json}
     assert {name: one["selected"] for name, one in shown.items()} == {"prod": True, "test": False}
     assert shown["prod"]["token"] == "kept"
-    assert shown["test"]["token"] == str(tmp_path / "ann.token")  # wherever tms is run next
+    assert shown["test"]["token"] == str(tmp_path / "ann.token")  # valid in any working directory
     assert ctx("ctx", "show", "--json").json["url"] == URL
     assert ctx("ctx", "show", "test", "--json").json["url"] == OTHER
     assert ctx("ctx", "show", "--json", TMS_CONTEXT="test").json["url"] == OTHER
     assert ctx("ctx", "rm", "prod", "--yes").code == 0
     assert [one["name"] for one in ctx("ctx", "ls", "--json").json] == ["test"]
     assert "No context is selected" in ctx("ctx", "show").err
-    assert (tmp_path / "ann.token").exists()  # it is the user's
+    assert (tmp_path / "ann.token").exists()  # it belongs to the user
 
 
 def test_only_the_user_can_read_contexts_whatever_the_umask(ctx: Run, home: Path) -> None:
@@ -89,7 +88,7 @@ def test_a_token_stands_in_its_own_file_and_is_never_printed(ctx: Run, home: Pat
     holding = [path for path in home.iterdir() if SECRET in path.read_text()]
     assert [path.suffix for path in holding] == [".token"]
     ctx("ctx", "save", "prod", "--token", SECRET + "2")
-    assert len(list(home.glob("*.token"))) == 1  # the one before is gone
+    assert len(list(home.glob("*.token"))) == 1  # the earlier file is gone
     ctx("ctx", "rm", "prod", "--yes")
     assert sorted(path.name for path in home.iterdir()) == [".lock"]
 
@@ -123,7 +122,7 @@ def test_removing_asks(ctx: Run, home: Path) -> None:
 
 
 class Case(NamedTuple):
-    """What is typed and what the environment says, and what is meant by it."""
+    """A command line and an environment, and the address that they mean."""
 
     typed: Mapping[str, str]
     environ: Mapping[str, str]
@@ -180,7 +179,7 @@ def test_without_any_context_the_service_on_this_machine_is_meant(home: Path) ->
     assert target_of(None, None, None, os.environ | {"TMS_URL": "", "TMS_DATA": ""}) == Target(
         URL_DEFAULT, named=False
     )
-    assert not home.parent.parent.exists()  # reading makes nothing
+    assert not home.parent.parent.exists()  # reading creates nothing
 
 
 def test_a_context_and_a_data_directory_are_one_too_many(ctx: Run, home: Path) -> None:
@@ -206,7 +205,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def test_a_context_leads_to_a_service_with_tls(ctx: Run, home: Path, authority: Authority) -> None:
-    from tms.tls import ServerTls
+    from tms.runtime.tls import ServerTls
 
     own = authority.sign("alice")
     with serving(tls=ServerTls(*authority.sign().pair, str(authority.ca))) as served:
@@ -258,7 +257,7 @@ FAULTS = {
     "no URL": "`url`",
     "a token elsewhere": "tms ctx rm prod",
     "another's token": "tms ctx rm prod",
-    "its token is gone": "save it anew",
+    "its token is gone": "save it again",
     "too long": "rm ",
     "readable by others": "chmod 600 ",
     "a token readable by others": "chmod 600 ",
@@ -365,14 +364,14 @@ def test_who_changes_contexts_waits_for_another_process_within_bounds(
         monkeypatch.setattr("tms.cli.contexts.LOCK_TRIES", 2)
         with pytest.raises(ConfigError, match="Another tms"):
             contexts.save("b", {"url": URL}, None, _accept)
-        assert contexts.load("a")[0].url == URL  # who reads does not wait
+        assert contexts.load("a")[0].url == URL  # a reader does not wait
         holder.kill()
     contexts.save("b", {"url": URL}, None, _accept)
     assert contexts.names() == ["a", "b"]
 
 
 def _ending(real: Callable[..., object], limit: int) -> Callable[..., object]:
-    """`real`, which ends the process when it is called more often than `limit`."""
+    """`real`, which ends the process after more than `limit` calls."""
     calls = count(1)
 
     def called(*arguments: object, **named: object) -> object:

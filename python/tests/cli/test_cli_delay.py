@@ -39,7 +39,7 @@ def test_lines_wait_and_can_be_listed_counted_and_cancelled(run: Run, data: Path
     counted = run("delayed", "count", "reminders", "--json").json
     assert counted["waiting"] == 1 and counted["next_due"] == listed[1]["deliver_at"]
     with tms.open(data) as bus:
-        (message,) = bus.delayed_messages("reminders")
+        (message,) = bus.list_delayed("reminders")
         assert (message.key, message.value, message.headers) == (b"bob", b"\xff", {"a": b"b"})
         assert abs(message.id.due_ms - time.time() * 1_000 - 2 * 86_400_000) < 60_000
 

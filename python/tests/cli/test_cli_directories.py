@@ -1,4 +1,4 @@
-"""No command but one that begins a log makes a data directory."""
+"""Only a command that begins a log makes a data directory."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tms.cli.main import cli
 MAKE = {"serve", "bench", "topic create", "restore"}
 WITHOUT = ("cluster", "ctx", "hbase", "spark")  # they have no data directory
 
-# What each of the others is given besides --data.
+# Arguments of the other commands, besides --data.
 ARGUMENTS = {
     "topic delete": "t --yes",
     "topic describe": "t",
@@ -75,7 +75,7 @@ ARGUMENTS = {
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """All commands that do something."""
+    """All commands that have no subcommands."""
     if not isinstance(command, click.Group):
         yield " ".join(path)
         return

@@ -1,4 +1,5 @@
-"""`tms consume --follow`: at the end of the topic it follows, and prints what comes at once."""
+"""`tms consume --follow`: at the end of the topic it follows, and prints each new message
+immediately."""
 
 import json
 import os

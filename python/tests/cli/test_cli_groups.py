@@ -19,7 +19,7 @@ def test_groups_are_listed_and_shown_with_members_and_lag(bus: tms.Bus, cli: Tms
     assert cli("group", "show", "in", "g")[0] == 3
     assert cli("group", "list", "nowhere")[0] == 3
     bus.set_positions("in", {1: "latest"}, group="g")
-    with bus.consumer("in", group="h", delivery="at-least-once") as consumer:
+    with bus.consumer("in", group=tms.Group("h", delivery="at-least-once")) as consumer:
         for _, message in zip(range(6), consumer, strict=False):
             assert message.partition in (0, 1)
         code, (first, second) = cli("group", "list", "in")
@@ -35,7 +35,7 @@ def test_groups_are_listed_and_shown_with_members_and_lag(bus: tms.Bus, cli: Tms
 
 def test_a_group_begins_anew_or_goes_on_where_it_is_told(bus: tms.Bus, cli: Tms) -> None:
     assert cli("group", "reset", "in", "g", "--yes")[0] == 3
-    assert cli("group", "reset", "in", "g", "--to", "offset:1")[0] == 2  # nobody confirmed it
+    assert cli("group", "reset", "in", "g", "--to", "offset:1")[0] == 2  # not confirmed
     assert cli("group", "reset", "in", "g", "--to", "-10", "--yes")[0] == 2
     dry = cli("group", "reset", "in", "g", "--to", "offset:1", "--dry-run")
     assert dry[1]["reset"] is False and bus.positions("in", group="g") == {}
@@ -50,7 +50,7 @@ def test_a_group_begins_anew_or_goes_on_where_it_is_told(bus: tms.Bus, cli: Tms)
 
 
 def test_a_group_at_work_is_reset_only_by_force(bus: tms.Bus, cli: Tms) -> None:
-    with bus.consumer("in", group="g", delivery="at-least-once") as consumer:
+    with bus.consumer("in", group=tms.Group("g", delivery="at-least-once")) as consumer:
         next(iter(consumer))
         code, said = cli("group", "reset", "in", "g", "--to", "earliest", "--yes")
         assert code == 4 and "--force" in said["error"]["next"]

@@ -1,4 +1,4 @@
-"""`tms hbase` without an HBase: what is typed, jars and their names, and plans from described
+"""`tms hbase` without an HBase: arguments, jars and their names, and plans from described
 states."""
 
 import hashlib
@@ -247,7 +247,7 @@ def test_a_failed_upgrade_is_undone_to_what_was_there_before_it_began() -> None:
     fresh = plan.undo(now, state(), NEW, "0.1.0", 3_000)
     assert short(fresh) == ["modify messages old", "ask messages 0.0.9", "note 0.0.9 None"]
     assert fresh[-1] == Note(NOTE)  # with its times
-    # The same when this run only went on with one that had been interrupted.
+    # Also if this run only continued an interrupted one.
     again = plan.undo(state(NEW, NEW, noted), now, NEW, "0.1.0", 3_000)
     assert short(again) == [
         "modify messages old",
@@ -336,12 +336,12 @@ def test_the_versions_of_python_and_java_are_one() -> None:
     assert f"io.tms.hbase.{COPROCESSOR.rpartition('.')[2]}" == COPROCESSOR
 
 
-# --- what is typed -------------------------------------------------------------------------------
+# --- arguments -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def cli(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Tms:
-    """Runs `tms hbase …`; its exit code and its JSON."""
+    """Run `tms hbase …`; returns its exit code and its JSON."""
     for name in ("TMS_STORE", "TMS__STORE", "TMS_URL", "TMS_DATA"):
         monkeypatch.delenv(name, raising=False)
 

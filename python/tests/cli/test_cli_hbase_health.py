@@ -1,13 +1,12 @@
-"""What `tms hbase status` makes of what it finds; and which directories it lets region servers
-read."""
+"""The verdicts of `tms hbase status`; and the directories that it lets region servers read."""
 
 from dataclasses import replace
 
 import pytest
 
 from tests.cli.test_cli_hbase import NEW, OLD, state
-from tms.clock import SystemClock
 from tms.errors import ConfigError
+from tms.runtime.clock import SystemClock
 from tms.store.hbase.admin import Probe, Region
 from tms.store.hbase.coprocessor import bounds
 from tms.store.hbase.deployment import deploy, plan
@@ -33,7 +32,7 @@ def region(number: int, table: str = "messages", server: str = "a:1") -> Region:
 
 
 def observed(*probes: Probe | str | None, found: plan.TablesState | None = None) -> Observed:
-    """Regions that say this in messages; those of payloads are as they should be."""
+    """Regions of `messages` with these answers; those of `payloads` are healthy."""
     answers = [
         RegionAnswer(region(number), error=one)
         if isinstance(one, str)
@@ -100,7 +99,7 @@ def test_tables_that_are_missing_resting_or_set_otherwise_are_problems() -> None
 
 def test_what_was_interrupted_or_never_noted_is_a_problem() -> None:
     assert "interrupted" in told(observed(found=state(NEW, OLD, NOTE)))[0][1]
-    assert "not noted" in told(observed(found=state(NEW, NEW, None)))[0][1]
+    assert "no note of the installation" in told(observed(found=state(NEW, NEW, None)))[0][1]
     gone = replace(observed(), jars_gone={"messages": NEW.path})
     assert told(gone) == [
         ("problem", f"{NEW.path} is gone: region servers that start again stop themselves")
@@ -139,7 +138,7 @@ def test_the_worst_is_told_first() -> None:
     assert isinstance(findings(seen)[0], HealthFinding)
 
 
-# --- who may read a jar --------------------------------------------------------------------------
+# --- permissions of a jar ------------------------------------------------------------------------
 
 
 class _Servers:

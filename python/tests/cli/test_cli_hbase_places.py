@@ -1,4 +1,4 @@
-"""Where jars for region servers are put: shared directories, `hdfs dfs`, WebHDFS."""
+"""Places of jars for region servers: shared directories, `hdfs dfs`, WebHDFS."""
 
 import os
 import threading
@@ -67,7 +67,7 @@ def test_what_is_no_directory_for_jars_is_refused(text: str) -> None:
 
 # --- HDFS by its command -------------------------------------------------------------------------
 
-# What `hdfs dfs` does, on a directory.
+# A stand-in for `hdfs dfs`, on a directory.
 _COMMAND = """\
 #!/bin/sh
 root={root}
@@ -140,7 +140,7 @@ def test_without_a_command_the_address_of_webhdfs_is_asked_for(
 
 
 class _NameNode(BaseHTTPRequestHandler):
-    """WebHDFS in memory. Sends to itself for reading and writing, as to a data node."""
+    """WebHDFS in memory. It redirects reads and writes to itself, in place of a data node."""
 
     files: dict[str, bytes]
     calls: list[str]
@@ -214,7 +214,7 @@ def test_a_jar_is_put_into_hdfs_over_http(namenode: ThreadingHTTPServer) -> None
     assert _NameNode.calls[:7] == [
         "GET OPEN",
         "PUT MKDIRS",
-        "PUT CREATE",  # the name node says where
+        "PUT CREATE",  # the name node answers with the address
         "PUT CREATE",
         "PUT RENAME",
         "GET OPEN",  # read back

@@ -1,4 +1,5 @@
-"""`tms export` and `tms import`: what a topic has goes through a file and comes back the same."""
+"""`tms export` and `tms import`: the messages of a topic go through a file and come back
+unchanged."""
 
 import bz2
 import gzip
@@ -30,7 +31,7 @@ Content = list[tuple[int, bytes | None, bytes | None, dict[str, bytes]]]
 
 
 def content(bus: Bus, topic: str) -> Content:
-    """What a topic has: partition, key, value, headers."""
+    """The messages of a topic: partition, key, value, headers."""
     return sorted(
         (
             (one.partition, one.key, one.value, dict(one.headers))
@@ -114,7 +115,7 @@ def test_an_import_that_was_interrupted_left_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(tms.Transaction, "send", interrupted)
         assert run("import", "copies", stdin=exported).code == 130
-    assert signal.getsignal(signal.SIGINT) is before  # the process's own matter
+    assert signal.getsignal(signal.SIGINT) is before  # it belongs to the process
     with tms.open(data) as bus:
         assert content(bus, "copies") == []
     assert run("import", "copies", stdin=exported).code == 0
@@ -196,7 +197,7 @@ def test_an_exported_parquet_file_has_the_rows_that_spark_sees(
 
 
 def columns(name: str) -> dict[str, pa.Array]:
-    """The same two messages as various programs write them."""
+    """Two messages as various programs write them."""
     keys, values = ["ann", None], ["1", "2"]
     spark = pa.list_(pa.struct([("key", pa.utf8()), ("value", pa.binary())]))
     cells: dict[str, dict[str, pa.Array]] = {
@@ -257,7 +258,7 @@ def test_a_column_that_cannot_be_imported_is_named_with_what_is_allowed(
 
 
 def gzipped(content: bytes) -> bytes:
-    """The same bytes whenever it is called: tests are named after them."""
+    """Gzipped bytes without a timestamp: tests are named after them."""
     return gzip.compress(content, mtime=0)
 
 
@@ -398,7 +399,7 @@ def test_an_export_replaces_what_a_link_names_and_keeps_the_mode(
 def test_an_export_to_standard_output_by_another_name_prints_messages_alone(
     run: Run, greetings: Path, tmp_path: Path
 ) -> None:
-    output = tmp_path / "stdout"  # as /dev/stdout, which a mistake would destroy
+    output = tmp_path / "stdout"  # in place of /dev/stdout, which a bug would destroy
     output.symlink_to("/proc/self/fd/1")
     printed = run("export", "greetings", "--to", str(output))
     assert (printed.code, printed.out) == (0, run("export", "greetings").out)
@@ -407,7 +408,7 @@ def test_an_export_to_standard_output_by_another_name_prints_messages_alone(
 
 def test_an_export_to_a_device_is_written_to_it(run: Run, greetings: Path) -> None:
     main, terminal = os.openpty()
-    try:  # a mistake would fail here, because nobody may make files beside a terminal
+    try:  # a bug would fail here: no process may make files beside a terminal
         assert run("export", "greetings", "--to", os.ttyname(terminal)).code == 0
         assert os.read(main, 4).startswith(b'{"')
         assert stat.S_ISCHR(os.stat(os.ttyname(terminal)).st_mode)
@@ -426,7 +427,7 @@ def test_a_failed_export_leaves_the_file_as_it_was(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_file_that_one_transaction_does_not_take_is_refused_before_anything_is_published(
+def test_a_file_too_large_for_a_transaction_is_refused_before_publishing(
     run: Run, data: Path, varied: Content, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("export", "varied", "--to", str(tmp_path / "varied.ndjson"))

@@ -1,4 +1,4 @@
-"""What the command line prints: safe for terminals and spreadsheets, valid for programs."""
+"""The output of the command line: safe for terminals and spreadsheets, valid for programs."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""`tms queue`: a shell script can make a queue and be a worker."""
+"""`tms queue`: a shell script can create a queue and be a worker."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tms.model.topic import TopicName
 
 
 class Ended(NamedTuple):
-    """How a run of `tms` ended."""
+    """The end of a run of `tms`."""
 
     code: int
     out: str
@@ -45,7 +45,7 @@ def bus() -> Iterator[tms.Bus]:
 def cli(
     bus: tms.Bus, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> Tms:
-    """Runs `tms queue` against the service."""
+    """Run `tms queue` against the service."""
     url = bus._transport.addresses.now.url  # type: ignore[union-attr]
 
     def cli(*arguments: str) -> Ended:
@@ -151,7 +151,7 @@ def test_dead_letters_are_shown_and_moved_back(cli: Tms, bus: tms.Bus) -> None:
     [one] = cli("receive", "jobs", "workers", "--json").lines
     rejected = cli("reject", "jobs", "workers", one["token"], "--cause", "no such file")
     assert (rejected.code, rejected.err) == (0, "1 rejected\n")
-    until(lambda: bus.queue_port.describe(TopicName.parse("jobs"), "workers").dead == 1)
+    until(lambda: bus.admin.queues.describe(TopicName.parse("jobs"), "workers").dead == 1)
     [letter] = cli("dead", "jobs", "workers", "--json").lines
     assert (letter["value"], letter["headers"]["tms-dead-cause"]) == ("one", "no such file")
     assert (letter["cause"], letter["deliveries"]) == ("no such file", "1")

@@ -1,4 +1,4 @@
-"""Commands talk to a service over TLS, and say what is wrong with a certificate."""
+"""Commands talk to a service over TLS, and name the fault of a certificate."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.http_kit import Served, serving
 from tests.tls_kit import Authority, Certificate
-from tms.tls import ServerTls
+from tms.runtime.tls import ServerTls
 
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
@@ -32,7 +32,7 @@ def served(authority: Authority) -> Iterator[Served]:
 
 
 def tms(*arguments: object, code: int = 0, **environ: object) -> str:
-    """What a command prints, or says when it ends with another code."""
+    """The output of a command, or its error output if it ends with another code."""
     done = subprocess.run(
         [*TMS, *map(str, arguments)],
         capture_output=True,

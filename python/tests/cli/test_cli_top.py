@@ -1,4 +1,4 @@
-"""`tms top`: what it shows of two looks, once where there is no terminal, and live in one."""
+"""`tms top`: its table of two looks, printed once without a terminal, and live in one."""
 
 import codecs
 import fcntl
@@ -136,7 +136,7 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")()  # a character may come in two parts
 
     def until(self, found: Callable[[str], bool], timeout_s: float = 60) -> str:
-        """What was written since the last call, once it has this."""
+        """The output since the last call, once it has this."""
         text, deadline_s = "", time.monotonic() + timeout_s
         while not found(text):
             ready, _, _ = select.select([self.master], [], [], deadline_s - time.monotonic())
@@ -170,7 +170,7 @@ def terminal(bus: tms.Bus) -> Iterator[Terminal]:
 
 
 def _is_before(first: str, second: str) -> Callable[[str], bool]:
-    """Whether the last whole screen has one name before the other."""
+    """True if the last whole screen has one name before the other."""
 
     def found(text: str) -> bool:
         screen = text.rpartition("\x1b[J")[0].rpartition("\x1b[H")[2]

@@ -27,7 +27,7 @@ def bus() -> Iterator[tms.Bus]:
 
 @pytest.fixture
 def cli(bus: tms.Bus, capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
-    """Runs `tms` against the service; its exit code and its JSON."""
+    """Run `tms` against the service; returns its exit code and its JSON."""
     url = bus._transport.addresses.now.url  # type: ignore[union-attr]
 
     def cli(*arguments: str) -> tuple[int, Any]:
@@ -40,10 +40,10 @@ def cli(bus: tms.Bus, capsysbinary: pytest.CaptureFixture[bytes]) -> Tms:
 
 def test_transactions_are_listed_shown_and_ended(bus: tms.Bus, cli: Tms) -> None:
     assert cli("tx", "list") == (0, [])
-    one, other = (str(bus.transactions.begin().transaction_id) for _ in range(2))
+    one, other = (str(bus.admin.transactions.begin().transaction_id) for _ in range(2))
     assert [str(info["transaction_id"]) for info in cli("tx", "list")[1]] == [one, other]
     assert cli("tx", "abort", one)[1]["outcome"] == "aborted"
-    assert cli("tx", "invalidate", other)[0] == 2  # nobody confirmed it
+    assert cli("tx", "invalidate", other)[0] == 2  # not confirmed
     assert cli("tx", "invalidate", other, "--yes")[1]["outcome"] == "invalid"
     assert cli("tx", "show", other)[1]["outcome"] == "invalid"
     assert cli("tx", "show", "77")[0] == 3
@@ -75,7 +75,7 @@ def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None
     for number in range(6):
         bus.publish("in", b"%d" % number, partition=number % 2)
     assert [row["lag"] for row in cli("position", "show", "in", "g")[1]] == [3, 3]
-    for wrong in ([], ["-p", "1"]):  # no partition, nobody confirmed it
+    for wrong in ([], ["-p", "1"]):  # without a partition; not confirmed
         assert cli("position", "set", "in", "g", "offset:1", *wrong)[0] == 2
     dry = cli("position", "set", "in", "g", "offset:1", "-p", "1", "--dry-run")
     assert dry[1]["moved"] is False and bus.positions("in", group="g") == {}
@@ -92,13 +92,13 @@ def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None
 
 
 def test_invalid_transactions_are_pruned(bus: tms.Bus, cli: Tms) -> None:
-    id = bus.transactions.begin().transaction_id
-    bus.transactions.invalidate(id)
+    id = bus.admin.transactions.begin().transaction_id
+    bus.admin.transactions.invalidate(id)
     assert cli("tx", "prune", "--older-than", "1s")[0] == 2  # nobody confirmed it
     assert cli("tx", "prune", "--dry-run")[1]["pruned"] == 0
     assert cli("tx", "prune", "--yes")[1]["pruned"] == 0  # it is young
     assert cli("tx", "prune", "--older-than", "forever", "--yes")[1]["pruned"] in (0, 1)
-    assert bus.transactions.describe(id).outcome == "invalid"
+    assert bus.admin.transactions.describe(id).outcome == "invalid"
 
 
 def test_consume_may_read_what_is_not_committed(tmp_path: Path, capsysbinary: Any) -> None:
@@ -106,7 +106,7 @@ def test_consume_may_read_what_is_not_committed(tmp_path: Path, capsysbinary: An
     with tms.open(data) as bus:
         bus.create_topic("in")
         engine: Any = bus._transport
-        id = bus.transactions.begin().transaction_id
+        id = bus.admin.transactions.begin().transaction_id
         from tms.block import encode
         from tms.model.message import NewBlock
         from tms.model.topic import TopicName

@@ -1,4 +1,5 @@
-"""Where a client goes: straight to who keeps something once an answer has said so."""
+"""The addresses of a client: it goes straight to the owner of a resource once an answer has named
+it."""
 
 import logging
 
@@ -8,7 +9,7 @@ from tests.clocks import ManualClock
 from tms.api.operations import TRANSACTIONS
 from tms.client.http.addresses import (
     SHUNNED_S,
-    Place,
+    OwnerKey,
     ServiceAddress,
     ServiceAddresses,
     proxy_variable,
@@ -18,7 +19,7 @@ from tms.model.topic import TopicName
 
 TOPIC = TopicName("default", "t")
 A, B, C = "http://a:1", "http://b:2", "http://c:3"
-PLACES: list[Place] = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
+PLACES: list[OwnerKey] = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
 
 
 def _said(text: str) -> dict[bytes, bytes]:
@@ -26,7 +27,7 @@ def _said(text: str) -> dict[bytes, bytes]:
 
 
 def _urls(addresses: ServiceAddresses) -> list[str]:
-    """Where each of the places leads."""
+    """The URLs of the places."""
     return [addresses.of([place]).url for place in PLACES]
 
 
@@ -42,7 +43,7 @@ def test_partitions_go_to_the_owners_that_answers_name() -> None:
     addresses = ServiceAddresses(A)
     addresses.take_in(PLACES, _said(f"{B} 0 2, {C} 7"))
     assert _urls(addresses) == [B, A, B]
-    assert addresses.of(PLACES).url == A  # of several owners: one of them asks the others
+    assert addresses.of(PLACES).url == A  # several owners: one of them asks the others
     parts = addresses.by_owner(PLACES)
     assert {address.url: numbers for address, numbers in parts.items()} == {B: [0, 2], A: [1]}
     addresses.take_in(PLACES, _said(f"{A} 0"))

@@ -33,20 +33,9 @@ PAIRS = [
     (Table, AsyncTable),
     (TableWrites, AsyncTableWrites),
 ]
-# For those who make consumers and transactions, and for participants: no part of what users call.
+# For those who run a service, and for participants: no part of what programs call.
 INTERNAL = {
-    Bus: {
-        "access",
-        "dead_letter_topic",
-        "delivery",
-        "member",
-        "outage",
-        "publishing",
-        "queue_port",
-        "refresh_topic",
-        "starts",
-        "transactions",
-    },
+    Bus: {"admin"},
     Consumer: {"committed"},
     Queue: {"leases", "name", "patience", "settlement"},
     TableWrites: {"changes", "is_of", "persist", "post_commit", "roll_back", "start"},

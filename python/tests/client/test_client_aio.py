@@ -1,9 +1,8 @@
-"""The asyncio bus over an engine in this process and through HTTP: what it promises."""
+"""The asyncio bus over an engine in this process and through HTTP: its promises."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -12,6 +11,8 @@ import tms
 import tms.aio
 from tests.client.test_client_faults import TOPIC, pretending
 from tests.contracts.bus_contract import in_turn_of
+from tests.contracts.buses import EmbeddedAsyncBus, HttpAsyncBus, Open
+from tests.grouping import grouped
 from tests.http_kit import Served, serving
 from tests.proxy import Fault, Proxy
 from tests.waiting import PATIENCE_S
@@ -21,7 +22,6 @@ from tms.model.keys import partition_for_key
 from tms.model.topic import TopicName, TopicSettings
 
 T = TypeVar("T")
-Open = Callable[[], AsyncBus]
 pytestmark = pytest.mark.usefixtures("event_loop")
 
 
@@ -237,7 +237,7 @@ class AsyncBusContract:
     ) -> None:
         async def work(bus: AsyncBus) -> None:
             await bus.create_topic("orders")
-            member: dict[str, Any] = {"group": "g", "delivery": delivery} if delivery else {}
+            member: dict[str, Any] = grouped(group="g", delivery=delivery) if delivery else {}
             async with bus.consumer("orders", wait_s=60, **member) as consumer:
                 found: Any = consumer.batches() if batches else aiter(consumer)
                 for number in range(4):
@@ -276,7 +276,7 @@ class AsyncBusContract:
             await bus.create_topic("orders", partitions=3)
             for n in range(36):
                 await bus.publish("orders", b"x", partition=n // 12)
-            member: dict[str, Any] = {"group": "g", "delivery": delivery} if delivery else {}
+            member: dict[str, Any] = grouped(group="g", delivery=delivery) if delivery else {}
             consumer = bus.consumer("orders", stop_at_end=True, bytes_max=1, **member)
             order = [message.partition async for message in consumer]
             assert len(order) == 36 and in_turn_of(order)
@@ -370,17 +370,10 @@ class AsyncBusContract:
         run(open_bus, work)
 
 
-class TestEmbedded(AsyncBusContract):
-    @pytest.fixture
-    def open_bus(self, tmp_path: Path) -> Open:
-        return lambda: tms.aio.open(tmp_path / "data")
+class TestEmbedded(EmbeddedAsyncBus, AsyncBusContract): ...
 
 
-class TestHttp(AsyncBusContract):
-    @pytest.fixture
-    def open_bus(self) -> Iterator[Open]:
-        with serving() as served:
-            yield lambda: tms.aio.connect(f"http://127.0.0.1:{served.address[1]}")
+class TestHttp(HttpAsyncBus, AsyncBusContract): ...
 
 
 # --- faults --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`tms.aio` inside a web application, served as uvicorn serves by itself: on uvloop."""
+"""`tms.aio` inside a web application, served on uvicorn's default loop: uvloop."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ TOPIC = "orders"
 
 
 def application(url: str) -> Starlette:
-    """Publishes what is posted to it, and lists what it has published."""
+    """An application that publishes posted values, and lists the published ones."""
     bus = tms.aio.connect(url)
 
     @contextlib.asynccontextmanager

@@ -2,20 +2,19 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 import tms
 import tms.aio
-from tests.http_kit import serving
+from tests.contracts.buses import EmbeddedAsyncBus, HttpAsyncBus, Open
+from tests.grouping import grouped
 from tests.waiting import PATIENCE_S
 from tms.aio import AsyncBus
 from tms.errors import Fenced, Invalid
 
-Open = Callable[[], AsyncBus]
 pytestmark = pytest.mark.usefixtures("event_loop")
 PARTITIONS = 4
 
@@ -30,12 +29,18 @@ def run(open_bus: Open, work: Callable[[AsyncBus], Awaitable[None]]) -> None:
     asyncio.run(all_of_it())
 
 
+async def rest(bus: AsyncBus) -> list[bytes | None]:
+    """The values that a group which reads at most once has not handed out."""
+    group = tms.Group("g", delivery="at-most-once")
+    return [message.value async for message in bus.consumer("in", group=group, stop_at_end=True)]
+
+
 class Worker:
     """A member in a task of its own."""
 
     def __init__(self, bus: AsyncBus, **more: Any) -> None:
         more = {"group": "g", "delivery": "at-least-once", **more}
-        self.consumer = bus.consumer("in", **more)
+        self.consumer = bus.consumer("in", **grouped(**more))
         self.values: list[bytes | None] = []
         self.task = asyncio.create_task(self._run())
 
@@ -50,7 +55,7 @@ class Worker:
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     for _ in range(int(PATIENCE_S / 0.02)):
         if await true():
             return
@@ -66,11 +71,11 @@ async def publish(bus: AsyncBus, first: int, count: int) -> list[bytes]:
 
 
 def sizes(bus: AsyncBus, *wanted: int) -> Callable[[], Awaitable[bool]]:
-    """Whether the members have so many partitions."""
+    """A condition: the members have so many partitions each."""
 
     async def look() -> bool:
         try:
-            found = await bus.group("in", group="g")
+            found = await bus.describe_group("in", group="g")
         except tms.TMSError:
             return False
         return sorted(len(one.partitions) for one in found.members) == sorted(wanted)
@@ -93,8 +98,8 @@ class AsyncGroupContract:
             await until(all_there)
             for worker in workers:
                 await worker.stop()
-            assert (await bus.group("in", group="g")).summary().lag <= 3
-            (summary,) = await bus.groups("in")
+            assert (await bus.describe_group("in", group="g")).summary().lag <= 3
+            [summary] = [summary async for summary in bus.list_groups("in")]
             assert summary.members == 0
 
         run(open_bus, work)
@@ -142,7 +147,7 @@ class AsyncGroupContract:
             values = await publish(bus, 0, 12)
             for _ in range(2):
                 async with bus.consumer(
-                    "in", group="g", delivery="exactly-once", stop_at_end=True
+                    "in", group=tms.Group("g", delivery="exactly-once"), stop_at_end=True
                 ) as consumer:
                     async for batch in consumer.batches():
                         async with bus.transaction() as tx:
@@ -158,7 +163,7 @@ class AsyncGroupContract:
     def test_a_late_commit_of_a_member_that_was_replaced_is_refused(self, open_bus: Open) -> None:
         async def work(bus: AsyncBus) -> None:
             values = await publish(bus, 0, 8)
-            late = bus.consumer("in", group="g", session_s=1)
+            late = bus.consumer("in", group=tms.Group("g", session_s=1))
             async for _ in late:
                 break
             worker = Worker(bus, session_s=1)
@@ -179,13 +184,14 @@ class AsyncGroupContract:
         async def work(bus: AsyncBus) -> None:
             values = await publish(bus, 0, 16)
             seen: list[bytes | None] = []
-            async with bus.consumer("in", group="g", delivery="at-most-once") as consumer:
+            async with bus.consumer(
+                "in", group=tms.Group("g", delivery="at-most-once")
+            ) as consumer:
                 async for message in consumer:
                     seen.append(message.value)
                     if len(seen) == 3:
                         break
-            rest = bus.consumer("in", group="g", delivery="at-most-once", stop_at_end=True)
-            seen += [message.value async for message in rest]
+            seen += await rest(bus)
             assert sorted(seen) == sorted(values)  # type: ignore[type-var]
 
         run(open_bus, work)
@@ -193,13 +199,12 @@ class AsyncGroupContract:
     def test_a_consumer_that_is_closed_hands_nothing_more_out(self, open_bus: Open) -> None:
         async def work(bus: AsyncBus) -> None:
             values = await publish(bus, 0, 16)
-            consumer = bus.consumer("in", group="g", delivery="at-most-once")
+            consumer = bus.consumer("in", group=tms.Group("g", delivery="at-most-once"))
             messages = aiter(consumer)
             seen = [(await anext(messages)).value for _ in range(3)]
             await consumer.close()
             assert [message.value async for message in messages] == []
-            rest = bus.consumer("in", group="g", delivery="at-most-once", stop_at_end=True)
-            seen += [message.value async for message in rest]
+            seen += await rest(bus)
             assert sorted(seen) == sorted(values)  # type: ignore[type-var]
 
         run(open_bus, work)
@@ -207,7 +212,7 @@ class AsyncGroupContract:
     def test_an_iteration_up_to_the_end_that_is_given_up_makes_room(self, open_bus: Open) -> None:
         async def work(bus: AsyncBus) -> None:
             values = await publish(bus, 0, 8)
-            given_up = bus.consumer("in", group="g", stop_at_end=True, session_s=600)
+            given_up = bus.consumer("in", group=tms.Group("g", session_s=600), stop_at_end=True)
             async for _ in given_up:
                 break
             async with asyncio.timeout(PATIENCE_S):
@@ -218,14 +223,7 @@ class AsyncGroupContract:
         run(open_bus, work)
 
 
-class TestEmbedded(AsyncGroupContract):
-    @pytest.fixture
-    def open_bus(self, tmp_path: Path) -> Open:
-        return lambda: tms.aio.open(tmp_path / "data")
+class TestEmbedded(EmbeddedAsyncBus, AsyncGroupContract): ...
 
 
-class TestHttp(AsyncGroupContract):
-    @pytest.fixture
-    def open_bus(self) -> Iterator[Open]:
-        with serving() as served:
-            yield lambda: tms.aio.connect(f"http://127.0.0.1:{served.address[1]}")
+class TestHttp(HttpAsyncBus, AsyncGroupContract): ...

@@ -1,6 +1,6 @@
-"""Arguments that are mistyped, swapped or out of bounds raise what names the field, the value and
-what is allowed, before anything is sent; durations are numbers, a `timedelta` or text.
-"""
+"""Arguments that are misspelt, swapped or out of bounds raise an error that names the field, the
+value and the allowed values, before anything is sent; durations are numbers, a `timedelta` or
+text."""
 
 import asyncio
 import inspect
@@ -20,7 +20,7 @@ from tms.errors import Invalid
 from tms.model.quantity import milliseconds, seconds
 
 NAN = math.nan
-Call = Callable[[Any], object]  # what a type checker would refuse, too
+Call = Callable[[Any], object]  # a call that a type checker would refuse, too
 
 
 @pytest.fixture(scope="module", params=["embedded", "http"])
@@ -90,9 +90,12 @@ WRONG: dict[str, tuple[str, Call]] = {
     "a long linger": ("linger_ms", lambda bus: bus.producer("t", linger_ms="2m")),
     "a flag as session": (
         "session_s",
-        lambda bus: bus.consumer("t", group="g", session_s=True),
+        lambda bus: bus.consumer("t", group=tms.Group("g", session_s=True)),
     ),
-    "a short session": ("session_s", lambda bus: bus.consumer("t", group="g", session_s="1ms")),
+    "a short session": (
+        "session_s",
+        lambda bus: bus.consumer("t", group=tms.Group("g", session_s="1ms")),
+    ),
     "no number as delay": ("delay", lambda bus: bus.publish_later("t", b"", delay=NAN)),
     "a word as delay": ("delay", lambda bus: bus.publish_later("t", b"", delay="soon")),
     "a flag as time": ("at", lambda bus: bus.publish_later("t", b"", at=True)),
@@ -123,8 +126,14 @@ WRONG: dict[str, tuple[str, Call]] = {
     "partitions as start": ("start", lambda bus: bus.consumer("t", [0])),
     "a number as filter": ("where", lambda bus: bus.consumer("t", where=5)),
     "an unknown isolation": ("isolation", lambda bus: bus.consumer("t", isolation="dirty")),
-    "an unknown delivery": ("delivery", lambda bus: bus.consumer("t", group="g", delivery="once")),
-    "no function": ("on_assigned", lambda bus: bus.consumer("t", group="g", on_assigned=5)),
+    "an unknown delivery": (
+        "delivery",
+        lambda bus: bus.consumer("t", group=tms.Group("g", delivery="once")),
+    ),
+    "no function": (
+        "on_assigned",
+        lambda bus: bus.consumer("t", group=tms.Group("g", on_assigned=5)),
+    ),
     "positions as text": ("positions", lambda bus: bus.set_positions("t", "earliest", group="g")),
     "a position by text": (
         "positions",
@@ -133,7 +142,7 @@ WRONG: dict[str, tuple[str, Call]] = {
     "a key to erase as text": ("key", lambda bus: bus.erase("t", key="k")),
     "an id to erase as text": ("id", lambda bus: bus.erase("t", id="k")),
     "no function to apply": ("apply", lambda bus: bus.view("t", apply=5)),
-    "a delayed id as number": ("id", lambda bus: bus.cancel("t", 5)),
+    "a delayed id as number": ("id", lambda bus: bus.cancel_delayed("t", 5)),
 }
 
 
@@ -200,7 +209,7 @@ def test_asyncio_refuses_the_same(what: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("t", "g"), ("g", "t")])
-@pytest.mark.parametrize("name", ["queue", "group", "positions", "forget_positions"])
+@pytest.mark.parametrize("name", ["queue", "describe_group", "positions", "forget_positions"])
 def test_a_group_is_named_so_that_it_is_not_taken_for_the_topic(
     bus: tms.Bus, name: str, arguments: tuple[str, str]
 ) -> None:
@@ -289,12 +298,16 @@ def test_durations_are_taken_wherever_one_is_meant(bus: tms.Bus) -> None:
     assert queue.extend(message, lease_s="1m").done == 1
     assert queue.nack(message, delay_s="0ms").done == 1
     id = bus.publish_later("durations", b"later", delay="2h", timeout_s=five)
-    assert bus.cancel("durations", id, timeout_s="5s")
+    assert bus.cancel_delayed("durations", id, timeout_s="5s")
     with bus.producer("durations", linger_ms=timedelta(milliseconds=1), timeout_s=five) as producer:
         producer.send(b"batched")
     assert len(bus.fetch("durations", wait_s="1s").batches) > 0
     consumer = bus.consumer(
-        "durations", group="c", stop_at_end=True, wait_s="1s", session_s=five, timeout_s="5s"
+        "durations",
+        group=tms.Group("c", session_s=five),
+        stop_at_end=True,
+        wait_s="1s",
+        timeout_s="5s",
     )
     assert [one.value for one in consumer] == [b"now", b"batched"]
     consumer.close()

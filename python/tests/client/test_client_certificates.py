@@ -1,4 +1,4 @@
-"""What clients verify, what they show, and what they say of a certificate that is wrong."""
+"""Certificates that clients verify and show, and their errors for wrong ones."""
 
 import asyncio
 import ssl
@@ -17,7 +17,7 @@ from tests.tls_kit import Authority, Certificate
 from tests.waiting import PATIENCE_S
 from tms.client.http.addresses import ServiceAddresses
 from tms.errors import ConfigError, Invalid
-from tms.tls import ClientTls, ServerTls
+from tms.runtime.tls import ClientTls, ServerTls
 
 Attempt = Callable[..., None]
 
@@ -44,7 +44,7 @@ def url(served: Served, host: str = "127.0.0.1") -> str:
 
 
 def _channel(url: str, **options: Any) -> None:
-    """Over the channel of a producer."""
+    """Connect as the channel of a producer."""
     with tms.connect(url, timeout_s=PATIENCE_S, **options) as bus, bus.producer("t") as producer:
         producer.send(b"x")
         producer.flush()
@@ -68,7 +68,7 @@ WAYS = pytest.mark.parametrize("attempt", [_transport, _channel, _asyncio])
 
 
 def refused(attempt: Attempt, url: str, said: str, **options: Any) -> None:
-    """It fails at once, and says what is wrong."""
+    """Check that an attempt fails immediately, and names the reason."""
     began = time.monotonic()
     with pytest.raises(ConfigError, match=said) as caught:
         attempt(url, **options)
@@ -158,7 +158,7 @@ def test_the_environment_names_what_was_not_given(
     monkeypatch.setenv("TMS_CERT", str(own.cert))
     monkeypatch.setenv("TMS_KEY", str(own.key))
     _transport(url(asked))
-    with serving() as plain:  # they harm no other service
+    with serving() as plain:  # other certificates do no harm to it
         _transport("http://{}:{}".format(*plain.address))
 
 
@@ -205,7 +205,7 @@ def test_a_client_shows_its_renewed_certificate_on_its_next_connection(
 def test_an_owner_that_was_learned_and_is_not_trusted_is_passed_by(
     authority: Authority, stranger: Authority
 ) -> None:
-    """Whoever was given a URL that works goes on to use it, whatever the service says of others."""
+    """A client with a working URL goes on to use it, whatever the service says about others."""
     good, bad = ServerTls(*authority.sign().pair), ServerTls(*stranger.sign().pair)
     with (
         serving(tls=good) as served,

@@ -1,4 +1,5 @@
-"""Coalescing of single publishes: who goes alone, who goes together, and what everybody is told."""
+"""Coalescing of single publishes: publishes that go alone, publishes that share a request, and the
+answer of each."""
 
 import asyncio
 import threading
@@ -14,12 +15,12 @@ from tms.block import decode
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.batching import KnownTopic
 from tms.client.coalescing import GROUP_MESSAGES, Coalescing, SingleFlight, WaitingPublish
-from tms.client.known import Lone, PublishMemory
-from tms.clock import SystemClock
+from tms.client.topic_cache import Lone, TopicCache
 from tms.errors import StorageFull, TimedOut, TMSError, TooLarge, Unavailable
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName
+from tms.runtime.clock import SystemClock
 from tms.testing.memory import MemoryLog
 
 NAME = TopicName("default", "orders")
@@ -28,7 +29,7 @@ PLACE = (NAME, None)
 
 
 class Service:
-    """Stores what it is given when the test lets it; counts requests."""
+    """Stores blocks when the test lets it; counts requests."""
 
     def __init__(self) -> None:
         self.requests: list[list[bytes | None]] = []
@@ -58,9 +59,7 @@ class Service:
 
 def together(service: Service, timeout_s: float = 10) -> Coalescing:
     transport: Any = SimpleNamespace(append=lambda name, blocks, *_: service.append(blocks))
-    return Coalescing(
-        PublishMemory(SystemClock()), transport, service.send, timeout_s, SystemClock()
-    )
+    return Coalescing(TopicCache(SystemClock()), transport, service.send, timeout_s, SystemClock())
 
 
 def lone(value: bytes, partition: int | None = 0) -> Lone:
@@ -70,7 +69,7 @@ def lone(value: bytes, partition: int | None = 0) -> Lone:
 def publish_behind(
     service: Service, bus: Coalescing, pool: ThreadPoolExecutor, values: Sequence[bytes]
 ) -> tuple["Future[MessageId | None]", list["Future[MessageId | None]"]]:
-    """One publish that is under way, and others that wait behind it."""
+    """A publish in flight, and others that wait behind it."""
     first = pool.submit(bus.publish, KNOWN, lone(b"first"), None, None)
     assert service.begun.acquire(timeout=PATIENCE_S)
     others = [pool.submit(bus.publish, KNOWN, lone(value), None, None) for value in values]
@@ -220,7 +219,7 @@ async def _tasks_share() -> None:
             Appended(one.partition, at, 0, len(decode(one.block).values()), 0) for one in blocks
         ]
 
-    bus = AsyncCoalescing(PublishMemory(SystemClock()), send, 10)
+    bus = AsyncCoalescing(TopicCache(SystemClock()), send, 10)
     values = [b"%d" % number for number in range(100)]
     ids = await asyncio.gather(*(bus.publish(KNOWN, lone(one), None, None) for one in values))
     assert len(requests) == 2
@@ -243,7 +242,7 @@ async def _one_is_cancelled() -> None:
         await release.wait()
         return [Appended(one.partition, 1, 0, len(decode(one.block).values()), 0) for one in blocks]
 
-    bus = AsyncCoalescing(PublishMemory(SystemClock()), send, 10)
+    bus = AsyncCoalescing(TopicCache(SystemClock()), send, 10)
     tasks = [asyncio.create_task(bus.publish(KNOWN, lone(b"x"), None, None)) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[1].cancel()
@@ -254,7 +253,8 @@ async def _one_is_cancelled() -> None:
 
 
 def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time() -> None:
-    """Straight first; what repeats is made only then, with the same bytes and the time left."""
+    """The first attempt goes straight; the retry is only then made, with the same bytes and the
+    remaining time."""
     service = Service()
     service.gate.set()
     attempts: list[tuple[bytes, float]] = []
@@ -274,7 +274,7 @@ def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time() -> N
         return service.append(blocks)
 
     transport: Any = SimpleNamespace(append=append)
-    bus = Coalescing(PublishMemory(SystemClock()), transport, send, 10, SystemClock())
+    bus = Coalescing(TopicCache(SystemClock()), transport, send, 10, SystemClock())
     assert bus.publish(KNOWN, lone(b"v"), None, 6) is not None
     assert len(attempts) == 1 and attempts[0][1] == 2
     assert lefts[0] is not None and 5 < lefts[0] < 6
@@ -283,7 +283,7 @@ def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time() -> N
 def test_a_publish_whose_first_attempt_takes_all_its_time_raises_what_that_met() -> None:
     log = MemoryLog()
     log.bus.create_topic("late")
-    log.faults.fail_next(error=StorageFull("full"))  # and the time-out is over
+    log.faults.fail_next(error=StorageFull("full"))  # the time-out is over then
     with pytest.raises(StorageFull, match="full"):
         log.bus.publish("late", b"x", timeout_s=1)
     log.close()

@@ -1,9 +1,10 @@
-"""The contract of delayed messages on engines in this process and through HTTP; what HTTP and
-asyncio add."""
+"""The contract of delayed messages on engines in this process and through HTTP; additions of HTTP
+and asyncio."""
 
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +32,22 @@ def clock() -> ManualClock:
 class TestShared(DelayContract):
     @pytest.fixture
     def world(self, clock: ManualClock) -> Iterator[World]:
-        world = MemoryWorld(clock)
-        yield world
-        world.close()
+        with closing(MemoryWorld(clock)) as world:
+            yield world
 
 
 class TestEmbedded(DelayContract):
     @pytest.fixture
     def world(self, clock: ManualClock, tmp_path: Path) -> Iterator[World]:
-        world = EmbeddedWorld(clock, tmp_path)
-        yield world
-        world.close()
+        with closing(EmbeddedWorld(clock, tmp_path)) as world:
+            yield world
 
 
 class TestHttp(DelayContract):
     @pytest.fixture
     def world(self, clock: ManualClock, tmp_path: Path) -> Iterator[World]:
-        world = HttpWorld(clock, tmp_path)
-        yield world
-        world.close()
+        with closing(HttpWorld(clock, tmp_path)) as world:
+            yield world
 
 
 def test_a_publish_whose_answer_is_lost_is_stored_once(
@@ -69,7 +67,7 @@ def test_a_publish_whose_answer_is_lost_is_stored_once(
 
     monkeypatch.setattr(world.engine.delayed, "publish", loses)
     world.bus.publish_later("orders", b"1", delay=1)
-    assert world.bus.delayed("orders").waiting == 1 and not lost
+    assert world.bus.describe_delayed("orders").waiting == 1 and not lost
 
 
 @pytest.mark.usefixtures("event_loop")
@@ -79,10 +77,10 @@ def test_the_asyncio_bus_does_the_same(tmp_path: Path) -> None:
             await bus.create_topic("orders")
             kept = await bus.publish_later("orders", b"1", delay=3_600)
             gone, _ = await bus.publish_later_many("orders", [b"2", b"3"], delay=3_600)
-            assert await bus.cancel("orders", gone)
-            assert (await bus.delayed("orders")).waiting == 2
-            assert [one.value async for one in bus.delayed_messages("orders")] == [b"1", b"3"]
-            await bus.cancel("orders", kept)
+            assert await bus.cancel_delayed("orders", gone)
+            assert (await bus.describe_delayed("orders")).waiting == 2
+            assert [one.value async for one in bus.list_delayed("orders")] == [b"1", b"3"]
+            await bus.cancel_delayed("orders", kept)
             await bus.publish_later("orders", b"now", delay=0)
             async for message in bus.consumer("orders"):
                 assert message.value == b"now"

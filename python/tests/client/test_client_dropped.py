@@ -35,7 +35,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads look often whether they are still needed."""
+    """Let threads check often whether they are still needed."""
     monkeypatch.setattr(producer, "IDLE_S", 0.01)
     monkeypatch.setattr(view, "WAIT_S", 0.05)
 
@@ -108,7 +108,7 @@ def test_a_program_that_cannot_send_what_it_accepted_says_how_much_that_is() -> 
     assert "producer_not_closed" in ended.stderr
 
 
-# -- what nobody holds any more --------------------------------------------------------------------
+# -- dropped objects -------------------------------------------------------------------------------
 
 
 def test_a_bus_that_is_dropped_ends_at_once(served: Served) -> None:
@@ -226,7 +226,7 @@ def test_a_consumer_refuses_a_second_thread_and_a_second_iteration(
                     next(first)
             waiting = threading.Thread(target=lambda: [*zip(range(10), second, strict=False)])
             waiting.start()
-            until(lambda: consumer._iterations.fetches)
+            until(lambda: consumer._reader.iterations.fetches)
             with pytest.raises(Invalid, match="one for each thread"):
                 next(iter(consumer))
             consumer.close()
@@ -249,7 +249,7 @@ def test_an_asyncio_consumer_refuses_a_second_task_and_a_second_iteration(
                 with pytest.raises(Invalid, match="one for each thread or task"):
                     await anext(first)
                 waiting = asyncio.create_task(anext(second, None))
-                await asyncio.to_thread(until, lambda: consumer._iterations.fetches)
+                await asyncio.to_thread(until, lambda: consumer._made.iterations.fetches)
                 with pytest.raises(Invalid, match="one for each thread or task"):
                     await anext(aiter(consumer))
                 await consumer.close()

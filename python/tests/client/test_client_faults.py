@@ -1,5 +1,5 @@
-"""What the client does when the network or the service fails: once each, in order, in time, and
-with a sentence that names the cause.
+"""The client while the network or the service fails: each message once, in order, in time, and
+errors that name the cause.
 
 FAULTS.md rows 20 (lost, repeated and reordered requests), and the user's expectation that no call
 outlives its time-out.
@@ -163,8 +163,8 @@ Answers = Callable[[bytes], bytes | None]
 
 @contextlib.contextmanager
 def pretending(answer: Answers) -> Iterator[str]:
-    """The URL of something that answers each request, or what it takes for one, with these bytes;
-    None is silence."""
+    """The URL of a server that answers each request, or what looks like one, with these bytes; None
+    is silence."""
     listener = socket.create_server(("127.0.0.1", 0))
     clients: list[socket.socket] = []
 
@@ -249,8 +249,9 @@ def test_errors_that_cannot_go_away_are_not_repeated() -> None:
     assert len(requests) == 1
 
 
-def test_a_service_that_forgot_the_producer_gets_the_block_under_a_new_id_and_number_zero() -> None:
-    seen: list[tuple[int, int]] = []
+def forgetting(seen: list[tuple[int, int]]) -> Callable[[bytes], bytes]:
+    """A service that stores one block of the first producer and then forgets it; `seen` grows by
+    the numbers of each block."""
 
     def answer(request: bytes) -> bytes:
         if request.startswith(b"GET"):
@@ -259,7 +260,12 @@ def test_a_service_that_forgot_the_producer_gets_the_block_under_a_new_id_and_nu
         forgotten = len(seen) > 1 and seen[-1][0] == seen[0][0]
         return refused(OutOfOrderSequence("0 is next.")) if forgotten else APPENDED
 
-    with pretending(answer) as url, tms.connect(url) as bus:
+    return answer
+
+
+def test_a_service_that_forgot_the_producer_gets_the_block_under_a_new_id() -> None:
+    seen: list[tuple[int, int]] = []
+    with pretending(forgetting(seen)) as url, tms.connect(url) as bus:
         bus.publish("t", b"")
         bus.publish("t", b"")
         bus.publish("t", b"")
@@ -383,7 +389,7 @@ def test_an_idle_connection_that_the_service_ended_is_not_used_again(
 def test_something_else_at_the_port_is_recognised(answer: bytes, cause: str) -> None:
     with pretending(lambda request: answer) as url, tms.connect(url, timeout_s=0.3) as bus:
 
-        def recognised() -> bool:  # the last attempt of some may have no time left
+        def recognised() -> bool:  # some have no time left for the last attempt
             with pytest.raises(TMSError) as caught:
                 bus.describe_topic("t")
             return cause in caught.value.message

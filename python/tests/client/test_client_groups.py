@@ -1,24 +1,10 @@
 """Groups over an engine in this process and through HTTP: one contract for both."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-import tms
+from tests.contracts.buses import EmbeddedBus, HttpBus
 from tests.contracts.group_contract import GroupContract
-from tests.http_kit import serving
 
 
-class TestEmbedded(GroupContract):
-    @pytest.fixture
-    def bus(self, tmp_path: Path) -> Iterator[tms.Bus]:
-        with tms.open(tmp_path / "data") as bus:
-            yield bus
+class TestEmbedded(EmbeddedBus, GroupContract): ...
 
 
-class TestHttp(GroupContract):
-    @pytest.fixture
-    def bus(self) -> Iterator[tms.Bus]:
-        with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
-            yield bus
+class TestHttp(HttpBus, GroupContract): ...

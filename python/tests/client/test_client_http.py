@@ -21,7 +21,7 @@ def reader() -> AnswerReader:
 
 
 def fed(to: AnswerReader, data: bytes) -> list[Response]:
-    """What comes out when these bytes come in, as many at a time as the reader has room for."""
+    """The answers that result from these bytes, as many at a time as the reader has room for."""
     answers: list[Response] = []
     while data:
         buffer = to.get_buffer()

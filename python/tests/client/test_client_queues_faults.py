@@ -1,4 +1,4 @@
-"""Queues through a network that fails: what is repeated, what is not, and what it leaves."""
+"""Queues over a failing network: repeated requests, unrepeated ones, and their effects."""
 
 from collections.abc import Iterator
 
@@ -36,7 +36,7 @@ def proxy(served: Served) -> Iterator[Proxy]:
     with Proxy(url) as proxy, tms.connect(url) as bus:
         bus.create_topic("jobs", durability="written")
         bus.publish_many("jobs", [b"0", b"1", b"2"])
-        bus.queue_port.declare(NAME, GROUP, QueueSettings(lease_s=LEASE_S))
+        bus.admin.queues.declare(NAME, GROUP, QueueSettings(lease_s=LEASE_S))
         yield proxy
 
 
@@ -47,7 +47,7 @@ def bus(proxy: Proxy) -> Iterator[tms.Bus]:
 
 
 def received(bus: tms.Bus, limit: int = 10) -> list[tuple[bytes | None, int]]:
-    found = bus.queue_port.receive(NAME, GROUP, limit)
+    found = bus.admin.queues.receive(NAME, GROUP, limit)
     return [(one.value, one.deliveries) for one in found.messages("jobs")]
 
 
@@ -57,7 +57,7 @@ def test_a_receive_whose_answer_is_lost_is_not_repeated_and_says_what_that_means
 ) -> None:
     proxy.script(fault)
     with pytest.raises((Unavailable, TimedOut), match="comes again when the leases") as caught:
-        bus.queue_port.receive(NAME, GROUP, 2)
+        bus.admin.queues.receive(NAME, GROUP, 2)
     assert caught.value.details["outcome"] == "unknown"
     assert received(bus) == [(b"2", 1)]
     clock.pass_ms(round(LEASE_S * 1_000) + 200)
@@ -70,7 +70,7 @@ def test_a_receive_that_never_came_to_the_service_is_repeated(
     served.service.fetching.bytes += served.service.fetching.bytes_max  # no memory: refused
     try:
         with pytest.raises(tms.TMSError) as caught:
-            bus.queue_port.receive(NAME, GROUP)
+            bus.admin.queues.receive(NAME, GROUP)
     finally:
         served.service.fetching.bytes -= served.service.fetching.bytes_max
     assert caught.value.code == "overloaded"
@@ -84,9 +84,9 @@ def test_a_receive_that_never_came_to_the_service_is_repeated(
 def test_a_call_with_tokens_whose_answer_is_lost_counts_as_done(
     fault: Fault, what: str, bus: tms.Bus, proxy: Proxy
 ) -> None:
-    tokens = bus.queue_port.receive(NAME, GROUP, 3).tokens()
+    tokens = bus.admin.queues.receive(NAME, GROUP, 3).tokens()
     proxy.script(fault)
-    result = getattr(bus.queue_port, what)(NAME, GROUP, tokens)
+    result = getattr(bus.admin.queues, what)(NAME, GROUP, tokens)
     assert (result.done, result.fenced) == (3, ())
     assert proxy.done
 
@@ -94,36 +94,38 @@ def test_a_call_with_tokens_whose_answer_is_lost_counts_as_done(
 def test_what_was_rejected_is_dead_once_although_the_answer_is_lost(
     bus: tms.Bus, proxy: Proxy
 ) -> None:
-    tokens = bus.queue_port.receive(NAME, GROUP, 3).tokens()
+    tokens = bus.admin.queues.receive(NAME, GROUP, 3).tokens()
     proxy.script(Fault.LOSE_ANSWER)
-    result = bus.queue_port.reject(NAME, GROUP, tokens)  # repeated, when they may be moved already
+    result = bus.admin.queues.reject(
+        NAME, GROUP, tokens
+    )  # repeated, when they may be moved already
     assert result.done + sum(Token.parse(token).count for token in result.fenced) == 3
-    until(lambda: bus.queue_port.describe(NAME, GROUP).dead == 3)
+    until(lambda: bus.admin.queues.describe(NAME, GROUP).dead == 3)
 
 
 @pytest.mark.parametrize("fault", [Fault.TWICE, Fault.TRICKLE, Fault.LOSE_REQUEST])
 def test_an_ack_that_comes_twice_or_slowly_is_done_once(
     fault: Fault, bus: tms.Bus, proxy: Proxy
 ) -> None:
-    tokens = bus.queue_port.receive(NAME, GROUP, 2).tokens()
+    tokens = bus.admin.queues.receive(NAME, GROUP, 2).tokens()
     proxy.script(fault)
-    assert bus.queue_port.ack(NAME, GROUP, tokens) == (2, ())
-    info = bus.queue_port.describe(NAME, GROUP)
+    assert bus.admin.queues.ack(NAME, GROUP, tokens) == (2, ())
+    info = bus.admin.queues.describe(NAME, GROUP)
     assert (info.leased, info.backlog) == (0, 1)
 
 
 def test_a_redrive_whose_answer_is_lost_is_not_repeated(bus: tms.Bus, proxy: Proxy) -> None:
     proxy.script(Fault.LOSE_ANSWER)
     with pytest.raises(Unavailable):
-        bus.queue_port.redrive(NAME, GROUP)
+        bus.admin.queues.redrive(NAME, GROUP)
 
 
 def test_a_delete_whose_answer_is_lost_is_done(served: Served) -> None:
     url = f"http://127.0.0.1:{served.address[1]}"
     with Proxy(url, faulty_method=b"DELETE") as proxy, tms.connect(proxy.url, timeout_s=3) as bus:
         bus.create_topic("jobs")
-        bus.queue_port.declare(NAME, GROUP, QueueSettings())
+        bus.admin.queues.declare(NAME, GROUP, QueueSettings())
         proxy.script(Fault.LOSE_ANSWER)
-        bus.queue_port.delete(NAME, GROUP)
+        bus.admin.queues.delete(NAME, GROUP)
         with pytest.raises(QueueNotFound):
-            bus.queue_port.delete(NAME, GROUP)
+            bus.admin.queues.delete(NAME, GROUP)

@@ -1,4 +1,4 @@
-"""Who is done with a consumer or a bus, closed or not, leaves no socket open."""
+"""A consumer or a bus that is no longer used, closed or not, leaves no socket open."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ def url() -> Iterator[str]:
 
 
 def sockets() -> int:
-    """How many this process has, the service's among them."""
+    """The number of sockets of this process, with the service's."""
     found = 0
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -62,7 +62,7 @@ def test_an_asyncio_consumer_that_is_dropped_takes_its_socket_along(url: str) ->
                 async for message in bus.consumer("t"):
                     assert message.offset == 0
                     break
-            while sockets() > before + 2:  # the last one may be in a frame; a fetch ends by itself
+            while sockets() > before + 2:  # a frame may hold the last one; a fetch ends by itself
                 gc.collect()
                 await asyncio.sleep(0.02)
 

@@ -1,4 +1,4 @@
-"""The clients speak TLS to what ends it in front of a service."""
+"""The clients speak TLS to a proxy in front of a service."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ import tms.aio
 from tests.http_kit import serving
 from tests.waiting import PATIENCE_S
 
-# Of 127.0.0.1, until 2120, signed by itself; its key guards nothing.
+# For 127.0.0.1, until 2120, self-signed; its key protects nothing.
 CERTIFICATE = """\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg5hFwc0D5Kxsh1vdV
@@ -37,7 +37,7 @@ VALUES = [os.urandom(1_000) for _ in range(6_000)]  # more than a socket takes a
 
 
 class TlsFront:
-    """Ends TLS, and passes what it carries to a port of this machine."""
+    """Ends TLS, and passes the bytes to a port of this machine."""
 
     def __init__(self, port: int, certificate: Path, key: Path | None = None) -> None:
         self._port = port

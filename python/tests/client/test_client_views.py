@@ -1,4 +1,4 @@
-"""Views: the newest value of each key, or what events come to, kept current from the log."""
+"""Views: the newest value of each key, or the sum of its events, kept current from the log."""
 
 import asyncio
 import json
@@ -19,9 +19,9 @@ from tests.http_kit import Served, serving
 from tests.proxy import Proxy
 from tests.waiting import until
 from tms import Bus, Message
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Conflict, OffsetOutOfRange, TMSError, TopicNotFound, ViewFailed, WrongLastId
+from tms.runtime.clock import SystemClock
 from tms.store.leveldb.store import LevelDBStore
 from tms.store.memory import MemoryStore
 
@@ -172,6 +172,14 @@ def test_deciding_on_what_it_has_and_expecting_that_loses_no_update(bus: Bus) ->
         assert view[b"account"] == 60
 
 
+def has_failed(view: tms.View, kind: type[Exception]) -> bool:
+    """True if the use of a view says that it ended with an error of this kind."""
+    try:
+        return len(view) > 99
+    except ViewFailed as error:
+        return isinstance(error.__cause__, kind)
+
+
 def test_a_function_that_fails_ends_the_view_and_its_use_says_so(bus: Bus) -> None:
     put(bus, a="not a number")
     with pytest.raises(ValueError, match="invalid literal"):
@@ -179,14 +187,7 @@ def test_a_function_that_fails_ends_the_view_and_its_use_says_so(bus: Bus) -> No
     bus.truncate_topic("settings")
     with bus.view("settings", apply=added) as view:
         put(bus, a="neither is this")
-
-        def failed() -> bool:
-            try:
-                return len(view) > 99
-            except ViewFailed as error:
-                return isinstance(error.__cause__, ValueError)
-
-        until(failed)
+        until(lambda: has_failed(view, ValueError))
 
 
 def test_whatever_ends_a_view_its_use_says_so(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,14 +198,7 @@ def test_whatever_ends_a_view_its_use_says_so(bus: Bus, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(view, "_next", broken)
         put(bus, a="1")  # wakes it
-
-        def failed() -> bool:
-            try:
-                return len(view) > 99
-            except ViewFailed as error:
-                return isinstance(error.__cause__, KeyError)
-
-        until(failed)
+        until(lambda: has_failed(view, KeyError))
 
 
 def test_a_topic_that_is_deleted_is_told(bus: Bus) -> None:

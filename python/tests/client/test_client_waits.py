@@ -1,4 +1,4 @@
-"""A service that waits for less than it is asked to: clients go on until their time has come."""
+"""A service that waits for less time than requested: clients go on until their time is over."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def test_a_wait_in_which_nothing_comes_ends(
 
 
 def polls(served: Served) -> int:
-    """How many fetches and receives were answered."""
+    """The number of answered fetches and receives."""
     answers = served.service.metrics.answers.items()
     return sum(count for (route, _), count in answers if route in ("fetch", "receive"))
 

@@ -1,4 +1,4 @@
-"""Consumers that follow read what fetches would read, whatever becomes of the connection."""
+"""Consumers that follow read exactly what fetches would, whatever happens to the connection."""
 
 import socket
 import threading
@@ -35,7 +35,7 @@ def bus(served: Served) -> Iterator[tms.Bus]:
 
 
 class Reading:
-    """A consumer in a thread, and what it has read."""
+    """A consumer in a thread, and its messages."""
 
     def __init__(self, consumer: tms.Consumer) -> None:
         self.values: list[int] = []
@@ -49,7 +49,7 @@ class Reading:
             self.values.append(int(message.value))
 
     def has(self, count: int) -> list[int]:
-        """The values once there are so many."""
+        """The values, once there are so many."""
         until(lambda: len(self.values) >= count)
         return self.values
 
@@ -113,7 +113,7 @@ def test_an_iteration_that_is_begun_anew_gets_every_message_once(
         if number % 3:
             bus.publish("a", b"-1")
             assert next(iteration).value == b"-1"
-        iteration.close()  # what was asked for ahead is for nobody
+        iteration.close()  # the answer to the request ahead is discarded
     consumer.close()
     assert found == list(range(30))
 

@@ -1,15 +1,14 @@
-"""Participants: the order in which a user's own data takes part, and what happens when something
+"""Participants: the order in which a user's own data takes part, and the outcomes when something
 fails, on an engine in this process and through HTTP."""
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 import tms
+from tests.contracts.buses import EmbeddedBus, HttpBus
 from tests.contracts.transaction_contract import values
-from tests.http_kit import serving
 from tms.client.participants import Transacted
 from tms.errors import (
     Closed,
@@ -30,7 +29,7 @@ IN_DOUBT = r"not known|may or may not be stored"  # the latter on a machine that
 
 
 class Tale:
-    """A participant that notes what it is told, and fails where it should."""
+    """A participant that notes its calls, and fails where scripted."""
 
     def __init__(self, name: str, told: list[str], fails: str = "", keys: Iterable[bytes] = ()):
         self.name, self.told, self.fails, self.keys = name, told, fails, keys
@@ -60,7 +59,7 @@ class Tale:
 
 
 class Deciding(Tale):
-    """One whose own commit decides."""
+    """A participant whose own commit decides."""
 
     decided = False
 
@@ -71,11 +70,11 @@ class Deciding(Tale):
 
 
 class Spied:
-    """Transactions below a bus that note what they are asked; a commit may fail in an ugly way."""
+    """Transactions below a bus that note the requests; a commit may lose its answer."""
 
     def __init__(self, inner: Any, told: list[str]) -> None:
         self._inner, self._told = inner, told
-        self.lost: set[str] = set()  # whose answers are lost
+        self.lost: set[str] = set()  # names of commits whose answers are lost
         self.unreachable = False
 
     def __getattr__(self, name: str) -> Any:
@@ -254,7 +253,7 @@ class ParticipantContract:
     def test_a_commit_whose_answer_is_lost_is_not_rolled_back_until_its_outcome_is_known(
         self, bus: tms.Bus, told: list[str], spied: Spied
     ) -> None:
-        tx = bus.transaction(timeout_s=1.0)  # enough for what comes before the commit
+        tx = bus.transaction(timeout_s=1.0)  # enough for the steps before the commit
         tx.join(Tale("a", told))
         tx.send("in", b"1")
         spied.lost = {"commit"}
@@ -328,15 +327,7 @@ class ParticipantContract:
         assert told == ["a start", "a changes", "a persist", "a roll_back"]
 
 
-class TestEmbedded(ParticipantContract):
-    @pytest.fixture
-    def bus(self, tmp_path: Path) -> Iterator[tms.Bus]:
-        with tms.open(tmp_path / "data") as bus:
-            yield bus
+class TestEmbedded(EmbeddedBus, ParticipantContract): ...
 
 
-class TestHttp(ParticipantContract):
-    @pytest.fixture
-    def bus(self) -> Iterator[tms.Bus]:
-        with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
-            yield bus
+class TestHttp(HttpBus, ParticipantContract): ...

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tms.clock import SystemClock
 from tms.errors import Invalid, TMSError, Unavailable
-from tms.retrying import attempt_s, is_retriable, retrying, retrying_async
+from tms.runtime.clock import SystemClock
+from tms.runtime.retrying import attempt_s, is_retriable, retrying, retrying_async
 
 Retry = Callable[..., str]
 
@@ -79,7 +79,7 @@ def test_the_last_error_is_raised_when_the_time_is_over(retry: Retry) -> None:
 def test_no_pause_is_shorter_than_what_the_service_asked_for(retry: Retry) -> None:
     call = Flaky(Unavailable("busy", retry_after_s=40))
     with pytest.raises(Unavailable):
-        retry(call, 30)  # which is over before the pause
+        retry(call, 30)  # its time is over before the pause
     assert len(call.allowed_s) == 1
 
 

@@ -1,4 +1,5 @@
-"""Values of types: what is written is read again, and what does not fit says so."""
+"""Values of types: written values can be read again, and a value that does not fit raises an
+error."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -138,7 +139,7 @@ def test_messages_of_queues_and_delayed_ones_are_decoded_alike(bus: tms.Bus) -> 
     [seen] = queue.peek()
     assert seen.decode(orders) == delivered.decode(orders)
     bus.publish_later(TOPIC, orders.encode(Struct("bob", 7)), delay="1h")
-    [waiting] = bus.delayed_messages(TOPIC)
+    [waiting] = bus.list_delayed(TOPIC)
     assert (delivered.decode(orders).total, waiting.decode(orders).total) == (12, 7)
 
 

@@ -1,9 +1,11 @@
-"""Rows of a SQL database in transactions: all or nothing, whatever dies between the two commits."""
+"""Rows of a SQL database in transactions: all or nothing, wherever the process dies between the two
+commits."""
 
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -63,16 +65,20 @@ def write(bus: Bus, database: SqlDatabase, name: str) -> None:
         tx.send("out", name.encode())
 
 
-def cut(bus: Bus, monkeypatch: pytest.MonkeyPatch, *, done: bool) -> None:
-    """Let the next commit get no answer, whether it was done or not."""
+@contextmanager
+def cut(bus: Bus, *, done: bool) -> Iterator[None]:
+    """Within, a commit gets no answer, whether it takes effect or not."""
     right = bus._transport.transactions.commit
 
     def commit(request: object, timeout_s: float = 0) -> object:
         if done:
             right(request)  # type: ignore[arg-type]
-        raise Invalid("the process dies here")  # is not repeated
+        raise Invalid("the process dies here")  # this error is not repeated
 
-    monkeypatch.setattr(bus._transport.transactions, "commit", commit)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bus._transport.transactions, "commit", commit)
+        with pytest.raises(CommitUnfinished):
+            yield
 
 
 def test_rows_and_messages_commit_together(
@@ -104,13 +110,10 @@ def test_what_died_between_the_commits_is_sent_by_recover_once(
     bus: Bus,
     engine: sa.Engine,
     database: SqlDatabase,
-    monkeypatch: pytest.MonkeyPatch,
     done: bool,
 ) -> None:
-    with monkeypatch.context() as patched:
-        cut(bus, patched, done=done)
-        with pytest.raises(CommitUnfinished):
-            write(bus, database, "a")
+    with cut(bus, done=done):
+        write(bus, database, "a")
     assert (names(engine), fences(engine)) == (["a"], 1)
     assert database.recover(bus) == 1
     assert database.recover(bus) == 0
@@ -120,10 +123,8 @@ def test_what_died_between_the_commits_is_sent_by_recover_once(
 def test_a_recovery_that_fails_can_be_repeated(
     bus: Bus, engine: sa.Engine, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patched:
-        cut(bus, patched, done=False)
-        with pytest.raises(CommitUnfinished):
-            write(bus, database, "a")
+    with cut(bus, done=False):
+        write(bus, database, "a")
 
     def unavailable(request: object, timeout_s: float = 0) -> object:
         raise Unavailable("not now")
@@ -187,12 +188,10 @@ def test_nothing_else_may_refuse_a_transaction_that_the_database_decides(
 
 
 def test_a_request_too_old_to_be_sure_of_is_left_to_people(
-    bus: Bus, engine: sa.Engine, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, engine: sa.Engine, database: SqlDatabase
 ) -> None:
-    with monkeypatch.context() as patched:
-        cut(bus, patched, done=False)
-        with pytest.raises(CommitUnfinished):
-            write(bus, database, "a")
+    with cut(bus, done=False):
+        write(bus, database, "a")
     with engine.begin() as connection:
         connection.execute(sa.update(FENCE).values(created_s=int(time.time()) - 90_000))
     with pytest.raises(Conflict, match="older than 24 hours"):
@@ -210,8 +209,8 @@ def test_rows_belong_to_one_transaction(bus: Bus, database: SqlDatabase) -> None
 
 @pytest.mark.timeout(300)
 def test_wherever_the_process_dies_everything_is_there_once(fast_path: Path) -> None:
-    """Before and after each call to the bus, each statement and each commit; at any step of the
-    recovery, too."""
+    """It dies before and after each call to the bus, each statement and each commit, and at any
+    step of the recovery."""
 
     def work(bus: Bus, engine: sa.Engine) -> None:
         database = SqlDatabase(engine)
@@ -261,7 +260,7 @@ def test_rows_without_messages_are_committed(
 def test_messages_to_rows_that_are_there_are_synced(
     bus: Bus, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a power loss takes the messages, and their fence row is gone."""
+    """Otherwise a power loss takes the messages, and their fence row is gone."""
     bus.update_topic("out", durability="written")
     right, asked = bus._transport.transactions.commit, []
 
@@ -275,17 +274,15 @@ def test_messages_to_rows_that_are_there_are_synced(
 
 
 def test_positions_tell_what_was_done_when_its_token_is_forgotten(
-    bus: Bus, engine: sa.Engine, database: SqlDatabase, monkeypatch: pytest.MonkeyPatch
+    bus: Bus, engine: sa.Engine, database: SqlDatabase
 ) -> None:
     bus.publish("in", b"a")
     consumer = bus.consumer("in", group="g", stop_at_end=True)
     list(consumer)
-    with monkeypatch.context() as patched:
-        cut(bus, patched, done=True)
-        with pytest.raises(CommitUnfinished), bus.transaction() as tx:
-            tx.join(database.rows()).execute(ROWS.insert().values(name="a"))
-            tx.send("out", b"a")
-            tx.ack(consumer)
+    with cut(bus, done=True), bus.transaction() as tx:
+        tx.join(database.rows()).execute(ROWS.insert().values(name="a"))
+        tx.send("out", b"a")
+        tx.ack(consumer)
     bus._transport.transactions.manager.state.tokens.clear()  # type: ignore[attr-defined]
     assert database.recover(bus) == 1
     assert (names(engine), values(bus, "out"), fences(engine)) == (["a"], [b"a"], 0)

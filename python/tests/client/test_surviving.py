@@ -1,4 +1,4 @@
-"""A service that is away for longer than every time-out: what reads on and on goes on by itself."""
+"""A service that is down for longer than every time-out: endless reads go on by themselves."""
 
 import asyncio
 import logging
@@ -70,12 +70,12 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         str(one.msg).split()[0]
         for one in caplog.records
-        if one.name == "tms.retrying" and str(one.msg).startswith("service_")
+        if one.name == "tms.runtime.retrying" and str(one.msg).startswith("service_")
     ]
 
 
 def away(caplog: pytest.LogCaptureFixture) -> bool:
-    """Whether the service has been away for longer than all time-outs."""
+    """True if the service has been down for longer than all time-outs."""
     return events(caplog).count("service_away") >= 2
 
 
@@ -86,13 +86,13 @@ def consumed(bus: tms.Bus) -> Iterator[bytes | None]:
 
 
 def consumed_by_a_member(bus: tms.Bus) -> Iterator[bytes | None]:
-    with bus.consumer("t", group="g", delivery="at-least-once", session_s=1) as consumer:
+    with bus.consumer("t", group=tms.Group("g", delivery="at-least-once", session_s=1)) as consumer:
         for message in consumer:
             yield message.value
 
 
 def consumed_once_at_most(bus: tms.Bus) -> Iterator[bytes | None]:
-    with bus.consumer("t", group="g", delivery="at-most-once") as consumer:
+    with bus.consumer("t", group=tms.Group("g", delivery="at-most-once")) as consumer:
         for message in consumer:
             yield message.value
 
@@ -125,7 +125,7 @@ async def on_a_loop(bus: tms.aio.AsyncBus) -> AsyncIterator[bytes | None]:
 
 
 async def member_on_a_loop(bus: tms.aio.AsyncBus) -> AsyncIterator[bytes | None]:
-    async with bus.consumer("t", group="g", delivery="at-least-once") as consumer:
+    async with bus.consumer("t", group=tms.Group("g", delivery="at-least-once")) as consumer:
         async for message in consumer:
             yield message.value
 
@@ -187,7 +187,7 @@ def test_every_message_comes_once_after_an_outage(
 ) -> None:
     seen: list[bytes | None] = []
     run = in_a_loop if read in LOOP else in_a_thread
-    with caplog.at_level(logging.INFO, "tms.retrying"):
+    with caplog.at_level(logging.INFO, "tms.runtime.retrying"):
         reading = in_thread(lambda: run(read, service.url, seen))
         until(lambda: len(seen) == len(BEFORE))
         service.stop()

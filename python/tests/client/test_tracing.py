@@ -1,5 +1,5 @@
-"""OpenTelemetry: what a client says of what it does, in this process and through HTTP, in threads
-and on a loop; and what it costs where nobody asked for it."""
+"""OpenTelemetry: the spans and metrics of a client, in this process and through HTTP, in threads
+and on a loop; and their cost without a provider."""
 
 import asyncio
 import inspect
@@ -33,21 +33,22 @@ from opentelemetry.trace import SpanKind, StatusCode, TraceState
 import tms
 import tms.aio
 import tms.serializers
+from tests.grouping import grouped
 from tests.http_kit import serving
 from tests.waiting import PATIENCE_S
-from tms import telemetry
 from tms.block import HEADERS_MAX
+from tms.client import telemetry
 from tms.client.client import Bus
-from tms.client.traced.bus import TRANSACTION_PLACES_BYTES_MAX
+from tms.client.telemetry import messaging
+from tms.client.telemetry.bus import TRANSACTION_PLACES_BYTES_MAX
 from tms.errors import Invalid, TopicNotFound
-from tms.telemetry import messaging
 
 TRACER = "program"
 MINE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Told:
-    """What the client has told of."""
+    """The spans and metrics of the client."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._exporter = InMemorySpanExporter()
@@ -59,7 +60,7 @@ class Told:
         self.tracer = self.provider.get_tracer(TRACER)
 
     def spans(self, operation: str = "") -> list[ReadableSpan]:
-        """The client's, in the order in which they ended."""
+        """The client's spans, in the order in which they ended."""
         return [
             span
             for span in self._exporter.get_finished_spans()
@@ -99,7 +100,7 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
 
 
 def place(span: ReadableSpan) -> bytes:
-    """The `traceparent` of what was sent within a span."""
+    """The `traceparent` of messages that were sent within a span."""
     trace_id, span_id = ids(span)
     assert span.context is not None
     return b"00-%032x-%016x-%02x" % (trace_id, span_id, span.context.trace_flags)
@@ -124,7 +125,7 @@ class Side:
 
     def read(self, count: int, **options: Any) -> list[tms.Message]:
         async def from_loop() -> list[tms.Message]:
-            consumer = self._bus.consumer("t", **options)
+            consumer = self._bus.consumer("t", **grouped(**options))
             found = []
             async with consumer:
                 async for message in consumer:
@@ -136,7 +137,7 @@ class Side:
         if self._run is not None and isinstance(self._bus, tms.aio.AsyncBus):
             found: list[tms.Message] = self._run(from_loop())
             return found
-        with self._bus.consumer("t", **options) as consumer:
+        with self._bus.consumer("t", **grouped(**options)) as consumer:
             return list(islice(consumer, count))
 
     def produce(self, *sends: tuple[str, tuple[Any, ...]]) -> None:
@@ -514,7 +515,7 @@ class _Blocking(SpanExporter):
 def publish_with(
     exporter: SpanExporter, path: Path, monkeypatch: pytest.MonkeyPatch, count: int = 200
 ) -> float:
-    """How long the slowest of many publishes took, many more than the processor keeps."""
+    """The time of the slowest of many publishes, many more than the processor keeps."""
     processor = BatchSpanProcessor(
         exporter, max_queue_size=64, max_export_batch_size=16, schedule_delay_millis=10
     )
@@ -556,7 +557,7 @@ def test_a_collector_that_never_answers_slows_no_publish(
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
         exporter = OTLPSpanExporter(url, timeout=2 * PATIENCE_S)
         assert publish_with(exporter, tmp_path / "data", monkeypatch) < PATIENCE_S / 2
-        connection, _ = silent.accept()  # it did try
+        connection, _ = silent.accept()  # the exporter did try
         exporter.shutdown()
         connection.close()
 

@@ -154,7 +154,7 @@ def test_a_producer_refuses_what_does_not_fit_and_goes_on(bus: tms.Bus) -> None:
         assert raised.value.details == {"field": "value", "index": 1}
         producer.send(BOB)
     stored = bus.consumer(TOPIC, stop_at_end=True, serializer=ORDERS)
-    assert sorted(m.decoded.total for m in stored) == [7, 12]  # what stood before the index
+    assert sorted(m.decoded.total for m in stored) == [7, 12]  # values from before the index
 
 
 def test_bytes_are_written_by_a_serializer_too(bus: tms.Bus) -> None:
@@ -213,7 +213,7 @@ def test_a_queue_delivers_objects_and_dead_letters_what_is_none(bus: tms.Bus) ->
         else:
             queue.ack(message)
     assert done == [ANN]
-    [letter] = bus.dead_letters(TOPIC, group="g")
+    [letter] = bus.list_dead_letters(TOPIC, group="g")
     assert letter.message.value == b"{"
     assert "cannot be read by Json(Order)" in letter.cause
 
@@ -236,7 +236,7 @@ def test_a_worker_hands_objects_to_its_handler(bus: tms.Bus) -> None:
     bus.publish(TOPIC, b"{", partition=0)
     work.run()
     assert done == [ANN]
-    [letter] = bus.dead_letters(TOPIC, group="g")
+    [letter] = bus.list_dead_letters(TOPIC, group="g")
     assert letter.cause.startswith("Undecodable")
 
 
@@ -245,24 +245,25 @@ def test_a_group_hands_objects_to_its_handler_and_what_is_none_is_a_dead_letter(
 ) -> None:
     bus.publish_many(TOPIC, [ORDERS.encode(ANN), b"{", ORDERS.encode(BOB)], partition=0)
     options: dict[str, Any] = {"deliveries_max": 2, "backoff_first_s": 0, "dead_letter": ""}
+    g, h = tms.Group("g", **options), tms.Group("h", **options)
     done: list[Order] = []
 
     def bill(message: tms.Message[Order]) -> None:
         done.append(message.decoded)
 
-    with bus.consumer(TOPIC, group="g", stop_at_end=True, serializer=ORDERS, **options) as member:
+    with bus.consumer(TOPIC, group=g, stop_at_end=True, serializer=ORDERS) as member:
         member.handle(bill)
 
     async def on_a_loop() -> None:
         async with log.aio_bus.consumer(
-            TOPIC, group="h", stop_at_end=True, serializer=ORDERS, **options
+            TOPIC, group=h, stop_at_end=True, serializer=ORDERS
         ) as member:
             await member.handle(bill)
 
     asyncio.run(on_a_loop())
     assert done == [ANN, BOB, ANN, BOB]
     for group in ("g", "h"):
-        [letter] = bus.dead_letters(TOPIC, group=group)
+        [letter] = bus.list_dead_letters(TOPIC, group=group)
         assert (letter.message.value, letter.deliveries) == (b"{", 2)
         assert letter.cause.startswith("Undecodable")
 

@@ -85,7 +85,7 @@ def test_messages_of_queues_and_delayed_ones_are_read_alike(bus: tms.Bus) -> Non
     published(bus, b"7")
     [delivered] = bus.queue(TOPIC, group="g", lease_s=60).receive()
     bus.publish_later(TOPIC, b"8", delay="1h")
-    [waiting] = bus.delayed_messages(TOPIC)
+    [waiting] = bus.list_delayed(TOPIC)
     assert (delivered.json(int), waiting.json(int)) == (7, 8)
 
 

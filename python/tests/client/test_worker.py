@@ -1,4 +1,5 @@
-"""Workers: what becomes of messages, how they stop, and what they survive; also with asyncio."""
+"""Workers: the outcomes of messages, their stop, and the failures that they survive; also with
+asyncio."""
 
 import asyncio
 import os
@@ -22,7 +23,7 @@ from tests.waiting import PATIENCE_S, until
 from tms.errors import Conflict, Invalid, QueueNotFound, TimedOut
 
 IMPATIENT_S = 0.3  # so that an outage soon takes longer than all time-outs
-_patient = tenacity.retry(  # for what no worker repeats: a slow machine may take longer
+_patient = tenacity.retry(  # for calls that no worker repeats: a slow machine may take longer
     retry=tenacity.retry_if_exception_type(TimedOut),
     stop=tenacity.stop_after_delay(PATIENCE_S),
     reraise=True,
@@ -31,7 +32,7 @@ Work = Callable[[tms.Delivered], None]
 
 
 class Kind:
-    """How a test has a worker at work: in threads, or in tasks of a loop in a thread."""
+    """The way in which a test runs a worker: in threads, or in tasks of a loop in a thread."""
 
     def __init__(self, url: str, asynchronous: bool, **settings: Any) -> None:
         self.url = url
@@ -40,7 +41,7 @@ class Kind:
         self.stop: Callable[[], object] = lambda: None
 
     def work(self, handle: Work, concurrency: int = 1, drain_s: float = PATIENCE_S) -> None:
-        """Until `stop`."""
+        """Work until `stop`."""
         if self.asynchronous:
             asyncio.run(self._work_on_a_loop(handle, concurrency, drain_s))
             return

@@ -1,5 +1,5 @@
-"""What type checkers know of serializers: objects come out as what went in. `make check` has mypy
-read this; it is never run."""
+"""Types of serializers, for type checkers: read values have the type of written ones. `make check`
+has mypy read this; it is never run."""
 
 from typing import assert_type
 

@@ -1,5 +1,6 @@
-"""Why a partition has one owner at a time: every rule under which all instances write into one
-partition is searched for a run in which a reader misses an acknowledged message (decision 0021).
+"""The reason why a partition has one owner at a time: for every rule under which all instances
+write into one partition, a search finds a run in which a reader misses an acknowledged message
+(decision 0021).
 
     take      a writer gives a message the id (its clock, itself)
     store     the message is in the shared store, and acknowledged
@@ -7,7 +8,7 @@ partition is searched for a run in which a reader misses an acknowledged message
     remove    a silent writer is left out
     read      the reader takes what the rule shows it behind its position, in the order of ids
 
-Runs are searched breadth first, so the one that is found is the shortest. Clocks differ by one.
+The search is breadth first, so the run that it finds is the shortest. Clocks differ by one.
 """
 
 from collections import deque
@@ -23,17 +24,17 @@ Id = tuple[int, int]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a reader is shown, and what becomes of a writer that is silent."""
+    """The messages that a reader sees, and the treatment of a silent writer."""
 
-    wait: int | None = 0  # ids that are so old; None: below what every writer has announced
+    wait: int | None = 0  # the age of readable ids; None: below what every writer has announced
     removes: bool = False  # silent writers, so that readers go on
-    fences: bool = False  # what a removed writer stores is never acknowledged, and never read
+    fences: bool = False  # blocks stored by a removed writer are never acknowledged, and never read
 
 
 @dataclass(frozen=True)
 class Run:
     now: int = 0
-    held: tuple[Id | None, ...] = (None,) * WRITERS  # taken, not stored yet
+    held: tuple[Id | None, ...] = (None,) * WRITERS  # taken, not yet stored
     last: tuple[int, ...] = (-1,) * WRITERS
     announced: tuple[int, ...] = (0,) * WRITERS
     removed: frozenset[int] = frozenset()
@@ -44,7 +45,7 @@ class Run:
         return max(self.now + CLOCKS[writer], self.last[writer] + 1)
 
     def shown(self, rule: Rule) -> list[Id]:
-        """What a read gets now."""
+        """The messages that a read gets now."""
         below = self.now - (rule.wait or 0) + 1 + max(CLOCKS)
         if rule.wait is None:
             listed = [w for w in range(WRITERS) if w not in self.removed]
@@ -55,12 +56,12 @@ class Run:
         return [id for id in sorted(self.stored) if behind < id and id[0] < below]
 
     def is_missed(self) -> bool:
-        """Whether an acknowledged message lies before the reader's position and was not read."""
+        """True if an acknowledged message lies before the reader's position and was not read."""
         return any(id <= self.read[-1] and id not in self.read for id in self.stored if self.read)
 
 
 def steps(run: Run, rule: Rule) -> Iterator[tuple[str, Run]]:
-    """What may happen next."""
+    """The possible next steps."""
     if run.now < TIME_MAX:
         yield "time goes on", replace(run, now=run.now + 1)
     for writer in range(WRITERS):
@@ -127,7 +128,7 @@ def test_with_announcements_and_a_fence_nothing_is_missed(removes: bool) -> None
 
 
 def test_then_one_silent_writer_keeps_all_messages_from_all_readers() -> None:
-    """The price: what others have stored and acknowledged is not shown."""
+    """The cost: messages that others have stored and acknowledged are not shown."""
     run, rule = Run(), Rule(wait=None)
     for _ in range(TIME_MAX):
         run = replace(run, now=run.now + 1)

@@ -1,4 +1,5 @@
-"""Following through an instance that forwards: it ends with a place, and goes on without loss."""
+"""Following through an instance that forwards: it ends with a position, and goes on without
+loss."""
 
 import json
 import threading
@@ -35,7 +36,7 @@ def place(all: Instances) -> tuple[int, int]:
 
 
 def owner(all: Instances) -> str:
-    """Who has the partition open, as everybody says."""
+    """The instance that has the partition open, as every instance says."""
     where = place(all)
 
     def holders() -> list[str]:
@@ -57,7 +58,7 @@ def move(all: Instances, to: str) -> None:
 
 
 class Followed:
-    """A connection to an instance that follows; what it reads, and where that ended."""
+    """A connection to an instance that follows; its messages, and the position at its end."""
 
     def __init__(self, client: Client, start: str = "earliest") -> None:
         self._client = client
@@ -72,7 +73,7 @@ class Followed:
         self._line = b""
 
     def part(self) -> list[int]:
-        """The values of the next part; empty as well where it has ended."""
+        """The values of the next part; empty also at the end."""
         while not self._line.endswith(b"\n"):
             chunk = next(self._chunks, b"")
             if not chunk:
@@ -188,13 +189,13 @@ def test_the_time_of_an_answer_that_goes_on_is_no_latency_where_it_is_forwarded(
     at = owner(three)
     through = next(id for id in "abc" if id != at)
     metrics = three.served[through].service.metrics
-    before = sum(metrics.seconds["fetch"].counts)
+    before = metrics.seconds["fetch"].count
     followed = Followed(three.served[through].connect())
     followed.has(1)
     three.stop(at)
     followed.rest()
     until(lambda: metrics.answers["fetch", 200] == 1, "it has not ended")
-    assert sum(metrics.seconds["fetch"].counts) == before
+    assert metrics.seconds["fetch"].count == before
 
 
 def test_a_consumer_reads_everything_once_while_the_partition_moves(three: Instances) -> None:

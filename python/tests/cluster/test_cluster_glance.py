@@ -1,4 +1,4 @@
-"""What is listed of a cluster is the same, and whole, whichever instance answers."""
+"""Lists of a cluster are equal and complete, whichever instance answers."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 
 import tms
 from tests.cluster_kit import Instances, instances
-from tms.client import glance
+from tms.client import overview
 from tms.errors import Unavailable
 from tms.topics.sharding import SHARDS
 
@@ -34,11 +34,11 @@ def cluster() -> Iterator[Instances]:
 def test_each_instance_lists_everything_in_order(
     cluster: Instances, id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = {one: served.service.engine.shards.kept for one, served in cluster.served.items()}
+    kept = {one: served.service.engine.shards.held for one, served in cluster.served.items()}
     assert all(kept.values()), "else nothing is asked of others"
     expected = sorted((TOPICS[number % 4], group) for number, group in enumerate(GROUPS))
     for page in (7, len(GROUPS), 5_000):
-        monkeypatch.setattr(glance, "PAGE", page)
+        monkeypatch.setattr(overview, "PAGE", page)
         with cluster.connect(id) as bus:
             groups, queues = list(bus.list_groups()), list(bus.list_queues())
             assert [(one.topic, one.group) for one in groups] == expected
@@ -53,7 +53,7 @@ def test_each_instance_lists_everything_in_order(
 def test_sizes_are_of_all_partitions_whoever_owns_them(cluster: Instances, id: str) -> None:
     assert len({*cluster.owners(TOPICS[0]), *cluster.owners(TOPICS[1])}) > 1
     with cluster.connect(id) as bus:
-        sizes = {size.topic: size for size in bus.topic_sizes()}
+        sizes = {size.topic: size for size in bus.list_topic_sizes()}
         for topic in TOPICS:
             parts = bus.describe_topic(topic).partition_infos
             size = sizes[topic]
@@ -65,7 +65,7 @@ def test_instances_tell_what_they_do_and_one_that_is_silent_is_named(
     cluster: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster.connect("b") as bus:
-        loads = bus.instances()
+        loads = bus.list_instances()
         assert [(load.instance, load.address) for load in loads] == [
             (id, cluster.url(id)) for id in IDS
         ]
@@ -79,8 +79,8 @@ def test_instances_tell_what_they_do_and_one_that_is_silent_is_named(
             if peer.name == "c":
                 monkeypatch.setattr(peer, "load", silent)
                 monkeypatch.setattr(peer, "sizes", lambda names: silent())
-        assert [load.answers for load in bus.instances()] == [True, True, False]
-        sizes = {size.topic: size.messages for size in bus.topic_sizes()}
+        assert [load.answers for load in bus.list_instances()] == [True, True, False]
+        sizes = {size.topic: size.messages for size in bus.list_topic_sizes()}
         for topic in TOPICS:
             assert sizes[topic] == (None if "c" in cluster.owners(topic, "b") else 6)
         assert None in sizes.values()

@@ -17,7 +17,7 @@ class Handler:
 
 
 class Nodes:
-    """As much of a session with ZooKeeper as is used here."""
+    """The part of a session with ZooKeeper that is used here."""
 
     handler = Handler()
 

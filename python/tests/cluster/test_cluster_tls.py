@@ -1,5 +1,5 @@
-"""Instances that ask one another over TLS, each as who it is, and clients that go straight to all
-of them."""
+"""Instances that call one another over TLS, each with its own certificate, and clients that go
+straight to all of them."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ from tests.http_kit import serving
 from tests.tls_kit import Authority, Certificate
 from tms.client.http.peer import HttpPeer
 from tms.errors import Unavailable
-from tms.tls import ClientTls, ServerTls
+from tms.runtime.tls import ClientTls, ServerTls
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def alice(authority: Authority) -> Certificate:
 
 
 def _between(all: Instances) -> Counter[str]:
-    """How often instances have asked one another."""
+    """The number of calls between instances."""
     found: Counter[str] = Counter()
     for served in all.served.values():
         metrics = served.service.metrics

@@ -1,4 +1,5 @@
-"""What an instance notes of its cluster: each change once, in order, and no more than it keeps."""
+"""The events that an instance notes of its cluster: each change once, in order, within its
+limit."""
 
 from dataclasses import dataclass
 

@@ -2,11 +2,12 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import permutations
 
 import pytest
+from msgspec.structs import replace
 
 from sim.faulty import FaultyStore
 from sim.world import AtOnce
@@ -14,8 +15,9 @@ from tests.clocks import ManualClock
 from tests.cluster_kit import Cut, Instances
 from tests.http_kit import Client
 from tests.waiting import until
+from tms.cluster.cluster import _Owners
 from tms.cluster.fitness import Fitness, Reach, unfit
-from tms.cluster.membership import InstanceRecord
+from tms.cluster.membership import InstanceRecord, MembershipView
 from tms.cluster.ownership import OwnerLimits
 from tms.errors import StorageUnavailable, TMSError, Unavailable
 
@@ -31,11 +33,11 @@ def record(id: str, *unreached: str, away: bool = False, resigned: bool = False)
     )
 
 
-# -- what an instance says of itself ---------------------------------------------------------------
+# -- own reports of an instance --------------------------------------------------------------------
 
 
 class Observed:
-    """The fitness of the instance `a`, whose peers answer in this thread, or do not."""
+    """The fitness of the instance `a`, whose peers answer in this thread, or not at all."""
 
     def __init__(self, *others: InstanceRecord) -> None:
         self.clock = ManualClock()
@@ -60,7 +62,7 @@ class Observed:
         return self.record
 
 
-def test_an_instance_says_that_it_does_not_reach_the_store_and_resigns_after_a_session() -> None:
+def test_an_instance_without_the_store_reports_it_and_resigns_after_a_session() -> None:
     observed = Observed(record("b"))
     assert observed.after(1, True) == record("a")
     assert observed.after(AWAY_S, False) == record("a")
@@ -69,7 +71,7 @@ def test_an_instance_says_that_it_does_not_reach_the_store_and_resigns_after_a_s
     assert observed.after(0.25, False) == record("a", away=True, resigned=True)
 
 
-def test_an_instance_is_back_when_it_has_reached_the_store_for_a_session_without_a_break() -> None:
+def test_an_instance_is_back_after_a_whole_session_with_the_store() -> None:
     observed = Observed(record("b"))
     observed.after(60, False)
     assert observed.after(SESSION_S, True) == record("a", resigned=True)
@@ -92,7 +94,7 @@ def test_nobody_resigns_when_the_store_is_back_for_another_instance_a_little_ear
     assert observed.after(0.5, False) == record("a", away=True, resigned=True)
 
 
-def test_an_instance_that_has_resigned_does_not_come_back_when_the_store_is_away_for_all() -> None:
+def test_a_resigned_instance_stays_away_while_the_store_is_down_for_all() -> None:
     observed = Observed(record("b"))
     observed.after(60, False)
     observed.others = [record("b", away=True)]
@@ -117,7 +119,7 @@ def test_an_instance_that_says_itself_that_it_is_away_is_not_taken_for_unreached
     assert observed.after(SESSION_S - AWAY_S, True) == record("a")
 
 
-def test_an_instance_that_was_away_blames_nobody_for_the_time_before() -> None:
+def test_a_returning_instance_reports_no_other_for_the_time_before() -> None:
     observed = Observed(record("b"))
     observed.silent = {"b": Unavailable("No.")}
     assert observed.after(60, False) == record("a", away=True, resigned=True)
@@ -126,7 +128,7 @@ def test_an_instance_that_was_away_blames_nobody_for_the_time_before() -> None:
     assert observed.after(ASK_S, True) == record("a", "b")
 
 
-def test_an_instance_that_others_do_not_reach_blames_nobody() -> None:
+def test_an_unreachable_instance_reports_no_other_as_unfit() -> None:
     observed = Observed(record("b", "a"))
     observed.silent = {"b": Unavailable("No.")}
     assert observed.after(60, True) == record("a")
@@ -159,7 +161,7 @@ def test_time_in_which_an_instance_stands_still_does_not_count() -> None:
     assert observed.after(AWAY_S, False) == record("a")
 
 
-# -- what all make of it ---------------------------------------------------------------------------
+# -- verdicts of all -------------------------------------------------------------------------------
 
 VIEWS: list[tuple[list[InstanceRecord], set[str]]] = [
     ([record("a"), record("b")], set()),
@@ -176,7 +178,7 @@ VIEWS: list[tuple[list[InstanceRecord], set[str]]] = [
 
 
 @pytest.mark.parametrize(("view", "expected"), VIEWS)
-def test_who_is_unfit_is_the_same_in_whatever_order_it_is_told(
+def test_fitness_does_not_depend_on_the_order_of_reports(
     view: list[InstanceRecord], expected: set[str]
 ) -> None:
     assert {unfit(shuffled) for shuffled in permutations(view)} == {frozenset(expected)}
@@ -195,12 +197,28 @@ def test_an_instance_is_watched_by_three_of_a_hundred() -> None:
     assert unfit(strangers) == frozenset()
 
 
+def owners_of(*view: InstanceRecord, pins: Mapping[str, str] | None = None) -> set[str]:
+    """The ids of the owners of sixteen partitions while these instances are there."""
+    owners = _Owners(MembershipView(1, view), pins or {})
+    return {owners.of((7, number), 16).id for number in range(16)}
+
+
+def test_a_draining_instance_keeps_all_rather_than_an_unfit_one() -> None:
+    """Else the roles of the unfit one have no owner: it refuses requests, and the draining ones do
+    not own them."""
+    resigned, draining = record("a", resigned=True), replace(record("b"), draining=True)
+    assert owners_of(resigned, draining) == {"b"}
+    assert owners_of(resigned, draining, pins={"7/3": "a"}) == {"b"}
+    assert owners_of(resigned, draining, record("c")) == {"c"}
+    assert owners_of(resigned, replace(record("b"), resigned=True)) == {"a", "b"}
+
+
 # -- instances over one store ----------------------------------------------------------------------
 
 
 class Scene:
-    """Two instances that tell by a clock of the test what they reach, and what cuts each from the
-    store."""
+    """Two instances that measure by a clock of the test what they reach, and the cuts between each
+    and the store."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -214,8 +232,8 @@ class Scene:
             self.all.start(id, FaultyStore(self.all.store, cut))
 
     def pass_s(self, seconds: float, *, of: str = "ab") -> None:
-        """Let time pass in which these instances reach the store, and both each other if they are
-        both."""
+        """Let time pass in which these instances reach the store, and each other if both are
+        named."""
         for _ in range(round(seconds)):
             self.clock.pass_ms(1_000)
             for id in "ab":
@@ -248,7 +266,7 @@ def ready(all: Instances, id: str) -> tuple[int, str]:
         return answer.status, " ".join(answer.json["reasons"])
 
 
-def test_fault_18_what_an_instance_owned_that_is_cut_off_from_the_store_others_take_over(
+def test_fault_18_others_take_over_from_an_instance_cut_off_from_the_store(
     scene: Scene,
 ) -> None:
     all, cuts = scene.all, scene.cuts

@@ -1,4 +1,4 @@
-"""Proofs between instances: of one request, for one process, once, and for a time."""
+"""Proofs between instances: for one request, one process, one use, and a limited time."""
 
 from random import Random
 
@@ -100,7 +100,8 @@ def test_a_proof_that_many_others_have_overtaken_is_not_believed(
 
 
 def test_a_proof_is_for_one_process(two: Two) -> None:
-    """Another one at the same address has another key, also that of the same instance later."""
+    """Another process at the same address has another key, also a later one of the same
+    instance."""
     proof = two.proof()
     c = InstanceIdentity("c", two.clock)
     two.b = InstanceIdentity("b", two.clock)
@@ -122,10 +123,10 @@ def test_an_instance_that_is_in_no_view_is_not_believed(two: Two) -> None:
 
 
 def test_an_instance_of_an_earlier_version_gets_no_proof_and_is_not_believed(two: Two) -> None:
-    """It shows no keys. Where access is open, it is asked all the same."""
+    """It shows no keys. Without access control it is called all the same."""
     two.a.see({"b": ()})
     assert two.proof() == b""
-    for proof in (b"", b"0" * 64):  # an earlier version showed a secret
+    for proof in (b"", b"0" * 64):  # an earlier version sent a secret
         with pytest.raises(Forbidden, match="earlier version"):
             two.b.check(proof, ASKED)
 
@@ -161,7 +162,7 @@ def test_keys_are_replaced_without_a_proof_that_is_not_believed(two: Two) -> Non
     ):
         two.clock.pass_ms(round(1_000 * passed_s))
         assert two.a.turn() == turned and two.b.turn() == turned
-        behind = two.proof()  # of who has not seen the new keys
+        behind = two.proof()  # from an instance that has not seen the new keys
         two.b.check(behind, ASKED)
         assert len(two.a.keys) == number
         two.meet()

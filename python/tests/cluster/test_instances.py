@@ -1,5 +1,5 @@
-"""Several instances over one store: any of them answers anything, and what each owns is moved, lost
-and taken over without anything acknowledged being lost."""
+"""Several instances over one store: any of them answers any request, and what each owns is moved,
+lost and taken over without losing anything acknowledged."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ SYNCED = Durability.SYNCED
 
 
 def read(bus: Bus, topic: str = TOPIC) -> list[tuple[int, int, bytes | None]]:
-    """Everything, in the order of partitions."""
+    """All messages, in the order of partitions."""
     consumer = bus.consumer(topic, stop_at_end=True)
     return sorted((m.partition, m.offset, m.value) for m in consumer)
 
@@ -39,7 +39,7 @@ def values(bus: Bus, topic: str = TOPIC) -> set[bytes | None]:
 
 
 def spread(bus: Bus, tag: str, topic: str = TOPIC) -> set[bytes | None]:
-    """One message in each partition."""
+    """Publish one message to each partition."""
     sent: set[bytes | None] = set()
     for partition in range(PARTITIONS):
         value = f"{tag}{partition}".encode()
@@ -110,7 +110,7 @@ def test_a_transaction_over_partitions_of_several_owners_is_seen_everywhere() ->
                     assert expected <= values(bus)
 
 
-def test_what_is_rolled_back_is_seen_nowhere_and_what_is_open_holds_readers_everywhere() -> None:
+def test_rolled_back_is_hidden_and_open_blocks_readers_on_every_owner() -> None:
     with instances("a", "b", "c") as all, all.connect("a") as bus:
         bus.create_topic(TOPIC, partitions=PARTITIONS)
         with pytest.raises(RuntimeError), bus.transaction() as tx:
@@ -140,7 +140,7 @@ def test_groups_queues_and_delayed_messages_are_reached_through_any_instance() -
         assert set(got) == sent
         for id in "abc":
             with all.connect(id) as bus:
-                [group] = bus.groups(TOPIC)
+                [group] = bus.list_groups(TOPIC)
                 assert group.group == "g" and group.lag == 0
         for id in "abc":
             with all.connect(id) as bus:
@@ -209,7 +209,7 @@ def test_an_instance_that_ends_leaves_everything_to_the_others() -> None:
         assert set(all.owners(TOPIC, rest[0])) == set(rest)
 
 
-def test_fault_12_an_instance_that_does_not_know_that_it_was_replaced_answers_nothing() -> None:
+def test_fault_12_a_replaced_instance_answers_nothing_even_if_unaware() -> None:
     with instances("a", "b", "c") as all:
         coordinator = all.coordinator()
         rest = [id for id in "abc" if id != coordinator]
@@ -319,7 +319,7 @@ def test_an_instance_that_drains_hands_everything_over(body: bytes) -> None:
     with instances("a", "b") as all, all.connect("a") as bus:
         bus.create_topic(TOPIC, partitions=PARTITIONS)
         sent = spread(bus, "x")
-        with Client(all.served["b"].address) as client:  # which lets the one concerned do it
+        with Client(all.served["b"].address) as client:  # it lets the owner do it
             head = b"POST /v2/cluster/instances/a/drain HTTP/1.1\r\nHost: test\r\n"
             client.send(head + b"Content-Type: application/json\r\n" + body)
             assert client.answer("POST").status == 204
@@ -391,7 +391,7 @@ def test_who_replayed_a_journal_last_is_the_only_one_that_appends_to_it() -> Non
         assert entries(one) == [b"1", b"2", b"3", b"4"]
 
 
-def test_what_becomes_of_a_transaction_that_was_begun_later_elsewhere_nobody_guesses() -> None:
+def test_the_fate_of_a_later_foreign_transaction_is_unknown() -> None:
     with instances("a") as all:
         manager = all.served[all.coordinator()].service.engine.transactions.manager
         with pytest.raises(StorageUnavailable, match="begun at another instance"):
@@ -408,20 +408,20 @@ def test_a_transaction_begun_elsewhere_is_ended_in_the_partitions_of_every_insta
             new = NewBlock(partition, encode([b"never"]))
             engine.transactions.submit(name, [new], pointer).result(PATIENCE_S)
         sent = spread(bus, "plain")
-        [listed] = bus.transactions.open()
+        [listed] = bus.admin.transactions.open()
         assert [one.partition for one in listed.held] == [*range(PARTITIONS)]
         bus.fetch(TOPIC, dict.fromkeys(range(PARTITIONS), Position.earliest()))
         engines = [served.service.engine for served in all.served.values()]
         assert sum(engine.stats().partitions_held for engine in engines) == PARTITIONS
-        assert bus.transactions.invalidate(pointer).outcome == "invalid"
-        assert values(bus) == sent and bus.transactions.open() == []
+        assert bus.admin.transactions.invalidate(pointer).outcome == "invalid"
+        assert values(bus) == sent and bus.admin.transactions.open() == []
 
 
 def test_a_service_of_another_kind_is_refused_by_the_cluster_and_the_other_way_round() -> None:
     from tests.cluster_kit import LIMITS
-    from tms.clock import SystemClock
     from tms.cluster.ownership import own
     from tms.errors import AlreadyRunning
+    from tms.runtime.clock import SystemClock
 
     with instances("a") as all, all.connect("a") as bus:
         bus.create_topic(TOPIC)
@@ -457,7 +457,7 @@ def test_a_commit_that_comes_behind_another_reader_of_a_journal_may_be_repeated(
         assert queue.receive(limit=1) == []
 
 
-def test_who_tried_in_vain_to_take_a_partition_back_shows_nothing_old() -> None:
+def test_a_failed_takeover_shows_no_outdated_messages() -> None:
     with instances("a", "b") as all, all.connect("b") as bus:
         bus.create_topic(TOPIC, partitions=PARTITIONS)
         spread(bus, "x")
@@ -489,7 +489,7 @@ def test_transactions_are_lost_before_their_journal_is_released(
         first = all.coordinator()
         rest = "b" if first == "a" else "a"
         engine = all.served[first].service.engine
-        monkeypatch.setattr(engine, "resign", lambda cluster: None)
+        monkeypatch.setattr(engine.roles, "resign", lambda cluster: None)
         all.cluster[first].pin(f"{COORDINATOR[0]}/0", rest)
         until(lambda: not engine.coordinates, "the first one does not keep transactions")
         until(lambda: all.coordinator() == rest, "the other one coordinates")

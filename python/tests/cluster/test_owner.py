@@ -1,5 +1,5 @@
-"""One process owns a shared store: a second one is refused or takes it over, and the first one is
-told."""
+"""One process owns a shared store: a second one is refused or takes it over, and the first one
+learns of it."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ SILENT_S = 10.0
 
 
 class Place:
-    """A shared store, and who wants it. Waiting lets time pass, and others act."""
+    """A shared store, and the processes that want it. Waiting lets time pass, and others act."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -56,6 +56,17 @@ class Place:
         record = msgspec.structs.replace(self.record(), **fields)
         self.metadata.write([(OWNER, msgspec.json.encode(record))], SYNCED)
 
+    def lose_an_answer(self) -> None:
+        """Write the next record without an answer."""
+        before = self.metadata.compare_and_set
+
+        def unanswered(key: bytes, expected: bytes | None, value: bytes | None) -> bool:
+            self.metadata.compare_and_set = before  # type: ignore[method-assign]
+            before(key, expected, value)
+            raise StorageUnavailable("No answer came.")
+
+        self.metadata.compare_and_set = unanswered  # type: ignore[method-assign]
+
     def _wait(self, seconds: float) -> None:
         self.waits += 1
         assert self.waits < 1_000, "it waits for ever"
@@ -74,7 +85,7 @@ def test_a_store_that_nobody_owns_is_owned_at_once(place: Place) -> None:
     assert (place.record().name, place.record().epoch, place.waits) == ("first", 1, 0)
 
 
-def test_a_second_process_is_refused_by_name_as_soon_as_the_owner_shows_that_it_lives(
+def test_a_second_process_is_refused_by_name_once_the_owner_shows_life(
     place: Place,
 ) -> None:
     first = place.taken("the service http://127.0.0.1:7070")
@@ -163,7 +174,7 @@ def test_an_owner_whose_process_is_gone_from_this_machine_is_not_waited_for(plac
     place.taken("first")
     place.change(process=f"{int(ended.stdout)} 1")
     place.taken("second").confirm()
-    place.change(process=f"{os.getpid()} 1")  # its id is another process's by now
+    place.change(process=f"{os.getpid()} 1")  # another process has its id by now
     place.taken("third").confirm()
     assert place.waits == 0
 
@@ -186,14 +197,7 @@ def test_a_living_process_has_a_name_and_a_dead_one_has_none() -> None:
 
 def test_an_owner_whose_beat_got_no_answer_goes_on(place: Place) -> None:
     first = place.taken("first")
-    before = place.metadata.compare_and_set
-
-    def unanswered(key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        place.metadata.compare_and_set = before  # type: ignore[method-assign]
-        before(key, expected, value)
-        raise StorageUnavailable("No answer came.")
-
-    place.metadata.compare_and_set = unanswered  # type: ignore[method-assign]
+    place.lose_an_answer()
     with pytest.raises(StorageUnavailable):
         first.beat()
     first.beat()
@@ -206,14 +210,7 @@ def test_an_owner_whose_beat_got_no_answer_goes_on(place: Place) -> None:
 
 def test_a_newcomer_whose_claim_got_no_answer_owns_the_store_once(place: Place) -> None:
     second = place.owner("second")
-    before = place.metadata.compare_and_set
-
-    def unanswered(key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        place.metadata.compare_and_set = before  # type: ignore[method-assign]
-        before(key, expected, value)
-        raise StorageUnavailable("No answer came.")
-
-    place.metadata.compare_and_set = unanswered  # type: ignore[method-assign]
+    place.lose_an_answer()
     second.take()
     second.confirm()
     assert place.record().epoch == 1
@@ -242,7 +239,7 @@ def test_a_store_that_does_not_answer_does_not_make_an_owner_a_stranger(place: P
     with pytest.raises(StorageUnavailable):
         first.confirm()
     assert first.lost is None
-    first.release()  # says nothing: whoever comes next waits
+    first.release()  # writes nothing: the next process waits
     place.store.crashed = False
     assert not place.record().released
 

@@ -1,5 +1,6 @@
 """Fault 37: a second service on one store. It is refused, or takes the store over and the first one
-refuses everything: nobody gets a stale answer, or an acknowledgement from a topic that is gone."""
+refuses everything: no client gets a stale answer, or an acknowledgement from a topic that is
+gone."""
 
 import contextlib
 import threading
@@ -12,13 +13,13 @@ from tests.http_kit import Client, Served, serving
 from tests.log_kit import EARLIEST, NAME, KeptStore, block
 from tests.owners_kit import Processes
 from tms.client.client import Bus
-from tms.clock import SystemClock
 from tms.cluster.ownership import OwnerLimits, Ownership, own
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import AlreadyRunning, NotOwner, StorageUnavailable, TMSError, TopicNotFound
 from tms.model import keys
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.topic import TopicName, TopicSettings
+from tms.runtime.clock import SystemClock
 
 QUICK = OwnerLimits(beat_s=0.02, silent_s=30.0)
 SLOW = OwnerLimits(beat_s=60.0, silent_s=600.0)  # it never notices by itself
@@ -94,7 +95,7 @@ def test_fault_37_a_service_that_was_replaced_refuses_everything(limits: OwnerLi
             bus.publish("orders", b"3")
 
 
-def test_fault_37_the_first_request_after_a_replacement_is_refused_whatever_is_cached() -> None:
+def test_fault_37_the_first_request_after_a_replacement_is_refused() -> None:
     store = KeptStore(shared=True)
     with serving(store, owner=owned(store, "first", SLOW)) as first:
         path = first.create("orders")
@@ -120,7 +121,7 @@ def test_fault_37_a_poll_that_waits_ends_when_the_store_is_taken_over() -> None:
     assert answer.problem == "not-owner"
 
 
-def test_fault_37_a_topic_deleted_and_made_anew_elsewhere_gets_nothing_from_who_knew_it() -> None:
+def test_fault_37_a_topic_recreated_elsewhere_gets_nothing_from_the_old_owner() -> None:
     with two_services(SLOW) as (first, second):
         with Client(second.address) as client:
             assert client.request("DELETE", TOPIC).status == 204
@@ -216,7 +217,7 @@ def test_who_does_not_own_the_store_does_not_fence_its_owner() -> None:
 # -- without an owner's record: two engines that know nothing of each other ------------------------
 
 
-def test_who_knew_a_deleted_topic_is_told_that_it_is_gone() -> None:
+def test_an_instance_that_knew_a_deleted_topic_learns_that_it_is_gone() -> None:
     both = Processes()
     both.publish(0, b"1")
     both.engines[1].delete_topic(NAME)
@@ -226,7 +227,7 @@ def test_who_knew_a_deleted_topic_is_told_that_it_is_gone() -> None:
     assert not partition_records(both)
 
 
-def test_a_deletion_is_acknowledged_when_nobody_can_write_any_more_though_its_maps_stay() -> None:
+def test_a_deletion_is_acknowledged_once_no_process_can_write_to_its_maps() -> None:
     both = Processes()
     both.publish(0, b"1")
 
@@ -249,7 +250,7 @@ def test_a_deleted_topic_that_is_read_for_the_first_time_is_not_an_empty_one() -
         both.values(1)
 
 
-def test_a_topic_made_anew_gets_what_is_published_once_the_old_one_is_known_to_be_gone() -> None:
+def test_a_recreated_topic_gets_publishes_once_the_old_one_is_known_as_gone() -> None:
     both = Processes()
     both.publish(0, b"1")
     both.engines[1].delete_topic(NAME)
@@ -305,7 +306,7 @@ def test_records_of_topics_are_remembered_for_one_pass_of_the_cleaner_only() -> 
 
 
 def partition_records(both: Processes) -> list[bytes]:
-    """The records of partitions of topics that people made."""
+    """The records of partitions of topics that users created."""
     metadata = both.kept.open("metadata", False)
     live = {record.uid for _, record in both.engines[0].topics.registry.all()}
     prefix = keys.PARTITION_PREFIX

@@ -1,4 +1,4 @@
-"""Whom an instance asks, when that one is not there any more."""
+"""The peers of an instance, after one of them has gone."""
 
 import socket
 import threading
@@ -20,8 +20,8 @@ NAME = TopicName.parse("orders")
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A machine that takes connections and answers nothing, as one does whose process stands. Its
-    requests take longer than a test waits."""
+    """A machine that accepts connections and answers nothing, like one whose process is stopped.
+    Its requests take longer than a test waits."""
     monkeypatch.setattr("tms.client.http.peer.TIMEOUT_S", 10 * PATIENCE_S)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener
@@ -90,9 +90,9 @@ def test_who_waits_for_news_of_a_peer_that_is_given_up_looks_again(silent: socke
         assert told.wait(PATIENCE_S)
 
 
-def test_who_stops_asks_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All workers of a service stop together: what one of them asks another one, for a request that
-    it still answers, would be repeated for as long as nobody listens there."""
+def test_a_stopping_instance_repeats_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All workers of a service stop together: a request from one worker to another, for a client
+    whose answer it still owes, would be repeated for as long as no process listens there."""
     once: list[str] = []
     monkeypatch.setattr(HttpPeer, "ask_once", lambda peer: once.append(peer.name))
     with instances("a", "b") as all:

@@ -1,4 +1,4 @@
-"""Who owns which partition: spread evenly, the same everywhere, and moved as little as possible."""
+"""The owners of partitions: spread evenly, equal everywhere, and moved as little as possible."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def instances(count: int) -> list[Instance]:
 
 
 def moved(before: list[Instance], after: list[Instance], topics: int, partitions: int) -> float:
-    """Which part of all partitions has another owner afterwards."""
+    """The share of all partitions that have another owner afterwards."""
     old, new = Placement(before), Placement(after)
     pairs = [
         pair

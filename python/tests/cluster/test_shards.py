@@ -1,5 +1,5 @@
 """Groups, queues and delayed messages of several instances: each shard is kept by one of them, any
-of them answers for it, and what a commit changes in it counts wherever the commit is decided."""
+of them answers for it, and a commit's changes to it count wherever the commit is decided."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,16 +10,16 @@ from tests.cluster.test_instances import TOPIC
 from tests.cluster_kit import Instances, instances
 from tests.waiting import until
 from tms.client.http.transport import HttpTransport
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Fenced, TMSError, Unavailable
 from tms.groups.group_positions import GroupPositions
 from tms.model.position import Position
+from tms.runtime.clock import SystemClock
 from tms.store.base import Store
 from tms.store.memory import MemoryStore
-from tms.tables.tables import Tables
 from tms.topics.sharding import QUEUES
 from tms.transactions.manager import TransactionManager
+from tms.transactions.tables import Tables
 
 GROUPS = [f"g{number}" for number in range(12)]
 
@@ -33,18 +33,18 @@ def three() -> Iterator[Instances]:
 
 
 def kept(all: Instances) -> dict[int, str]:
-    """Who keeps which shard."""
+    """The keeper of each shard."""
     return {
         number: id
         for id, served in all.served.items()
-        for number in served.service.engine.shards.kept
+        for number in served.service.engine.shards.held
     }
 
 
 def test_shards_are_spread_and_kept_by_one_each(three: Instances) -> None:
     counts = [list(kept(three).values()).count(id) for id in "abc"]
     assert sum(counts) == 16 and min(counts) >= 2 and max(counts) <= 7
-    assert sum(len(one.service.engine.shards.kept) for one in three.served.values()) == 16
+    assert sum(len(one.service.engine.shards.held) for one in three.served.values()) == 16
 
 
 def test_a_commit_moves_positions_and_settles_messages_wherever_they_are_kept(
@@ -65,9 +65,9 @@ def test_a_commit_moves_positions_and_settles_messages_wherever_they_are_kept(
             for reader in (bus, other):
                 for group in GROUPS:
                     assert len(reader.positions(TOPIC, group=group)) == 1
-        infos = {info.group: info for info in other.queues(TOPIC)}
+        infos = {info.group: info for info in other.describe_queues(TOPIC)}
         assert list(infos) == sorted(GROUPS) and {one.leased for one in infos.values()} == {0}
-        assert {one.group for one in other.groups(TOPIC)} == set(GROUPS)
+        assert {one.group for one in other.list_groups(TOPIC)} == set(GROUPS)
 
 
 def test_a_transaction_that_is_rolled_back_changes_no_shard(three: Instances) -> None:
@@ -79,10 +79,10 @@ def test_a_transaction_that_is_rolled_back_changes_no_shard(three: Instances) ->
             for group in GROUPS:
                 tx.ack(queues[group], got[group])
             raise KeyError
-        assert {one.leased for one in bus.queues(TOPIC)} == {1}
+        assert {one.leased for one in bus.describe_queues(TOPIC)} == {1}
         for group in GROUPS:
             queues[group].ack(got[group])
-        assert {one.leased for one in bus.queues(TOPIC)} == {0}
+        assert {one.leased for one in bus.describe_queues(TOPIC)} == {0}
 
 
 def test_what_is_settled_late_fails_as_a_whole(three: Instances) -> None:
@@ -94,7 +94,7 @@ def test_what_is_settled_late_fails_as_a_whole(three: Instances) -> None:
         with pytest.raises(Fenced), bus.transaction() as tx:
             for group in GROUPS:
                 tx.ack(queues[group], got[group])
-        leased = {one.group: one.leased for one in bus.queues(TOPIC)}
+        leased = {one.group: one.leased for one in bus.describe_queues(TOPIC)}
         assert leased == {group: int(group != GROUPS[-1]) for group in GROUPS}
 
 
@@ -150,12 +150,12 @@ def test_a_shard_that_is_lost_while_it_is_opened_is_not_kept_by_halves(
 ) -> None:
     with closing(Engine(MemoryStore(), SystemClock())) as engine:
         shards = engine.shards
-        number = min(shards.kept)
+        number = min(shards.held)
         shards.close(number)
         opening = getattr(shards, room).open
 
         def lost_meanwhile(number: int) -> None:
-            """As if another thread came in between."""
+            """Stand in for another thread that comes in between."""
             if first:
                 shards.close(number)
             opening(number)
@@ -166,18 +166,18 @@ def test_a_shard_that_is_lost_while_it_is_opened_is_not_kept_by_halves(
             patched.setattr(getattr(shards, room), "open", lost_meanwhile)
             with pytest.raises(Unavailable, match="lost while it was opened"):
                 shards.open(number)
-        assert number not in shards.kept
+        assert not shards.holds(number)
         shards.open(number)
-        assert number in shards.kept
+        assert shards.holds(number)
         assert shards.groups.at(number) and shards.queues.at(number)
-        assert number in shards.delayed._kept
+        assert number in shards.delayed._shards_here
 
 
 def test_a_shard_that_is_lost_while_another_is_opened_stays_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with closing(Engine(MemoryStore(), SystemClock())) as engine:
-        shards, (number, other) = engine.shards, sorted(engine.shards.kept)[:2]
+        shards, (number, other) = engine.shards, sorted(engine.shards.held)[:2]
         shards.close(number)
         load = GroupPositions.load
 
@@ -187,7 +187,7 @@ def test_a_shard_that_is_lost_while_another_is_opened_stays_lost(
 
         monkeypatch.setattr(GroupPositions, "load", lose_another)
         shards.open(number)
-        assert number in shards.kept and other not in shards.kept
+        assert shards.holds(number) and not shards.holds(other)
         with pytest.raises(TMSError):
             shards.groups.at(other)
 
@@ -202,11 +202,11 @@ def test_transactions_that_are_lost_while_they_are_read_are_read_again(
 
     def lost_meanwhile(store: Store, manager: TransactionManager) -> Tables:
         for _ in once:
-            engine._coordinate_no_more(cluster)
+            engine.roles.coordination.close()
         return Tables(store, manager)
 
-    monkeypatch.setattr("tms.engine.Tables", lost_meanwhile)
-    engine._coordinate_no_more(cluster)
+    monkeypatch.setattr("tms.engine.held_roles.Tables", lost_meanwhile)
+    engine.roles.coordination.close()
     cluster.settle_again()
     until(lambda: engine.coordinates and next(once, None) is None, "it coordinates again")
     with three.connect(cluster.id) as bus:

@@ -1,4 +1,4 @@
-"""How far the clocks of instances are apart: measured, and told beyond a bound."""
+"""The difference between the clocks of instances: measured, and reported beyond a bound."""
 
 import re
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from tests.clocks import LateClock, ManualClock
 from tests.cluster_kit import instances
 from tests.http_kit import Client
 from tests.waiting import until
-from tms.clock import SystemClock
 from tms.cluster.skew import LOOK_S, SKEW_MS_MAX, ClockSkews
 from tms.errors import Unavailable
 from tms.model.lag import InstanceLoad
+from tms.runtime.clock import SystemClock
 
 
 class Other:
-    """An instance whose answer takes some time; its clock differs by so much."""
+    """An instance whose answer takes some time, and whose clock is off by `skew_ms`."""
 
     def __init__(self, clock: ManualClock, name: str, skew_ms: int, takes_ms: int = 0) -> None:
         self.name, self._clock = name, clock

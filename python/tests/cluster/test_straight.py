@@ -1,5 +1,5 @@
-"""Clients go straight to the instance that keeps what they want, and find it again when it moves;
-whoever waits at another one keeps nobody from working."""
+"""Clients go straight to the instance that keeps a resource, and find it again when it moves;
+clients that wait at another instance keep no one from working."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ def three() -> Iterator[Instances]:
 
 
 def hops(all: Instances) -> Counter[str]:
-    """What instances have asked one another for, by operation."""
+    """The requests between instances, by operation."""
     count: Counter[str] = Counter()
     for served in all.served.values():
         for (operation, _), answers in served.service.metrics.answers.items():
@@ -91,7 +91,7 @@ def test_an_asyncio_producer_divides_its_requests_among_the_owners(three: Instan
 def test_what_one_instance_keeps_for_all_is_asked_of_it(three: Instances) -> None:
     shards = three.served["a"].service.engine.topics.shards
     number = shards.of_queue(TopicName("default", TOPIC), "work")
-    keeper = next(id for id in "abc" if number in three.served[id].service.engine.shards.kept)
+    keeper = next(id for id in "abc" if three.served[id].service.engine.shards.holds(number))
     at = next(id for id in "abc" if id not in (keeper, three.coordinator()))
     with three.connect(at) as bus:
         queue = bus.queue(TOPIC, group="work", start="earliest")
@@ -122,7 +122,7 @@ def test_one_partition_is_consumed_at_its_owner(three: Instances) -> None:
             if len(got) == 50:
                 break
             bus.publish(TOPIC, b"%d" % len(got), partition=partition)
-        # The first answers say where to go; the fetch that was under way then ends first.
+        # The first answers name the owners; the fetch in flight ends before they are used.
         assert hops(three)["forwarded"] <= before["forwarded"] + 1
         assert hops(three)["partitions.fetch"] == 0
 
@@ -147,7 +147,7 @@ def test_a_consumer_that_is_behind_reads_at_each_owner(three: Instances, asked: 
         with bus.producer(TOPIC) as producer:
             for value in sorted(sent):
                 producer.send(value, key=value)
-        read(bus)  # the first answers say who has what
+        read(bus)  # the first answers name the owners
         asked.clear()
         consumer = bus.consumer(TOPIC, start="earliest", stop_at_end=True, bytes_max=1_000)
         found = [message.value for message in consumer]
@@ -193,7 +193,8 @@ def test_a_consumer_that_waits_is_told_by_one_of_all(three: Instances, asked: li
 def test_nothing_is_lost_twice_or_out_of_order_while_partitions_move(
     three: Instances, producers: int
 ) -> None:
-    """Each producer has several requests under way when what it knows of owners is wrong."""
+    """Each producer has several requests in flight when the owners that it knows are out of
+    date."""
 
     def produce(number: int, bus: Bus) -> None:
         with bus.producer(TOPIC, batch_bytes=2_000) as producer:
@@ -240,7 +241,7 @@ def test_an_owner_that_ends_is_left_and_the_next_one_found(three: Instances) -> 
 
 
 def test_who_reads_at_an_instance_that_is_lost_goes_on_at_another(three: Instances) -> None:
-    """It answers, and refuses: a connection that fails would be left anyway."""
+    """It answers, and refuses: a failing connection would be left anyway."""
     partition = three.owners(TOPIC).index("b")
     place = {"start": "earliest", "partitions": [partition]}
 
@@ -256,7 +257,7 @@ def test_who_reads_at_an_instance_that_is_lost_goes_on_at_another(three: Instanc
 
     async def main() -> list[bytes | None]:
         async with tms.aio.connect(three.url("a"), timeout_s=10) as bus:
-            await bus.publish(TOPIC, b"1", partition=partition)  # says who the owner is
+            await bus.publish(TOPIC, b"1", partition=partition)  # the answer names the owner
             return await read_two(bus)
 
     with three.connect("a", timeout_s=10) as at_a, three.connect("c") as at_c:
@@ -279,7 +280,7 @@ def test_who_reads_at_an_instance_that_is_lost_goes_on_at_another(three: Instanc
 def test_many_that_wait_for_partitions_of_others_keep_nobody_from_publishing(
     three: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them waits at all owners through one instance, and is told: it does not look."""
+    """Each of them waits at all owners through one instance, and is woken: it does not poll."""
     monkeypatch.setattr("tms.client.http.peer.WATCH_S", 10 * PATIENCE_S)
     crowd = 48  # more than any pool has threads
     got: list[bytes | None] = []
@@ -293,7 +294,7 @@ def test_many_that_wait_for_partitions_of_others_keep_nobody_from_publishing(
         async with tms.aio.connect(three.url("a")) as bus:
             tasks = [asyncio.create_task(wait(bus)) for _ in range(crowd)]
             metrics = three.served["b"].service.metrics  # `a` waits there for each of them
-            most = 0.9 * crowd  # some ask again just then
+            most = 0.9 * crowd  # some are between two requests
             await asyncio.to_thread(until, lambda: metrics.long_polls > most, "all wait")
             ready.set()
             await asyncio.gather(*tasks)

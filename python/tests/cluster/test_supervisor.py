@@ -1,4 +1,4 @@
-"""What a supervisor does with processes that do not work."""
+"""The supervisor's treatment of processes that do not work."""
 
 import subprocess
 import sys
@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from tests.waiting import PATIENCE_S
-from tms.clock import SystemClock
 from tms.cluster.workers.supervisor import STARTS_MAX, Supervisor
 from tms.errors import Unavailable
+from tms.runtime.clock import SystemClock
 from tms.store.memory import MemoryStore
 
 
@@ -17,7 +17,7 @@ def _supervisor(started: list[int], code: str) -> Supervisor:
     def start(number: int, path: str, changes: int) -> "subprocess.Popen[bytes]":
         process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         assert process.stdout is not None
-        process.stdout.readline()  # says that it has started, or has ended
+        process.stdout.readline()  # prints when it has started, or has ended
         process.stdout.close()
         started.append(number)
         return process

@@ -1,4 +1,4 @@
-"""Records that a supervisor serves: the contract of a map; nobody reads what is no more."""
+"""Records that a supervisor serves: the contract of a map; no reader gets an outdated value."""
 
 import contextlib
 import socket
@@ -33,7 +33,7 @@ def served(records: Map) -> Callable[[], ServedRecords]:
 
 
 class ServedStore(MemoryStore):
-    """A store of which each map is asked for over a socket."""
+    """A store whose maps are all served over a socket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_a_value_is_remembered_until_any_record_changes() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_who_reads_after_somebody_saw_a_change_sees_it(seed: int) -> None:
-    """Values only grow, and each reader begins where the newest that anybody has seen was."""
+    """Values only grow, and each reader begins with the newest value that any reader has seen."""
     make = served(MemoryStore().open("m", create=True))
     writer, readers = make(), [make() for _ in range(3)]
     seen, wrong, stop = [0], list[tuple[int, int]](), threading.Event()

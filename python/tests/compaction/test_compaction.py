@@ -1,4 +1,5 @@
-"""Compaction by key: what stays, what goes, and that nothing else changes."""
+"""Compaction by key: the messages that stay, the messages that go, and everything else
+unchanged."""
 
 import threading
 from itertools import count, pairwise
@@ -11,11 +12,8 @@ from tests.compaction_kit import DAY_MS, NAME, World, compacted, newest
 from tests.log_kit import KeptStore
 from tms.block import Flags, decode, encode, flags_of, read_header
 from tms.block.header import HEADER_BYTES
-from tms.clock import SystemClock
-from tms.compaction.newest import Newest
-from tms.compaction.throttle import Throttle
+from tms.cli.checks.verify import Verifier
 from tms.errors import BadBlock, Closed, DataCorrupt
-from tms.fsck.verify import Verifier
 from tms.log.records import FIRST_KEY
 from tms.model import keys
 from tms.model.filter import Filter
@@ -24,10 +22,13 @@ from tms.model.position import Position
 from tms.model.snapshot import Isolation
 from tms.model.topic import Cleanup, Durability, TopicSettings
 from tms.model.transaction import Commit
+from tms.runtime.clock import SystemClock
+from tms.runtime.throttle import Throttle
 from tms.store.leveldb import LevelDBStore
 from tms.store.memory import MemoryStore
+from tms.topics.compaction.newest import Newest
 
-A, B, C = b"a", b"b", b"c" * 40  # one is longer than what stands for itself
+A, B, C = b"a", b"b", b"c" * 40  # one is longer than its hash
 
 
 def test_the_newest_message_of_each_key_stays_with_its_offset_and_id() -> None:
@@ -113,7 +114,7 @@ def test_a_tombstone_stays_for_its_time_after_the_pass_that_made_it_the_last() -
     world.publish((A, b"1"), (B, b"1"))
     world.publish((A, None))
     world.seal()
-    world.clock.pass_ms(2 * DAY_MS)  # published long ago, but who reads may have seen A only now
+    world.clock.pass_ms(2 * DAY_MS)  # published long ago, but a reader may have seen A only now
     world.compact()
     assert world.offsets() == [1, 2]
     world.clock.pass_ms(DAY_MS - 1_000)
@@ -187,7 +188,7 @@ def test_nothing_behind_a_message_that_is_not_decided_is_touched() -> None:
 
 
 def test_a_pass_that_learns_nothing_new_changes_nothing() -> None:
-    """As while the first message of what is new is not decided."""
+    """For example while the first of the new messages is undecided."""
     world = World()
     world.publish((A, b"1"), (A, b"2"))
     world.seal()
@@ -242,7 +243,7 @@ def test_staged_blocks_are_thinned_where_they_stand() -> None:
 
 def test_a_pass_looks_through_every_page_of_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("cleaning", "rewriting"):
-        monkeypatch.setattr(f"tms.compaction.{module}.PAGE_BYTES", 1)
+        monkeypatch.setattr(f"tms.topics.compaction.{module}.PAGE_BYTES", 1)
     world = World()
     for round in range(2):
         for number in range(12):
@@ -461,8 +462,9 @@ def test_the_throttle_takes_its_share_of_the_time_and_ends_when_told() -> None:
 def test_the_thread_compacts_by_itself_and_ends_with_the_engine(tmp_path: Path) -> None:
     from tests.waiting import until
     from tms.client.client import Bus
-    from tms.compaction.compaction import CompactionLimits
-    from tms.engine import Engine, EngineConfig
+    from tms.engine.config import EngineConfig
+    from tms.engine.engine import Engine
+    from tms.topics.compaction.compaction import CompactionLimits
 
     limits = CompactionLimits(interval_s=0.01, share=1.0, dirty_ratio=0.1)
     engine = Engine(MemoryStore(), SystemClock(), EngineConfig(compaction=limits))

@@ -1,11 +1,11 @@
-"""Random publishing, transactions, compaction and crashes on a plain model, which must agree.
+"""Random publishing, transactions, compaction and crashes against a plain model.
 
-What must hold after each step, for readers of committed messages:
+Invariants after each step, for readers of committed messages:
 
-    everything that is shown was published and committed, with its id and offset, in order
+    every message shown was published and committed, with its id and offset, in order
     the newest committed message of each key is shown, unless it is a tombstone that may be gone
-    nothing is shown that was once missing
-    from any offset on, a reader gets exactly what is shown from there on
+    no message is shown that was once missing
+    from any offset on, a reader gets exactly the messages shown from there on
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Crash(Exception):
 
 
 class Compaction(RuleBasedStateMachine):
-    """One partition, its engine, and what was published."""
+    """One partition, its engine, and the published messages."""
 
     shared = False
 
@@ -55,7 +55,7 @@ class Compaction(RuleBasedStateMachine):
         self.shown: dict[int, tuple[bytes | None, bytes | None]] = {}  # committed, by offset
         self.ids: dict[int, object] = {}
         self.gone: set[int] = set()
-        self.forgettable: dict[int, int] = {}  # tombstones: from when on they may be gone
+        self.forgettable: dict[int, int] = {}  # tombstones, by the time from which they may be gone
         self.open: list[tuple[int, list[tuple[bytes | None, bytes | None]], int]] = []
 
     @initialize(keys_max=st.sampled_from([1, 3, 500]), bounds=SEEDS)
@@ -79,7 +79,7 @@ class Compaction(RuleBasedStateMachine):
     @rule(messages=MESSAGES, staged=st.booleans())
     @precondition(lambda self: len(self.open) < 2)
     def begin(self, messages: list[tuple[bytes | None, bytes | None]], staged: bool) -> None:
-        """A transaction with messages that nobody sees yet."""
+        """Begin a transaction with messages that no reader sees yet."""
         if staged:
             self.open.append((self.world.stage(*messages), messages, -1))
             return
@@ -110,7 +110,7 @@ class Compaction(RuleBasedStateMachine):
     def _show(self, offset: int, message: tuple[bytes | None, bytes | None]) -> None:
         self.shown[offset] = message
 
-    # -- what happens in between -------------------------------------------------------------------
+    # -- events in between -------------------------------------------------------------------------
 
     @rule()
     def seal(self) -> None:
@@ -132,8 +132,8 @@ class Compaction(RuleBasedStateMachine):
 
     @rule(step=st.integers(1, 12), power=st.booleans(), seed=st.integers(0, 9))
     def crash(self, step: int, power: bool, seed: int) -> None:
-        """The process dies before some write of a compaction; with the power, what was not synced
-        goes too."""
+        """The process dies before some write of a compaction; with the power, unsynced writes are
+        lost, too."""
         if self.open:
             return
         self._crash_in(self.world.compact, step, power, seed)
@@ -174,8 +174,7 @@ class Compaction(RuleBasedStateMachine):
     def _without(
         self, key: bytes
     ) -> list[tuple[int, list[tuple[bytes | None, bytes | None]], int]]:
-        """Transactions whose messages in the log were erased are aborted here: that keeps the
-        model plain."""
+        """Abort transactions whose messages in the log were erased: this keeps the model plain."""
         left = []
         for id, messages, at in self.open:
             if at >= 0 and any(k == key for k, _ in messages):
@@ -205,7 +204,7 @@ class Compaction(RuleBasedStateMachine):
         world.clock.pass_ms(1)
         world.open()
 
-    # -- what must hold ----------------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------------
 
     @invariant()
     def what_is_shown_is_right(self) -> None:
@@ -240,12 +239,12 @@ class Compaction(RuleBasedStateMachine):
             assert self.world.read(Position.offset(start)) == [s for s in seen if s.offset >= start]
 
     def _bound(self) -> int:
-        """Where readers wait for a transaction."""
+        """The offset at which readers wait for a transaction."""
         return min((at for _, _, at in self.open if at >= 0), default=1 << 60)
 
 
 class SharedCompaction(Compaction):
-    """The same in a store that others may write to, where every start takes over."""
+    """The model in a store that others may write to, where every start takes over."""
 
     shared = True
 

@@ -1,5 +1,5 @@
-"""When compaction works and for how long: what is due, what is remembered of passes, what a failure
-keeps from nobody else."""
+"""The times and the share of compaction: due partitions, recorded passes, and failures that leave
+other partitions alone."""
 
 import logging
 import threading
@@ -10,23 +10,24 @@ import pytest
 from tests.compaction_kit import NAME, World, compacted
 from tests.waiting import until
 from tms.block import encode
-from tms.clock import SystemClock
-from tms.compaction.compaction import CompactionLimits
-from tms.compaction.progress import PASSES_MAX, Progress
-from tms.compaction.throttle import PAUSE_S_MAX, PAUSE_S_MIN, Throttle
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
 from tms.errors import Closed, StorageUnavailable
 from tms.log.records import FIRST_KEY
 from tms.model import keys
 from tms.model.message import NewBlock
 from tms.model.topic import Cleanup, Durability, TopicName, TopicSettings
+from tms.runtime.clock import SystemClock
+from tms.runtime.throttle import PAUSE_S_MAX, PAUSE_S_MIN, Throttle
 from tms.store.base import Map
 from tms.store.memory import MemoryStore
+from tms.topics.compaction.compaction import CompactionLimits
+from tms.topics.compaction.progress import PASSES_MAX, Progress
 
 A, B = b"a", b"b"
 
 
-# What is due
+# Due partitions
 
 
 def test_a_partition_is_compacted_once_enough_of_it_is_new() -> None:
@@ -56,7 +57,7 @@ def test_a_partition_is_compacted_once_enough_of_it_is_new() -> None:
 
 
 def test_what_is_due_is_told_by_what_is_left() -> None:
-    """Of a clean part that has shrunk, less is the half."""
+    """Half of a clean part is less after that part has shrunk."""
     world = World(dirty_ratio=0.5)
     for number in range(10):
         world.publish((A, b"%d" % number * 1_000))
@@ -77,7 +78,7 @@ def test_a_pass_tells_operators_of_which_topic_it_removed_how_much(
     world = World()
     world.publish((A, b"1"), (A, b"2"))
     world.seal()
-    with caplog.at_level(logging.INFO, "tms.compaction.compaction"):
+    with caplog.at_level(logging.INFO, "tms.topics.compaction.compaction"):
         world.compact()
     (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     assert told.startswith("compacted topic='t' partition=0 messages=1 ")
@@ -152,7 +153,7 @@ def test_a_partition_that_fails_keeps_no_other_from_being_compacted(
 def test_a_damaged_record_is_told_and_keeps_no_other_partition_from_being_compacted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever the topic's cleanup: space may still have to be given back there."""
+    """With every cleanup of the topic: space may still have to be reclaimed there."""
     world = World(compacted(Cleanup.DELETE))
     other = TopicName.parse("u")
     world.engine.create_topic(other, compacted())
@@ -169,11 +170,11 @@ def test_a_damaged_record_is_told_and_keeps_no_other_partition_from_being_compac
     assert failed.startswith("compaction_failed topic='t' partition=0 ")
 
 
-# What is remembered
+# Records
 
 
 class Conflicts:
-    """A map in which others change a record so often before it is set."""
+    """A map in which others change a record so many times before it is set."""
 
     def __init__(self, inner: Map, times: int) -> None:
         self._inner, self.times = inner, times
@@ -193,7 +194,7 @@ def metadata() -> Map:
     return MemoryStore().open("metadata", create=True)
 
 
-def test_tombstones_are_kept_for_their_time_behind_the_newest_pass_that_is_old_enough(
+def test_tombstones_stay_until_a_pass_behind_them_is_old_enough(
     metadata: Map,
 ) -> None:
     progress = Progress(metadata, 1, 0)
@@ -269,7 +270,7 @@ class Clock(SystemClock):
 
 
 class Stop(threading.Event):
-    """Notes how long it was waited for; `ends` while somebody waits."""
+    """Notes the lengths of waits; `ends` during one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +287,7 @@ def test_short_pauses_are_saved_up_and_long_ones_are_bounded() -> None:
     clock, stop = Clock(), Stop()
     throttle = Throttle(clock, 0.25, stop)
     clock.now_s += 1_000.0
-    throttle.begin()  # nothing was done since the last time
+    throttle.begin()  # nothing was done in the meantime
     throttle.pause()
     clock.now_s += PAUSE_S_MIN / 4
     throttle.pause()

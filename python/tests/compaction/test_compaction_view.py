@@ -1,12 +1,15 @@
 """Compaction in a store that others read beside its owner, as Spark reads HBase."""
 
+import pytest
+
 from tests.clocks import ManualClock
 from tests.compaction_kit import DAY_MS, NAME, World, compacted
 from tests.log_kit import KeptStore
 from tms.block import decode
 from tms.block.placing import places
+from tms.engine.observer import ObservedPartition, StoreObserver
+from tms.log.staging import StagedBlocks
 from tms.model.message import StoredBlock
-from tms.observer import ObservedPartition, StoreObserver
 from tms.spark.rows import WantedColumns, batches
 
 A, B = b"a", b"b"
@@ -65,20 +68,23 @@ def test_a_reader_that_looked_before_reads_on_after() -> None:
     assert values == [b"3", b"4", b"5"]
 
 
-def test_staged_blocks_that_go_between_two_looks_are_no_damage() -> None:
+def test_staged_blocks_that_go_between_two_looks_are_no_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = shared()
     fill(world)
     world.publish((A, b"6"), (B, b"7"))
     world.seal()
     one = look(world)
-    resolve, compacted_once = one._staged.resolve, []
+    staged, resolve = one._staged, StagedBlocks.resolve
+    compactions = [world.compact]
 
-    def after_compaction(reference: StoredBlock) -> StoredBlock:
-        if not compacted_once:
-            compacted_once.append(world.compact())
-        return resolve(reference)
+    def after_compaction(self: StagedBlocks, reference: StoredBlock) -> StoredBlock:
+        if self is staged and compactions:
+            compactions.pop()()
+        return resolve(self, reference)
 
-    one._staged.resolve = after_compaction  # type: ignore[method-assign]
+    monkeypatch.setattr(StagedBlocks, "resolve", after_compaction)
     assert [offset for offset, _ in shown(one, 0, 8)][-2:] == [6, 7]
 
 

@@ -15,6 +15,7 @@ from tests.http_kit import Served, serving
 from tests.log_kit import DAY_MS, KeptStore
 from tests.waiting import until
 from tms.block import Flags, encode, flags_of
+from tms.cli.checks.verify import Severity, Verifier
 from tms.errors import (
     BadMessageId,
     DataCorrupt,
@@ -25,7 +26,6 @@ from tms.errors import (
     TMSError,
     TopicNotFound,
 )
-from tms.fsck.verify import Severity, Verifier
 from tms.model import keys
 from tms.model.delayed import Due
 from tms.model.message import NewBlock
@@ -48,7 +48,7 @@ def plain(inner: object = None, retention_ms: int | None = None) -> World:
 
 
 class EraseContract:
-    """What holds for every bus; `path` is where its data are."""
+    """Tests that hold for every bus; `path` is where its data are."""
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
@@ -105,7 +105,7 @@ class EraseContract:
             tx.send("t", SECRET, KEY)
             tx.send("t", b"other", OTHER)
         with bus.transaction() as tx:
-            for _ in range(600):  # too much for one request: staged
+            for _ in range(600):  # too many for one request: staged
                 tx.send("t", LARGE, KEY)
             tx.send("t", b"staged", OTHER)
         assert bus.erase("t", key=KEY) == 601
@@ -128,12 +128,12 @@ class EraseContract:
                 delay=600,
                 compression=compression,
             )
-        before = list(bus.delayed_messages("t"))
+        before = list(bus.list_delayed("t"))
         if compression == "none":
             assert SECRET in on_disk(path)
         assert bus.erase("t", key=KEY) == 4
-        assert list(bus.delayed_messages("t")) == [m for m in before if m.key != KEY]
-        assert bus.delayed("t").waiting == 4
+        assert list(bus.list_delayed("t")) == [m for m in before if m.key != KEY]
+        assert bus.describe_delayed("t").waiting == 4
         left = on_disk(path)
         assert SECRET not in left and LARGE[:60] not in left and KEY not in left
         assert bus.erase("t", key=KEY) == 0
@@ -258,7 +258,7 @@ def test_a_block_of_which_messages_are_gone_is_truncated_in_the_middle(
 
 
 @pytest.mark.parametrize("before", range(6))
-def test_a_partition_starts_where_it_was_truncated_though_messages_are_gone_behind_it(
+def test_a_partition_starts_at_its_truncation_even_before_erased_messages(
     before: int,
 ) -> None:
     world = plain()
@@ -315,7 +315,7 @@ def test_readers_of_a_segment_that_was_emptied_go_on_in_the_next() -> None:
         world.restart()
 
 
-def test_a_partition_that_has_expired_starts_at_its_end_though_its_last_message_is_gone() -> None:
+def test_an_expired_partition_starts_at_its_end_even_if_that_is_erased() -> None:
     world = plain(retention_ms=DAY_MS)
     world.publish((OTHER, b"0"), (OTHER, b"1"))
     world.publish((KEY, b"2"))
@@ -335,7 +335,7 @@ def test_erasing_looks_through_every_page_and_touches_no_other_block(
     monkeypatch: pytest.MonkeyPatch, sealed: bool
 ) -> None:
     for module in ("erasing", "rewriting"):
-        monkeypatch.setattr(f"tms.compaction.{module}.PAGE_BYTES", 1)
+        monkeypatch.setattr(f"tms.topics.compaction.{module}.PAGE_BYTES", 1)
     world = plain()
     for number in range(20):
         world.publish((b"%d" % number, SECRET), (OTHER, b"1"))
@@ -369,7 +369,7 @@ def test_a_partition_that_erasing_opens_first_goes_by_the_retention_of_its_topic
 def test_a_message_of_a_large_segment_is_erased_by_its_id_without_reading_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.compaction.rewriting.PAGE_BYTES", 1)
+    monkeypatch.setattr("tms.topics.compaction.rewriting.PAGE_BYTES", 1)
     world = plain()
     for number in range(100):
         world.publish((KEY, b"%d" % number))
@@ -392,13 +392,13 @@ def test_a_message_that_was_rolled_back_is_erased_and_one_that_is_open_too() -> 
         tx.submit(NAME, [NewBlock(0, block)], id).result(5)
     tx.abort(back)
     assert world.engine.erase(NAME, key=KEY) == 2
-    tx.abort(open)  # marks what is left of its block
+    tx.abort(open)  # marks the rest of its block
     raw = [value for value in everything(world) if SECRET in value]
     assert raw == []
     assert world.read(isolation=Isolation.COMMITTED) == []
 
 
-def test_a_transaction_whose_staged_blocks_are_gone_is_damage_unless_nobody_is_shown_it(
+def test_missing_staged_blocks_are_damage_unless_no_reader_sees_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = plain()
@@ -427,11 +427,11 @@ def test_a_transaction_whose_staged_blocks_are_gone_is_damage_unless_nobody_is_s
         (False, "is too old", False),
     ],
 )
-def test_who_is_never_shown_a_transaction_is_told_of_it_by_who_began_it(
+def test_missing_staged_blocks_are_an_error_while_their_transaction_may_be_visible(
     issued: bool, end: str, shown: bool
 ) -> None:
-    """Of its staged blocks nothing is left: that is damage if somebody may still be shown them. One
-    that began elsewhere is open until it is too old."""
+    """Its staged blocks are gone: that is damage if a reader may still see them. A transaction
+    begun elsewhere is open until it is too old."""
     world = plain()
     tx = world.engine.transactions
     id = tx.begin(timeout_s=600).transaction_id
@@ -572,7 +572,7 @@ def test_what_a_crash_left_to_reclaim_is_reclaimed_by_the_next_round(tmp_path: P
 def test_what_a_crash_left_of_messages_that_waited_is_reclaimed_by_the_next_round(
     tmp_path: Path,
 ) -> None:
-    """Nothing of them ever came into the log: no segment says that there is anything to do."""
+    """None of them was ever in the log: no segment shows that there is anything to do."""
     world = plain(LevelDBStore(tmp_path / "data", create=True))
     block = NewBlock(0, encode([SECRET, b"1"], [KEY, OTHER]))
     world.engine.delayed.publish(NAME, [block], Due(delay_ms=1_000))

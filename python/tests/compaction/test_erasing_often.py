@@ -1,5 +1,5 @@
-"""Erasing again and again from a topic that is written to: the number of segments stays small, what
-was erased stays erased, and a crash at any step loses nothing."""
+"""Erasing again and again from a topic in use: the number of segments stays small, erased messages
+stay erased, and a crash at any step loses nothing."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -9,15 +9,15 @@ import pytest
 from sim.faulty import FaultyStore
 from tests.compaction_kit import NAME, World, compacted
 from tests.log_kit import DAY_MS
-from tms.compaction import merging
+from tms.cli.checks.verify import Severity, Verifier
 from tms.errors import StorageUnavailable, TMSError
-from tms.fsck.verify import Severity, Verifier
 from tms.log.records import FIRST_KEY
 from tms.log.segments import KEY_END, SegmentChain
 from tms.model.position import Position
 from tms.model.topic import Cleanup, Durability
 from tms.store.base import Store
 from tms.store.leveldb import LevelDBStore
+from tms.topics.compaction import merging
 
 OTHER = b"other"
 OPERATIONS = ("overwrite", "delete", "reclaim", "compare_and_set", "write", "open", "drop")
@@ -109,7 +109,7 @@ def test_many_segments_that_erasing_left_before_become_fewer() -> None:
     assert world.engine.compaction._noted() == set(), "merged maps are looked at for ever"
 
 
-def test_nobody_merges_what_somebody_else_goes_through() -> None:
+def test_segments_in_use_are_not_merged() -> None:
     world = plain()
     publish(world, 0)
     world.seal()

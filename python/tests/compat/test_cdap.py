@@ -12,14 +12,14 @@ from tests.clocks import ManualClock
 from tests.http_kit import Answer, Client, Served, serving
 from tests.vectors_kit import load
 from tms.block import Compression, encode
-from tms.clock import SystemClock
 from tms.compat.cdap import avro
+from tms.compat.cdap.app import CdapLimits
 from tms.compat.cdap.avro import ConsumeRequest, PublishRequest, RollbackDetail
 from tms.model.ids import MessageId
 from tms.model.message import NewBlock
 from tms.model.snapshot import Snapshot, encode_snapshot
 from tms.model.topic import TopicName
-from tms.server.service import CdapLimits
+from tms.runtime.clock import SystemClock
 
 AVRO, TEXT = "avro/binary", "text/plain; charset=utf-8"
 NS = "/v1/namespaces/n/topics"
@@ -30,12 +30,6 @@ _names = itertools.count()
 def served() -> Iterator[Served]:
     with serving() as running:
         yield running
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    with served.connect() as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -237,7 +231,7 @@ def test_stored_messages_appear_where_they_are_published(
 def test_nothing_is_lost_between_stored_and_plain_messages(
     served: Served, client: Client, topic: str
 ) -> None:
-    """Where CDAP's own service loses messages: pages that end within stored ones."""
+    """Pages that end within stored messages: CDAP's own service loses messages there."""
     tx = pointer(served)
     publish(client, topic, b"n0")
     store(client, topic, b"a", b"b", b"c", b"d", tx=tx)

@@ -1,5 +1,5 @@
-"""CDAP's protocol where it is used wrongly, heavily, or by halves: bounds, other topics' rules, and
-what clients that misbehave leave behind."""
+"""CDAP's protocol used wrongly, heavily, or partially: bounds, the rules of other topics, and the
+remains of clients that misbehave."""
 
 import contextlib
 import gzip
@@ -68,7 +68,7 @@ def test_plain_messages_are_never_taken_back(client: Client) -> None:
 def test_a_wide_rollback_takes_back_its_transaction_only(served: Served, client: Client) -> None:
     mine, other = pointer(served), pointer(served)
     publish(client, f"{NS}/t", b"1")
-    for number in range(12):  # more than is looked through at once
+    for number in range(12):  # more than one look covers
         publish(
             client, f"{NS}/t", bytes([65 + number]) * (1 << 20), tx=mine if number % 2 else other
         )
@@ -119,7 +119,7 @@ def test_an_empty_publish_without_anything_stored_takes_nothing_back(
     nothing = publish(client, f"{NS}/t", tx=tx).body
     assert avro.decode_rollback(nothing) == RollbackDetail(tx, 0, 0, 0, 0)
     assert post(client, f"{NS}/t/rollback", nothing).status == 200
-    seen = snapshot(read=tx)  # what was published before is not taken back
+    seen = snapshot(read=tx)  # messages from before it are not rolled back
     assert payloads(poll(client, f"{NS}/t", tx=seen)) == [b"mine"]
 
 

@@ -1,4 +1,4 @@
-"""Tephra's Thrift protocol: its bytes, every method through a client made from the same IDL."""
+"""Tephra's Thrift protocol: its bytes, and every method through a client made from the same IDL."""
 
 import socket
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from tests.clocks import START_MS, ManualClock
 from tests.http_kit import Served, serving
 from tests.waiting import PATIENCE_S
 from tms.block import decode, encode
-from tms.clock import SystemClock
 from tms.compat.tephra.checking import DEPTH_MAX, check_message
 from tms.compat.tephra.frames import FrameLimits
-from tms.compat.tephra.handler import Handler
+from tms.compat.tephra.handler import ThriftHandler
 from tms.compat.tephra.messages import Messages, load_types, printable
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Malformed, StorageUnavailable
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import NONE_IN_PROGRESS
 from tms.model.topic import TopicName, TopicSettings
+from tms.runtime.clock import SystemClock
 from tms.store.memory import MemoryStore
 
 TYPES = load_types()
@@ -34,7 +34,7 @@ NONE = NONE_IN_PROGRESS.to_bytes(8, "big").hex()
 
 
 def message(name: str, arguments: str, kind: int = 1) -> bytes:
-    """A call by hand: the arguments in hexadecimal, without the end of their struct."""
+    """An encoded call: the arguments in hexadecimal, without the end of their struct."""
     head = bytes((0x80, 1, 0, kind)) + len(name).to_bytes(4, "big") + name.encode()
     return head + bytes.fromhex("00000007" + arguments + "00")
 
@@ -55,7 +55,7 @@ class Bytes:
         self.engine = Engine(MemoryStore(), self.clock)
         self.ready = True
         transactions = self.engine.transactions
-        self.handler = Handler(TYPES, lambda: transactions, self.clock, lambda: self.ready)
+        self.handler = ThriftHandler(TYPES, lambda: transactions, self.clock, lambda: self.ready)
         self.answer = Messages(TYPES, self.handler).answer
 
 
@@ -145,7 +145,7 @@ def test_fields_that_nobody_knows_are_skipped(service: Bytes) -> None:
 def test_every_truncation_is_refused_and_flipped_bits_are_refused_or_answered(
     service: Bytes,
 ) -> None:
-    """Whatever comes, nothing is read that is not there."""
+    """For any bytes, nothing beyond their end is read."""
     tx = f"0c0001 0a0001{long(START_MS * 1_000_000)} 0f0003 0a 00000001{NONE} 080006 00000001 00"
     whole = [
         message("canCommitTx", tx + "0e0002 0b 00000002 00000001 61 00000000"),
@@ -170,7 +170,7 @@ def test_every_truncation_is_refused_and_flipped_bits_are_refused_or_answered(
 
 
 def test_a_key_is_shown_as_hadoop_does() -> None:
-    """As `ChangeId.toString` of Tephra 0.16.1 gave for all bytes."""
+    """The expected texts are from `ChangeId.toString` of Tephra 0.16.1, for all bytes."""
     low, high = (
         "".join(f"\\x{byte:02X}" for byte in part) for part in (range(0x20), range(0x7F, 0x100))
     )
@@ -237,7 +237,7 @@ def client(served: Served) -> Iterator[Any]:
 
 
 def connected(served: Served) -> Any:
-    """A client as Tephra's, but for the language."""
+    """A client like Tephra's, except for the language."""
     assert served.tephra_address is not None
     return client_context(
         TYPES.TTransactionServer,

@@ -1,4 +1,4 @@
-"""The registration in ZooKeeper, against a stand-in for it; and that the service needs none."""
+"""The registration in ZooKeeper, against a stand-in; and the service without it."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tms.compat.tephra.front import reachable
 
 
 class Ensemble:
-    """ZooKeeper in memory: nodes, each with the session that it ends with."""
+    """ZooKeeper in memory: nodes, each with the session with which it ends."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -35,7 +35,7 @@ class Ensemble:
             assert self.changed.wait_for(condition, PATIENCE_S)
 
     def expire(self, session: "Session") -> None:
-        """The session is over: its nodes go, and its client hears of it."""
+        """End the session: its nodes go, and its client hears of it."""
         with self.changed:
             self.nodes = {path: one for path, one in self.nodes.items() if one[1] is not session}
             self.changed.notify_all()
@@ -44,7 +44,7 @@ class Ensemble:
 
 
 class Session:
-    """The few calls of kazoo."""
+    """The few used calls of kazoo."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         self.ensemble = ensemble

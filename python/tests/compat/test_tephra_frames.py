@@ -1,4 +1,4 @@
-"""Connections of Thrift clients: bounded, one frame at a time, answered in order, nothing leaks."""
+"""Connections of Thrift clients: bounded, one frame at a time, answered in order, without leaks."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,12 @@ import pytest
 import uvloop
 
 from tests.waiting import PATIENCE_S, until
-from tms.compat.tephra import frames
-from tms.compat.tephra.frames import FRAME_BYTES_MAX, FrameLimits, FrameServer
+from tms.compat.tephra.frames import FrameLimits, FrameServer
+from tms.compat.tephra.settings import TephraSection
 from tms.errors import Malformed
-from tms.server.config import TephraSection
 
 Answer = Callable[[bytes], bytes]
+FRAME_BYTES_MAX = FrameLimits().frame_bytes_max
 
 
 def echo(raw: bytes) -> bytes:
@@ -53,7 +53,7 @@ class Running:
             await self.server.start()
             started.set_result(None)
             await asked.wait()
-            await self.server.stop(timeout_s)
+            await self.server.drain(timeout_s)
 
         self.thread = threading.Thread(target=lambda: uvloop.run(run()))
         self.thread.start()
@@ -66,6 +66,22 @@ class Running:
         return socket.create_connection(self.address, 20)
 
 
+class Slow:
+    """Answers the request itself once `go` is set."""
+
+    def __init__(self) -> None:
+        self.working = threading.Event()
+        self.go = threading.Event()
+
+    def __call__(self, raw: bytes) -> bytes:
+        self.working.set()
+        self.go.wait(PATIENCE_S)
+        return raw
+
+
+SMALL_ROOM = {"frame_bytes_max": 1_000_000, "frames_bytes_max": 1_000_000}
+
+
 @contextlib.contextmanager
 def running(answer: Answer = echo, **limits: float) -> Iterator[Running]:
     found = Running(answer, FrameLimits(**limits))  # type: ignore[arg-type]
@@ -76,7 +92,7 @@ def running(answer: Answer = echo, **limits: float) -> Iterator[Running]:
         found.thread.join(PATIENCE_S)
         assert not found.thread.is_alive()
         assert not found.server.connections
-        assert found.server.room == frames.FRAMES_BYTES_MAX
+        assert found.server.room == found.server.limits.frames_bytes_max
 
 
 def frame(body: bytes) -> bytes:
@@ -159,7 +175,7 @@ def test_who_does_not_read_an_answer_is_cut_off() -> None:
         slow.sendall(frame(bytes(100_000)))
         until(lambda: bool(there.server.connections))
         until(lambda: not there.server.connections)
-        assert there.server.room == frames.FRAMES_BYTES_MAX
+        assert there.server.room == FrameLimits().frames_bytes_max
 
 
 def test_connections_are_bounded_and_a_free_place_is_taken(
@@ -195,10 +211,12 @@ def test_many_connections_share_few_workers() -> None:
         assert 1 <= len(names) <= 2
 
 
-def test_large_frames_wait_for_room_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "FRAMES_BYTES_MAX", 1_000_000)
+def test_large_frames_wait_for_room_in_their_order() -> None:
     body = bytes(600_000)
-    with running() as there, contextlib.ExitStack() as stack:
+    with (
+        running(**SMALL_ROOM) as there,
+        contextlib.ExitStack() as stack,
+    ):
         first, second, third, small = (stack.enter_context(there.connect()) for _ in range(4))
         first.sendall(frame(body)[:1_000])
         until(lambda: there.server.room == 400_000)
@@ -217,23 +235,17 @@ def test_large_frames_wait_for_room_in_their_order(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_stop_answers_what_was_received_and_takes_nothing_more() -> None:
-    working, go = threading.Event(), threading.Event()
-
-    def slow(raw: bytes) -> bytes:
-        working.set()
-        go.wait(PATIENCE_S)
-        return raw
-
+    slow = Slow()
     with running(slow) as there, contextlib.ExitStack() as stack:
         busy, half, idle = (stack.enter_context(there.connect()) for _ in range(3))
         half.sendall(frame(b"abc")[:5])
         busy.sendall(frame(b"1") + frame(b"2"))
-        working.wait(PATIENCE_S)
+        slow.working.wait(PATIENCE_S)
         there.stop()
         assert ended(idle) and ended(half)
         with pytest.raises(OSError):
             there.connect()
-        go.set()
+        slow.go.set()
         assert [answered(busy), answered(busy)] == [b"1", b"2"]
         assert ended(busy)
 
@@ -241,21 +253,15 @@ def test_a_stop_answers_what_was_received_and_takes_nothing_more() -> None:
 def test_a_stop_does_not_wait_for_longer_than_it_was_given(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    working, go = threading.Event(), threading.Event()
-
-    def slow(raw: bytes) -> bytes:
-        working.set()
-        go.wait(PATIENCE_S)
-        return raw
-
+    slow = Slow()
     with running(slow) as there, there.connect() as busy:
         busy.sendall(frame(b"1"))
-        working.wait(PATIENCE_S)
+        slow.working.wait(PATIENCE_S)
         there.stop(0.1)
         assert ended(busy)
         assert "tephra_drain_incomplete" in caplog.text
         assert there.thread.is_alive(), "a worker still needs the engine"
-        go.set()
+        slow.go.set()
 
 
 def test_a_client_that_closes_its_side_gets_its_answer() -> None:
@@ -266,11 +272,10 @@ def test_a_client_that_closes_its_side_gets_its_answer() -> None:
         assert ended(connection)
 
 
-def test_nothing_is_left_of_connections_that_end_anyhow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_of_connections_that_end_anyhow() -> None:
     """Clients that go away in the middle of anything, with small and large frames."""
-    monkeypatch.setattr(frames, "FRAMES_BYTES_MAX", 1_000_000)
     random, threads = Random(5), threading.active_count()
-    with running(workers=3) as there:
+    with running(workers=3, **SMALL_ROOM) as there:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(300):
             connection = there.connect()

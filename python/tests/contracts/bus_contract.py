@@ -1,7 +1,7 @@
-"""What a bus promises, whatever is below it: a class of tests that every kind of bus runs.
+"""The contract of a bus, whatever is below it: a class of tests that every kind of bus runs.
 
-`test_client.py` runs it on an engine in this process and through HTTP; `AsyncBusContract` says the
-same of the asyncio bus. A subclass gives the fixture `bus`.
+`test_client.py` runs it on an engine in this process and through HTTP; `AsyncBusContract` is the
+contract of the asyncio bus. A subclass gives the fixture `bus`.
 """
 
 import threading
@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import tms
+from tests.grouping import grouped
 from tests.waiting import PATIENCE_S
 from tms import Bus, MessageId, Position
-from tms.client import known
+from tms.client import topic_cache
 from tms.errors import (
     BadMessageId,
     Closed,
@@ -52,7 +53,7 @@ def in_turn_of(order: Sequence[int]) -> bool:
 
 
 class TopicContract:
-    """Topics."""
+    """Contract of topics."""
 
     def test_a_created_topic_has_the_settings_that_were_asked_for(self, bus: Bus) -> None:
         bus.create_topic("orders", partitions=3, retention="2h", durability="written")
@@ -194,7 +195,7 @@ class TopicContract:
 
 
 class PublishContract:
-    """Publishing one message, or many at once."""
+    """Contract of publishing one message, or many at once."""
 
     def test_a_published_message_can_be_read_at_once_with_everything_it_had(self, bus: Bus) -> None:
         bus.create_topic("orders", partitions=2)
@@ -242,7 +243,7 @@ class PublishContract:
         bus.create_topic("orders", partitions=3)
         bus.publish("orders", b"", key=b"k", partition=1)
         bus.publish_many("orders", [b"", b""], partition=2)
-        # In which order partitions are read depends on what a page holds, and no order is promised.
+        # The order in which partitions are read depends on the page; no order is promised.
         assert sorted(m.partition for m in all_messages(bus, "orders")) == [1, 2, 2]
         with pytest.raises(PartitionNotFound):
             bus.publish("orders", b"", partition=3)
@@ -329,7 +330,7 @@ def _ids(bus: Bus, topic: str) -> Iterator[MessageId]:
 
 
 class ProducerContract:
-    """Producers."""
+    """Contract of producers."""
 
     @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
     def test_messages_arrive_once_and_in_order(self, bus: Bus, compression: str) -> None:
@@ -366,7 +367,7 @@ class ProducerContract:
         with bus.producer("orders") as producer, bus.consumer("orders") as consumer:
             producer.send(b"alone")
             assert next(iter(consumer)).value == b"alone"
-            for n in range(3):  # what came while a request was under way is sent as well
+            for n in range(3):  # messages from the time of a request in flight are sent as well
                 producer.send(b"%d" % n)
             assert [m.value for m in islice(consumer, 3)] == [b"0", b"1", b"2"]
 
@@ -468,7 +469,7 @@ class ProducerContract:
 
 
 class ConsumerContract:
-    """Consumers and single fetches."""
+    """Contract of consumers and single fetches."""
 
     @pytest.fixture
     def ids(self, bus: Bus) -> list[MessageId]:
@@ -597,7 +598,7 @@ class ConsumerContract:
                 order += [message.partition for message in page.messages()]
                 page = bus.fetch("orders", page.next, bytes_max=1)
         else:
-            member: dict[str, Any] = {} if how == "alone" else {"group": "g", "delivery": how}
+            member: dict[str, Any] = {} if how == "alone" else grouped(group="g", delivery=how)
             consumer = bus.consumer("orders", stop_at_end=True, bytes_max=1, **member)
             order = [message.partition for message in consumer]
         assert len(order) == 36 and in_turn_of(order)
@@ -648,7 +649,7 @@ class ConsumerContract:
 
 
 class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerContract):
-    """Everything that a bus promises."""
+    """The whole contract of a bus."""
 
     def test_a_closed_bus_is_an_error_and_closes_what_it_made(self, bus: Bus) -> None:
         bus.create_topic("orders")
@@ -666,14 +667,14 @@ class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerCont
         bus.create_topic("t", partitions=3)
         assert set(bus.fetch("t").next) == {0, 1, 2}
         name = TopicName.parse("t")
-        bus._transport.delete_topic(name)  # by somebody else, as far as this bus knows
+        bus._transport.delete_topic(name)  # by another client, as far as this bus knows
         bus._transport.create_topic(name, TopicSettings(1))
         assert set(bus.fetch("t").next) == {0}
 
     def test_a_fetch_reads_partitions_that_were_added_once_its_memory_is_too_old(
         self, bus: Bus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(known, "REFRESH_S", -1.0)
+        monkeypatch.setattr(topic_cache, "REFRESH_S", -1.0)
         bus.create_topic("t")
         assert set(bus.fetch("t").next) == {0}
         bus._transport.update_topic(TopicName.parse("t"), {"partitions": 2})

@@ -1,4 +1,4 @@
-"""What a bus promises of delayed messages, whatever is below it. A subclass gives the fixture
+"""The contract of a bus for delayed messages, whatever is below it. A subclass gives the fixture
 `world`."""
 
 from datetime import UTC, datetime, timedelta
@@ -17,12 +17,12 @@ START = datetime.fromtimestamp(START_MS / 1000, UTC)
 
 
 def values(world: World, topic: str = "orders") -> list[bytes | None]:
-    """What is delivered."""
+    """The values of the delivered messages."""
     return [message.value for message in world.bus.consumer(topic, stop_at_end=True)]
 
 
 class DelayContract:
-    """Delayed messages."""
+    """Contract of delayed messages."""
 
     @pytest.fixture(autouse=True)
     def topics(self, world: World) -> None:
@@ -65,7 +65,7 @@ class DelayContract:
         keys = [b"%d" % (number % 7) for number in range(500)]
         ids = world.bus.publish_later_many("orders", numbers, keys, delay=1, compression="lz4")
         assert len(set(ids)) == 500
-        waiting = {one.id: one.value for one in world.bus.delayed_messages("orders")}
+        waiting = {one.id: one.value for one in world.bus.list_delayed("orders")}
         assert [waiting[id] for id in ids] == numbers
         clock.pass_ms(1_000)
         world.engine.delayed.move()
@@ -76,29 +76,29 @@ class DelayContract:
 
     def test_what_is_cancelled_is_not_delivered(self, world: World, clock: ManualClock) -> None:
         one, two = world.bus.publish_later_many("orders", [b"1", b"2"], partition=0, delay=1)
-        assert world.bus.cancel("orders", one) is True
-        assert world.bus.cancel("orders", str(one)) is True
-        assert world.bus.cancel("orders", DelayedId(one.due_ms + 1, one.sequence)) is False
+        assert world.bus.cancel_delayed("orders", one) is True
+        assert world.bus.cancel_delayed("orders", str(one)) is True
+        assert world.bus.cancel_delayed("orders", DelayedId(one.due_ms + 1, one.sequence)) is False
         clock.pass_ms(1_000)
         world.engine.delayed.move()
         assert values(world) == [b"2"]
-        assert world.bus.cancel("orders", two) is False
+        assert world.bus.cancel_delayed("orders", two) is False
 
     def test_what_waits_can_be_counted_and_looked_at(self, world: World) -> None:
-        assert world.bus.delayed("orders") == DelayedInfo(0, None)
-        assert list(world.bus.delayed_messages("orders")) == []
+        assert world.bus.describe_delayed("orders") == DelayedInfo(0, None)
+        assert list(world.bus.list_delayed("orders")) == []
         late = world.bus.publish_later("orders", None, partition=1, delay=9)
         soon = world.bus.publish_later("orders", b"\xff", b"k", {"h": b"\0"}, 2, delay=5)
-        assert world.bus.delayed("orders") == DelayedInfo(2, START_MS + 5_000)
-        first, second = world.bus.delayed_messages("orders")
+        assert world.bus.describe_delayed("orders") == DelayedInfo(2, START_MS + 5_000)
+        first, second = world.bus.list_delayed("orders")
         assert first == (soon, 2, b"k", b"\xff", {"h": b"\0"})
         assert second == (late, 1, None, None, {})
-        assert list(world.bus.delayed_messages("orders", after=str(soon))) == [second]
+        assert list(world.bus.list_delayed("orders", after=str(soon))) == [second]
 
     def test_it_survives_restarts_and_kills(self, world: World, clock: ManualClock) -> None:
         world.bus.publish_later_many("orders", [b"1", b"2"], partition=0, delay=10)
         gone = world.bus.publish_later("orders", b"x", partition=0, delay=10)
-        assert world.bus.cancel("orders", gone)
+        assert world.bus.cancel_delayed("orders", gone)
         world.kill()
         clock.pass_ms(9_999)
         assert world.engine.delayed.move() == 0
@@ -109,12 +109,12 @@ class DelayContract:
         world.kill()
         assert world.engine.delayed.move() == 0
         assert values(world) == [b"1", b"2"]
-        assert world.bus.delayed("orders") == DelayedInfo(0, None)
+        assert world.bus.describe_delayed("orders") == DelayedInfo(0, None)
 
     def test_large_messages_wait_too(self, world: World, clock: ManualClock) -> None:
         large = [bytes([number]) * (1 << 20) for number in range(7)]
         world.bus.publish_later_many("orders", large, partition=0, delay=1)
-        assert [one.value for one in world.bus.delayed_messages("orders")] == large
+        assert [one.value for one in world.bus.list_delayed("orders")] == large
         world.kill()
         clock.pass_ms(1_000)
         world.engine.delayed.move()
@@ -144,13 +144,13 @@ class DelayContract:
         with pytest.raises(Invalid):
             bus.publish_later_many("orders", [b"1", "2"], delay=1)  # type: ignore[list-item]
         with pytest.raises(Invalid):
-            bus.cancel("orders", "nonsense")
+            bus.cancel_delayed("orders", "nonsense")
         with pytest.raises(TopicNotFound):
             bus.publish_later("none", b"1", delay=1)
         with pytest.raises(TopicNotFound):
-            bus.cancel("none", DelayedId(1, 1))
+            bus.cancel_delayed("none", DelayedId(1, 1))
         with pytest.raises(TopicNotFound):
-            bus.delayed("none")
+            bus.describe_delayed("none")
         with pytest.raises(PartitionNotFound):
             bus.publish_later("orders", b"1", partition=3, delay=1)
         with pytest.raises((Forbidden, TopicNotFound)):
@@ -158,12 +158,12 @@ class DelayContract:
         bus.update_topic("orders", message_bytes_max=3)
         with pytest.raises(TooLarge):
             bus.publish_later("orders", b"1234", delay=1)
-        assert bus.delayed("orders") == DelayedInfo(0, None)
+        assert bus.describe_delayed("orders") == DelayedInfo(0, None)
 
     def test_a_deleted_topic_forgets_what_waited(self, world: World, clock: ManualClock) -> None:
         world.bus.publish_later("orders", b"1", delay=1)
         world.bus.delete_topic("orders")
         world.bus.create_topic("orders", partitions=3)
-        assert world.bus.delayed("orders") == DelayedInfo(0, None)
+        assert world.bus.describe_delayed("orders") == DelayedInfo(0, None)
         clock.pass_ms(1_000)
         assert world.engine.delayed.move() == 0 and values(world) == []

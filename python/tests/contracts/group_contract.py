@@ -1,4 +1,5 @@
-"""What groups promise, whatever is below the bus: a class of tests that every kind of bus runs."""
+"""The contract of groups, whatever is below the bus: a class of tests that every kind of bus
+runs."""
 
 import threading
 from collections import Counter
@@ -10,23 +11,24 @@ from typing import Any, Self
 import pytest
 
 import tms
+from tests.grouping import grouped
 from tests.waiting import PATIENCE_S, until
 from tms import Bus
-from tms.client.group_consumer import MemberConsumer
+from tms.client.group_reading import MemberReader
 from tms.errors import Conflict, Fenced, GroupNotFound, Invalid, TopicNotFound
 
 PARTITIONS = 4
 
 
 class Worker:
-    """A member in a thread of its own, which keeps what it is handed out until it is told to
-    stop; `handle` is called for each message."""
+    """A member in a thread of its own, which notes its messages until it is stopped; `handle` is
+    called for each message."""
 
     def __init__(
         self, bus: Bus, handle: Callable[[tms.Message], None] | None = None, **more: Any
     ) -> None:
         more = {"group": "g", "delivery": "at-least-once", **more}
-        self.consumer = bus.consumer("in", **more)
+        self.consumer = bus.consumer("in", **grouped(**more))
         self.seen: list[tms.Message] = []
         self.error: BaseException | None = None
         self._handle = handle
@@ -53,8 +55,8 @@ class Worker:
 
     @property
     def name(self) -> str:
-        assert isinstance(self.consumer, MemberConsumer)
-        return self.consumer._member.name
+        assert isinstance(self.consumer._reader, MemberReader)
+        return self.consumer._reader.member.name
 
     def until(self, count: int) -> Self:
         """Wait until it has had so many messages."""
@@ -79,11 +81,11 @@ class Worker:
 
 def owned(bus: Bus) -> dict[str, list[int]]:
     """The partitions of each member."""
-    return {one.member: list(one.partitions) for one in bus.group("in", group="g").members}
+    return {one.member: list(one.partitions) for one in bus.describe_group("in", group="g").members}
 
 
 def shared_by(bus: Bus, *workers: Worker) -> bool:
-    """Whether these have all partitions among them, in balance."""
+    """True if these members have all partitions among them, in balance."""
     try:
         found = owned(bus)
     except GroupNotFound:
@@ -105,7 +107,7 @@ def publish(bus: Bus, first: int, count: int) -> list[bytes]:
 
 
 def once(values: list[bytes], *workers: Worker) -> bool:
-    """Whether these had each value, and nothing twice."""
+    """True if these members had each value once, and no other."""
     return Counter(v for one in workers for v in one.values) == Counter(values)
 
 
@@ -120,7 +122,7 @@ def closing(*workers: Worker) -> Iterator[None]:
 
 
 class GroupContract:
-    """Log groups."""
+    """Contract of log groups."""
 
     @pytest.fixture(autouse=True)
     def topics(self, bus: Bus) -> None:
@@ -171,12 +173,12 @@ class GroupContract:
             values += publish(bus, 20, 20)
             until(lambda: len(stays.seen) + len(leaves.seen) >= 40)
             again = Counter(stays.values + leaves.values) - Counter(values)
-            assert sum(again.values()) <= 1  # the last one, if nobody had asked for another yet
+            assert sum(again.values()) <= 1  # the last one, if no other had been requested
             assert shared_by(bus, stays)
 
     def test_who_is_silent_for_longer_than_its_session_is_replaced(self, bus: Bus) -> None:
         values = publish(bus, 0, 8)
-        silent = bus.consumer("in", group="g", delivery="at-least-once", session_s=1)
+        silent = bus.consumer("in", group=tms.Group("g", delivery="at-least-once", session_s=1))
         next(iter(silent))
         worker = Worker(bus, session_s=1)
         with closing(worker):
@@ -206,7 +208,7 @@ class GroupContract:
                 assert sorted(m.value for m in found) == sorted(values)  # type: ignore[type-var]
             found.ack()
             assert list(bus.consumer("in", group="h", partitions="all", stop_at_end=True)) == []
-            assert bus.group("in", group="h").members == ()
+            assert bus.describe_group("in", group="h").members == ()
 
     # Delivery
 
@@ -214,13 +216,13 @@ class GroupContract:
         self, bus: Bus
     ) -> None:
         values = publish(bus, 0, 4 * PARTITIONS)
-        with bus.consumer("in", group="g", delivery="at-least-once") as consumer:
+        with bus.consumer("in", group=tms.Group("g", delivery="at-least-once")) as consumer:
             first = [message.value for message in islice(consumer, 6)]
         worker = Worker(bus)
         with closing(worker):
             worker.until(len(values) - 5)
             assert sorted(first[:5] + worker.values) == sorted(values)  # type: ignore[type-var]
-            assert first[5] in worker.values  # nobody knows whether it was handled
+            assert first[5] in worker.values  # it is unknown whether it was handled
 
     def test_at_least_once_does_not_skip_the_message_that_failed(self, bus: Bus) -> None:
         publish(bus, 0, 1)
@@ -232,21 +234,23 @@ class GroupContract:
 
         for _ in range(2):
             with pytest.raises(RuntimeError):
-                fail(bus.consumer("in", group="g", delivery="at-least-once"))
-        with bus.consumer("in", group="g", delivery="at-least-once", stop_at_end=True) as consumer:
+                fail(bus.consumer("in", group=tms.Group("g", delivery="at-least-once")))
+        with bus.consumer(
+            "in", group=tms.Group("g", delivery="at-least-once"), stop_at_end=True
+        ) as consumer:
             assert [message.value for message in consumer] == [b"0"]
-        assert bus.group("in", group="g").summary().lag == 0
+        assert bus.describe_group("in", group="g").summary().lag == 0
 
     def test_at_least_once_commits_by_itself_while_it_goes_on(self, bus: Bus) -> None:
         worker = Worker(bus)
         with closing(worker):
             publish(bus, 0, 8)
             worker.until(8)
-            until(lambda: bus.group("in", group="g").summary().lag == 0)
+            until(lambda: bus.describe_group("in", group="g").summary().lag == 0)
 
     def test_at_most_once_hands_nothing_out_twice_even_if_it_dies(self, bus: Bus) -> None:
         values = publish(bus, 0, 16)
-        died = bus.consumer("in", group="g", delivery="at-most-once", session_s=1)
+        died = bus.consumer("in", group=tms.Group("g", delivery="at-most-once", session_s=1))
         first = [message.value for message in islice(died, 3)]
         worker = Worker(bus, delivery="at-most-once", session_s=1)
         with closing(worker):
@@ -258,11 +262,13 @@ class GroupContract:
 
     def test_at_most_once_leaves_to_others_what_it_has_not_handed_out(self, bus: Bus) -> None:
         values = publish(bus, 0, 16)
-        with bus.consumer("in", group="g", delivery="at-most-once") as consumer:
+        with bus.consumer("in", group=tms.Group("g", delivery="at-most-once")) as consumer:
             first = [message.value for message in islice(consumer, 3)]
             with pytest.raises(Invalid):
                 consumer.ack()
-        with bus.consumer("in", group="g", delivery="at-most-once", stop_at_end=True) as consumer:
+        with bus.consumer(
+            "in", group=tms.Group("g", delivery="at-most-once"), stop_at_end=True
+        ) as consumer:
             rest = [message.value for message in consumer]
         assert sorted(first + rest) == sorted(values)  # type: ignore[type-var]
 
@@ -270,14 +276,17 @@ class GroupContract:
     def test_a_consumer_that_is_closed_hands_nothing_more_out(
         self, bus: Bus, delivery: str
     ) -> None:
-        """Another thread may close it; what it had in hand belongs to others then."""
+        """Another thread may close it; its fetched messages belong to others then."""
         values = publish(bus, 0, 16)
-        with bus.consumer("in", group="g", delivery=delivery) as consumer:
+        with bus.consumer("in", group=tms.Group("g", delivery=delivery)) as consumer:
             messages = iter(consumer)
             first = [next(messages).value for _ in range(3)]
             consumer.close()
             assert [message.value for message in messages] == []
-        rest = [m.value for m in bus.consumer("in", group="g", delivery=delivery, stop_at_end=True)]
+        rest = [
+            m.value
+            for m in bus.consumer("in", group=tms.Group("g", delivery=delivery), stop_at_end=True)
+        ]
         assert set(first + rest) == set(values)
         if delivery == "at-most-once":
             assert len(first + rest) == len(values)
@@ -298,7 +307,7 @@ class GroupContract:
             workers.append(Worker(bus, transform(number), delivery="exactly-once"))
         with closing(*workers):
             values += publish(bus, 12, 40)
-            until(lambda: bus.group("in", group="g").summary().lag == 0)
+            until(lambda: bus.describe_group("in", group="g").summary().lag == 0)
             with pytest.raises(Invalid, match="transaction"):
                 workers[0].consumer.ack()
         found = [message.value for message in bus.consumer("out", stop_at_end=True)]
@@ -321,7 +330,7 @@ class GroupContract:
 
     def test_a_late_commit_of_a_member_that_was_replaced_is_refused(self, bus: Bus) -> None:
         values = publish(bus, 0, 8)
-        late = bus.consumer("in", group="g", session_s=1)
+        late = bus.consumer("in", group=tms.Group("g", session_s=1))
         messages = iter(late)
         next(messages)
         worker = Worker(bus, session_s=1)
@@ -351,7 +360,8 @@ class GroupContract:
         values = publish(bus, 0, 8)
         lost: list[int] = []
         late = bus.consumer(
-            "in", group="g", session_s=1, delivery="at-least-once", on_revoked=lost.extend
+            "in",
+            group=tms.Group("g", session_s=1, delivery="at-least-once", on_revoked=lost.extend),
         )
         messages = iter(late)
         next(messages)
@@ -372,15 +382,15 @@ class GroupContract:
         with closing(worker):
             publish(bus, 0, 8)
             worker.until(8)
-            until(lambda: bus.group("in", group="g").summary().lag == 0)
+            until(lambda: bus.describe_group("in", group="g").summary().lag == 0)
             bus.set_positions("in", {0: "earliest"}, group="g")
             publish(bus, 8, 4)
             until(lambda: worker.values.count(b"4") == 2)
-            until(lambda: bus.group("in", group="g").summary().lag == 0)
+            until(lambda: bus.describe_group("in", group="g").summary().lag == 0)
             again = {m.partition for m in worker.seen if worker.values.count(m.value) > 1}
             assert again == {0} and set(worker.values) == {b"%d" % n for n in range(12)}
 
-    # What a member is told
+    # Answers to a member
 
     def test_callbacks_tell_which_partitions_come_and_go(self, bus: Bus) -> None:
         told: list[tuple[str, list[int]]] = []
@@ -430,12 +440,12 @@ class GroupContract:
         for worker in workers:
             worker.end()
         assert set(values) == {v for one in workers for v in one.values}
-        assert bus.group("in", group="g").summary().lag == 0
-        assert bus.group("in", group="g").members == ()
+        assert bus.describe_group("in", group="g").summary().lag == 0
+        assert bus.describe_group("in", group="g").members == ()
 
     def test_who_reads_up_to_the_end_takes_over_from_one_that_died(self, bus: Bus) -> None:
         values = publish(bus, 0, 8)
-        dies = bus.consumer("in", group="g", stop_at_end=True, session_s=1)
+        dies = bus.consumer("in", group=tms.Group("g", session_s=1), stop_at_end=True)
         messages = iter(dies)
         next(messages)
         lives = Worker(bus, stop_at_end=True, session_s=1)
@@ -443,7 +453,7 @@ class GroupContract:
 
     def test_an_iteration_up_to_the_end_that_is_given_up_makes_room(self, bus: Bus) -> None:
         publish(bus, 0, 8)
-        given_up = bus.consumer("in", group="g", stop_at_end=True, session_s=600)
+        given_up = bus.consumer("in", group=tms.Group("g", session_s=600), stop_at_end=True)
         for _ in given_up:
             break
         assert len(list(bus.consumer("in", group="g", stop_at_end=True))) == 8
@@ -455,9 +465,9 @@ class GroupContract:
             found = [message.value for message in consumer]
             assert sorted(found) == sorted(values)  # type: ignore[type-var]
         consumer.ack()
-        assert bus.group("in", group="g").summary().lag == 0
+        assert bus.describe_group("in", group="g").summary().lag == 0
 
-    # How a group stands
+    # Descriptions of a group
 
     def test_groups_of_all_topics_are_listed_by_topic_and_name(self, bus: Bus) -> None:
         assert list(bus.list_groups()) == []
@@ -469,38 +479,43 @@ class GroupContract:
         bus.set_positions("in", {1: "latest"}, group="g")
         listed = [(one.topic, one.group, one.members, one.lag) for one in bus.list_groups()]
         assert listed == [("in", "g", 0, 6), ("in", "ü b", 0, 8), ("other", "g", 0, 0)]
-        assert [(one.topic, one.lag_ms) for one in bus.list_groups("far")] == [("far:in", 0)]
-        sizes = {one.topic: (one.partitions, one.messages) for one in bus.topic_sizes()}
+        assert [(one.topic, one.lag_ms) for one in bus.list_groups(namespace="far")] == [
+            ("far:in", 0)
+        ]
+        sizes = {one.topic: (one.partitions, one.messages) for one in bus.list_topic_sizes()}
         assert sizes["in"] == (4, 8) and sizes["other"] == (1, 0)
-        (load,) = bus.instances()
+        (load,) = bus.list_instances()
         assert load.answers and load.ready and load.messages_in >= 8
-        for call in (bus.list_groups, bus.list_queues, bus.topic_sizes):
+        for call in (bus.list_groups, bus.list_queues, bus.list_topic_sizes):
             with pytest.raises(Invalid):
-                list(call("no namespace"))
+                list(call(namespace="no namespace"))
 
     def test_a_group_shows_members_owners_positions_and_lag(self, bus: Bus) -> None:
-        assert bus.groups("in") == []
+        assert list(bus.list_groups("in")) == []
         with pytest.raises(GroupNotFound):
-            bus.group("in", group="g")
-        for call in (lambda: bus.groups("nowhere"), lambda: bus.group("nowhere", group="g")):
+            bus.describe_group("in", group="g")
+        for call in (
+            lambda: bus.list_groups("nowhere"),
+            lambda: bus.describe_group("nowhere", group="g"),
+        ):
             with pytest.raises(TopicNotFound):
                 call()
         publish(bus, 0, 8)
         bus.set_positions("in", {0: "offset:1", 1: "latest"}, group="g")
-        info = bus.group("in", group="g")
+        info = bus.describe_group("in", group="g")
         assert (info.group, info.topic, info.members) == ("g", "in", ())
         assert [one.lag for one in info.partitions] == [1, 0, 2, 2]
         assert [one.position for one in info.partitions] == ["offset:1", "latest", None, None]
         assert info.partitions[1].lag_ms == 0 <= info.partitions[0].lag_ms < 60_000
         worker = Worker(bus)
         with closing(worker):
-            until(lambda: bus.group("in", group="g").summary().lag == 0)
-            info = bus.group("in", group="g")
+            until(lambda: bus.describe_group("in", group="g").summary().lag == 0)
+            info = bus.describe_group("in", group="g")
             assert {one.owner for one in info.partitions} == {worker.name}
             (member,) = info.members
             assert (member.partitions, member.session_s) == ((0, 1, 2, 3), 10)
             assert 0 < member.left_s <= 10
-            (summary,) = bus.groups("in")
+            (summary,) = bus.list_groups("in")
             assert (summary.group, summary.members, summary.lag, summary.lag_ms) == ("g", 1, 0, 0)
             publish(bus, 8, 4)
-            until(lambda: bus.group("in", group="g").summary().lag == 0)
+            until(lambda: bus.describe_group("in", group="g").summary().lag == 0)

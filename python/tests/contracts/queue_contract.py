@@ -1,8 +1,6 @@
-"""What a queue promises, whatever is below the bus: a class of tests that every kind of bus runs.
-
+"""The promises of a queue, whatever is below the bus: a class of tests that every kind of bus runs.
 `test_queue_contract.py` runs it on an engine in this process and through HTTP. A subclass gives the
-fixture `bus`.
-"""
+fixture `bus`."""
 
 import threading
 import time
@@ -37,7 +35,7 @@ def prepared(bus: Bus, *values: bytes, partitions: int = 1, **settings: Any) -> 
 
 
 def collect(queue: Queue, limit: int, wait_s: float = 0) -> list[Delivered]:
-    """Up to `limit` of what is there: one receive may have less."""
+    """Up to `limit` of the ready messages: one receive may return fewer."""
     found: list[Delivered] = []
     while len(found) < limit and (more := queue.receive(limit - len(found), wait_s)):
         found += more
@@ -53,7 +51,8 @@ def everything(bus: Bus, topic: str) -> list[tms.Message]:
 
 
 def extensions(queue: Queue) -> list[TokenResult]:
-    """Let a queue take its leases for short; what its extensions were answered from now on."""
+    """Let a queue take its leases for short; returns a list of the answers to its extensions from
+    now on."""
     results: list[TokenResult] = []
     right = queue.leases._extend
 
@@ -66,7 +65,7 @@ def extensions(queue: Queue) -> list[TokenResult]:
 
 
 class QueueContract:
-    """Queues."""
+    """Contract of queues."""
 
     # -- queues ------------------------------------------------------------------------------------
 
@@ -103,10 +102,10 @@ class QueueContract:
     def test_queues_are_listed_by_name_and_deleted(self, bus: Bus) -> None:
         prepared(bus)
         bus.queue("jobs", group="a b:ü")
-        assert [info.group for info in bus.queues("jobs")] == ["a b:ü", "workers"]
+        assert [info.group for info in bus.describe_queues("jobs")] == ["a b:ü", "workers"]
         queue = bus.queue("jobs", group="workers")
         queue.delete()
-        assert [info.group for info in bus.queues("jobs")] == ["a b:ü"]
+        assert [info.group for info in bus.describe_queues("jobs")] == ["a b:ü"]
         for call in (queue.describe, queue.receive, queue.delete, queue.redrive):
             with pytest.raises(QueueNotFound):
                 call()
@@ -128,7 +127,7 @@ class QueueContract:
         with pytest.raises(TopicNotFound):
             bus.queue("nowhere", group="workers")
         with pytest.raises(TopicNotFound):
-            bus.queues("nowhere")
+            bus.describe_queues("nowhere")
         queue = prepared(bus)
         for group in ("", "a/b", "x" * 256, "a\nb"):
             with pytest.raises(Invalid):
@@ -363,12 +362,12 @@ class QueueContract:
         self, bus: Bus
     ) -> None:
         queue = prepared(bus, b"a", b"b")
-        assert list(bus.dead_letters("jobs", group="workers")) == []
+        assert list(bus.list_dead_letters("jobs", group="workers")) == []
         found = collect(queue, 2)
         for message in found:
             queue.reject(message, f"no {message.offset}")
         until(lambda: queue.describe().dead == 2)
-        letters = list(bus.dead_letters("jobs", group="workers"))
+        letters = list(bus.list_dead_letters("jobs", group="workers"))
         assert [(one.cause, one.deliveries, one.partition, one.offset) for one in letters] == [
             ("no 0", 1, 0, 0),
             ("no 1", 1, 0, 1),
@@ -376,7 +375,7 @@ class QueueContract:
         assert [one.id for one in letters] == [str(message.id) for message in found]
         assert [one.message.value for one in letters] == [b"a", b"b"]
         assert queue.redrive(1) == 1
-        [left] = bus.dead_letters("jobs", group="workers")
+        [left] = bus.list_dead_letters("jobs", group="workers")
         assert left.cause == "no 1"
 
     def test_a_dead_letter_has_the_error_of_its_last_handler(self, bus: Bus) -> None:

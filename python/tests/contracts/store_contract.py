@@ -1,4 +1,4 @@
-"""What every store promises; each engine's test class inherits it and says how a store is made."""
+"""The contract of every store; the test class of each engine inherits it and makes the stores."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -22,11 +22,11 @@ def rows_of(one: Map) -> list[tuple[bytes, bytes]]:
 class StoreContract:
     """The promises of `tms.store.base`, one test each."""
 
-    random_operations = 1_500  # fewer where each of them goes to another process
+    random_operations = 1_500  # fewer if each of them goes to another process
 
     @pytest.fixture
     def reopen(self) -> Callable[[], Store]:
-        """Makes the store, and after `close` makes it again with what it holds."""
+        """Open the store, and after `close` open it again with its contents."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -269,7 +269,7 @@ class StoreContract:
     def test_a_scan_that_is_not_full_was_the_last_of_its_range(
         self, one: Map, reverse: bool
     ) -> None:
-        """Values are small, large and empty: an engine may keep them apart."""
+        """Values are small, large and empty: an engine may store them apart."""
         random = Random(3)
         rows = [(bytes([i]), bytes(random.choice((0, 1, 9, 3_000, 70_000)))) for i in range(1, 41)]
         one.write(rows, WRITTEN)
@@ -354,7 +354,7 @@ class StoreContract:
     # Threads, sizes, health
 
     def test_readers_and_writers_share_a_map(self, one: Map) -> None:
-        """Rows are read in order and whole, and one that was seen stays."""
+        """Rows are read in order and whole, and a row that was seen stays."""
 
         def write(first: int) -> None:
             for i in range(first, first + 60):
@@ -397,7 +397,7 @@ class StoreContract:
 
 
 class WholeWritesContract:
-    """What stores promise that one process has: nobody sees a part of a write."""
+    """The contract of stores that belong to one process: no reader sees a part of a write."""
 
     def test_no_reader_sees_a_part_of_a_write(self, one: Map) -> None:
         """Each write stores two rows; no reader ever sees one without the other."""
@@ -421,7 +421,7 @@ class WholeWritesContract:
 
 
 class DurableStoreContract(StoreContract):
-    """What stores promise whose data outlives them."""
+    """The contract of stores whose data outlives them."""
 
     def test_everything_is_there_after_reopening(self, reopen: Callable[[], Store]) -> None:
         store = reopen()
@@ -441,7 +441,7 @@ class DurableStoreContract(StoreContract):
 
 
 def run_together(calls: list[Callable[[], object]]) -> None:
-    """Run the calls in a thread each, and raise what one of them raised."""
+    """Run the calls in a thread each, and raise the first error of any."""
     errors: list[BaseException] = []
 
     def run(call: Callable[[], object]) -> None:

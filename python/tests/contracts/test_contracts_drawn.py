@@ -1,9 +1,9 @@
 """The contracts of the client once more, with bounds that are drawn for each test: on LevelDB and
-over HTTP, where the simulation does not come by. The run seed decides which.
+over HTTP, where the simulation does not go. The run seed decides which.
 
 In a landing each test runs in one of its worlds, which the run seed draws; the long run has the
-others (`tests/conftest.py`). A test that fails here alone has met a bound: `Bounds.of(…).drawn` has
-them all.
+others (`tests/conftest.py`). A test that fails only here depends on a bound: `Bounds.of(…).drawn`
+has them all.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.client import (
 from tests.queues import test_queue_contract
 from tests.run_seed import run_seed
 
-# What producers may be given at most: their default would be too much.
+# The most that producers may get: their default would be too much.
 NOT_DRAWN = {"client.batching.REQUEST_BYTES"}
 # Tests that count up to more than the least that a bound is drawn to, or that read more partitions.
 NOT_DRAWN_IN = {
@@ -32,7 +32,7 @@ clock, served = test_client_delay.clock, test_queue_contract.served
 
 @pytest.fixture(autouse=True)
 def bounds(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Those of this test."""
+    """Set the bounds of this test."""
     node = request.node
     drawn = Bounds.of(f"contract {run_seed()} {node.name} of {node.parent.name}").drawn
     left = NOT_DRAWN | NOT_DRAWN_IN.get(node.originalname, set())

@@ -1,4 +1,4 @@
-"""What transactions promise through a bus, whatever is below it."""
+"""The contract of transactions through a bus, whatever is below it."""
 
 import threading
 
@@ -30,7 +30,7 @@ def values(bus: Bus, topic: str, **more: object) -> list[bytes | None]:
 
 
 class TransactionContract:
-    """Transactions and positions."""
+    """Contract of transactions and positions."""
 
     @pytest.fixture(autouse=True)
     def topics(self, bus: Bus) -> None:
@@ -255,10 +255,10 @@ class TransactionContract:
             with pytest.raises(Invalid):
                 bus.positions("in", group=group)
 
-    # What several producers stage
+    # Blocks staged by several producers
 
     def stage(self, bus: Bus, id: int, producer: int, *values: bytes, partition: int = 0) -> None:
-        """One block for each value, all of them sent twice: no answer is sure to arrive."""
+        """Stage one block for each value, all of them sent twice: no answer is sure to arrive."""
         port = bus._transport.transactions
         for sequence, value in enumerate(values):
             block = encode([value], producer_id=producer, producer_sequence=sequence)

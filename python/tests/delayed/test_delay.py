@@ -1,4 +1,4 @@
-"""Delayed messages on an engine: when they are due, and what becomes of them otherwise."""
+"""Delayed messages on an engine: their due times, and their outcomes."""
 
 import logging
 import threading
@@ -154,7 +154,7 @@ def test_a_clock_that_goes_back_delivers_nothing_early_and_delays_nothing_new(
     assert world.read() == [b"1", b"2", b"waits"]
 
 
-def test_a_clock_that_leaps_delivers_no_more_than_an_hour_early_until_it_is_confirmed(
+def test_a_leaping_clock_delivers_at_most_an_hour_early_until_confirmed(
     world: World,
 ) -> None:
     world.later(b"1", delay_ms=HOUR_MS)
@@ -222,7 +222,7 @@ def test_a_repeated_cancel_gets_the_same_answer_before_and_after_it_would_be_due
     if not world.store.shared:
         assert world.delayed.cancel(A, one)
         return
-    with pytest.raises(Conflict):  # an owner before has decided it, perhaps too late
+    with pytest.raises(Conflict):  # an earlier owner has decided it, perhaps too late
         world.delayed.cancel(A, one)
 
 
@@ -294,7 +294,7 @@ def test_a_cancel_counts_until_the_message_would_be_due_however_long_that_is(
 # Repetitions
 
 
-def test_a_repeated_request_is_stored_once_also_after_a_crash_and_after_it_was_delivered(
+def test_a_repeated_request_is_stored_once_even_after_a_crash_or_delivery(
     world: World,
 ) -> None:
     def publish() -> object:
@@ -364,7 +364,7 @@ def test_of_requests_that_were_pushed_out_no_row_is_left(
 
 
 def _with_requests(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[list[DelayedId]]]:
-    """A start after twenty requests, which are read one by one."""
+    """Start an engine after twenty requests, which are read one by one."""
     monkeypatch.setattr("tms.delayed.stored_queue.REQUEST_BYTES", 1)
     world = World()
     ids = [world.later(b"1", delay_ms=1_000, token=str(number)) for number in range(20)]
@@ -424,7 +424,7 @@ def test_requests_that_could_not_be_read_are_not_taken_for_unknown(
 
 
 def _cancel_what_is_long_overdue(world: World) -> DelayedId:
-    """Nothing moved for hours; then it is cancelled before the mover comes."""
+    """The scheduler was paused for hours; the message is cancelled before it moves."""
     (id,) = world.later(b"1", delay_ms=0)
     world.clock.pass_ms(3 * HOUR_MS)
     assert world.delayed.cancel(A, id)
@@ -527,7 +527,7 @@ def test_lateness_is_measured(world: World) -> None:
     world.clock.pass_ms(1_600)
     world.delayed.move()
     lateness = world.delayed.lateness
-    assert (lateness.messages, lateness.seconds) == (2, 1.2)
+    assert (lateness.count, lateness.sum) == (2, 1.2)
 
 
 # Topics
@@ -546,7 +546,7 @@ def test_a_deleted_topic_delivers_nothing_to_a_new_one_of_its_name(world: World)
     assert not world.delayed.cancel(A, id)
     world.clock.jump_ms(-500)
     (new,) = world.later(b"new", delay_ms=500)
-    assert new.due_ms == START_MS + 1  # when something was moved that had the name
+    assert new.due_ms == START_MS + 1  # a message with that name was moved before
     world.kill()
     world.clock.pass_ms(5_000)
     world.delayed.move()
@@ -595,7 +595,7 @@ def test_messages_wait_through_truncation_retention_and_growth() -> None:
     assert world.read(0) == [b"1"] and world.read(2) == [b"2"]
     world.clock.pass_ms(HOUR_MS // 2)
     world.engine.maintenance.clean()
-    assert world.read(0) == [b"1"]  # it is as old as its delivery
+    assert world.read(0) == [b"1"]  # its age counts from its delivery
 
 
 def test_a_limit_that_was_lowered_meanwhile_keeps_nothing_back(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Delayed messages when something dies: each that was acknowledged is delivered exactly once, none
+"""Delayed messages when a process dies: each acknowledged one is delivered exactly once, none
 early, none that was cancelled, wherever it happens."""
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from tms.model import keys
 from tms.model.delayed import DelayedId, DelayedInfo, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
-from tms.store.base import Row
+from tms.store.base import MapRow
 from tms.store.memory import MemoryMap
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ KINDS = ("killed", "power", "power by chance")
 
 
 class Mortal(World):
-    """A world that ends at the nth operation on its store, once, and comes back."""
+    """A world that dies at the nth operation on its store, once, and comes back."""
 
     def __init__(self, shared: bool, how: str, step: int) -> None:
         super().__init__(shared)
@@ -47,7 +47,7 @@ class Mortal(World):
             raise StorageUnavailable(CRASHED)
 
     def surely(self, do: Callable[[], T]) -> T:
-        """Do it, and again after the crash if that came in between."""
+        """Run an operation, and again after a crash."""
         try:
             found = do()
         except TMSError:
@@ -67,7 +67,8 @@ class Mortal(World):
 
 
 def publish_move_and_cancel(world: Mortal) -> None:
-    """What clients do who repeat what was not answered; and what must have come of it."""
+    """Publish, move and cancel as clients do that repeat unanswered requests; and check the
+    outcome."""
 
     def look(*expected: bytes) -> None:
         world.surely(lambda: world.delayed.move())
@@ -97,12 +98,33 @@ def publish_move_and_cancel(world: Mortal) -> None:
 
 
 def steps_of(story: Callable[[Mortal], None], shared: bool) -> list[Kind]:
-    """The kind of each step of a story in which nothing dies."""
+    """The kind of each step of a story without a crash."""
     kinds: list[Kind] = []
     world = Mortal(shared, "killed", -1)
     world.store.before = noting(kinds)
     story(world)
     return kinds
+
+
+def deaths_at_some_steps(story: Callable[[Mortal], None], shared: bool, how: str) -> int:
+    """Tell a story once for the first and the last step of each kind, and die there."""
+    steps = first_and_last(steps_of(story, shared))
+    for step in steps:
+        world = Mortal(shared, how, step)
+        story(world)
+        assert world.died, step
+    return len(steps)
+
+
+def deaths_at_each_step(story: Callable[[Mortal], None], shared: bool, how: str) -> int:
+    """Tell a story once for each of its steps, and die there."""
+
+    def dies_at(step: int) -> bool:
+        world = Mortal(shared, how, step)
+        story(world)
+        return world.died
+
+    return len(list(takewhile(dies_at, count())))
 
 
 @pytest.mark.parametrize("how", KINDS)
@@ -112,12 +134,7 @@ def steps_of(story: Callable[[Mortal], None], shared: bool) -> list[Kind]:
 def test_whatever_it_dies_at_each_message_is_delivered_once_and_none_early(
     shared: bool, how: str
 ) -> None:
-    steps = first_and_last(steps_of(publish_move_and_cancel, shared))
-    assert len(steps) > 40
-    for step in steps:
-        world = Mortal(shared, how, step)
-        publish_move_and_cancel(world)
-        assert world.died, step
+    assert deaths_at_some_steps(publish_move_and_cancel, shared, how) > 40
 
 
 @pytest.mark.long
@@ -126,18 +143,13 @@ def test_whatever_it_dies_at_each_message_is_delivered_once_and_none_early(
 def test_wherever_it_dies_each_message_is_delivered_once_and_none_early(
     shared: bool, how: str
 ) -> None:
-    def dies_at(step: int) -> bool:
-        world = Mortal(shared, how, step)
-        publish_move_and_cancel(world)
-        return world.died
-
-    assert len(list(takewhile(dies_at, count()))) > 150
+    assert deaths_at_each_step(publish_move_and_cancel, shared, how) > 150
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["not stored", "stored"])
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
 def test_whichever_write_fails_each_message_is_delivered_once(shared: bool, stored: bool) -> None:
-    """The disk fails, and takes writes again; nothing is started anew."""
+    """The disk fails, and accepts writes again; the engine goes on running."""
 
     def again(world: World, do: Callable[[], T]) -> T:
         for _ in range(10):
@@ -203,7 +215,8 @@ def test_no_id_is_given_twice(monkeypatch: pytest.MonkeyPatch, shared: bool) -> 
 def test_of_what_was_moved_nothing_is_left_however_it_is_read(
     monkeypatch: pytest.MonkeyPatch, page_bytes: int
 ) -> None:
-    """The mover dies between its commit and its deleting; the next start has to find all of it."""
+    """The scheduler dies between its commit and the deletion; the next start has to find all
+    entries."""
     monkeypatch.setattr("tms.delayed.stored_queue.SCAN_BYTES", page_bytes)
     world = World()
     for number in range(9):
@@ -212,7 +225,7 @@ def test_of_what_was_moved_nothing_is_left_however_it_is_read(
     assert world.delayed.cancel(A, DelayedId(id.due_ms, id.sequence - 1))
     world.clock.pass_ms(2)
     (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
-    world.store.fail_write(1, stored=False, prefix=name)  # what comes behind the commit
+    world.store.fail_write(1, stored=False, prefix=name)  # a write after the commit
     world.delayed.move()
     assert len(_rows(world)) > 10
     world.kill()
@@ -233,10 +246,10 @@ def test_when_there_are_no_more_ids_nothing_is_stored(monkeypatch: pytest.Monkey
     assert world.delayed.info(A).waiting == 7
 
 
-# Two who share a store
+# Two engines that share a store
 
 
-def test_who_was_taken_over_gets_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_owner_gets_no_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tms.delayed.stored_queue.RESERVED", 2)
     two = Two()
     ids = two.one.later(b"1", delay_ms=1)
@@ -250,14 +263,14 @@ def test_who_was_taken_over_gets_no_ids(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(set(ids)) == 3
 
 
-def _rows(world: World) -> list[Row]:
+def _rows(world: World) -> list[MapRow]:
     (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
     return [*world.store.open(name, create=False).scan(None, None, 1 << 20)]
 
 
 class Two:
-    """Two engines over one store; the second is there when it is needed, and acts at the nth
-    operation of the first."""
+    """Two engines over one store; the second is opened on demand, and acts at the nth operation of
+    the first."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -270,14 +283,14 @@ class Two:
         return World(inner=self._inner, clock=self.clock)
 
     def read(self) -> list[bytes | None]:
-        """What somebody reads who comes new."""
+        """The messages that a new reader gets."""
         return sorted(World(inner=self._inner, clock=self.clock).read())
 
     def at(
         self, step: int, do: Callable[[], object], act: Callable[[], T]
     ) -> tuple[bool, T | None]:
-        """Let the first act, and the second do something meanwhile; whether that came, and what the
-        first got, None if it does not know."""
+        """Let the first act, and the second do something meanwhile; returns whether that happened,
+        and the first one's result, None if it does not know."""
         steps, came = count(), False
 
         def before(operation: str, name: str) -> None:
@@ -297,22 +310,22 @@ class Two:
         return came, found
 
     def move(self) -> None:
-        """Both move, whoever may, until nothing is due."""
+        """Let both schedulers move until nothing is due."""
         for _ in range(4):
             for world in (self.other, self.one):
                 self.move_one(world)
             self.clock.pass_ms(6_000)
 
     def move_one(self, world: World) -> None:
-        """One moves. It finds one by one that it has lost the topic, the journal of positions and
-        that of transactions, and rests after each."""
+        """Let one scheduler move. It finds out step by step that it has lost the topic, the journal
+        of positions and that of transactions, and pauses after each."""
         for _ in range(4):
             world.delayed._scheduler.move()
             self.clock.pass_ms(501)
 
 
 def retried(act: Callable[[], T]) -> T:
-    """What a client does whose request failed."""
+    """Repeat a failed request as a client does."""
     for _ in range(20):
         try:
             return act()
@@ -402,7 +415,7 @@ def test_a_takeover_while_a_message_is_cancelled_leaves_one_answer() -> None:
         if found is None:
             try:
                 found = retried(lambda: two.one.delayed.cancel(A, id))
-            except Conflict:  # it says that it does not know
+            except Conflict:  # its outcome is unknown
                 return came
         two.move()
         assert two.read() == ([] if found else [b"1"]), step
@@ -416,7 +429,7 @@ def test_who_lost_a_topic_takes_it_back_when_nobody_moves_its_messages() -> None
     two.one.later(b"1", delay_ms=1_000)
     two.other.later(b"2", delay_ms=1_000)
     two.clock.pass_ms(1_000)
-    two.one.delayed._scheduler.move()  # as the one that does not know yet
+    two.one.delayed._scheduler.move()  # the engine that does not know yet
     assert two.read() == []
     two.clock.pass_ms(4_000)
     two.one.delayed._scheduler.move()
@@ -430,7 +443,7 @@ def test_who_lost_a_topic_takes_it_back_when_nobody_moves_its_messages() -> None
 @pytest.mark.parametrize("looked", [False, True], ids=["", "looked into"])
 def test_a_topic_that_another_began_is_left_to_it_as_long_as_it_delivers(looked: bool) -> None:
     two = Two()
-    other = two.other  # is there before anything waits
+    other = two.other  # opened before anything waits
     two.one.later(b"1", delay_ms=1_000)
     if looked:
         assert other.delayed.info(A).waiting == len(other.delayed.messages(A)) == 1
@@ -463,18 +476,18 @@ def test_what_was_delivered_is_not_cancelled_though_a_late_write_brings_it_back(
 
 
 class TornStore(KeptStore):
-    """A shared store where of one write to a map of delayed messages only some rows arrive."""
+    """A shared store in which only some rows of a write to a map of delayed messages arrive."""
 
     def __init__(self) -> None:
         super().__init__(shared=True)
-        self.keep: Callable[[Sequence[Row]], Sequence[Row]] | None = None
+        self.keep: Callable[[Sequence[MapRow]], Sequence[MapRow]] | None = None
 
     def open(self, name: str, create: bool) -> MemoryMap:
         found = super().open(name, create)
         if keys.is_delayed_map(name) and "write" not in vars(found):
             write = found.write
 
-            def torn(rows: Sequence[Row], durability: Durability) -> None:
+            def torn(rows: Sequence[MapRow], durability: Durability) -> None:
                 if self.keep is None:
                     return write(rows, durability)
                 keep, self.keep = self.keep, None
@@ -497,7 +510,7 @@ def test_a_request_that_arrived_by_halves_is_stored_once_when_it_is_repeated(
     blocks = {0: [b"1", b"2"], 1: [b"3"]}
     left = [writes_before]
 
-    def keep(rows: Sequence[Row]) -> Sequence[Row]:
+    def keep(rows: Sequence[MapRow]) -> Sequence[MapRow]:
         return sorted(rows)[kept % 3 :] if kept < 3 else sorted(rows)[: kept % 3 + 1]
 
     def arm(operation: str, name: str) -> None:
@@ -512,7 +525,7 @@ def test_a_request_that_arrived_by_halves_is_stored_once_when_it_is_repeated(
     world.store.before = lambda operation, name: None
     for _ in range(killed):
         world.kill()
-        world.later(b"0", delay_ms=1_000, token="u")  # another one is the newest then
+        world.later(b"0", delay_ms=1_000, token="u")  # the newest request is then another one
     world.clock.pass_ms(100)
     world.together(blocks, Due(delay_ms=1_000), "t")
     world.clock.pass_ms(5_000)
@@ -521,7 +534,7 @@ def test_a_request_that_arrived_by_halves_is_stored_once_when_it_is_repeated(
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_of_requests_that_were_written_together_each_that_is_not_whole_is_stored_again(
+def test_of_requests_written_together_only_incomplete_ones_are_stored_again(
     kept: int,
 ) -> None:
     store = TornStore()
@@ -553,9 +566,9 @@ def test_of_requests_that_were_written_together_each_that_is_not_whole_is_stored
     assert sorted(world.read()) == [b"0", b"1", b"2"]
 
 
-def test_an_entry_that_arrives_after_a_takeover_is_not_delivered_besides_its_repetition() -> None:
-    """The one that is taken over writes on when the other has begun: its request was there, its
-    entry comes late."""
+def test_an_entry_from_before_a_takeover_is_not_delivered_twice() -> None:
+    """The replaced process writes on after the other has begun: its request was there, its entry
+    comes late."""
     two = Two()
     two.one.later(b"0", delay_ms=HOUR_MS)
     block = [NewBlock(0, encode([b"1"]))]
@@ -574,10 +587,10 @@ def test_an_entry_that_arrives_after_a_takeover_is_not_delivered_besides_its_rep
     assert two.read() == [b"1"]
 
 
-def test_what_was_counted_as_everything_was_read_again_is_not_counted_twice(
+def test_messages_counted_during_a_reload_are_not_counted_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Something fails between the commit of a move and what comes behind it."""
+    """Something fails between the commit of a move and the writes after it."""
     world = World()
     for delay_ms in (0, 1_000, 2_000):
         world.later(b"1", delay_ms=delay_ms)
@@ -620,7 +633,7 @@ def test_what_a_failed_write_has_stored_while_a_move_ends_is_delivered(
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_request_is_remembered_though_something_was_moved_since_that_was_due_before(
+def test_a_request_is_remembered_after_an_earlier_message_was_moved(
     shared: bool,
 ) -> None:
     """The clock goes back in between."""
@@ -641,7 +654,7 @@ def test_what_is_counted_after_a_failed_move_is_what_waits_also_in_a_shared_stor
     world.later(b"1", delay_ms=0)
     world.later(b"2", delay_ms=HOUR_MS)
     (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
-    world.store.fail_write(1, stored=False, prefix=name)  # what comes behind the commit
+    world.store.fail_write(1, stored=False, prefix=name)  # a write after the commit
     world.delayed.move()
     world.engine.maintenance.recover()
     assert world.delayed.info(A).waiting == len(world.delayed.messages(A)) == 1
@@ -653,15 +666,15 @@ def test_the_count_outlives_a_power_loss_right_after_a_failed_move_was_looked_in
     world.later(b"1", b"2", delay_ms=0)
     world.later(b"3", delay_ms=HOUR_MS)
     (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]
-    world.store.fail_write(1, stored=False, prefix=name)  # what comes behind the commit
+    world.store.fail_write(1, stored=False, prefix=name)  # a write after the commit
     world.delayed.move()
     assert world.delayed.info(A).waiting == 1
     world.lose_power()
     assert world.delayed.info(A).waiting == 1
 
 
-def test_what_was_delivered_is_not_delivered_again_by_a_repetition_after_a_power_loss() -> None:
-    """The request was not synced, and nothing that is behind its commit reached the store."""
+def test_a_repetition_after_a_power_loss_delivers_nothing_again() -> None:
+    """The request was not synced, and no write after its commit reached the store."""
     world = World(durability=Durability.WRITTEN)
     world.later(b"1", delay_ms=0, token="t")
     (name,) = [name for name in world.store.names("t") if keys.is_delayed_map(name)]

@@ -1,4 +1,4 @@
-"""The rows of delayed messages byte by byte: what one version has stored the next one must find."""
+"""The rows of delayed messages byte by byte: a version must find the rows of earlier ones."""
 
 import struct
 from hashlib import blake2b

@@ -1,5 +1,5 @@
-"""Erasing what waits: the messages of a key never come, their bytes are in no row, and everything
-else is as it was, whatever happens meanwhile."""
+"""Erasing delayed messages: the messages of a key never come, their bytes are in no row, and
+everything else is unchanged, whatever happens meanwhile."""
 
 from collections.abc import Sequence
 from itertools import count, takewhile
@@ -10,14 +10,20 @@ import pytest
 from sim.faulty import FaultyStore
 from tests.clocks import START_MS
 from tests.delay_kit import A, AtStep, NotingStore, World
-from tests.delayed.test_delay_crashes import KINDS, Mortal, Two, retried, steps_of
+from tests.delayed.test_delay_crashes import (
+    KINDS,
+    Mortal,
+    Two,
+    deaths_at_each_step,
+    deaths_at_some_steps,
+    retried,
+)
 from tests.log_kit import HOUR_MS
 from tests.run_seed import drawn
-from tests.steps import first_and_last
 from tms.block import Compression, decode, encode
+from tms.cli.checks.verify import Verifier
 from tms.delayed.topic_queue import DelayQueue
 from tms.errors import DataCorrupt, TimedOut, TMSError
-from tms.fsck.verify import Verifier
 from tms.model import keys
 from tms.model.delayed import DelayedId, DelayedInfo, Due
 from tms.model.message import NewBlock
@@ -54,7 +60,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def later(
     world: World, *messages: Message, due_ms: int = HOUR_MS, token: str = "", partition: int = 0
 ) -> list[DelayedId]:
-    """Publish pairs of key and value in one block, with a header each; their ids."""
+    """Publish pairs of key and value in one block, with a header each; returns their ids."""
     (placed,) = world.delayed.publish(
         A, [block_of(messages, partition)], Due(at_ms=START_MS + due_ms), None, token
     )
@@ -67,7 +73,7 @@ def block_of(messages: Sequence[Message], partition: int = 0) -> NewBlock:
 
 
 def is_left(world: World) -> bool:
-    """Whether bytes of what was to be erased are in any row."""
+    """True if any row has bytes of the erased messages."""
     store = world.store.inner
     rows = (
         (key, bytes(value))
@@ -78,14 +84,14 @@ def is_left(world: World) -> bool:
 
 
 def deliver(world: World) -> list[bytes | None]:
-    """What has come once everything is due."""
+    """The messages that were delivered once everything is due."""
     world.clock.pass_ms(2 * HOUR_MS)
     world.delayed.move()
     assert world.delayed.info(A) == DelayedInfo(0, None)
     return sorted(world.read(), key=str)
 
 
-# What is erased, and what stays
+# Erased and remaining messages
 
 
 def test_messages_that_wait_are_cancelled_and_the_others_keep_what_they_are(world: World) -> None:
@@ -192,7 +198,7 @@ def test_the_newest_request_of_which_nothing_is_left_is_known_after_a_takeover(
 
 
 def test_a_takeover_does_not_cancel_what_is_left_of_a_request_that_lost_an_entry() -> None:
-    """A request whose entries are not all there was never whole, for who takes over."""
+    """For a new owner, a request with missing entries was never whole."""
     world = World(shared=True)
     made = [block_of([(KEY, SECRET)], 0), block_of([(OTHER, b"1")], 1)]
     world.delayed.publish(A, made, Due(delay_ms=HOUR_MS), None, "t")
@@ -214,7 +220,7 @@ def test_the_mover_passes_over_what_is_gone(world: World) -> None:
     assert deliver(world) == [b"1"]
 
 
-def test_what_nothing_is_left_of_takes_no_room_for_long(world: World) -> None:
+def test_a_wholly_erased_request_soon_takes_no_rows(world: World) -> None:
     rows = len(_rows(world))
     later(world, (KEY, SECRET), token="t")
     world.later(b"1", key=OTHER, delay_ms=HOUR_MS)
@@ -288,8 +294,8 @@ def _waiting(world: World) -> DelayQueue:
     return found
 
 
-def test_that_messages_are_cancelled_is_durable_before_they_are_emptied() -> None:
-    """Of two writes where neither is synced the second may be there alone after a power loss."""
+def test_the_cancel_is_durable_before_messages_are_emptied() -> None:
+    """If neither of two writes is synced, a power loss may keep only the second."""
     store = NotingStore()
     world = World(durability=Durability.WRITTEN, inner=store)
     later(world, (OTHER, b"1"), (KEY, SECRET))
@@ -376,11 +382,12 @@ def test_erasing_waits_for_a_move_and_says_so_when_it_does_not_end() -> None:
     assert world.read() == [b"1"]
 
 
-# When something dies
+# Deaths
 
 
 def publish_move_and_erase(world: Mortal) -> None:
-    """What clients do who repeat what was not answered; and what must have come of it."""
+    """Publish, move and erase as clients do that repeat unanswered requests; and check the
+    outcome."""
     both: list[Message] = [(OTHER, b"1"), (KEY, SECRET)]
     blocks = [block_of(both, 0), block_of([(KEY, SECRET)], 1)]
 
@@ -393,7 +400,7 @@ def publish_move_and_erase(world: Mortal) -> None:
     world.clock.pass_ms(1)
     world.surely(lambda: world.delayed.move())
     erased = world.surely(lambda: world.engine.erase(A, key=KEY))
-    assert erased <= 4 + 1  # what a move stored that died is in the log, too
+    assert erased <= 4 + 1  # the entries of a move that died are in the log, too
     assert not is_left(world), (world.how, world.step)
     assert world.surely(lambda: world.engine.erase(A, key=KEY)) == 0
     assert world.surely(publish) == first
@@ -415,27 +422,17 @@ def publish_move_and_erase(world: Mortal) -> None:
     "shared", drawn("a death of erasing", [False, True], 1), ids=["alone", "shared"]
 )
 def test_whatever_it_dies_at_a_repetition_erases_the_rest(shared: bool, how: str) -> None:
-    """And nothing comes torn or twice."""
-    steps = first_and_last(steps_of(publish_move_and_erase, shared))
-    assert len(steps) > 50
-    for step in steps:
-        world = Mortal(shared, how, step)
-        publish_move_and_erase(world)
-        assert world.died, step
+    """No message is delivered torn or twice."""
+    assert deaths_at_some_steps(publish_move_and_erase, shared, how) > 50
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", KINDS)
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
-def test_wherever_it_dies_a_repetition_erases_the_rest_and_nothing_comes_torn_or_twice(
+def test_after_any_death_a_repetition_erases_the_rest_without_duplicates(
     shared: bool, how: str
 ) -> None:
-    def dies_at(step: int) -> bool:
-        world = Mortal(shared, how, step)
-        publish_move_and_erase(world)
-        return world.died
-
-    assert len(list(takewhile(dies_at, count()))) > 200
+    assert deaths_at_each_step(publish_move_and_erase, shared, how) > 200
 
 
 @pytest.mark.parametrize("how", KINDS)
@@ -443,7 +440,7 @@ def test_wherever_it_dies_a_repetition_erases_the_rest_and_nothing_comes_torn_or
 def test_what_an_erasing_that_died_leaves_is_delivered_whole_or_not_at_all(
     shared: bool, how: str
 ) -> None:
-    """Nobody repeats it: the messages of the key come as they were, or never."""
+    """The erasing is not repeated: the messages of the key are delivered whole, or never."""
 
     def dies_at(step: int) -> bool:
         world = Mortal(shared, how, -1)
@@ -490,7 +487,7 @@ def test_whichever_write_fails_a_repetition_erases_the_rest(shared: bool, stored
     assert len(list(takewhile(fails_at, count()))) > 5
 
 
-# Two who share a store
+# Two engines that share a store
 
 
 @pytest.mark.parametrize("act", ["moves", "cancels", "publishes", "erases another key"])
@@ -530,7 +527,7 @@ def test_a_takeover_while_messages_are_erased_leaves_none_and_tears_nothing(act:
 
 
 def test_who_was_taken_over_does_not_bring_back_what_was_moved_meanwhile() -> None:
-    """The last moment: the messages are cancelled, and the entry is about to be written anew."""
+    """At the last moment the messages are cancelled, and the entry is about to be rewritten."""
     two = Two()
     later(two.one, (OTHER, b"1"), (KEY, SECRET), due_ms=1_000)
 

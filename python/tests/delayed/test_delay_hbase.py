@@ -18,7 +18,7 @@ from tms.store.hbase.store import HBaseStore
 
 
 class Tables(FakeHBase):
-    """A `Pool` that is always well."""
+    """A `Pool` that never fails."""
 
     write_failure = read_failure = None
     succeeded_s = 0.0
@@ -27,17 +27,17 @@ class Tables(FakeHBase):
         return True if method == "tableExists" else super().attempt(method, *arguments, **options)
 
     def close(self) -> None:
-        """What is stored stays."""
+        """Do nothing: the stored rows stay."""
 
 
 class _Admin:
-    """An `Admin` of tables that say nothing of retention."""
+    """An `Admin` of tables without a retention."""
 
     def table(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(ttl_ms=None)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_a_new_service_goes_on_where_the_old_one_was(world: World) -> None:
     new = World(inner=_store(), clock=world.clock)
     assert new.delayed.move() == 0 and new.delayed.info(A).waiting == 1
     assert new.later(b"2", delay_ms=2_000, token="t") == [id]
-    with pytest.raises(StorageUnavailable):  # it finds out that it was replaced
+    with pytest.raises(StorageUnavailable):  # it learns that it was replaced
         world.later(b"old", delay_ms=1_000)
     new.clock.pass_ms(10_000)
     new.delayed.move()

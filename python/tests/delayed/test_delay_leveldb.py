@@ -1,4 +1,4 @@
-"""Delayed messages in a data directory: their space, damage, and a mover beside clients."""
+"""Delayed messages in a data directory: their space, damage, and a scheduler beside clients."""
 
 import contextlib
 import threading
@@ -9,8 +9,8 @@ import pytest
 
 import tms
 from tests.delay_kit import World
+from tms.cli.checks.verify import Mend, Verifier
 from tms.delayed.entries import entry_key
-from tms.fsck.verify import Mend, Verifier
 from tms.model import keys
 from tms.model.topic import Durability
 from tms.store.leveldb import LevelDBStore
@@ -33,10 +33,10 @@ def test_the_space_of_large_messages_comes_back_while_others_wait(
     assert sum(file.stat().st_size for file in found.iterdir()) < 40 << 20
 
 
-def test_a_message_is_late_by_less_than_a_second_beside_publishers_and_over_a_restart(
+def test_messages_are_less_than_a_second_late_under_load_and_over_a_restart(
     tmp_path: Path,
 ) -> None:
-    """Two thousand over two seconds; the engine is started anew in the middle."""
+    """Two thousand messages over two seconds; the engine restarts in the middle."""
     count, received = 2_000, []
     began_ms = int(time.time() * 1_000) + 300
     with tms.open(tmp_path / "data") as bus:

@@ -35,7 +35,7 @@ FAILS = st.sampled_from(["", "", "stored", "lost"])
 
 
 class DelayedModel(RuleBasedStateMachine):
-    """An engine, and what must be of its delayed messages."""
+    """An engine, and the model of its delayed messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class DelayedModel(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(self.ids[-10:]))
         if id.due_ms <= self.world.clock.now_ms() and id not in self.due:
-            return  # delivered or cancelled: the answer may be either, of what was cancelled
+            return  # delivered or cancelled: a cancelled message may have either answer
         waits = id in self.due
         assert self.world.delayed.cancel(A, id) or not waits
         self.due.pop(id, None)
@@ -108,7 +108,7 @@ class DelayedModel(RuleBasedStateMachine):
             del self.delivered[value]
         assert self.world.engine.erase(A, key=key) == 0
 
-    # -- time, and what happens --------------------------------------------------------------------
+    # -- time, and events --------------------------------------------------------------------------
 
     @rule(ms=st.sampled_from([1, 3, 10, 60]))
     def pass_ms(self, ms: int) -> None:
@@ -141,7 +141,7 @@ class DelayedModel(RuleBasedStateMachine):
     def tidy(self) -> None:
         self.world.delayed.tidy()
 
-    # -- what holds --------------------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------------
 
     @invariant()
     def what_is_delivered_is_what_is_due(self) -> None:
@@ -171,7 +171,7 @@ class DelayedModel(RuleBasedStateMachine):
         return self.world.delayed.publish(A, blocks, due, None, token)
 
     def _surely(self, do: Callable[[], T], fails: str, nth: int) -> T:
-        """Do it, repeated after the nth write has failed."""
+        """Run an operation, repeated after the nth write has failed."""
         if fails:
             self.world.store.fail_write(nth, stored=fails == "stored")
         try:

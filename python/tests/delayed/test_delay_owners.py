@@ -1,5 +1,5 @@
-"""Owners of a topic's delayed messages that come while others are still at it: any of their steps
-may come in between. What is acknowledged is delivered once, wherever it was repeated."""
+"""Owners of a topic's delayed messages that come while earlier ones are still active: any of their
+steps may interleave. An acknowledged message is delivered once, wherever it was repeated."""
 
 import threading
 from collections.abc import Callable
@@ -9,21 +9,22 @@ from random import Random
 import pytest
 
 from tests.clocks import ManualClock
-from tests.delay_kit import World
+from tests.delay_kit import A, World
 from tests.log_kit import KeptStore
 from tests.run_seed import drawn
+from tests.waiting import PATIENCE_S
 from tms.errors import TMSError
 from tms.model import keys
 from tms.model.delayed import Due
 
 SEEDS = 60
-SETTLED_S = 0.02  # after which a thread that came to no step waits for another one
+SETTLED_S = 0.02  # a thread that came to no step by then waits for another one
 TRIES = 40
 
 
 class Turns:
-    """Lets threads go on one at a time, a step in a map of delayed messages each, in an order drawn
-    by chance."""
+    """Lets threads go on one at a time, each for one step in a map of delayed messages, in a random
+    order."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -42,7 +43,7 @@ class Turns:
         assert turn.wait(30), "nobody gave a turn"
 
     def run(self, *acts: Callable[[], None]) -> None:
-        """Until all have acted."""
+        """Run all acts to their ends."""
 
         def ended(act: Callable[[], None]) -> None:
             try:
@@ -72,8 +73,8 @@ class Turns:
 
 
 class Succession:
-    """Engines over one store, each of which has taken over from the one before; those do not know
-    it yet, and go on."""
+    """Engines over one store, each of which has taken over from the one before; the replaced ones
+    do not know it yet, and go on."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.clock = Random(seed), ManualClock()
@@ -83,13 +84,13 @@ class Succession:
         self.acknowledged: dict[bytes, bool] = {}
 
     def newest(self) -> World:
-        """One more engine, which takes the journals over."""
+        """Start one more engine, which takes the journals over."""
         world = World(inner=self._inner, clock=self.clock)
         world.store.before = self.turns.before
         return world
 
     def publish(self, name: bytes) -> None:
-        """Publish something, and repeat it wherever as long as it fails."""
+        """Publish a message, and repeat it at any engine until it succeeds."""
         values = {part: [name + b"%d" % part] for part in range(self.random.choice((1, 2)))}
         done = False
         for _ in range(TRIES):
@@ -103,7 +104,7 @@ class Succession:
         self.acknowledged |= {value: done for some in values.values() for value in some}
 
     def move(self, world: World) -> None:
-        """What a scheduler does; a little later, again."""
+        """Move as a scheduler does; a little later, again."""
         for _ in range(3):
             try:
                 world.delayed.move()
@@ -112,13 +113,13 @@ class Succession:
             self.clock.pass_ms(self.random.choice((0, 600, 1_500)))
 
     def succeed(self) -> None:
-        """Others take over, one after another, and move what is due."""
+        """Let others take over, one after another, and move due messages."""
         for _ in range(self.random.choice((1, 2, 3))):
             self.engines.append(self.newest())
             self.move(self.engines[-1])
 
     def finish(self) -> list[bytes | None]:
-        """What was delivered in the end."""
+        """The messages that were delivered in the end."""
         last = self.newest()
         for _ in range(12):
             last.delayed.move()
@@ -144,3 +145,23 @@ def test_what_is_acknowledged_is_delivered_once_whoever_takes_over_meanwhile(see
         count = found.count(value)
         assert count == 1 or (count == 0 and not acknowledged), (value, found)
     assert set(found) <= set(owners.acknowledged)
+
+
+def test_closing_a_shard_does_not_wait_for_a_store_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An instance that does not reach the store resigns its roles while a write hangs there."""
+    monkeypatch.setattr("tms.delayed.delayed.CLOSE_S", 0.01)
+    world = World()
+    world.later(b"1", delay_ms=1_000)
+    shards, delayed = world.engine.shards, world.engine.delayed
+    [queue] = delayed._topics()
+    number = world.engine.topics.shards.of_delayed(A)
+    with queue.writing:  # of a thread in the store
+        closing = threading.Thread(target=lambda: shards.close(number), daemon=True)
+        closing.start()
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive() and queue.retired is not None
+    assert queue.take(world.clock.now_ms() + 10_000, 1) is None
+    with pytest.raises(TMSError):
+        queue.info()

@@ -1,5 +1,5 @@
-"""The scheduler of delayed messages: what waits for a failure and how long, how late messages
-were, the blocks it makes, and its thread."""
+"""The scheduler of delayed messages: its pauses after failures, its lateness, the blocks it makes,
+and its thread."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ from tms.delayed import delayed, packing
 from tms.delayed.changes import Addition, Cancellation, CheckedBlock
 from tms.delayed.entries import HEAD, DelayedEntry, Moved, entry_key, entry_of, entry_value
 from tms.delayed.packing import blocks_of
-from tms.delayed.scheduler import SECONDS, Lateness
+from tms.delayed.scheduler import SECONDS
 from tms.delayed.stored_queue import RowWrites
 from tms.errors import (
     Closed,
@@ -33,6 +33,7 @@ from tms.model import keys
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.runtime.histogram import Histogram
 from tms.store.memory import MemoryMap
 from tms.topics.registry import TopicRecord
 
@@ -287,7 +288,7 @@ def test_of_what_comes_together_the_first_that_is_due_counts(
 def test_what_is_stored_with_one_write_is_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch, more: int, writes: int
 ) -> None:
-    """A group takes no more than it may."""
+    """A group takes at most its limit."""
     size = len(encode([b"1"]))
     monkeypatch.setattr("tms.delayed.topic_queue.GROUP_BYTES", more * size)
     world.later(b"0", delay_ms=1)
@@ -305,7 +306,7 @@ def test_what_is_stored_with_one_write_is_bounded(
 def test_what_comes_together_is_refused_one_by_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a row of the store cannot hold, and nothing else that is stored with the same write."""
+    """A request too large for a row of the store is refused, and no other of its group."""
     world.later(b"0", delay_ms=1)
     sizes = {size: len(entry_value(0, encode([bytes(size)]))) for size in (96, 200)}
     monkeypatch.setattr(MemoryMap, "value_bytes_max", sizes[96])
@@ -354,7 +355,7 @@ def test_who_cancels_waits_for_a_move_and_is_told_when_it_does_not_end(world: Wo
 
 
 def test_what_comes_while_others_are_taken_is_not_among_them(world: World) -> None:
-    """Their move says of no entry that came later that it was moved."""
+    """Their move does not count entries that came later as moved."""
     ids = world.later(b"1", delay_ms=0)
     waiting = world.delayed._of(A)
 
@@ -439,7 +440,8 @@ def test_who_comes_after_the_end_is_told_what_to_do(world: World) -> None:
 def test_the_thread_rests_for_a_moment_when_everything_that_is_due_was_moved(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that what is due meanwhile is moved together; not while batches are full."""
+    """Messages that become due meanwhile are then moved together; while batches are full it does
+    not rest."""
     monkeypatch.setattr("tms.delayed.scheduler.BATCH_BYTES", 1)
     rests = list[tuple[float | None, int]]()
 
@@ -517,15 +519,15 @@ def test_what_is_due_wakes_the_thread(world: World, monkeypatch: pytest.MonkeyPa
 
 
 def test_lateness_is_counted_by_how_late_at_most() -> None:
-    lateness = Lateness()
+    lateness = Histogram(SECONDS)
     for late_s, messages in ((0.0, 1), (0.005, 2), (0.0051, 3), (600.0, 4), (600.1, 5)):
-        lateness.add(late_s, messages)
+        lateness.observe(late_s, messages)
     counts = {"0.005": 3, "0.01": 3, "600.0": 4, "+Inf": 5}
     bounds = [*map(str, SECONDS), "+Inf"]
-    buckets, seconds = lateness.buckets()
-    assert buckets == [*zip(bounds, accumulate(counts.get(one, 0) for one in bounds), strict=True)]
-    assert seconds == pytest.approx(0.01 + 3 * 0.0051 + 2_400.0 + 3_000.5)
-    assert lateness.messages == 15
+    expected = [*zip(bounds, accumulate(counts.get(one, 0) for one in bounds), strict=True)]
+    assert lateness.buckets() == expected
+    assert lateness.sum == pytest.approx(0.01 + 3 * 0.0051 + 2_400.0 + 3_000.5)
+    assert lateness.count == 15
 
 
 def test_what_comes_as_a_clock_goes_back_is_not_early(world: World) -> None:
@@ -537,7 +539,7 @@ def test_what_comes_as_a_clock_goes_back_is_not_early(world: World) -> None:
     found = taken.take(now_ms() + 400, 1 << 20)
     assert found is not None
     assert world.delayed._scheduler._commit(taken, found) == 1
-    assert (world.delayed.lateness.seconds, world.delayed.lateness.messages) == (0.0, 1)
+    assert (world.delayed.lateness.sum, world.delayed.lateness.count) == (0.0, 1)
 
 
 # Blocks

@@ -2,8 +2,8 @@
 
     rendered/NAME.values.yaml ─▶ helm template ─▶ rendered/NAME.yaml
 
-* The first line of a rendering says from what it was made: the digest of all files of the chart and
-  of its values. So a chart that was changed and not rendered again fails a test.
+* The first line of a rendering identifies its sources: the digest of all files of the chart and of
+  its values. So a test fails if the chart was changed and not rendered again.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ RELEASE, NAMESPACE = "tms", "messages"
 
 
 def digest(name: str) -> str:
-    """Of what a rendering is made from."""
+    """The digest of a rendering's sources."""
     made = hashlib.sha256()
     values = RENDERED / f"{name}.values.yaml"
     for path in [*sorted(path for path in CHART.rglob("*") if path.is_file()), values]:
@@ -29,7 +29,7 @@ def digest(name: str) -> str:
 
 
 def render(helm: str, name: str) -> str:
-    """What Helm makes of the chart with these values, with the line that says so."""
+    """The chart that Helm renders with these values, with the line of the digest."""
     values = str(RENDERED / f"{name}.values.yaml")
     command = [helm, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--values", values]
     made = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The chart: what Helm made of it fits Kubernetes' schemas, and leads to things that exist."""
+"""The chart: Helm's rendering fits Kubernetes' schemas, and refers only to existing things."""
 
 import shutil
 from pathlib import Path
@@ -11,8 +11,8 @@ import yaml
 
 import tms
 from tests.deploy.render import CHART, NAMES, RENDERED, digest, render
-from tms.server.config import Settings
-from tms.server.config_sources import load
+from tms.serve.config import Settings
+from tms.serve.config_sources import load
 
 VERSIONS = ["1.27", kubernetes_validate.latest_version()]  # the oldest that Chart.yaml takes
 KINDS = {

@@ -1,4 +1,4 @@
-"""The unit, checked by systemd itself, and what a service tells systemd."""
+"""The unit, checked by systemd itself, and the service's notifications to systemd."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import pytest
 from tests.faults.service import Service
 from tests.tls_kit import Authority
 from tests.waiting import until
-from tms.server.config_sources import load
+from tms.serve.config_sources import load
 from tms.server.systemd import SystemdNotifier, without_systemd
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,7 +23,7 @@ WAIT_S = 30
 
 
 class Systemd:
-    """The socket of systemd: what it was told, in order."""
+    """The socket of systemd: the received datagrams, in order."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -52,7 +52,7 @@ class Systemd:
 
 
 def closed_port() -> int:
-    """A port at which nobody listens."""
+    """A port at which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -128,7 +128,7 @@ def test_files_that_the_page_of_deploying_names_are_there() -> None:
         assert (ROOT / name).exists() or (ROOT / "docker" / name).exists(), name
 
 
-# What the service says.
+# The notifications of the service.
 
 
 def test_systemd_is_told_of_start_life_reload_and_end(tmp_path: Path, systemd: Systemd) -> None:
@@ -170,7 +170,7 @@ def test_systemd_is_told_of_workers_by_their_supervisor_only(
         systemd.until("READY=1")
         os.kill(service.pid, signal.SIGTERM)
         systemd.until("STOPPING=1")
-    assert systemd.told.count("READY=1") == 2  # its start, and after the reload
+    assert systemd.told.count("READY=1") == 2  # at its start, and after the reload
 
 
 def test_systemd_is_told_that_the_store_is_waited_for(tmp_path: Path, systemd: Systemd) -> None:
@@ -178,7 +178,7 @@ def test_systemd_is_told_that_the_store_is_waited_for(tmp_path: Path, systemd: S
     env = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
     service = Service(nobody, "--call-timeout-s", "2", env=env, wait=False)
     try:
-        systemd.wait_s(90)  # the store tries for a while by itself
+        systemd.wait_s(90)  # the store retries for a while by itself
         (line,) = systemd.next()
         assert line.startswith("STATUS=Waiting for the store: ")
     finally:
@@ -199,7 +199,7 @@ def test_a_loop_that_hangs_is_not_called_alive(tmp_path: Path, systemd: Systemd)
             os.kill(service.pid, signal.SIGCONT)
 
 
-def test_nobody_is_told_where_nobody_listens() -> None:
+def test_without_a_systemd_socket_nothing_is_notified() -> None:
     notifier = SystemdNotifier({"WATCHDOG_USEC": "1000000"})
     assert (notifier.listens, notifier.watchdog_s) == (False, 0.0)
     notifier.ready("http://127.0.0.1:7070")

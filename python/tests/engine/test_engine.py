@@ -1,5 +1,4 @@
-"""The engine as a whole: what goes in is checked, what it opens it closes, and whoever waits is
-told."""
+"""The engine as a whole: it checks its input, closes what it opens, and wakes waiting callers."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from tests.log_kit import (
 )
 from tests.waiting import until
 from tms.block import Compression, encode
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import (
     AlreadyRunning,
     BadBlock,
@@ -56,7 +55,7 @@ def _watchers(bench: Bench) -> int:
     return sum(len(log.state._watchers) for log in bench.engine.topics.partitions.opened())
 
 
-# -- what comes in ---------------------------------------------------------------------------------
+# -- input -----------------------------------------------------------------------------------------
 
 
 def test_nothing_to_publish_is_refused(bench: Bench) -> None:
@@ -337,7 +336,7 @@ def test_opening_a_store_again_finds_everything(tmp_path: Path) -> None:
 
 
 def test_cost_of_opening_does_not_grow_with_the_number_of_topics() -> None:
-    """Counted in calls to the store, not in time."""
+    """Calls to the store are counted, not time."""
     calls = []
     for topics in (1, 200):
         with Bench(inner=KeptStore()) as bench:

@@ -1,4 +1,4 @@
-"""Topics with sizes, groups with lag and queues with what waits, of an engine; and their cost."""
+"""Topics with sizes, groups with lag and queues with counts, of an engine; and their cost."""
 
 import time
 from itertools import permutations
@@ -9,7 +9,7 @@ import pytest
 from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.block import encode
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.log.segments import SegmentChain
 from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
@@ -191,7 +191,7 @@ def test_lags_of_many_places_are_those_of_each(engine: Engine, clock: ManualCloc
         assert (part.lag, part.lag_ms) == wanted
     for pair in permutations(zip(positions, expected, strict=True), 2):
         topics = engine.topics
-        lags = Lags(topics.fetcher, clock, topics.owner_of)  # which remembers nothing
+        lags = Lags(topics.fetcher, clock, topics.owner_of)  # without a cache
         found = lags.of(LagPlace(A, 0, at) for at, _ in pair)
         assert [found[LagPlace(A, 0, at)] for at, _ in pair] == [wanted for _, wanted in pair]
 
@@ -265,7 +265,7 @@ def test_numbers_follow_a_retention_within_ten_seconds_and_read_the_store_no_oft
 
 
 def test_ten_thousand_groups_are_listed_within_a_second_of_cpu() -> None:
-    """Groups of 100 topics, each at a message of its own that it has not read."""
+    """Groups of 100 topics, each at a position of its own before unread messages."""
     engine, names = Engine(MemoryStore(), ManualClock()), []
     for number in range(100):
         names.append(TopicName("default", f"t{number}"))

@@ -1,5 +1,5 @@
-"""The directory of the previous release: this one opens it, goes on in it, moves it to RocksDB; and
-the previous one goes on where this one was, as docs/operations.md says."""
+"""The directory of the previous release: this release opens it, continues in it, moves it to
+RocksDB; and the previous release continues after this one, as docs/operations.md says."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import tms
 from tests import previous_release as previous
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.databases import NAMES
-from tms.fsck.verify import Verifier
+from tms.cli.checks.verify import Verifier
 from tms.store.leveldb import LevelDBStore
 
 # ruff: noqa: F811
@@ -27,7 +27,7 @@ needs_both = pytest.mark.skipif(len(NAMES) < 2, reason="needs plyvel and rocksdi
 
 @pytest.fixture
 def left(data: Path) -> Path:
-    """What the previous release has left when it was killed."""
+    """The directory that the previous release left when it was killed."""
     data.mkdir()
     with tarfile.open(VECTORS / "directory-2.tar.xz") as archive:
         archive.extractall(data, filter="data")
@@ -84,7 +84,7 @@ def test_the_previous_release_goes_on_where_this_one_was(left: Path, tmp_path: P
         queue = bus.queue("jobs", group="workers")
         [message] = queue.receive(1, wait_s=10)
         queue.nack(message, delay_s=43_000, cause="of this release only")
-        bus.access.add_grant("ann", "publish", "topic:orders")
+        bus.admin.access.add_grant("ann", "publish", "topic:orders")
         after = json.loads(json.dumps(previous.contents(bus)))
     ended = subprocess.run(
         [sys.executable, previous.__file__, "contents", str(left)],
@@ -115,7 +115,7 @@ def test_a_check_says_what_an_upgrade_would_do_and_changes_nothing(left: Path, r
     assert 10_000 < said.json["anew_bytes"] < 500_000
     told = run("upgrade", "--check").err
     assert "reads and writes it as it is" in told
-    assert "14 maps are built anew" in told
+    assert "14 maps are rebuilt" in told
     assert files_in(left) == before
     with tms.open(left):  # also while it is in use
         assert run("upgrade", "--check").code == 0

@@ -1,10 +1,10 @@
-"""Clients of a service whose processes are killed: what they saw is checked as a history.
+"""Clients of a service whose processes are killed: the history that they saw is checked.
 
 Writers commit transactions over two topics, a group makes a message of each message, readers read,
-workers settle what a queue has, and messages are published to be delivered later, all through HTTP
-and with patience; meanwhile the test kills what it likes. See `sim.rules.checker` for what must
-hold; of queues and delayed messages it is that nothing acknowledged is lost, a message that was
-settled is never handed out again, and one with a delay comes once and not before it is due.
+workers settle the messages of a queue, and delayed messages are published, all through HTTP and
+with patience; meanwhile the test kills processes. `sim.rules.checker` has the rules of logs; for
+queues and delayed messages they are that no acknowledged message is lost, a settled message is
+never handed out again, and a delayed one comes once and not before it is due.
 """
 
 import sys
@@ -31,36 +31,36 @@ JOBS, LATER = "jobs", "later"
 DELAY_S = 1.0
 PATIENCE_S = 60.0
 PACE_S = 0.02  # between two calls of a client: what serves it needs the processor, too
-END_S = 90.0  # in which everybody must have come to an end
-ON_S = 90.0  # in which all must have got on; a quiet machine needs half a second
+END_S = 90.0  # time for every client to end
+ON_S = 90.0  # time for every client to make progress; a quiet machine needs half a second
 
 
 class Run:
-    """What the clients of one run share."""
+    """The shared state of the clients of one run."""
 
     def __init__(self, url: str, namespace: str) -> None:
         self.url = url
         self.namespace = namespace
         self.history = History()
         self.stop = threading.Event()
-        self.jobs: list[str] = []  # that were acknowledged
-        self.settled: set[str] = set()  # of them, as was acknowledged
-        self.again: list[str] = []  # that were handed out after that
-        self.later: dict[str, float] = {}  # that were acknowledged, and when they were due
+        self.jobs: list[str] = []  # acknowledged ones
+        self.settled: set[str] = set()  # jobs whose settlement was acknowledged
+        self.again: list[str] = []  # jobs that were handed out after that
+        self.later: dict[str, float] = {}  # acknowledged ones, with their due times
         self._settling = threading.Lock()
 
     def settle(self, values: set[str], before: set[str]) -> None:
-        """A worker got these while those before had been settled already."""
+        """Note that a worker got these values, while those in `before` had already been settled."""
         with self._settling:
             self.again += values & before
 
     def snapshot(self) -> set[str]:
-        """What is settled now."""
+        """The settled values now."""
         with self._settling:
             return set(self.settled)
 
     def note_settled(self, values: set[str]) -> None:
-        """It was acknowledged that these are settled."""
+        """Note that the settlement of these values was acknowledged."""
         with self._settling:
             self.settled |= values
 
@@ -74,7 +74,7 @@ class Run:
 
 
 def write(run: Run, name: str) -> None:
-    """Commit transactions over two topics; every answer comes in the end."""
+    """Commit transactions over two topics; each gets an answer in the end."""
     history, number = run.history, 0
     with run.bus() as bus:
         while not run.stop.wait(PACE_S):
@@ -113,7 +113,7 @@ def read(run: Run, name: str, place: Place) -> None:
 
 
 def transform(run: Run, name: str) -> None:
-    """Make a message of each message of `a`, in a group with others."""
+    """Make a message of each message of `a`, in a group with other members."""
     history, number = run.history, 0
     with run.bus() as bus:
         while not run.stop.wait(PACE_S):
@@ -145,7 +145,7 @@ def transform(run: Run, name: str) -> None:
 
 
 def publish_jobs(run: Run) -> None:
-    """Publish what workers are to do; what was not acknowledged may be there."""
+    """Publish jobs for workers; unacknowledged ones may be there."""
     number = 0
     with run.bus() as bus:
         while not run.stop.wait(PACE_S):
@@ -158,7 +158,7 @@ def publish_jobs(run: Run) -> None:
 
 
 def settle_jobs(run: Run, until_empty: bool = False) -> None:
-    """Settle what the queue has, until the end of the run or of the queue."""
+    """Settle the messages of the queue, until the end of the run or of the queue."""
     with run.bus() as bus:
         jobs = run.topic(JOBS)
         queue = bus.queue(jobs, group="workers", start="earliest", lease_s=2.0, deliveries_max=0)
@@ -170,7 +170,7 @@ def settle_jobs(run: Run, until_empty: bool = False) -> None:
                 run.settle(got, before)
                 if got:
                     queue.ack(messages)
-            except TMSError:  # whoever leases them next settles them
+            except TMSError:  # the next worker that leases them settles them
                 continue
             run.note_settled(got)
             if until_empty and not got and run.settled >= set(run.jobs):
@@ -178,7 +178,7 @@ def settle_jobs(run: Run, until_empty: bool = False) -> None:
 
 
 def publish_later(run: Run) -> None:
-    """Publish what is to come later."""
+    """Publish delayed messages."""
     number = 0
     with run.bus() as bus:
         while not run.stop.wait(0.1):
@@ -193,7 +193,7 @@ def publish_later(run: Run) -> None:
 
 
 def finish_queue(run: Run) -> None:
-    """Everything was settled, and nothing that was settled came again."""
+    """Check that every job was settled, and that no settled one came again."""
     ended_s = time.monotonic() + END_S
     settle_jobs(run, until_empty=True)
     assert time.monotonic() < ended_s, "the queue did not become empty in time"
@@ -201,7 +201,7 @@ def finish_queue(run: Run) -> None:
 
 
 def finish_later(run: Run) -> None:
-    """Everything that was acknowledged came, once, and not before it was due."""
+    """Check that every acknowledged message came, once, and not before it was due."""
     ended_s = time.monotonic() + END_S
     with run.bus() as bus:
         while True:
@@ -221,7 +221,7 @@ def finish_later(run: Run) -> None:
 
 
 def finish(run: Run) -> None:
-    """What is there at the end."""
+    """Read the final messages into the history."""
     history = run.history
     with run.bus() as bus:
         for place in PLACES:
@@ -233,7 +233,7 @@ def finish(run: Run) -> None:
 
 
 class Progress(NamedTuple):
-    """How far the clients are, each kind by itself."""
+    """The progress of the clients, each kind by itself."""
 
     commits: int
     reads: int
@@ -243,7 +243,7 @@ class Progress(NamedTuple):
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        """It counts what was acknowledged."""
+        """The progress so far: the number of acknowledged operations."""
         events = run.history.events
         commits = sum(isinstance(event, Ended) and event.committed for event in events)
         reads = sum(isinstance(event, Read) for event in events)
@@ -254,7 +254,7 @@ STEP = Progress(commits=10, reads=10, jobs=5, settled=5, later=3)
 
 
 class Clients:
-    """All of them, each in a thread; the service at `url` has to be there when they start."""
+    """All clients, each in a thread; the service at `url` has to run when they start."""
 
     def __init__(self, url: str, namespace: str = DEFAULT_NAMESPACE) -> None:
         self.run = Run(url, namespace)
@@ -278,8 +278,8 @@ class Clients:
             self._go(settle_jobs)
 
     def get_on(self) -> None:
-        """Wait until each kind of client has done a little more: something happens to busy
-        clients, and what happened before is over."""
+        """Wait until each kind of client has done a little more: faults then hit busy clients, and
+        earlier faults are over."""
         goal = Progress(*map(sum, zip(Progress.of(self.run), STEP, strict=True)))
         ended_s = time.monotonic() + ON_S
         while any(now < then for now, then in zip(Progress.of(self.run), goal, strict=True)):
@@ -288,11 +288,11 @@ class Clients:
             time.sleep(0.05)
 
     def killed(self) -> None:
-        """Something that stores was killed."""
+        """Note that a process that stores was killed."""
         self.run.history.add(Crashed(self.run.history.now(), power=False))
 
     def check(self) -> int:
-        """End, look at everything and check it; how many transactions were committed."""
+        """End, read everything and check it; returns the number of committed transactions."""
         self.run.stop.set()
         for thread in self._threads:
             thread.join(END_S)
@@ -323,6 +323,6 @@ class Clients:
 
 
 def free_port() -> int:
-    """A port that nobody listens at, nor any outgoing connection gets."""
+    """A port at which no process listens, and that no outgoing connection gets."""
     (port,) = free_ports(1)
     return port

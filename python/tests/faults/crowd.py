@@ -1,4 +1,4 @@
-"""Many connections at once: such that do nothing, or little, and such that want much."""
+"""Many connections at once: idle ones, nearly idle ones, and greedy ones."""
 
 import contextlib
 import resource
@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from tests.waiting import PATIENCE_S
@@ -15,7 +14,7 @@ from tests.waiting import PATIENCE_S
 
 @contextlib.contextmanager
 def descriptors(wanted: int) -> Iterator[None]:
-    """So many descriptors for this process; fails, with what to do, if it may not have them."""
+    """Give this process so many descriptors; fails, with advice, if it may not have them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert hard == resource.RLIM_INFINITY or hard >= wanted, (
         f"this test needs {wanted} descriptors and may have {hard}: raise it, `ulimit -Hn {wanted}`"
@@ -38,17 +37,12 @@ class Crowd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for one in self.sockets:
             one.close()
 
     def join(self, count: int, first: bytes = b"") -> None:
-        """So many more connections, each sending `first`."""
+        """Open so many more connections, each of which sends `first`."""
         for _ in range(count):
             one = socket.socket()
             if self._window_bytes:
@@ -56,11 +50,11 @@ class Crowd:
             one.settimeout(20)
             one.connect(self._address)
             self.sockets.append(one)
-            with contextlib.suppress(ConnectionError):  # turned away already
+            with contextlib.suppress(ConnectionError):  # already turned away
                 one.sendall(first)
 
     def send(self, data: bytes) -> int:
-        """Send to all; how many still take it."""
+        """Send to all; returns the number of connections that still take it."""
         took = 0
         for one in self.sockets:
             with contextlib.suppress(ConnectionError):
@@ -69,8 +63,8 @@ class Crowd:
         return took
 
     def wait_ended(self, enough: int = 0) -> int:
-        """How many are left that the service has not ended, once there are no more than `enough`
-        or time is over."""
+        """Wait until at most `enough` connections are left that the service has not ended, or time
+        is over; returns the number left."""
         end = time.monotonic() + PATIENCE_S
         left = set(self.sockets)
         with selectors.DefaultSelector() as selector:
@@ -92,8 +86,8 @@ def _ended(one: socket.socket) -> bool:
 
 
 def exchange(address: tuple[str, int], asked: bytes) -> int:
-    """Send a request and read its answer without keeping it, which may begin before all of the
-    request was sent; the status. The answer has to be whole."""
+    """Send a request and read its whole answer without keeping it; the answer may begin before all
+    of the request was sent. Returns the status."""
     with socket.create_connection(address, 60) as one:
         sender = threading.Thread(target=_send, args=(one, asked), daemon=True)
         sender.start()

@@ -1,4 +1,4 @@
-"""A data directory with files of every class, to be damaged, and what becomes of one that was."""
+"""A data directory with files of every class, to be damaged, and the outcomes of reading it."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ TOPIC = "orders"
 
 
 class Outcome(Enum):
-    """What opening and reading a damaged directory may lead to. There is nothing else."""
+    """The possible outcomes of opening and reading a damaged directory."""
 
-    REFUSED = auto()  # the start or a read, with an error that says so
-    INTACT = auto()  # every message is there: the damage did not matter
+    REFUSED = auto()  # the start or a read is refused, with an error that names the damage
+    INTACT = auto()  # every message is there: the damage had no effect
 
 
 def make(path: Path) -> History:
@@ -36,14 +36,14 @@ def publish(bus: Bus, history: History, count: int) -> None:
     """Publish more messages, synced, and note them."""
     for number in range(len(history.tried), len(history.tried) + count):
         history.tried.append(number)
-        value = value_of(0, number, 5_000 if number % 7 < 2 else 0)  # some stand in `values`
+        value = value_of(0, number, 5_000 if number % 7 < 2 else 0)  # some are stored in `values`
         id = bus.publish(TOPIC, value, partition=number % 2, durability=SYNCED)
         history.acknowledged[number] = str(id)
         history.synced.add(number)
 
 
 def outcome(path: Path, history: History) -> Outcome:
-    """Open the directory and read everything; fails when a message is lost or wrong."""
+    """Open the directory and read everything; fails if a message is lost or wrong."""
     try:
         with publisher.open_bus(path) as bus:
             history.check(read_all(bus, TOPIC))
@@ -54,7 +54,7 @@ def outcome(path: Path, history: History) -> Outcome:
 
 
 def copy_of(history: History) -> History:
-    """A history that can go on by itself."""
+    """A copy of the history that can be extended by itself."""
     return History(
         history.life,
         history.partitions,
@@ -65,14 +65,14 @@ def copy_of(history: History) -> History:
 
 
 def copy(source: Path, target: Path) -> Path:
-    """The directory once more, in place of what was there."""
+    """Copy the directory over an earlier copy."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     return target
 
 
 def file_classes(path: Path) -> Iterator[tuple[str, Path]]:
-    """One file of each class that has bytes which matter, by a name for people."""
+    """One file of each class with significant bytes, by a readable name."""
     yield "FORMAT", Path("FORMAT")
     maps = sorted((path / "maps").iterdir())
     chosen = {

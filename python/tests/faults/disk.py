@@ -1,11 +1,12 @@
-"""A disk that remembers only what was synced: rebuilds a directory as power loss may leave it.
+"""A disk that remembers only synced writes: rebuilds a directory as power loss may leave it.
 
 * Bytes of a file survive once the file was synced, entries of a directory (new, renamed, removed
   names) once the directory was: the least that POSIX promises.
-* Of what was not synced nothing survives (`DROP`), or a random first part of each file and of each
-  directory's changes (`PREFIX`), or the same with zeros for the rest of each file (`ZEROS`).
+* Of unsynced writes nothing survives (`DROP`), or a random first part of each file and of each
+  directory's changes (`PREFIX`), or such a part with zeros for the rest of each file (`ZEROS`).
 """
 
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.faults.strace import Call
 
 
 class Unsynced(Enum):
-    """What becomes of bytes and names that were not synced."""
+    """The fate of unsynced bytes and names."""
 
     DROP = auto()
     PREFIX = auto()
@@ -89,11 +90,11 @@ class Disk:
         self._top = _Directory() if before is None else _there(before)
 
     def concerns(self, call: Call) -> bool:
-        """Whether the call is about something in this directory."""
+        """True if the call is about a file in this directory."""
         return call.path.startswith(self._root + "/") or call.path == self._root
 
     def play(self, call: Call) -> None:
-        """Do what a successful call did."""
+        """Apply a successful call."""
         match call.name:
             case "openat":
                 self._open(call)
@@ -122,8 +123,22 @@ class Disk:
             case "unlink" | "unlinkat" | "rmdir":
                 self._set(call.path, None)
 
+    def replay(
+        self, calls: Iterable[Call], moments: Container[int], beside: Path
+    ) -> Iterator[tuple[int, bytes]]:
+        """Play calls; yields the number of each of these moments, with the bytes that were written
+        by then to a file outside of the directory."""
+        written = b""
+        for number, call in enumerate(calls):
+            if self.concerns(call):
+                self.play(call)
+            elif call.name == "write" and call.path == str(beside):
+                written += call.strings[0]
+            if number in moments:
+                yield number, written
+
     def rebuild(self, target: Path, unsynced: Unsynced, random: Random) -> None:
-        """Write to `target` what survives."""
+        """Write the surviving bytes and names to `target`."""
         self._rebuild(self._top, target, unsynced, random)
 
     def _rebuild(

@@ -1,6 +1,5 @@
-"""A wall clock that jumps while a process runs: libfaketime, told by a file that it reads at every
-look at the clock. Monotonic clocks stay real, as when an operator or NTP sets the time.
-"""
+"""A wall clock that jumps while a process runs: libfaketime, set by a file that it reads at every
+look at the clock. Monotonic clocks stay real, as when an operator or NTP sets the time."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +26,7 @@ class WallClock:
         }
 
     def set(self, ahead_s: int = 0, speed: int = 1) -> None:
-        """Let the clock be that far ahead of the real one, behind it if negative, and run that
+        """Let the clock be that far ahead of the real one, or behind it if negative, and run that
         many times as fast."""
         new = self._file.with_suffix(".new")
         new.write_text(f"{ahead_s:+d} x{speed}\n" if speed > 1 else f"{ahead_s:+d}\n")

@@ -1,4 +1,4 @@
-"""A program that may have few files open, and uses more maps than that. Its arguments, with which
+"""A program that may have few open files, and uses more maps than that. Its arguments, with which
 `faults.forker` starts it:
 
     DIRECTORY LIMIT PARTITIONS         publishes to all partitions of a topic and reads them
@@ -17,7 +17,7 @@ from tests.databases import obey
 
 @contextlib.contextmanager
 def hoard() -> Iterator[None]:
-    """Every descriptor that is left belongs to the program."""
+    """Take every descriptor that is left."""
     mine: list[int] = []
     with contextlib.suppress(OSError):
         while True:

@@ -40,8 +40,8 @@ _IMPORTED = (
     "tests.faults.writer",
     "tms.cli.main",
     "tms.cli.serve",
-    "tms.server.main",
-    "tms.engine",
+    "tms.serve.main",
+    "tms.engine.engine",
     "tms.store.leveldb.upgrade",
     *(drivers.LIBRARIES[name] for name in NAMES),
 )
@@ -51,8 +51,8 @@ _ANYBODY = (1 << 64) - 1
 
 
 class Request(NamedTuple):
-    """A child that is asked for: it runs `main()` of a module. It may stop itself before, so that
-    strace attaches to it."""
+    """A request for a child that runs `main()` of a module. The child may stop itself before, so
+    that strace attaches to it."""
 
     module: str
     arguments: list[str]

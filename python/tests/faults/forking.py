@@ -32,13 +32,13 @@ FORKS, FORKS_LONG = 5, 15  # of a program that forks again and again
 
 
 class Children:
-    """What was forked; all of them end well."""
+    """Forked children; all of them must end well."""
 
     def __init__(self) -> None:
         self._pids: list[int] = []
 
     def fork(self, work: Callable[[], object]) -> int:
-        """A child that does this and exits as a program does that ends by itself."""
+        """Fork a child that does this and exits as a program that ends by itself."""
         pid = os.fork()
         if not pid:
             self._pids = []
@@ -59,7 +59,7 @@ class Children:
 
 
 def _exit_tidily() -> NoReturn:
-    """Collect everything first: what objects do when they go must not harm the parent either."""
+    """Collect all garbage first: finalizers must not harm the parent either."""
     gc.collect()
     sys.exit(0)
 
@@ -79,7 +79,7 @@ class Gate:
 
 @contextlib.contextmanager
 def connected(url: str) -> Iterator[tms.Bus]:
-    """A bus with connections, numberings and everything else that has been used."""
+    """A bus with connections, numberings and every other used state."""
     with tms.connect(url, timeout_s=TIMEOUT_S) as bus:
         bus.create_topic("t", durability="written")
         for value in (b"warm", b"warmer"):
@@ -89,7 +89,7 @@ def connected(url: str) -> Iterator[tms.Bus]:
 
 
 def stored(bus: tms.Bus) -> list[str]:
-    """All values but those of `connected`."""
+    """All values except those of `connected`."""
     values = [(m.value or b"").decode() for m in bus.consumer("t", stop_at_end=True)]
     assert values[:3] == ["warm", "warmer", "hot"]
     return values[3:]
@@ -100,7 +100,7 @@ def named(name: str, times: int) -> list[str]:
 
 
 def expect_stored(bus: tms.Bus, names: Sequence[str], times: int) -> None:
-    """Of everybody everything, once, in order."""
+    """Check that every process's messages are stored, once, in order."""
     found = stored(bus)
     assert Counter(found) == Counter(value for name in names for value in named(name, times))
     for name in names:
@@ -108,7 +108,7 @@ def expect_stored(bus: tms.Bus, names: Sequence[str], times: int) -> None:
 
 
 def closed(use: Callable[[], object]) -> None:
-    """It says clearly that it is the parent's."""
+    """Check that a use raises an error that names the parent."""
     try:
         use()
     except Closed as error:
@@ -125,7 +125,7 @@ def _publish(value: str) -> str:
 
 
 def pool(url: str) -> None:
-    """`multiprocessing.Pool(4)`: what is acknowledged is stored."""
+    """Fork by `multiprocessing.Pool(4)`: acknowledged messages are stored."""
     global _shared
     with connected(url) as _shared:
         values = named("task", 200)
@@ -137,7 +137,7 @@ def pool(url: str) -> None:
 
 
 def preload(url: str) -> None:
-    """`gunicorn --preload`: the application is loaded once, its workers are forked."""
+    """Fork as `gunicorn --preload`: the application is loaded once, then its workers are forked."""
     with connected(url) as bus:
         producer = bus.producer("t")
         producer.send(b"warmest")
@@ -169,7 +169,7 @@ def preload(url: str) -> None:
 
 
 def buffered(url: str) -> None:
-    """What waits in a producer is sent by the parent, and by nobody else."""
+    """Messages that wait in a producer are sent by the parent only."""
     with connected(url) as bus:
         producer = bus.producer("t", linger_ms=60_000)
         for value in named("parent", 10):
@@ -193,7 +193,7 @@ def buffered(url: str) -> None:
 
 
 def busy(forks: int, url: str) -> None:
-    """Forked again and again while other threads hold whatever locks there are."""
+    """Fork again and again while other threads hold any locks."""
     with connected(url) as bus:
         producer, ending = bus.producer("t", batch_bytes=200), threading.Event()
         sent: Counter[str] = Counter()
@@ -239,7 +239,7 @@ def busy(forks: int, url: str) -> None:
 
 
 def thread(url: str) -> None:
-    """Forked by a thread that is not the main one."""
+    """Fork from a thread that is not the main one."""
     with connected(url) as bus:
         children = Children()
 
@@ -257,7 +257,7 @@ def thread(url: str) -> None:
 
 
 def consumer(url: str) -> None:
-    """Both go on reading where they are, each over a connection of its own."""
+    """Both processes go on reading at their positions, each over a connection of its own."""
     with connected(url) as bus:
         bus.publish_many("t", [value.encode() for value in named("m", 300)])
         reading = bus.consumer("t", bytes_max=1_000, stop_at_end=True)
@@ -280,7 +280,7 @@ def consumer(url: str) -> None:
 
 
 def _connections() -> int:
-    """How many sockets this process has."""
+    """The number of sockets of this process."""
     links = (entry for entry in Path("/proc/self/fd").iterdir())
     found = 0
     for link in links:
@@ -296,18 +296,20 @@ def member(url: str) -> None:
         for number in range(200):
             bus.publish("parts", b"%d" % number, partition=number % 4)
         children, out = Children(), os.pipe()
-        member = bus.consumer("parts", group="g", delivery="at-least-once", stop_at_end=True)
+        member = bus.consumer(
+            "parts", group=tms.Group("g", delivery="at-least-once"), stop_at_end=True
+        )
         messages = iter(member)
         mine = [(m.partition, m.offset) for m in islice(messages, 5)]
         in_hand = mine[-1]
-        name = member._member.name  # type: ignore[attr-defined]
+        name = member._reader.member.name  # type: ignore[attr-defined]
 
         def handle_all() -> list[tuple[int, int]]:
             return [(m.partition, m.offset) for m in messages]
 
         def work() -> None:
             handled = handle_all()
-            assert member._member.name != name  # type: ignore[attr-defined]
+            assert member._reader.member.name != name  # type: ignore[attr-defined]
             os.write(out[1], repr(handled).encode())
             bus.close()
 
@@ -323,7 +325,7 @@ def member(url: str) -> None:
 
 
 def queue(url: str) -> None:
-    """What was leased ahead is handed out by the parent alone."""
+    """Messages that were leased ahead are handed out by the parent alone."""
     with connected(url) as bus:
         queue = bus.queue("t", group="workers", lease_s=600)
         bus.publish_many("t", [value.encode() for value in named("job", 47)])
@@ -399,7 +401,7 @@ def _async(loop: str, url: str) -> None:
     make = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
     bus = tms.aio.connect(url, timeout_s=TIMEOUT_S)
     producer = bus.producer("t", linger_ms=60_000)
-    member = bus.consumer("t", group="g", delivery="at-least-once", stop_at_end=True)
+    member = bus.consumer("t", group=tms.Group("g", delivery="at-least-once"), stop_at_end=True)
     begun, forked = threading.Event(), threading.Event()
 
     async def parent() -> None:

@@ -125,9 +125,9 @@ def dies(directory: str) -> None:
         bus.create_topic("t", durability="written")
         bus.publish("t", b"0")
         if not os.fork():
+            ready.open()  # not by the owner: a new child has the lock until `fork` returns in it
             end.wait()  # until the other end of the pipe is written to, or gone
             os._exit(0)
-        ready.open()
         time.sleep(LIMIT_S)
     ready.wait()
     os.kill(owner, signal.SIGKILL)
@@ -139,8 +139,8 @@ def dies(directory: str) -> None:
 
 
 def writing(forks: int, directory: str) -> None:
-    """Forked again and again while the engine writes and LevelDB compacts: a child that goes
-    takes nothing along, and none hangs."""
+    """Fork again and again while the engine writes and LevelDB compacts: a child that ends takes
+    nothing along, and none hangs."""
     with tms.open(directory) as bus:
         bus.create_topic("t", partitions=2, durability="written")
         bus.create_topic("small", durability="written")
@@ -176,7 +176,7 @@ def writing(forks: int, directory: str) -> None:
 
 
 def own(directory: str) -> None:
-    """LevelDB does not work on in a fork: opening says so, instead of waiting for ever later."""
+    """LevelDB does not work after a fork: opening raises an error, instead of hanging later."""
     tms.open(directory).close()
     children = Children()
 
@@ -195,7 +195,7 @@ def own(directory: str) -> None:
 
 
 def first(directory: str) -> None:
-    """Who forks before anything is opened may open in every process."""
+    """A program that forks before it opens anything may open in every process."""
     children = Children()
     for number in range(2):
 
@@ -230,7 +230,7 @@ def main(program: str, where: str) -> None:
 
 def serve() -> None:
     """Fork a child for every line of standard input, one after the other."""
-    for module in ("tms.engine", "tms.store.leveldb"):
+    for module in ("tms.engine.engine", "tms.store.leveldb"):
         import_module(module)
     encode([b""])  # pyarrow loads the rest of itself with the first block
     for line in sys.stdin:

@@ -31,8 +31,8 @@ class SmallFileSystem:
 
 
 class SmallFiles:
-    """A directory in which no file of a process, 0 for this one, may grow beyond what `fill`
-    says."""
+    """A directory in which no file of a process, 0 for this one, may grow beyond the limit that
+    `fill` sets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

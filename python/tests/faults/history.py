@@ -1,9 +1,10 @@
-"""What a publisher tried, what was acknowledged, and the proof that all of it is there.
+"""The attempts of a publisher, their acknowledgements, and the proof that all acknowledged messages
+are there.
 
 * A value names its topic's life and its number and is random otherwise, so that a wrong byte, a
-  message of another life and a message that nobody sent all show.
-* Numbers are given in the order of sending, and each goes to the partition `number % partitions`,
-  so that order shows too.
+  message of another life and a message that was never sent all show.
+* Numbers ascend in the order of sending, and each goes to the partition `number % partitions`, so
+  that order shows too.
 """
 
 import json
@@ -29,7 +30,7 @@ def value_of(life: int, number: int, size: int = 0) -> bytes:
 
 
 def number_of(value: bytes | None, life: int) -> int:
-    """The number of a message; fails when a byte of it is wrong, or when it is of another life."""
+    """The number of a message; fails if a byte of it is wrong, or if it is of another life."""
     assert value is not None, "a value is missing"
     parts = value.split(b"/", 3)
     assert len(parts) == 4 and int(parts[0]) == life, f"nobody sent {value[:40]!r} in life {life}"
@@ -40,7 +41,7 @@ def number_of(value: bytes | None, life: int) -> int:
 
 @dataclass
 class History:
-    """One life of a topic: what was tried and what was acknowledged, with its id and durability."""
+    """One life of a topic: attempts and acknowledgements, with id and durability."""
 
     life: int = 0
     partitions: int = 1
@@ -50,9 +51,11 @@ class History:
     state: str = "created"
 
     def check(self, messages: Sequence[Message], power_lost: bool = False) -> None:
-        """Every acknowledged message is there, once, with its bytes, id and place; nothing else is.
+        """Check that every acknowledged message is there, once, with its bytes, id and place, and
+        no other.
 
-        After a power loss, what was only written may be missing at the end of each partition.
+        After a power loss, messages that were only written may be missing at the end of each
+        partition.
         """
         found = self.check_order(messages)
         strange = found.keys() - set(self.tried)
@@ -72,8 +75,8 @@ class History:
             assert here == whole[: len(here)], f"partition {partition} has a hole or is reordered"
 
     def check_order(self, messages: Sequence[Message]) -> dict[int, Message]:
-        """The messages by number: offsets are dense, ids and numbers ascend, no number is there
-        twice, no byte is wrong."""
+        """The messages by number, checked: offsets are dense, ids and numbers ascend, no number is
+        there twice, no byte is wrong."""
         found: dict[int, Message] = {}
         last: dict[int, tuple[int, str, int]] = {}
         for message in messages:

@@ -1,5 +1,5 @@
-"""Requests of every kind that `tms serve` answers, each as hostile as it may be, and what has to be
-there for them.
+"""Requests of every kind that `tms serve` answers, each as hostile as possible, and the resources
+that they need.
 
     KINDS[kind] ─▶ the requests of a crowd, one after another
     prepare(service) ─▶ topics, a queue, dead letters and delayed messages that they are about
@@ -28,7 +28,7 @@ TRANSACTIONS = "/v2/transactions"
 JSON, BLOCKS, ARROW, COMMIT = routes.JSON, routes.BLOCKS, routes.ARROW_STREAM, routes.COMMIT
 HOUR = "delay_s=3600"
 EVERYTHING = "start=earliest&bytes_max=1000000000"
-VALUES = 499_000  # what a body of JSON may hold, nearly
+VALUES = 499_000  # nearly as many as a body of JSON may hold
 
 
 def post(path: str, body: bytes, media: str = JSON, **headers: str) -> bytes:
@@ -40,7 +40,7 @@ def text(value: object) -> bytes:
 
 
 def packed(values: list[bytes], count: int = 1, **more: object) -> bytes:
-    """The same compressed block so many times."""
+    """A compressed block, repeated."""
     made = bytes(block.encode(values, compression=Compression.ZSTD, **more))  # type: ignore[arg-type]
     return b"".join(bodies.frames([NewBlock(0, made)] * count))
 
@@ -61,7 +61,7 @@ def tiny(count: int) -> bytes:
 
 
 def bombs(media: str, path: str) -> list[bytes]:
-    """Small bodies that become as large as they may, or much larger."""
+    """Small bodies that unpack to the limit, or far beyond."""
     return [
         post(path, gzip.compress(bytes(16 * MIB), 1), media, Content_Encoding="gzip"),
         post(path, gzip.compress(bytes(300 * MIB), 1), media, Content_Encoding="gzip"),
@@ -85,7 +85,7 @@ def commit(blocks: bytes = b"", id: str = routes.NEW_TRANSACTION, **head: object
 
 
 def long(number: int) -> bytes:
-    """A number as Avro has it."""
+    """A number in Avro's encoding."""
     number, made = 2 * number, b""
     while number >= 0x80:
         number, made = number >> 7, made + bytes([number & 0x7F | 0x80])
@@ -337,7 +337,7 @@ KINDS: dict[str, Callable[[], list[bytes]]] = {
 }  # fmt: skip
 
 
-# -- what they are about ---------------------------------------------------------------------------
+# -- their resources -------------------------------------------------------------------------------
 
 
 def call(service: Service, raw: bytes) -> Answer:
@@ -350,7 +350,7 @@ def call(service: Service, raw: bytes) -> Answer:
 
 
 def prepare(service: Service) -> None:
-    """Make what the requests are about."""
+    """Create the resources of the requests."""
     with tms.connect(service.url) as bus:
         for topic in ("in", "large", "many", "jobs", "hurt", "gone", "cut", "later"):
             bus.create_topic(topic, durability="written")

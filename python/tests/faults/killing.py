@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.faults import publisher
@@ -34,17 +33,12 @@ class Publishers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._forker.kill()
         self._forker.communicate()
 
     def count(self, data: Path, ledger: Path, step: str) -> dict[str, int]:
-        """How often a thread makes each call in a step, at most."""
+        """The largest number of each call that a thread makes in a step."""
         trace = ledger.with_suffix(".trace")
         code = self._run(data, ledger, step, ["-o", str(trace), "-e", f"trace={','.join(CALLS)}"])
         assert code == 0, f"the publisher ended with {code}"
@@ -59,7 +53,7 @@ class Publishers:
         }
 
     def kill(self, data: Path, ledger: Path, step: str, call: str, nth: int) -> int:
-        """Kill at the nth call of a step; the exit code, 0 when the step has fewer calls."""
+        """Kill at the nth call of a step; returns the exit code, 0 if the step has fewer calls."""
         options = ["-o", os.devnull, "-e", f"trace={call}"]
         return self._run(
             data, ledger, step, [*options, "-e", f"inject={call}:signal=KILL:when={nth}"]

@@ -1,8 +1,7 @@
 """Publishers in threads of the test, against a service: each has a partition of its own and notes
-what was acknowledged."""
+acknowledgements."""
 
 import threading
-from types import TracebackType
 from typing import Self
 
 import tms
@@ -13,7 +12,7 @@ STOP_S = 60
 
 
 class Load:
-    """Publishers that go on until the block ends, over errors that they count.
+    """Publishers that go on until the block ends, through errors that they count.
 
     Each publish is tried until `timeout_s`; then its outcome is unknown and the next one follows.
     """
@@ -40,12 +39,7 @@ class Load:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -1,13 +1,13 @@
-"""A process that is a member of the group `g` of the topic `in`, until it is killed. Its
-arguments, with which `faults.forker` starts it:
+"""A process that is a member of the group `g` of the topic `in`, until it is killed. Its arguments,
+with which `faults.forker` starts it:
 
     URL SESSION_S exactly-once|at-least-once
     URL LEASE_S queue
 
 Exactly once, it makes a message in `out` of each message, in a transaction; at least once, it only
-says what it got. A line on standard output for each: `did VALUE`, `fenced VALUE` when its commit
-came too late. Then it begins anew, as another member. In a queue it does the same, as one of its
-workers, and dies of a message `poison`.
+prints each message. A line on standard output for each: `did VALUE`, or `fenced VALUE` if its
+commit came too late; then it begins anew, as another member. In a queue it works likewise, as one
+of its workers, and dies of a message `poison`.
 """
 
 import os
@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 import tms
@@ -30,7 +29,9 @@ def say(what: str, value: bytes | None) -> None:
 
 
 def work(bus: Bus, session_s: float, delivery: str) -> None:
-    with bus.consumer("in", group="g", delivery=delivery, session_s=session_s) as consumer:
+    with bus.consumer(
+        "in", group=tms.Group("g", delivery=delivery, session_s=session_s)
+    ) as consumer:
         for message in consumer:
             if delivery == "exactly-once":
                 try:
@@ -40,7 +41,7 @@ def work(bus: Bus, session_s: float, delivery: str) -> None:
                 except Fenced:
                     say("fenced", message.value)
                     return
-                except Conflict:  # its answer came late: who has the partition now was told before
+                except Conflict:  # its answer came late: the new owner was told before
                     say("conflict", message.value)
                     return
             say("did", message.value)
@@ -50,7 +51,7 @@ def take(bus: Bus, lease_s: float) -> None:
     queue = bus.queue("in", group="g", lease_s=lease_s, deliveries_max=3, backoff_first_s=0.05)
     try:
         messages = queue.receive(4, wait_s=1)
-    except (Unavailable, TimedOut):  # the service was killed while it answered: not repeated
+    except (Unavailable, TimedOut):  # the service was killed during the answer: not repeated
         return
     for message in messages:
         if message.value == b"poison":
@@ -66,7 +67,7 @@ def take(bus: Bus, lease_s: float) -> None:
 
 
 class Process:
-    """One of them; what it said so far is in `said`."""
+    """A member process; `said` has its output so far."""
 
     def __init__(self, url: str, session_s: float, delivery: str) -> None:
         stream, its_own = os.pipe()
@@ -90,7 +91,7 @@ class Process:
         return [value for said, value in list(self.said) if said == what]
 
     def until(self, true: Callable[["Process"], bool]) -> None:
-        """Wait until it has said enough."""
+        """Wait until its output satisfies a condition."""
         with self._changed:
             assert self._changed.wait_for(lambda: true(self), PATIENCE_S), self.said[-5:]
 
@@ -109,12 +110,7 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
 

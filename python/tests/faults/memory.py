@@ -1,8 +1,8 @@
-"""A bound on the memory of a process: a cgroup of its own, or where this user may not make one, a
+"""A bound on the memory of a process: a cgroup of its own, or, if this user may not make one, a
 limit on its data segment.
 
-The second counts what a process has asked for and not what it uses, stacks of threads included, so
-the same bound has to be larger: `DATA_FACTOR`.
+The second counts requested memory, not used memory, stacks of threads included, so the same bound
+has to be larger: `DATA_FACTOR`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _EMPTY_S = PATIENCE_S
 
 @dataclass(frozen=True)
 class Bound:
-    """How to start a process under it, and how many times it was killed for it."""
+    """A bound for processes, and the number of kills that it caused."""
 
     enter: Callable[[], None]
     kills: Callable[[], int]
@@ -50,30 +50,29 @@ def bound_memory(bytes_max: int) -> Iterator[Bound]:
 
 
 def _version_1(bytes_max: int) -> tuple[Path, Bound]:
-    group = _own(CGROUPS / "memory", "memory")
-    group.mkdir()
-    try:
-        (group / "memory.limit_in_bytes").write_text(str(bytes_max))
-    except OSError:
-        group.rmdir()
-        raise
+    group = _limited(_own(CGROUPS / "memory", "memory"), "memory.limit_in_bytes", bytes_max)
     return group, _bound(group, "memory.oom_control")
 
 
 def _version_2(bytes_max: int) -> tuple[Path, Bound]:
-    group = _own(CGROUPS, "")
-    group.mkdir()
-    try:
-        (group / "memory.max").write_text(str(bytes_max))
-    except OSError:
-        group.rmdir()
-        raise
+    group = _limited(_own(CGROUPS, ""), "memory.max", bytes_max)
     return group, _bound(group, "memory.events")
 
 
+def _limited(group: Path, file: str, bytes_max: int) -> Path:
+    """Make a group with this limit."""
+    group.mkdir()
+    try:
+        (group / file).write_text(str(bytes_max))
+    except OSError:
+        group.rmdir()
+        raise
+    return group
+
+
 def _own(root: Path, controller: str) -> Path:
-    """The name of a new group below the one of this process, or below the root of what is seen
-    here of a larger hierarchy."""
+    """The name of a new group below the one of this process, or below the root of the part of a
+    larger hierarchy that is visible here."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(",") and (root / path.lstrip("/")).is_dir():

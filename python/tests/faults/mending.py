@@ -1,4 +1,4 @@
-"""`tms fsck` in this process, as an operator would run it on a stopped service's directory."""
+"""`tms fsck` in this process, as an operator runs it on the directory of a stopped service."""
 
 from pathlib import Path
 
@@ -6,6 +6,6 @@ from tests.cli_kit import tms_command
 
 
 def fsck(data: Path, *options: str) -> tuple[int, str]:
-    """Exit code, and all that it printed."""
+    """The exit code and the output of `tms fsck`."""
     ended = tms_command("fsck", "--data", data, *options)
     return ended.returncode, ended.stdout + ended.stderr

@@ -1,5 +1,5 @@
-"""A process that publishes to a data directory which it opens itself, in steps, and notes what was
-acknowledged.
+"""A process that publishes to a data directory which it opens itself, in steps, and notes
+acknowledgements.
 
     python publisher.py DATA LEDGER     all steps in one go, for a recording
     python publisher.py                 forks a child for each line `DATA LEDGER STEP` that it reads
@@ -41,7 +41,7 @@ class Publisher:
         self._next: dict[str, int] = {}
 
     def make(self, step: str) -> None:
-        """One of `STEPS`."""
+        """Make one of `STEPS`."""
         match step:
             case "create":
                 self._create("first")
@@ -100,7 +100,7 @@ def open_bus(data: Path) -> Bus:
 def serve() -> None:
     """Fork a child for every line of standard input, one after the other."""
     obey()
-    for module in ("tms.engine", "tms.store.leveldb"):
+    for module in ("tms.engine.engine", "tms.store.leveldb"):
         import_module(module)
     encode([b""])  # pyarrow loads the rest of itself with the first block
     for line in sys.stdin:

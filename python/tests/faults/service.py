@@ -2,7 +2,7 @@
 
     with Service(path) as service, tms.connect(service.url) as bus: …
 
-It is ended with the block, by its process id, and everything that it logged is kept.
+It ends with the block, by its process id, and its log is kept.
 """
 
 import json
@@ -16,7 +16,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.faults.forker import Child
@@ -28,7 +27,7 @@ TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
 class Service:
     """One run of `tms serve` on a directory or on HBase (`hbase://…`); with `wait` False the caller
-    waits for what happens. Without `env` and `before_exec` it is forked by `faults.forker`."""
+    waits for its start. Without `env` and `before_exec` it is forked by `faults.forker`."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class Service:
         self._process: Child | subprocess.Popen[bytes]
         if env is None and before_exec is None:
             self._process = Child("tms.cli.main", arguments, environment, (1, its_own))
-        else:  # they may change how the interpreter or its libraries begin
+        else:  # they may change the start of the interpreter or its libraries
             self._process = subprocess.Popen(
                 [*TMS, *arguments], stderr=its_own, env=environment, preexec_fn=before_exec
             )
@@ -72,12 +71,7 @@ class Service:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._process.poll() is None:
             self.kill()
         if error is not None:
@@ -87,12 +81,12 @@ class Service:
         self._process.send_signal(number)
 
     def stop(self, timeout_s: float = PATIENCE_S) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM; returns the exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._process.kill()
         self.wait()
 
@@ -106,7 +100,7 @@ class Service:
         return self._process.poll() is None
 
     def ready(self) -> bool:
-        """What `/readyz` says."""
+        """True if `/readyz` says so."""
         try:
             with urllib.request.urlopen(f"{self._url}/readyz", timeout=10) as answer:
                 return bool(answer.status == 200)
@@ -115,19 +109,19 @@ class Service:
             return False
 
     def resident_bytes(self) -> int:
-        """What the process has in memory now."""
+        """The memory of the process now."""
         return 1024 * self._status("VmRSS")
 
     def peak_resident_bytes(self) -> int:
-        """The most that it has had in memory since `forget_peak`, or ever."""
+        """The peak of its memory since `forget_peak`, or since its start."""
         return 1024 * self._status("VmHWM")
 
     def forget_peak(self) -> None:
-        """See `peak_resident_bytes`; proc(5) says what a 5 does."""
+        """Reset the peak of `peak_resident_bytes`; proc(5) explains the 5."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def address_space_bytes(self) -> int:
-        """What the process has asked of the system, in memory or not."""
+        """The address space of the process, in memory or not."""
         return 1024 * self._status("VmSize")
 
     def descriptors(self) -> int:
@@ -156,7 +150,8 @@ class Service:
 
 
 def within(seconds: float, happens: Callable[[], bool], every_s: float = 0.05) -> float:
-    """Wait until something happens, and say how long it took; fails when it takes too long."""
+    """Wait until a condition is true; returns the time that took, and fails if it takes too
+    long."""
     began = time.monotonic()
     while not happens():
         assert time.monotonic() - began < seconds, f"it did not happen within {seconds} s"
@@ -170,7 +165,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def metric(service: Service, name: str) -> float:
-    """A number of `/metrics`, with its labels as they stand there."""
+    """A number of `/metrics`, by its name and labels as printed there."""
     with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith(f"{name} "):

@@ -23,7 +23,7 @@ CHANGING = (
     "openat,write,pwrite64,pwritev2,ftruncate,fsync,fdatasync,"
     "rename,unlink,unlinkat,mkdir,rmdir,link"
 )
-PROGRAM_S = 100.0  # that a program takes at most
+PROGRAM_S = 100.0  # time limit of a program
 _LINE = re.compile(r"(\d+) +(\w+)\((.*)\) += (-?\d+)")
 _BEGUN = re.compile(r"(\d+) +(\w+\(.*) <unfinished \.\.\.>")
 _RESUMED = re.compile(r"(\d+) +<\.\.\. \w+ resumed>(.*)")
@@ -48,7 +48,7 @@ class Call(NamedTuple):
 
 
 def strace() -> str:
-    """The program; fails the test, with what to do, where it is missing."""
+    """The path of strace; fails the test, with advice, if it is missing."""
     found = shutil.which("strace")
     if found is None:
         pytest.fail("strace is missing: install it, on Debian with `apt-get install strace`")
@@ -85,7 +85,7 @@ def run_program(module: str, arguments: Sequence[str], *options: str) -> Ended:
 
 
 def inject(call: str, path: Path | None, effect: str, nth: int | str) -> list[str]:
-    """Options that do something at the nth call of this name, on this path or on any."""
+    """Options that inject an effect at the nth call of this name, on this path or on any."""
     only = [] if path is None else ["-P", str(path)]
     options = ["-o", "/dev/null", "-e", f"trace={call}"]
     return [*options, *only, "-e", f"inject={call}:{effect}:when={nth}"]
@@ -111,8 +111,8 @@ def calls(journal: Path) -> Iterator[Call]:
 
 
 def moments(same: list[Call], data: Path) -> list[tuple[Path | None, int]]:
-    """Of calls of one name, those in a data directory: the path within it and the count of calls on
-    that path, with which `inject` finds it in another run.
+    """The calls in a data directory, among calls of one name: the path within it and the count of
+    calls on that path, with which `inject` finds the call in another run.
 
     strace finds no path in `unlinkat` with a descriptor: those are counted without.
     """

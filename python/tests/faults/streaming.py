@@ -1,18 +1,18 @@
 """A driver of Spark that writes to topics, for tests that kill it and its executors.
 
-    streaming.py stream MASTER URL FOLDER LIFE    from `in` to `out`, until all is there that was in
-                                                  the topic when the query began
+    streaming.py stream MASTER URL FOLDER LIFE    from `in` to `out`, until it has read all that was
+                                                  in the topic when the query began
     streaming.py batch MASTER URL FOLDER LIFE     a batch query that writes `ROWS` rows to `batch`
 
     FOLDER/checkpoint                       of the stream, the same in every life
-    FOLDER/reads/LIFE.BATCH.TASK.ATTEMPT    what an attempt of a task has read, noted before it is
-                                            passed on: a line for each row, `END` behind the last
+    FOLDER/reads/LIFE.BATCH.TASK.ATTEMPT    the rows read by an attempt of a task, noted before they
+                                            are passed on: a line for each, `END` at the end
     FOLDER/LIFE.failed                      a line for each time that the query has failed; it is
                                             started again
     FOLDER/LIFE                             Spark's own files
 
-A line of what was read is `BATCH PARTITION OFFSET VALUE`, the value in hexadecimal digits, `-` for
-a tombstone. It is also the value of the message that is written.
+A line of a read row is `BATCH PARTITION OFFSET VALUE`, the value in hexadecimal digits, `-` for a
+tombstone. It is also the value of the message that is written.
 """
 
 import sys
@@ -39,7 +39,7 @@ Noting = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def stream(spark: "SparkSession", url: str, folder: Path, life: str) -> None:
-    """Run the stream until it has read what there was."""
+    """Run the stream until it has read all present messages."""
     from pyspark.errors import StreamingQueryException
 
     reader = spark.readStream.format("tms").option("tms.url", url).option("subscribe", "in")
@@ -69,7 +69,7 @@ def batch(spark: "SparkSession", url: str) -> None:
 
 
 def noting(reads: Path, life: str) -> Noting:
-    """Of rows of a topic, what is written for them; every row that was read is noted."""
+    """Note every row of a topic that is read; yields the rows to write for them."""
 
     def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -1,5 +1,5 @@
-"""A service that is backed up under load, and destroyed: what was acknowledged before the backup
-began comes back elsewhere, once, in one order, transactions whole."""
+"""A service that is backed up under load, and destroyed: messages acknowledged before the backup
+began are restored elsewhere, once, in one order, transactions whole."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def test_a_service_is_backed_up_under_load_destroyed_and_restored_elsewhere(
             work.reach(40)
             known = work.acknowledged()
             kept = tms_json("backup", "--to", backup, "--url", service.url)
-            work.reach(min(work.done.values()) + 10)  # which is lost
+            work.reach(min(work.done.values()) + 10)  # these are lost
             before = {topic: facts(bus, topic) for topic in TOPICS}
             work.end()
             service.kill()
@@ -66,7 +66,7 @@ def test_a_service_is_backed_up_under_load_destroyed_and_restored_elsewhere(
             for partition, messages in here.items():
                 assert messages == there[partition][: len(messages)]
         check(bus, known, ever, tables=False)
-        bus.publish("first", b"-1")  # it goes on behind them
+        bus.publish("first", b"-1")  # it continues behind them
         assert read_all(bus, "first")[-1].value == b"-1"
         assert service.stop() == 0
     code, said = fsck(tmp_path / "second")
@@ -90,7 +90,7 @@ def test_a_backup_whose_service_is_killed_changes_nothing_and_is_made_anew(tmp_p
         assert running.wait(PATIENCE_S) != 0
     assert (backup / "manifest.json").read_bytes() == whole
     tms_json("restore", "--from", backup, "--data", tmp_path / "restored")
-    with Service(place) as service:  # what the image left goes with the start
+    with Service(place) as service:  # the start removes the rest of the image
         assert not list((place / "temporary").iterdir())
         kept = tms_json("backup", "--to", backup, "--url", service.url)
         assert kept["copied_bytes"] > 40_000_000
@@ -100,7 +100,7 @@ def test_a_backup_that_is_killed_holds_nothing_and_the_next_one_is_whole(tmp_pat
     backup = tmp_path / "backup"
     with Service(tmp_path / "data") as service, tms.connect(service.url) as bus:
         bus.create_topic("t", durability="written")
-        for _ in range(60):  # a backup must not be done before it is killed
+        for _ in range(60):  # a backup must not be complete before the kill
             bus.publish_many("t", [bytes(100_000)] * 20)
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
             command = [*TMS, "backup", "--to", str(backup), "--url", service.url]

@@ -100,7 +100,7 @@ def publish(bus: Bus, topic: str, history: History, count: int = 20) -> None:
 
 
 def let_clean(data: Path) -> None:
-    """Wait for one whole pass of the cleaner: each begins with a write to the metadata."""
+    """Wait for a whole pass of the cleaner: each begins with a write to the metadata."""
     for _ in range(2):
         before = metadata_bytes(data)
         within(PATIENCE_S, lambda before=before: metadata_bytes(data) != before)  # type: ignore[misc]
@@ -111,7 +111,7 @@ def metadata_bytes(data: Path) -> int:
 
 
 def test_fault_11_a_client_cannot_claim_a_time(fast_path: Path) -> None:
-    """Blocks have a place for the time, which is the service's to fill in; JSON has none."""
+    """Blocks have a field for the time, which the service fills in; JSON has none."""
     with serving() as served:
         path = served.create("orders")
         with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:

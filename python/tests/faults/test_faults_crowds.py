@@ -25,17 +25,17 @@ MESSAGES = f"/v2/namespaces/default/topics/{TOPIC}/messages"
 MIB = 1 << 20
 CONSUMERS = 1_000
 CROWDED = (  # they count, however soon there is room again
-    'tms_http_overloaded_total{kind="fetch"}',  # refused for want of memory
-    "tms_http_connections_cut_off_total",  # given up, because others waited for its memory
+    'tms_http_overloaded_total{kind="fetch"}',  # refused for lack of memory
+    "tms_http_connections_cut_off_total",  # cut off, because others waited for its memory
 )
-PATIENCE = ("--write-timeout-s", "600")  # nobody may wait until who does not read is given up
+PATIENCE = ("--write-timeout-s", "600")  # no client waits until one that does not read is cut off
 SMALL = (  # as docs/operations.md says
     *("--cache-bytes", str(16 * MIB)),
     *("--publish-bytes-in-flight-max", str(16 * MIB)),
     *("--write-buffer-bytes", str(4 * MIB)),
 )
-LATENCY_S = 0.5  # of the p99, what a crowd may add and "hurts nobody"
-SLOWER = 4  # and how much longer all may take, on a machine that does other things too
+LATENCY_S = 0.5  # the most that a crowd may add to the p99 while it "hurts nobody"
+SLOWER = 4  # the most that publishing may slow down, on a busy machine
 
 
 def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobody(
@@ -51,7 +51,7 @@ def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobo
         for _ in range(24):
             bus.publish_many(TOPIC, [bytes(65_536)] * 16)
         for _ in bus.consumer(TOPIC, stop_at_end=True).batches():
-            pass  # what reading everything once costs is not the crowd's
+            pass  # the cost of reading everything once is not the crowd's
         usual = publish_for(bus, 100)
         before = service.resident_bytes()
         peak = Peak(service)
@@ -68,8 +68,8 @@ def test_fault_19_a_thousand_consumers_that_never_read_cost_32_mib_and_hurt_nobo
 def test_fault_19_while_a_crowd_does_not_read_a_replay_from_the_store_goes_on(
     tmp_path: Path,
 ) -> None:
-    """The crowd's answers hold all the memory there is for answers: each connection asks for more
-    than the 4 MiB that Linux may take off the service."""
+    """The crowd's answers take all memory for answers: each connection asks for more than the 4 MiB
+    that Linux may buffer for the service."""
     fetch = request("GET", f"{MESSAGES}?start=0:earliest&bytes_max={8 * MIB}", Accept=routes.BLOCKS)
     options = ("--cache-bytes", str(MIB), "--fetch-bytes-in-flight-max", str(4 * MIB))
     with (
@@ -101,7 +101,7 @@ def test_fault_29_in_256_mib_no_single_request_is_too_much(tmp_path: Path) -> No
         assert service.stop() == 0
 
 
-def test_fault_29_a_flood_in_256_mib_is_refused_where_it_must_be_and_nothing_is_killed(
+def test_fault_29_a_flood_in_256_mib_is_refused_and_no_process_is_killed(
     tmp_path: Path,
 ) -> None:
     with (
@@ -126,7 +126,7 @@ def test_fault_29_a_flood_in_256_mib_is_refused_where_it_must_be_and_nothing_is_
 
 
 def greedy() -> list[bytes]:
-    """Requests that want as much memory as they may, or more."""
+    """Requests that want as much memory as allowed, or more."""
     fetch = f"{MESSAGES}?start=0:earliest&bytes_max={8 * MIB}"
     return [
         request("POST", MESSAGES, framed(8 * MIB - 4_096, 1), media=routes.BLOCKS),
@@ -199,13 +199,13 @@ def test_fault_30_a_thousand_slow_heads_are_cut_off_within_ten_seconds(narrow: S
 
 
 def trickling(crowd: Crowd, stop: threading.Event) -> None:
-    """A byte to everybody, each second."""
+    """Send a byte to everyone, each second."""
     while not stop.wait(1):
         crowd.send(b"x")
 
 
 class Peak:
-    """The most memory that a service has during the block."""
+    """The peak of a service's memory during the block."""
 
     def __init__(self, service: Service) -> None:
         self.bytes = 0
@@ -238,7 +238,7 @@ def publish_for(bus: tms.Bus, count: int, pause_s: float = 0) -> list[float]:
 
 
 def assert_unhurt(usual: list[float], latencies: list[float]) -> None:
-    """Publishing is about as fast as it was before."""
+    """Check that publishing is about as fast as before."""
     assert percentile(latencies, 0.99) < LATENCY_S + SLOWER * max(usual)
 
 

@@ -23,7 +23,7 @@ CLASSES = [
         f"{kind} {name}"
         for kind in ("metadata", "sealed segment", "open segment")
         for name in ("CURRENT", "MANIFEST-*", "*.log", "*.ldb", "values")
-        # Nothing is in these.
+        # These are empty.
         if (kind, name) not in {("sealed segment", "*.log"), ("metadata", "values")}
     ),
 ]
@@ -54,7 +54,7 @@ def test_fault_7_a_flipped_bit_is_an_error_that_fsck_names_and_never_a_wrong_byt
             refused += 1
             assert code != 0, f"fsck says nothing of byte {position} of {file}:\n{said}"
             assert place(file) in said, said
-        else:  # what stands around a value in `values` is read by nobody but a repair
+        else:  # only a repair reads the bytes around a value in `values`
             harmless = kind == "FORMAT" or file.name == "values"
             assert harmless, f"a flip in byte {position} of {file} was not noticed"
     assert refused >= (FLIPS * 0.8 if file.name == "values" else 1)
@@ -72,7 +72,7 @@ def test_fault_8_a_directory_without_one_of_its_files_is_refused(
 
 
 @pytest.mark.parametrize("kind", MAPS)
-def test_fault_8_a_directory_without_one_of_its_databases_is_refused_and_keeps_the_others(
+def test_fault_8_a_directory_with_a_missing_database_is_refused_untouched(
     kind: str, whole: tuple[Path, History], fast_path: Path
 ) -> None:
     path, history = whole
@@ -112,10 +112,10 @@ def test_fault_6_a_torn_end_of_a_segment_loses_only_that_end_and_says_how_much(
     assert kept == len(history.acknowledged) - 2, "no message was torn"
 
 
-def test_fault_8_lost_records_are_never_taken_for_leftovers_and_a_repair_brings_everything_back(
+def test_fault_8_lost_records_never_count_as_leftovers_and_a_repair_recovers_all(
     fast_path: Path,
 ) -> None:
-    """Records are synced, so that no crash tears them off; a bad disk or copy may."""
+    """Records are synced, so no crash tears them off; but a bad disk or copy may."""
     path, history = fast_path / "whole", History(partitions=2)
     with publisher.open_bus(path) as bus:
         bus.create_topic(TOPIC, partitions=2)
@@ -137,7 +137,7 @@ def test_fault_8_lost_records_are_never_taken_for_leftovers_and_a_repair_brings_
     assert repaired > 3
 
 
-def test_fault_7_a_service_answers_data_corrupt_where_bytes_are_damaged_and_serves_the_rest(
+def test_fault_7_a_service_reports_damaged_bytes_and_serves_the_rest(
     whole: tuple[Path, History], fast_path: Path
 ) -> None:
     path, history = whole
@@ -168,7 +168,7 @@ def maps(data: Path) -> set[str]:
 
 
 def place(file: Path) -> str:
-    """What fsck calls the place of a file."""
+    """The place of a file as fsck names it."""
     if file.name == "FORMAT":
         return "data"
     if file.parent.name == "metadata":

@@ -23,10 +23,10 @@ from tms.api import routes
 
 DISK_BYTES = 48 << 20
 TOPIC, OTHER = "load", "other"
-LARGE_BYTES = 64 << 10  # several pages: does not fit into what a file has already
+LARGE_BYTES = 64 << 10  # several pages: does not fit into space that a file already has
 NOT_READY_S = 1.0
 RECOVERY_S = 5.0
-SLACK_S = 20.0  # for a machine that does other things too
+SLACK_S = 20.0  # for a busy machine
 
 
 @pytest.mark.parametrize("mount", [True, False], ids=["tmpfs", "file-size limit"])
@@ -69,7 +69,7 @@ def test_fault_4_a_full_disk_is_told_reads_go_on_and_publishing_recovers_by_itse
 
 
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
-def test_fault_5_an_io_error_is_unavailability_for_a_moment_and_a_repeated_publish_gives_one_copy(
+def test_fault_5_an_io_error_is_a_short_outage_and_a_repeated_publish_gives_one_copy(
     call: str, tmp_path: Path, database: str
 ) -> None:
     data = make_directory(tmp_path / "data")
@@ -101,7 +101,8 @@ def test_fault_5_an_io_error_is_unavailability_for_a_moment_and_a_repeated_publi
 
 @contextlib.contextmanager
 def failing(service: Service, call: str, files: list[Path]) -> Iterator[None]:
-    """Let every such call on these files fail: once for each, as recovering goes on in new ones."""
+    """Let every such call on these files fail, once for each file: recovery continues in new
+    files."""
     paths = [word for file in files for word in ("-P", str(file))]
     inject = ["-e", f"trace={call}", "-e", f"inject={call}:error=EIO"]
     tracer = subprocess.Popen(
@@ -122,7 +123,7 @@ def failing(service: Service, call: str, files: list[Path]) -> Iterator[None]:
 
 
 def publish(service: Service, value_bytes: int = 1) -> tuple[int, str]:
-    """Publish to `OTHER` without a client that repeats; status and code of the problem."""
+    """Publish to `OTHER` without a client that repeats; returns status and code of the problem."""
     path = f"/v2/namespaces/default/topics/{OTHER}/messages"
     with Client(service.address) as client:
         body = json.dumps({"messages": [{"value": "x" * value_bytes}]}).encode()

@@ -1,5 +1,5 @@
-"""Fault 35: a process is forked that has a log in its hands. The programs stand in
-tests/faults; each says there what must be so."""
+"""Fault 35: a process that uses a log is forked. The programs are in tests/faults; each checks its
+own conditions."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def runner() -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.fixture
 def run(runner: "subprocess.Popen[str]", tmp_path: Path) -> Run:
-    """Runs a program on a URL or a directory; fails if the program does."""
+    """Run a program on a URL or a directory; fails if the program does."""
 
     def run(program: str, where: str) -> None:
         assert runner.stdin is not None and runner.stdout is not None

@@ -1,5 +1,5 @@
-"""Members of groups that are killed, paused, or whose service is: nothing is lost, and nothing is
-there twice that is done exactly once."""
+"""Members of groups that are killed or paused, like their service: no message is lost, and with
+exactly-once no output is there twice."""
 
 import contextlib
 import random
@@ -25,7 +25,7 @@ END_S = PATIENCE_S
 
 @contextlib.contextmanager
 def publishing(bus: Bus) -> Iterator[list[str]]:
-    """Meanwhile numbered messages are published, one after another; which, once it is over."""
+    """Publish numbered messages meanwhile, one after another; yields the list of them."""
     values: list[str] = []
     end = threading.Event()
 
@@ -45,13 +45,13 @@ def publishing(bus: Bus) -> Iterator[list[str]]:
 
 
 def made(bus: Bus) -> list[str]:
-    """What was made of the messages."""
+    """The outputs made of the messages."""
     found = bus.consumer("out", stop_at_end=True)
     return [(message.value or b"").decode() for message in found]
 
 
 def is_done(bus: Bus) -> bool:
-    return bus.group("in", group="g").summary().lag == 0
+    return bus.describe_group("in", group="g").summary().lag == 0
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_member_that_was_paused_commits_nothing_afterwards(bus: Bus) -> None:
                 one.until(lambda one: len(one.said) > 5)
             for _ in range(2):
                 paused.send(signal.SIGSTOP)
-                within(END_S, lambda: len(bus.group("in", group="g").members) == 1)
+                within(END_S, lambda: len(bus.describe_group("in", group="g").members) == 1)
                 before = len(other.said)
                 other.until(lambda one, n=before: len(one.said) > n + 20)  # type: ignore[misc]
                 before = len(paused.said)
@@ -142,10 +142,13 @@ def test_members_go_on_when_their_service_is_killed_and_comes_back(fast_path: Pa
                 for one in members:
                     before = len(one.said)
                     one.until(lambda one, n=before: len(one.said) > n + 10)  # type: ignore[misc]
-                owners = {one.partition: one.owner for one in bus.group("in", group="g").partitions}
+                owners = {
+                    one.partition: one.owner
+                    for one in bus.describe_group("in", group="g").partitions
+                }
                 service.kill()
                 service = running.enter_context(Service(fast_path / "data", "--port", str(port)))
-                found = bus.group("in", group="g").partitions
+                found = bus.describe_group("in", group="g").partitions
                 assert {one.partition: one.owner for one in found} == owners
         within(END_S, lambda: is_done(bus))
         assert Counter(made(bus)) == Counter(values)

@@ -1,4 +1,4 @@
-"""Real clients of a real service that is killed: see `faults.clients`."""
+"""The clients of `faults.clients` against a real service that is killed."""
 
 from pathlib import Path
 

@@ -1,8 +1,9 @@
-"""Fault 29 for every kind of request: a crowd that asks for as much memory as it can takes no more
-of the address space than a bound, is answered, keeps nobody waiting, and leaves no memory taken.
+"""Fault 29 for every kind of request: a crowd that asks for as much memory as possible takes no
+more of the address space than a bound, is answered, delays no other client, and leaves no memory
+taken.
 
-The bound is on what the service asks of the system beyond what it has when it is idle, so on more
-than it uses: heaps of threads, and pages that were given back, are in it.
+The bound is on the address space of the service beyond that of an idle one, so it counts more than
+the used memory: heaps of threads, and pages that were given back, are in it.
 """
 
 import resource
@@ -26,8 +27,8 @@ from tms.api import routes
 CLIENTS = 20
 BOUND_BYTES = (
     768 * MIB
-)  # for any kind, after all others; `docs/operations.md` says what takes how much
-LEFT_BYTES = 96 * MIB  # write buffers and the cache, which stay, and what lies between them
+)  # after requests of all kinds; `docs/operations.md` lists the memory of each part
+LEFT_BYTES = 96 * MIB  # write buffers and the cache, which stay, and fragments between them
 STALLING = ("publish_blocks", "commits", "fetch_filtered", "erase")
 STALL_S, TRIES = 2.0, 4
 CLEAR = frozenset((200, 201, 204, 400, 404, 405, 409, 410, 413, 414, 415, 422, 429, 431, 503))
@@ -40,7 +41,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service that may not have more address space than the bound allows."""
     with Service(tmp_path_factory.mktemp("hostile") / "data") as running:
         prepare(running)
-        with ThreadPoolExecutor(CLIENTS) as clients:  # so that it has all of its threads
+        with ThreadPoolExecutor(CLIENTS) as clients:  # so that all its threads exist
             list(clients.map(lambda _: call(running, request("GET", TOPICS)), range(200)))
         bound = running.address_space_bytes() + BOUND_BYTES
         resource.prlimit(running.pid, resource.RLIMIT_AS, (bound, resource.RLIM_INFINITY))
@@ -49,7 +50,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 class Waiting:
-    """How long the event loop keeps a request waiting that needs nothing else, at the most."""
+    """The longest time for which the event loop keeps a request waiting that needs nothing else."""
 
     def __init__(self, service: Service) -> None:
         self.longest_s = 0.0
@@ -77,7 +78,7 @@ class Waiting:
 
 
 def crowd(service: Service, requests: list[bytes], count: int = CLIENTS) -> Counter[int]:
-    """How many were answered with which status."""
+    """The number of answers by status."""
     asked = [requests[n % len(requests)] for n in range(max(count, len(requests)))]
     with ThreadPoolExecutor(CLIENTS) as clients:
         return Counter(clients.map(lambda one: exchange(service.address, one), asked))
@@ -99,7 +100,7 @@ def test_fault_29_every_kind_of_request_is_answered_within_the_bound(
 @pytest.mark.parametrize("kind", drawn("stalls", STALLING, 1))
 def test_a_hostile_crowd_does_not_stall_the_event_loop(kind: str, service: Service) -> None:
     longest = []
-    for _ in range(TRIES):  # the machine does other things too
+    for _ in range(TRIES):  # the machine may be busy
         with Waiting(service) as waiting:
             crowd(service, KINDS[kind]()[:2])
         longest.append(waiting.longest_s)

@@ -1,5 +1,5 @@
-"""Fault 20, and 1 over the network: lost, repeated and reordered requests, and a service that is
-killed again and again, under clients that repeat what they do not know the outcome of."""
+"""Fault 20, and fault 1 over the network: lost, repeated and reordered requests, and a service that
+is killed again and again, under clients that repeat requests with unknown outcomes."""
 
 from pathlib import Path
 from random import Random
@@ -18,7 +18,7 @@ SLOW = [Fault.SWALLOW_ANSWER, Fault.LATER]  # each costs a time-out
 KILLS = 5
 
 
-def test_fault_20_whatever_happens_to_requests_each_message_is_stored_once_under_its_first_id(
+def test_fault_20_each_message_is_stored_once_under_its_first_id(
     fast_path: Path,
 ) -> None:
     random = Random(SEED)
@@ -44,7 +44,7 @@ def test_fault_20_whatever_happens_to_requests_each_message_is_stored_once_under
         assert service.stop() == 0
 
 
-def test_fault_20_a_producer_with_requests_in_flight_keeps_its_order_whatever_happens_to_them(
+def test_fault_20_a_producer_with_requests_in_flight_keeps_its_order(
     fast_path: Path,
 ) -> None:
     random = Random(SEED)
@@ -69,7 +69,7 @@ def test_fault_20_a_producer_with_requests_in_flight_keeps_its_order_whatever_ha
         assert service.stop() == 0
 
 
-def test_fault_1_a_service_that_is_killed_and_started_again_loses_and_repeats_nothing(
+def test_fault_1_a_killed_and_restarted_service_loses_and_repeats_nothing(
     fast_path: Path,
 ) -> None:
     data = fast_path / "data"

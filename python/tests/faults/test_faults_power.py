@@ -1,7 +1,7 @@
-"""Fault 3: the power fails under a publisher, and only what was synced survives for certain.
+"""Fault 3: the power fails under a publisher, and only synced writes survive for certain.
 
-Where a file comes back with zeros in place of its end, as some file systems do it, opening may be
-refused; then `tms fsck --repair` must bring back everything.
+If a file comes back with zeros in place of its end, as on some file systems, opening may be
+refused; then `tms fsck --repair` must recover everything.
 """
 
 import os
@@ -20,12 +20,12 @@ from tests.faults.mending import fsck
 from tests.faults.strace import Call, calls, record, strace
 from tms.errors import DataCorrupt
 
-MOMENTS = 30  # beside those right after a name changed
+MOMENTS = 30  # besides those right after a name changed
 
 
 @pytest.fixture(scope="module")
 def recordings() -> dict[str, tuple[Path, list[Call]]]:
-    """What was recorded, by database."""
+    """The recordings, by database."""
     return {}
 
 
@@ -55,7 +55,7 @@ def _record(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]
 
 
 @pytest.mark.parametrize("unsynced", Unsynced)
-def test_fault_3_power_loss_keeps_what_was_synced_and_of_the_rest_only_the_end_is_missing(
+def test_fault_3_power_loss_keeps_synced_messages_and_takes_only_an_end(
     unsynced: Unsynced,
     recording: tuple[Path, list[Call]],
     fast_path: Path,
@@ -65,23 +65,18 @@ def test_fault_3_power_loss_keeps_what_was_synced_and_of_the_rest_only_the_end_i
     ours = [n for n, call in enumerate(recorded) if call.path.startswith(f"{path}/")]
     names = [n for n in ours if recorded[n].name in ("rename", "mkdir", "unlink")]
     moments = {*random.sample(ours, MOMENTS), *random.sample(names, MOMENTS // 2), ours[-1]}
-    disk, lines = Disk(path / "data"), b""
-    for number, call in enumerate(recorded):
-        if disk.concerns(call):
-            disk.play(call)
-        elif call.name == "write" and call.path == str(path / "ledger"):
-            lines += call.strings[0]
-        if number in moments:
-            target = fast_path / str(number)
-            disk.rebuild(target, unsynced, random)
-            try:
-                _check(target, lines)
-            except DataCorrupt:
-                assert unsynced is Unsynced.ZEROS
-                code, said = fsck(target, "--repair")
-                assert code == 0, said
-                _check(target, lines)
-            shutil.rmtree(target)
+    disk = Disk(path / "data")
+    for number, lines in disk.replay(recorded, moments, beside=path / "ledger"):
+        target = fast_path / str(number)
+        disk.rebuild(target, unsynced, random)
+        try:
+            _check(target, lines)
+        except DataCorrupt:
+            assert unsynced is Unsynced.ZEROS
+            code, said = fsck(target, "--repair")
+            assert code == 0, said
+            _check(target, lines)
+        shutil.rmtree(target)
 
 
 def _check(data: Path, ledger: bytes) -> None:

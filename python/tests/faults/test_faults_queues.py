@@ -1,5 +1,5 @@
-"""Workers of a queue that are killed, paused, or whose service is, and messages that kill whoever
-handles them: nothing is lost, and what is made of a message is there once."""
+"""Workers of a queue that are killed or paused, like their service, and messages that kill every
+worker that handles them: no message is lost, and the output of a message is there once."""
 
 import contextlib
 import signal
@@ -19,7 +19,7 @@ LEASE_S = 1.0
 
 
 def is_done(bus: Bus) -> bool:
-    """Whether nothing is left in the queue."""
+    """True if the queue is empty."""
     now = bus.queue("in", group="g").describe()
     return now.backlog + now.leased + now.ready + now.delayed + now.dying == 0
 

@@ -82,7 +82,8 @@ def test_fault_31_sigterm_under_load_drains_ends_with_zero_and_loses_nothing(
 
 
 def wait_for_what_never_comes(url: str, topic: str) -> threading.Thread:
-    """A consumer's long poll; it must not hold the service up."""
+    """Wait for a message that never comes, with a consumer's long poll; it must not delay the
+    service's stop."""
 
     def poll() -> None:
         with tms.connect(url, timeout_s=1) as bus, contextlib.suppress(TMSError):

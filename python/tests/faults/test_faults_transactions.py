@@ -1,5 +1,5 @@
 """Faults 2, 3 and 21 of transactions: killed at any write step, and power losses, on an engine in
-the process itself. Whatever happens, a transaction is there as a whole or not at all."""
+the process itself. In each case a transaction is there as a whole or not at all."""
 
 import os
 import shutil
@@ -48,7 +48,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call
 def kills(
     recording: tuple[Path, list[Call]], request: pytest.FixtureRequest
 ) -> list[tuple[str, Path, int]]:
-    """Calls to kill at: a name, a file in the directory, and which call on that file."""
+    """Calls at which to kill: a name, a file in the directory, and the number of the call on that
+    file."""
     place, recorded = recording
     data = place / "data"
     ours = [one for one in recorded if one.path.startswith(f"{data}/maps/") and one.name in CALLS]
@@ -62,7 +63,7 @@ def kills(
     return [each for some in moments.values() for each in random.sample(some, min(most, len(some)))]
 
 
-def test_faults_2_and_21_a_process_killed_at_any_step_of_a_commit_leaves_it_whole_or_not_at_all(
+def test_faults_2_and_21_a_kill_at_any_step_of_a_commit_leaves_it_whole_or_absent(
     kills: list[tuple[str, Path, int]], fast_path: Path
 ) -> None:
     def kill(number: int) -> bool:
@@ -88,27 +89,22 @@ def test_fault_3_a_power_loss_takes_transactions_as_a_whole_and_none_that_was_sy
     data, random = place / "data", Random(seed_for("power losses of commits"))
     ends = [number * len(recorded) // losses for number in range(losses + 1)]
     moments = {random.randrange(first, end) for first, end in pairwise(ends)}
-    disk, lines, counts = Disk(data), b"", []
-    for number, call in enumerate(recorded):
-        if disk.concerns(call):
-            disk.play(call)
-        elif call.name == "write" and call.path == str(place / "ledger"):
-            lines += call.strings[0]
-        if number in moments:
-            target = fast_path / str(number)
-            disk.rebuild(target, unsynced, random)
-            try:
-                counts.append(transactor.check(target, lines, power_lost=True))
-            except DataCorrupt:
-                assert unsynced is Unsynced.ZEROS
-                mend(target)
-                counts.append(transactor.check(target, lines, power_lost=True))
-            shutil.rmtree(target)
+    disk, counts = Disk(data), []
+    for number, lines in disk.replay(recorded, moments, beside=place / "ledger"):
+        target = fast_path / str(number)
+        disk.rebuild(target, unsynced, random)
+        try:
+            counts.append(transactor.check(target, lines, power_lost=True))
+        except DataCorrupt:
+            assert unsynced is Unsynced.ZEROS
+            mend(target)
+            counts.append(transactor.check(target, lines, power_lost=True))
+        shutil.rmtree(target)
     assert max(counts) >= transactor.COUNT // 2 - 2 and len(set(counts)) > 3
 
 
 def mend(path: Path) -> None:
-    """What fsck does with maps that zeros at their end made unreadable."""
+    """Remove maps that zeros at their end made unreadable, as fsck does."""
     store = LevelDBStore(path, create=False)
     names = store.names("")
     damaged = []

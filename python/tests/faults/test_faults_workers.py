@@ -1,5 +1,5 @@
-"""`tms serve --workers`: worker processes that are killed or paused under load, and a supervisor
-that is; what the clients saw is checked as a history."""
+"""`tms serve --workers`: worker processes that are killed or paused under load, and a killed
+supervisor; the history that the clients saw is checked."""
 
 import os
 import signal

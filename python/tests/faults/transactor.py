@@ -1,5 +1,5 @@
-"""A process that commits numbered transactions over two topics and a position, and notes what was
-acknowledged; and what must hold of its directory whatever ended it.
+"""A process that commits numbered transactions over two topics and a position, and notes
+acknowledgements; and the checks of its directory, however it ended.
 
     python transactor.py DATA LEDGER
 
@@ -20,12 +20,12 @@ GROUP = "g"
 
 
 def value_of(number: int) -> bytes:
-    """Every third does not fit into the database."""
+    """The value of a message; every third one does not fit into the database."""
     return b"%d/" % number + b"x" * (6_000 if number % 3 == 0 else 100)
 
 
 def is_synced(number: int) -> bool:
-    """Every other transaction."""
+    """True for every other transaction."""
     return number % 2 == 0
 
 
@@ -42,9 +42,10 @@ def work(data: Path, ledger: Path) -> None:
 
 
 def commit(bus: Bus, number: int) -> None:
-    """One transaction. Its position goes through the engine, so that it needs no consumer."""
+    """Commit one transaction. Its position goes through the engine, so that it needs no
+    consumer."""
     from tms.block import encode
-    from tms.client.known import as_durability
+    from tms.client.topic_cache import as_durability
     from tms.model.message import NewBlock
     from tms.model.topic import TopicName
     from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
@@ -64,7 +65,7 @@ def commit(bus: Bus, number: int) -> None:
 
 
 def check(data: Path, ledger: bytes, power_lost: bool = False) -> int:
-    """Open the directory and check it; how many transactions are visible."""
+    """Open the directory and check it; returns the number of visible transactions."""
     lines = [line.split() for line in ledger.decode().splitlines() if line]
     created = any(kind == "created" for kind, _ in lines)
     tried = [int(number) for kind, number in lines if kind == "try"]
@@ -80,7 +81,7 @@ def check(data: Path, ledger: bytes, power_lost: bool = False) -> int:
         position = bus.positions(TOPICS[0], group=GROUP)
         expected = {0: Position.offset(max(seen[0]))} if seen[0] else {}
         assert position == expected, f"the position is torn: {position}, seen {sorted(seen[0])}"
-        commit(bus, COUNT)  # it goes on
+        commit(bus, COUNT)  # the directory can still be written
         assert visible(bus, TOPICS[1]) == seen[0] | {COUNT}
         return len(seen[0])
 

@@ -1,5 +1,5 @@
-"""A process that works on a data directory and says what was acknowledged, for tests to disturb.
-Its arguments, with which `faults.forker` starts it:
+"""A process that works on a data directory and notes acknowledgements, for tests to disturb. Its
+arguments, with which `faults.forker` starts it:
 
     steps DATA ACKS      two lives of creating, writing, counting and dropping
     endure DATA ACKS     writes; when a write fails, recovers and writes on
@@ -47,7 +47,8 @@ def open_store(path: str | Path) -> LevelDBStore:
 
 
 def steps(store: Store, ack: Ack, life: int) -> None:
-    """One life: maps written in turn, every third write synced; a counter; a map that goes."""
+    """Run one life: maps written in turn, every third write synced; a counter; a map that is
+    dropped."""
     names = [f"map/{life}.{n}" for n in range(2)]
     maps = {name: create(store, name, ack) for name in names}
     if life:
@@ -74,15 +75,15 @@ def create(store: Store, name: str, ack: Ack) -> Map:
 
 
 def endure(store: Store, ack: Ack) -> None:
-    """Writes to one map, over failures that pass: enough to fill LevelDB's buffer three times, so
-    that what fails behind a write is noticed by a later one."""
+    """Write to one map, through transient failures: enough to fill LevelDB's buffer three times, so
+    that a failure behind a write is noticed by a later one."""
     one = create(store, "map/0.0", ack)
     failures = 0
     for number in range(ENDURED):
         durability = Durability.SYNCED if number % 3 == 0 else Durability.WRITTEN
         failures += _write(one, number, durability, ack)
         ack("written", "map/0.0", number, durability)
-    for _ in range(REPEATED_MAX):  # a thread that writes a table may come late on a busy machine
+    for _ in range(REPEATED_MAX):  # on a busy machine a thread that writes a table may be late
         if failures:
             break
         Event().wait(0.05)
@@ -90,7 +91,7 @@ def endure(store: Store, ack: Ack) -> None:
 
 
 def _write(one: Map, number: int, durability: Durability, ack: Ack) -> int:
-    """Write a pair, and again after each failure; how many there were."""
+    """Write a pair, and again after each failure; returns the number of failures."""
     failures = 0
     while True:
         try:
@@ -106,7 +107,7 @@ def _write(one: Map, number: int, durability: Durability, ack: Ack) -> int:
 
 
 def recover(one: Map) -> None:
-    """Recover within ten tries, half a second apart as the store allows them."""
+    """Recover within ten tries, half a second apart as the store requires."""
     for _ in range(10):
         try:
             one.recover()
@@ -117,10 +118,9 @@ def recover(one: Map) -> None:
 
 
 def verify(store: Store, acks: list[list[Any]], synced_only: bool = False) -> None:
-    """Check a store against what was acknowledged: nothing lost, nothing torn, no wrong byte.
+    """Check a store against the acknowledgements: nothing lost, nothing torn, no wrong byte.
 
-    With `synced_only` only what was synced, and what was written to the same map before it, must be
-    there.
+    With `synced_only` only synced writes, and earlier writes to the same map, must be there.
     """
     names = {ack[1] for ack in acks if ack[0] == "created"}
     unsure = {ack[1] for ack in acks if ack[0] == "dropping"}

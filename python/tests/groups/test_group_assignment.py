@@ -1,4 +1,4 @@
-"""Who should have which partition: balanced, with as few moves as that allows."""
+"""Assignments of partitions are balanced, with as few moves as balance allows."""
 
 from collections import Counter
 
@@ -15,7 +15,8 @@ OWNERS = st.lists(st.sampled_from([None, *"abcdefghxyz"]), max_size=46).map(
 
 
 def moves_needed(partitions: int, members: list[str], owners: dict[int, str]) -> int:
-    """By counting: everybody keeps what he may, the largest get the larger shares."""
+    """The least number of moves, by counting: each member keeps as many as it may, and the largest
+    ones get the larger shares."""
     few, extra = divmod(partitions, len(members))
     counts = Counter(o for p, o in owners.items() if p < partitions and o in members)
     most = sorted((counts[member] for member in members), reverse=True)
@@ -24,7 +25,7 @@ def moves_needed(partitions: int, members: list[str], owners: dict[int, str]) ->
 
 
 @given(PARTITIONS, MEMBERS, OWNERS)
-def test_everybody_has_the_same_number_give_or_take_one(
+def test_each_member_has_an_equal_number_give_or_take_one(
     partitions: int, members: list[str], owners: dict[int, str]
 ) -> None:
     target = assign(partitions, members, owners)

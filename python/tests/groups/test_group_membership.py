@@ -1,5 +1,5 @@
-"""The members of a group: one owner for each partition at any time, whoever comes, goes, is paused
-or gets no answer."""
+"""The members of a group: each partition has one owner at any time, whichever members join, leave,
+pause or get no answer."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ from tms.groups.membership import (
     decode_entry,
     encode_entry,
 )
-from tms.model.group import GroupStanding
+from tms.model.group import MemberAssignment
 from tms.model.topic import TopicName
 from tms.model.transaction import Owner
 
@@ -43,26 +43,30 @@ class Group:
         holding: Mapping[int, int] | None = None,
         leaving: bool = False,
         ended: tuple[str, ...] = (),
-    ) -> GroupStanding:
+    ) -> MemberAssignment:
         poll = Poll(member, 10.0, holding or {}, leaving)
         change = self.state.decide(poll, self.partitions, ended, self.state.generation + 1)
         if change is not None:
             self.journal.append(encode_entry(KEY, change))
             self.state.apply(change)
-        return self.state.standing(member, self.partitions)
+        return self.state.assignment(member, self.partitions)
 
 
 def test_a_lone_member_has_everything_at_once() -> None:
     group = Group(3)
-    standing = group.poll("a")
-    assert standing.partitions == {0: 1, 1: 1, 2: 1}
-    assert (standing.release, standing.members, standing.coming) == (frozenset(), 1, 0)
+    assignment = group.poll("a")
+    assert assignment.partitions == {0: 1, 1: 1, 2: 1}
+    assert (assignment.release, assignment.members, assignment.coming) == (frozenset(), 1, 0)
 
 
 def test_a_heartbeat_changes_and_journals_nothing() -> None:
     group = Group(3)
-    standing = group.poll("a")
-    assert group.poll("a", standing.partitions) == group.poll("a", standing.partitions) == standing
+    assignment = group.poll("a")
+    assert (
+        group.poll("a", assignment.partitions)
+        == group.poll("a", assignment.partitions)
+        == assignment
+    )
     assert len(group.journal) == 1
 
 
@@ -110,7 +114,7 @@ def test_partitions_that_a_topic_got_or_lost_follow() -> None:
     group.partitions = 3
     mine = group.poll("a", mine).partitions
     assert sorted(mine) == [0, 1, 2]
-    group.partitions = 1  # deleted, and made anew with fewer
+    group.partitions = 1  # deleted, and recreated with fewer
     assert sorted(group.poll("a", mine).partitions) == [0]
     assert sorted(group.state.owners) == [0]
 
@@ -119,8 +123,8 @@ def test_more_members_than_partitions_wait_and_step_in() -> None:
     group = Group(1)
     group.poll("a")
     for name in "bc":
-        standing = group.poll(name)
-        assert (standing.partitions, standing.coming) == ({}, 0)
+        assignment = group.poll(name)
+        assert (assignment.partitions, assignment.coming) == ({}, 0)
     group.poll("a", {0: 1}, leaving=True)
     assert [sorted(group.poll(name).partitions) for name in "bc"] == [[0], []]
 
@@ -129,18 +133,18 @@ NAMES = ("a", "b", "c", "d")
 
 
 class Members(RuleBasedStateMachine):
-    """Members that behave as the client does, answers that are lost, sessions that end, restarts
-    from the journal."""
+    """Members that behave as the client does, lost answers, ending sessions, restarts from the
+    journal."""
 
     def __init__(self) -> None:
         super().__init__()
         self.group = Group(7)
-        self.holding: dict[str, dict[int, int]] = {}  # what each believes, while its session lasts
-        self.dead: dict[str, dict[int, int]] = {}  # what those believe whose session ended
+        self.holding: dict[str, dict[int, int]] = {}  # as each member believes
+        self.dead: dict[str, dict[int, int]] = {}  # as it believed before its session ended
 
     @rule(name=st.sampled_from(NAMES), lost=st.booleans(), keeps=st.integers(0, 7))
     def poll(self, name: str, lost: bool, keeps: int) -> None:
-        """Go on, but let go of at most so many; its answer may be lost."""
+        """Poll, and release at most so many partitions; the answer may be lost."""
         believed = self.dead.get(name) or self.holding.setdefault(name, {})
         told = self.group.poll(name, believed)
         if lost:
@@ -162,7 +166,7 @@ class Members(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), other=st.sampled_from(NAMES))
     @precondition(lambda self: self.holding)
     def end(self, name: str, other: str) -> None:
-        """A session ends, and another member's poll notices."""
+        """End a session; another member's poll notices it."""
         if name == other or name not in self.group.state.sessions:
             return
         self.dead[name] = self.holding.pop(name, {})
@@ -171,7 +175,7 @@ class Members(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The state is read from the journal."""
+        """Read the state from the journal."""
         before = self.group.state
         self.group.state = Membership()
         for raw in self.group.journal:
@@ -208,7 +212,7 @@ class Members(RuleBasedStateMachine):
                     given[place] = edit.member
 
     def teardown(self) -> None:
-        """When everybody goes on undisturbed, all is in balance soon."""
+        """Once all members go on undisturbed, the group is balanced soon."""
         for _ in range(4):
             for name in list(self.holding):
                 told = self.group.poll(name, self.holding[name])

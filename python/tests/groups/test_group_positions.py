@@ -1,4 +1,4 @@
-"""Positions of groups: their state, what they expect, and their journal's entries."""
+"""Positions of groups: their state, their preconditions, and the entries of their journal."""
 
 import pytest
 

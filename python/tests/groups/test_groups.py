@@ -1,5 +1,5 @@
-"""Log groups of an engine: sessions, restarts, the journal and the fence, with a clock moved by
-hand and a store that fails."""
+"""Log groups of an engine: sessions, restarts, the journal and the fence, with a clock that tests
+set and a store that fails."""
 
 import threading
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from tests.clocks import ManualClock
 from tests.gate_kit import in_thread
 from tests.waiting import PATIENCE_S
 from tms.block import encode
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Fenced, GroupNotFound, Overloaded, TMSError, TopicNotFound
 from tms.groups import members
 from tms.groups.membership import GroupKey
-from tms.model.group import GroupStanding, MemberInfo
+from tms.model.group import MemberAssignment, MemberInfo
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
@@ -43,7 +43,7 @@ class World:
         self.engine = Engine(self.store, self.clock)
 
     def restart(self, lose: bool = False) -> None:
-        """As after a crash of the process, or a power loss."""
+        """Restart as after a crash of the process, or a power loss."""
         self.engine._threads.shutdown()
         self.clock.pass_ms(1)
         self.open(self.store.crash(Random(1)) if lose else self.store.inner)
@@ -57,7 +57,7 @@ class World:
         session_s: float = 10,
         topic: TopicName = A,
         reading: bool = False,
-    ) -> GroupStanding:
+    ) -> MemberAssignment:
         return self.engine.groups.poll(
             topic, group, member, session_s, holding or {}, reading=reading
         )
@@ -72,11 +72,14 @@ class World:
     @property
     def journaled(self) -> int:
         """Entries of the journal since it was shortened."""
-        return sum(shard.members._journal.length for shard in self.engine.groups._kept.values())
+        return sum(
+            shard.members._journal.length
+            for shard in self.engine.groups._open_shards.parts.values()
+        )
 
     def groups(self) -> list[GroupKey]:
-        """Which groups have members."""
-        kept = self.engine.groups._kept.values()
+        """The groups that have members."""
+        kept = self.engine.groups._open_shards.parts.values()
         return [key for shard in kept for key in shard.members.groups()]
 
     def move(self, to: int, owner: Owner | None, partition: int = 0) -> None:
@@ -311,7 +314,7 @@ def test_only_the_owner_of_a_partition_moves_its_position(world: World) -> None:
         with pytest.raises(Fenced) as caught:
             world.move(2, wrong)
         assert caught.value.details["member"] == wrong.member
-    world.move(3, None)  # by hand
+    world.move(3, None)  # by an operator
     assert world.position() == "offset:3"
     world.restart()
     world.move(4, owner)
@@ -339,7 +342,7 @@ def test_nothing_of_a_transaction_is_seen_whose_member_was_replaced(world: World
     assert world.engine.groups.positions(A, "g") == {}
 
 
-def test_a_member_that_is_replaced_while_its_commit_is_under_way_commits_all_or_nothing(
+def test_a_member_replaced_during_its_commit_commits_all_or_nothing(
     world: World,
 ) -> None:
     """Its owner is checked again when the commit is decided, and changes at no other moment."""

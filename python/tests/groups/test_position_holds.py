@@ -1,5 +1,5 @@
-"""Positions that a transaction has prepared: nobody else moves them until it has ended, and who
-comes upon them asks how it did."""
+"""Positions that a transaction has prepared: no other change moves them until it has ended, and a
+change that meets them asks for the outcome."""
 
 import threading
 
@@ -8,7 +8,7 @@ import pytest
 from tests.clocks import ManualClock
 from tests.waiting import until
 from tms.block import Flags
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Fenced, StorageUnavailable, TransactionConflict
 from tms.groups.group_positions import GroupPositions
 from tms.log.groups import Stamp
@@ -32,22 +32,22 @@ class World:
         self.id = self.engine.transactions.begin(long=True).transaction_id
 
     def open(self) -> None:
-        """A new process."""
+        """Start a new process."""
         self.engine = Engine(self.store, self.clock)
 
     @property
     def positions(self) -> GroupPositions:
-        """Those of the group's shard."""
+        """The positions of the group's shard."""
         return self.engine.groups._of("g").positions
 
     def prepare(self, to: int, id: int = 0, owner: Owner | None = None) -> None:
-        """What the keeper of a shard does for a commit."""
+        """Prepare as the owner of the shard does for a commit."""
         id = id or self.id
         stamp = Stamp(Flags.TRANSACTIONAL | Flags.ISSUED, id)
         self.positions.prepare([moved(to, owner)], id, SYNCED, stamp, SYNCED).result(5)
 
     def at(self) -> str:
-        """Where the group stands."""
+        """The position of the group."""
         return str(self.engine.groups.positions(A, "g").get(0, ""))
 
 
@@ -61,7 +61,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World()
 
 
-def test_nobody_else_moves_what_is_held(world: World) -> None:
+def test_no_other_commit_moves_a_held_position(world: World) -> None:
     world.engine.groups.move([moved(1)])
     world.prepare(2)
     assert world.at() == "offset:1"
@@ -76,10 +76,10 @@ def test_nobody_else_moves_what_is_held(world: World) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "read again"])
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
-def test_who_comes_upon_it_asks_how_it_ended(
+def test_a_reader_of_a_held_position_asks_for_the_outcome(
     world: World, restarted: bool, committed: bool
 ) -> None:
-    """The commit tells nobody: it does not name the position."""
+    """The commit does not name the position, so its end is not announced."""
     world.engine.groups.move([moved(1)])
     world.prepare(2)
     if restarted:

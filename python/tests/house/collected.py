@@ -56,7 +56,7 @@ class Source:
 
     @cached_property
     def imported(self) -> dict[str, str]:
-        """The dotted names of what the file imports, by the name that it has here."""
+        """The dotted names of imports of the file, by their names here."""
         names: dict[str, str] = {}
         for node in self.tree.body:
             if isinstance(node, ast.ImportFrom):
@@ -79,7 +79,7 @@ class Source:
                 yield Collected(f"{self.file}::{node.name}", self._run(node, self._module_long))
             elif isinstance(node, ast.ClassDef):
                 yield from self._class(node)
-            elif isinstance(node, ast.Assign):  # TestAgreement = Agreement.TestCase
+            elif isinstance(node, ast.Assign):  # for example TestAgreement = Agreement.TestCase
                 for target in node.targets:
                     name = ast.unparse(target)
                     if name.startswith("Test"):

@@ -96,7 +96,7 @@ def ambiguous_aliases(files: Files) -> list[str]:
 
 
 def gathered_parameters(files: Files) -> list[str]:
-    """Constructors with `*args` or `**more`: `test_constructors` cannot count what they take."""
+    """Constructors with `*args` or `**more`: `test_constructors` cannot count their arguments."""
     return [
         f"{file}:{node.lineno} {owner.name}"
         for file, source in files.items()
@@ -126,7 +126,7 @@ def set_from_outside(files: Files) -> list[str]:
 
 
 class _Names:
-    """Names of the package that tell whether an assignment completes an object."""
+    """Names of the package that show whether an assignment completes an object."""
 
     def __init__(self, files: Files) -> None:
         self.methods: set[str] = set()

@@ -1,8 +1,8 @@
 """The list of proofs, `proofs.toml`: each fault, contract and file of vectors, with the tests that
-prove it and the run that has them; and what of the list contradicts the tests.
+prove it and the run that has them; and the contradictions between the list and the tests.
 
 `python -m tests.house.proofs`, in `python/`, writes the tables of docs/testing.md. `test_proofs`
-keeps the list and the page whole.
+keeps the list and the page complete.
 """
 
 import importlib
@@ -102,7 +102,7 @@ def _is_in_java(file: str, test: str) -> bool:
 
 @cache
 def numbered() -> list[tuple[int, str]]:
-    """The numbers of faults in names of tests, and those tests."""
+    """The numbers of faults in names of tests, with those tests."""
     return [
         (int(number), name)
         for file, text in texts().items()
@@ -115,7 +115,7 @@ def numbered() -> list[tuple[int, str]]:
 
 
 def untold() -> list[str]:
-    """The marks of the long run of which it cannot be told what has them."""
+    """Marks of the long run whose tests cannot be determined."""
     marked = [
         file
         for file, text in texts().items()
@@ -161,7 +161,7 @@ def parameters(name: str) -> list[Any]:
 
 
 def _reads(name: str, vector: str) -> bool:
-    """True if the file of a test, or what it imports of the tests, names a file of vectors."""
+    """True if the file of a test, or a file of tests that it imports, names a file of vectors."""
     file, wanted = name.partition("::")[0], {vector, Path(vector).stem}
     if file.endswith(".java"):
         return any(f'"{each}"' in (ROOT / file).read_text() for each in wanted)

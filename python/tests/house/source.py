@@ -3,8 +3,8 @@
 Invariants
 
 * A file is parsed once in a process. The nodes of its tree are grouped by type, so that a test
-  looks only at the kinds of nodes it asks for.
-* All that is asked of a `Source` follows from its name and its text, so a test can plant a text.
+  visits only the kinds of nodes that it needs.
+* Every answer of a `Source` follows from its name and its text, so a test can plant a text.
 """
 
 import ast

@@ -1,7 +1,7 @@
-"""What the quick paths cost, in Python calls: a layer that creeps in is noticed here.
+"""The cost of the quick paths in Python calls: a layer that creeps in is noticed here.
 
 Counted are the calls of Python functions, of the standard library's too; C functions are not. A
-bound is a goal that was reached, or by two calls more than what was.
+bound is a goal that was reached, or two calls more than were counted.
 """
 
 import gc
@@ -16,7 +16,7 @@ import pytest
 
 import tms
 from tests.http_kit import serving
-from tms.server import speakers
+from tms.server import inline_sync
 from tms.store.leveldb import LevelDBStore
 
 WARM_UP = 50
@@ -24,9 +24,9 @@ PUBLISH_CALLS = 42
 PUBLISH_MANY_CALLS = 93
 FETCH_CALLS = 37
 COMMIT_CALLS = 129
-RECEIVE_CALLS = 326  # of a message that is acknowledged; 220 are enough
-PUBLISH_CALLS_HTTP = 98  # of the client and of the service, whose event loop does everything
-RECEIVE_CALLS_HTTP = 576  # the same; 400 are enough
+RECEIVE_CALLS = 174  # of a message that is acknowledged
+PUBLISH_CALLS_HTTP = 93  # of the client and of the service, whose event loop does everything
+RECEIVE_CALLS_HTTP = 297  # of client and service
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def bus(tmp_path: Path) -> Iterator[tms.Bus]:
 def in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service leaves a disk that was slow once to threads, whose calls are not counted: here no
     disk counts as slow, however busy the machine."""
-    monkeypatch.setattr(speakers, "SLOW_S", 60)
+    monkeypatch.setattr(inline_sync, "SLOW_S", 60)
 
 
 def calls(what: Callable[[], object]) -> "Counter[str]":
@@ -57,7 +57,7 @@ def _counted(what: Callable[[], object], profile: Callable[[Any], None]) -> "Cou
         if event == "call" and "/tests/" not in frame.f_code.co_filename:
             found[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
 
-    gc.disable()  # what others do when garbage is collected is not counted
+    gc.disable()  # finalizers of garbage are not counted
     profile(note)
     try:
         what()
@@ -120,7 +120,7 @@ def test_a_message_is_received_and_acknowledged_in_few_calls(bus: tms.Bus) -> No
 
 def _receiving(bus: tms.Bus, topic: str) -> Callable[[], None]:
     queue = bus.queue(topic, group="g")
-    bus.publish_many(topic, [b"x"] * (WARM_UP + 2))
+    bus.publish_many(topic, [b"x"] * (WARM_UP + 4))
 
     def receive() -> None:
         (message,) = queue.receive(1)
@@ -142,7 +142,8 @@ def test_a_message_is_received_and_acknowledged_over_http_in_few_calls(tmp_path:
             served.in_loop(lambda: sys.setprofile(note))
             sys.setprofile(note)
 
-        found = _counted(receive, on_both)
+        tries = [_counted(receive, on_both) for _ in range(3)]
+    found = min(tries, key=Counter.total)  # a timer of the service may run during one of them
     assert found.total() <= RECEIVE_CALLS_HTTP, described(found)
 
 

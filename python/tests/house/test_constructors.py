@@ -1,6 +1,6 @@
-"""A constructor with many parameters says that an object is missing.
+"""The number of constructor parameters: a constructor with many parameters lacks an object.
 
-Counted are the parameters of a class's own `__init__` besides `self`. A rail limits the
+The parameters of a class's own `__init__` besides `self` are counted. A rail limits the
 constructors that hide parameters in `*args` or `**more`. Records have no `__init__` to count:
 dataclasses, named tuples and structs of msgspec are made from their fields, which are the value.
 """

@@ -1,7 +1,6 @@
-"""README and docs say what is true: their snippets run, their links lead somewhere, their lists are
-whole.
+"""README and docs are true: their snippets run, their links resolve, their lists are complete.
 
-`tests.snippets_kit` says how snippets run. Those of pages that start Spark run in
+`tests.snippets_kit` defines how snippets run. Those of pages that start Spark run in
 `tests/spark/test_spark_docs.py`.
 """
 
@@ -23,6 +22,7 @@ __all__ = ["url"]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
+@pytest.mark.usefixtures("log_level")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if snippets(page) and not starts_spark(page)]
 )
@@ -59,7 +59,7 @@ def test_every_command_and_option_is_documented() -> None:
         if path != "tms" and not isinstance(command, click.Group):
             missing += [path] if f"`{path}" not in text else []
         if path == "tms serve":
-            continue  # its settings stand in docs/configuration.md
+            continue  # docs/configuration.md has its settings
         context = click.Context(command)
         for param in command.get_params(context):
             flags = [name for name in param.opts if name.startswith("--")]
@@ -94,7 +94,7 @@ def test_every_setting_is_documented_with_its_flag_and_default() -> None:
 
 
 def test_every_test_of_an_attack_is_there() -> None:
-    """The tables of docs/security.md say which test notices each attack."""
+    """The tables of docs/security.md name the test that notices each attack."""
     tests = ROOT / "python" / "tests"
     source = "\n".join(path.read_text() for path in tests.rglob("test_*.py"))
     text = (ROOT / "docs" / "security.md").read_text()

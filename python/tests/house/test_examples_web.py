@@ -1,4 +1,4 @@
-"""The examples that run inside of others' frameworks, tested as users would test them."""
+"""The examples that run inside other frameworks, tested as users would test them."""
 
 import contextlib
 import http.client
@@ -87,7 +87,7 @@ def test_tasks_of_celery_publish_once_though_a_worker_dies(log: MemoryLog, tmp_p
             done.stderr + told.read_text()
         )
 
-        def all_succeeded() -> bool:  # the one that was lost, too
+        def all_succeeded() -> bool:  # also the one whose answer was lost
             assert worker.poll() is None, told.read_text()
             return told.read_text().count("] succeeded in ") >= 40
 

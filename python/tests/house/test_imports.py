@@ -1,4 +1,4 @@
-"""Who may know whom, checked on the source text: a line in the wrong room fails `make check`.
+"""The rules of imports, checked on the source text: a line in the wrong room fails `make check`.
 
 * Rooms import only what `MAY_IMPORT` grants; drivers are imported only in the files of `DRIVERS`.
 * The pictures in CONTRIBUTING.md and docs/architecture.md draw these rules, no more and no less.
@@ -23,75 +23,83 @@ FUNCTION_LINES_MAX = 50
 
 # Each room, and what it may import besides itself. Longest prefix wins; every file is in a room.
 # Lower rooms come first: an import of a later room runs up, and rails.toml limits how many do.
-_VALUES = {"decoding", "errors", "extras", "model", "block"}
-_TOLD = {"clock", "events"}
+_VALUES = {"errors", "runtime/decoding", "runtime/extras", "model", "block"}
+_RUNTIME = {"runtime/background", "runtime/clock", "runtime/events"}
+_TOPICS = _VALUES | _RUNTIME | {"runtime/options", "runtime/throttle", "store/base", "log"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "extras": {"errors"},
-    "clock": set(),
-    "decoding": set(),
-    "events": {"clock"},
-    "forks": {"errors"},
-    "options": {"errors"},
-    "retrying": {"errors"} | _TOLD,
-    "tls": {"errors"},
-    "model": {"decoding", "errors"},
-    "serializers": {"decoding", "errors", "extras", "model"},
-    "block": {"errors", "extras", "model"},
+    "runtime/version": set(),
+    "runtime/extras": {"errors"},
+    "runtime/background": set(),
+    "runtime/clock": set(),
+    "runtime/decoding": set(),
+    "runtime/events": {"runtime/clock"},
+    "runtime/histogram": set(),
+    "runtime/throttle": {"errors", "runtime/clock"},
+    "runtime/forks": {"errors"},
+    "runtime/options": {"errors"},
+    "runtime/retrying": {"errors"} | _RUNTIME,
+    "runtime/tls": {"errors"},
+    "runtime": set(),
+    "model": {"runtime/decoding", "errors"},
+    "serializers": {"runtime/decoding", "errors", "runtime/extras", "model"},
+    "block": {"errors", "runtime/extras", "model"},
     "api": _VALUES,
+    "api/instances": _VALUES | {"api"},
     "store/base": _VALUES,
-    "store": _VALUES | {"clock", "forks", "retrying", "tls"},
-    "journal": {"decoding", "errors", "model"},
-    "log": _VALUES | _TOLD | {"options", "store/base", "journal"},
-    "access": _VALUES | {"clock", "store/base"},
-    "topics": _VALUES | _TOLD | {"store/base", "journal", "log"},
-    "cluster": _VALUES | _TOLD | {"options", "tls", "store/base", "log", "topics"},
-    "cluster/workers": _VALUES | _TOLD | {"store"},  # the store of a worker is a kind of LevelDB's
-    "observer": _VALUES | {"clock", "store/base", "topics", "log"},
-    "transactions": _VALUES | _TOLD | {"store/base", "journal", "topics", "log"},
-    "groups": _VALUES | _TOLD | {"journal", "topics", "log", "transactions"},
-    "queues": _VALUES | _TOLD | {"journal", "topics", "log", "transactions"},
-    "delayed": _VALUES | _TOLD | {"store/base", "journal", "topics", "log", "transactions"},
-    "backup": _VALUES | {"clock", "store/base"},
-    "compaction": _VALUES | _TOLD | {"options", "store/base", "topics", "log"},
-    "tables": _VALUES | {"store/base", "transactions"},
-    "shards": _VALUES | {"log", "topics", "transactions", "groups", "queues", "delayed"},
-    "glance": _VALUES | {"topics", "groups", "queues"},
+    "store/disk": set(),
+    "store": _VALUES | {"runtime"},
+    "store/backup": _VALUES | {"runtime/clock", "store/base", "store/disk"},
+    "log": _VALUES | _RUNTIME | {"runtime/options", "store/base"},
+    "access": _VALUES | {"runtime/clock", "runtime/events", "store/base"},
+    # The port of other instances is declared once, with its paths; see `Peer`.
+    "topics/owners": _VALUES | {"api/instances"},
+    "topics/topics": _TOPICS | {"api/instances"},
+    "topics": _TOPICS,
+    "cluster": _VALUES | _RUNTIME | {"runtime", "api/instances", "store/base", "log", "topics"},
+    "cluster/workers": _VALUES
+    | _RUNTIME
+    | {"store"},  # the store of a worker is a kind of LevelDB's
+    "transactions": _VALUES | _RUNTIME | {"store/base", "topics", "log"},
+    "groups": _VALUES | _RUNTIME | {"topics", "log", "transactions"},
+    "queues": _VALUES | _RUNTIME | {"topics", "log", "transactions"},
+    "delayed": _VALUES
+    | _RUNTIME
+    | {"runtime/histogram", "store/base", "topics", "log", "transactions"},
     "engine": _VALUES
-    | _TOLD
-    | {"forks", "options", "store/base", "log", "topics", "access", "cluster", "shards", "backup"}
-    | {"transactions", "compaction", "tables", "glance"},
-    "telemetry": _VALUES | {"clock", "root"},  # its version stands in what it tells
-    "client": _VALUES | _TOLD | {"forks", "retrying", "telemetry", "tls", "api"},
+    | {"runtime", "api/instances", "store/base", "store/backup", "log", "topics", "access"}
+    | {"cluster"}
+    | {"transactions", "groups", "queues", "delayed"},
+    "engine/observer": _VALUES | {"runtime/clock", "store/base", "topics", "log"},
+    "client": _VALUES | {"runtime", "api"},
     # The two composition roots of the Python API: they join client, engine and store.
-    "root": _VALUES | {"clock", "options", "tls", "client", "cluster", "engine", "store", "topics"},
-    "aio": _VALUES | {"clock", "options", "tls", "client", "engine", "store", "topics", "root"},
+    "root": _VALUES | {"runtime", "client", "cluster", "engine", "store", "topics"},
+    "aio": _VALUES | {"runtime", "client", "engine", "store", "topics", "root"},
     "server": _VALUES
-    | _TOLD
-    | {"access", "tls", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
-    "server/config": _VALUES | {"access", "tls", "engine", "log", "cluster"},
-    "server/main": _VALUES
-    | _TOLD
-    | {"access", "tls", "api", "engine", "log", "topics", "store", "cluster"},
+    | {"runtime", "access", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
     "compat": _VALUES
-    | _TOLD
-    | {"api", "cluster", "server", "engine", "log", "topics", "transactions"},
-    "sql": _VALUES | {"clock", "client", "api"},
-    "testing": _VALUES | {"clock", "client", "engine", "server", "store"},
+    | {"runtime", "access", "api", "cluster", "server", "engine", "log", "topics", "transactions"},
+    # The composition root of the service.
+    "serve": _VALUES
+    | {"runtime", "access", "api", "client", "cluster", "engine", "log", "topics", "store"}
+    | {"server", "compat"},
+    "sql": _VALUES | {"runtime/clock", "client", "api"},
+    "testing": _VALUES | {"runtime/clock", "client", "engine", "server", "compat", "store"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
-    "spark/source": _VALUES | _TOLD | {"tls"},
-    "spark/source/from_service": _VALUES | {"clock", "retrying", "tls", "api", "client"},
-    "spark/source/from_hbase": _VALUES | {"clock", "tls", "log", "store", "observer"},
-    "spark/connector": _VALUES | {"clock", "log", "store", "observer"},
-    "spark/sink": _VALUES | {"clock", "retrying", "tls", "api", "client"},
-    "spark/jobs": _VALUES | {"client"},  # an audit reads what no reader is shown
-    "spark": _VALUES | {"clock", "tls", "root"},
-    "doctor": _VALUES | {"clock", "tls"},
-    "fsck": _VALUES | {"store", "log", "topics", "delayed"},
-    "cli": _VALUES | {"clock", "tls", "api", "client", "root", "doctor", "fsck", "backup"},
-    "cli/hbase": _VALUES | {"clock", "root", "store"},  # tables and regions, below any service
-    "cli/hbase_options": _VALUES | {"clock", "root", "store"},
-    "cli/spark": _VALUES | {"spark", "doctor"},
+    "spark/source": _VALUES | _RUNTIME | {"runtime/tls"},
+    "spark/source/from_service": _VALUES
+    | {"runtime/clock", "runtime/retrying", "runtime/tls", "api", "client"},
+    "spark/source/from_hbase": _VALUES
+    | {"runtime/clock", "runtime/tls", "log", "store", "engine/observer"},
+    "spark/connector": _VALUES | {"runtime/clock", "log", "store", "engine/observer"},
+    "spark/sink": _VALUES | {"runtime/clock", "runtime/retrying", "runtime/tls", "api", "client"},
+    "spark/jobs": _VALUES | {"client"},  # an audit reads messages that no reader sees
+    "spark": _VALUES | {"runtime/clock", "runtime/tls", "root"},
+    "cli": _VALUES | {"runtime", "api", "client", "root", "store/backup"},
+    "cli/checks": _VALUES | {"runtime", "store", "log", "topics", "delayed"},
+    "cli/hbase": _VALUES | {"runtime", "root", "store"},  # tables and regions, below any service
+    "cli/hbase_options": _VALUES | {"runtime", "root", "store"},
+    "cli/spark": _VALUES | {"spark", "cli/checks"},
     "cli/parquet": _VALUES | {"spark/rows"},  # exported files have the rows that Spark sees
     **dict.fromkeys(
         [f"cli/spark_{job}" for job in ("archive", "audit", "report", "running", "sql")],
@@ -100,25 +108,19 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # Single files that may know more than their room does, and why.
 EXCEPTIONS: dict[str, set[str]] = {
-    "server/app.py": {"compat"},  # joins the protocols of others with its own
-    "server/main.py": {"compat", "client"},  # listens for them; asks other instances
-    "server/config.py": {"compat"},  # has their settings
-    "server/workers.py": {"store"},  # is one of several processes
-    "client/backups.py": {"backup", "compaction"},  # makes them, and their throttle
-    "cli/main.py": {"events"},  # says where warnings go
-    "cli/serve.py": {"server"},  # starts the service
+    "client/backups.py": {"store/backup"},  # makes them
+    "cli/serve.py": {"serve"},  # starts the service
     "cli/inspect.py": {"store"},  # opens a copy of a data directory
-    "cli/backup.py": {"store", "compaction"},  # opens a directory without an engine; its throttle
+    "cli/backup.py": {"store"},  # opens a directory without an engine
     "cli/fsck.py": {"store"},  # opens a copy of a data directory
     "cli/upgrade.py": {"store"},  # works on a data directory that nobody has open
-    "doctor/directory.py": {"store"},  # reads the format of a data directory
-    "doctor/configuration.py": {"server"},  # reads a configuration as the service would
-    "doctor/spark.py": {"store", "spark"},  # looks whether Spark and its connector would start
+    "cli/checks/configuration.py": {"serve"},  # reads a configuration as the service would
+    "cli/checks/spark.py": {"spark"},  # looks whether Spark and its connector would start
 }
-# Files that only compute: what comes in is a value, and so is what goes out. They import nothing
-# but values and one another, and no module that reads, writes, waits or tells the time.
+# Files that only compute: they take and return values. They import nothing but values and one
+# another, and no module that reads, writes, waits or tells the time.
 PURE = {
-    "extras.py",
+    "runtime/extras.py",
     "model/",
     "block/",
     "api/",
@@ -153,17 +155,22 @@ IMPURE = {
 DRIVERS: dict[str, set[str]] = {
     "plyvel": {"store/leveldb/plyveldb.py"},
     "rocksdict": {"store/leveldb/rocksdb.py"},
-    "fcntl": {"store/leveldb/", "cli/contexts.py", "backup/keeping.py"},
+    "fcntl": {"store/leveldb/", "cli/contexts.py", "store/backup/writer.py"},
     "pyarrow": {"block/", "model/", "api/", "spark/", "cli/parquet.py"},
     "google_crc32c": {"block/", "model/", "store/leveldb/", "store/hbase/rows.py"},
-    "uvloop": {"server/"},
+    "uvloop": {"server/", "serve/"},
     "structlog": {"server/"},
     "prometheus_client": {"server/"},
-    "pydantic": {"server/"},
+    "pydantic": {
+        "server/front.py",
+        "serve/",
+        "compat/cdap/settings.py",
+        "compat/tephra/settings.py",
+    },
     "zstandard": {"server/", "client/"},
     "joserfc": {"access/jwks.py"},
     "httptools": {"client/", "server/"},
-    "tenacity": {"retrying.py"},
+    "tenacity": {"runtime/retrying.py"},
     "sqlalchemy": {"sql.py"},
     "pyspark": {
         "spark/source/",
@@ -172,15 +179,13 @@ DRIVERS: dict[str, set[str]] = {
         "spark/sessions.py",
         "spark/jobs/",
     },
-    "matplotlib": {"spark/jobs/report_plot.py"},
-    "thriftpy2": {"compat/tephra/messages.py", "store/hbase/thrift/connection.py"},
+    "thriftpy2": {"compat/tephra/messages.py", "store/hbase/connection.py"},
     "kazoo": {"cluster/sessions.py", "cluster/zookeeper.py"},
     "click": {"cli/"},
-    "rich": {"cli/spark_running.py"},
     "yaml": {"cli/output.py"},
     "fastavro": {"serializers.py"},
     "pytest": {"testing/plugin.py"},
-    "opentelemetry": {"telemetry/messaging.py", "server/tracing.py"},
+    "opentelemetry": {"client/telemetry/messaging.py", "server/tracing.py"},
     "pandas": {"client/frames.py", "spark/"},
     "polars": {"client/frames.py"},
 }
@@ -237,7 +242,7 @@ def _drawn(page: str, arrow: str) -> set[tuple[str, str]]:
 
 
 def _granted(rules: dict[str, set[str]]) -> set[tuple[str, str]]:
-    """The same of the rules, by folder."""
+    """The rules as arrows, by folder."""
     by_folder = {(_folder(known), _folder(name)) for name in rules for known in rules[name]}
     return {(known, knowing) for known, knowing in by_folder if known != knowing}
 
@@ -281,7 +286,8 @@ def test_a_pure_file_imports_values_and_pure_files_only() -> None:
                 impure = dotted.partition(".")[0] in IMPURE
             else:
                 impure = not (
-                    _is_pure(target) or target in ("decoding.py", "errors.py", "__init__.py")
+                    _is_pure(target)
+                    or target in ("runtime/decoding.py", "errors.py", "__init__.py")
                 )
             if impure and not for_types:
                 astray.append(f"{source.name}:{line} imports {dotted}")
@@ -338,11 +344,11 @@ def test_http_status_numbers_stand_only_in_the_routes() -> None:
 
 
 def test_decoders_of_msgspec_are_made_in_one_place() -> None:
-    """Where one thread at a time makes them; see `tms.decoding`."""
+    """Decoders are made in one place, by one thread at a time: `tms.runtime.decoding`."""
     astray = [
         f"{source.name}:{node.lineno} {ast.unparse(node)}"
         for source in sources().values()
-        if source.name != "decoding.py"
+        if source.name != "runtime/decoding.py"
         for node in source.of(ast.Call)
         if re.fullmatch(r"msgspec\.(convert|(json|msgpack)\.Decoder)", ast.unparse(node.func))
         or any(keyword.arg == "type" and _decodes(node.func) for keyword in node.keywords)
@@ -357,7 +363,7 @@ def _decodes(function: ast.expr) -> bool:
 def test_time_is_read_only_by_the_clock() -> None:
     astray = []
     for source in sources().values():
-        if source.name == "clock.py":
+        if source.name == "runtime/clock.py":
             continue
         astray += [
             f"{source.name}:{node.lineno} {ast.unparse(node)}"

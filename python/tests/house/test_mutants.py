@@ -1,4 +1,4 @@
-"""The mutation tests notice what a test notices, and nothing else."""
+"""The mutation tests notice exactly the changes that a test notices."""
 
 import os
 import subprocess
@@ -78,7 +78,7 @@ def test_a_change_that_a_test_notices_is_killed_and_one_that_none_notices_surviv
 
 @pytest.mark.long
 def test_the_code_of_the_package_is_changed() -> None:
-    """pytest may load it otherwise: it has a plugin of pytest."""
+    """pytest may load the package differently: it has a plugin of pytest."""
     command = [sys.executable, "-m", "mutants", "journal", "--count", "3", "--least", "0.3"]
     done = subprocess.run(command, cwd=PYTHON, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -126,7 +126,8 @@ def test_the_score_counts_what_was_noticed_and_what_nobody_reached() -> None:
 
 
 def test_what_cannot_be_noticed_is_still_in_the_source() -> None:
-    """An entry whose line is gone would excuse nothing, and hide that it has to be judged anew."""
+    """An entry without its line would excuse nothing, and hide that the line has to be judged
+    anew."""
     gone = [
         (one["file"], one["before"])
         for one in tomllib.loads(SENTENCES.read_text())["mutant"]

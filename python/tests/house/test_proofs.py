@@ -198,7 +198,7 @@ ODD = pytest.mark.long
 def test_a_new_test_contract_or_mark_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     before, everything = set(findings(listed())), {**proofs.texts(), NEW: NEW_TESTS}
     monkeypatch.setattr(proofs, "texts", lambda: everything)
-    for name in ("contracts", "numbered"):  # without what they remember of the tree
+    for name in ("contracts", "numbered"):  # without their caches of the tree
         monkeypatch.setattr(proofs, name, cache(getattr(proofs, name).__wrapped__))
     assert [one for one in findings(listed()) if one not in before] == [
         f"fault 12 lacks {NEW}::test_fault_12_a_second_one, which has its number",

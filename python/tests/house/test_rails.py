@@ -56,12 +56,13 @@ def rails(lines: list[str]) -> Iterator[Rail]:
 
 
 def slack(name: str) -> int:
-    """How far below its rail a count may be, and above its lowest number a rail without record."""
+    """The slack of a rail: a count may be below it, and a rail without record above its lowest
+    number, by so much."""
     return SLACK_LINES if name in LIMITS["code_lines"] else 0
 
 
 def off(name: str, count: int, most: int) -> str:
-    """The error of a count that is not as its rail says; empty if there is none."""
+    """The error of a count that differs from its rail; empty without one."""
     if count > most:
         return f"{name}: {count}, {most} is the most"
     if count < most - slack(name):
@@ -118,7 +119,7 @@ def test_a_rail_rises_only_with_a_record() -> None:
 
 def test_every_line_is_a_rail_with_a_name_of_its_own() -> None:
     names = [rail.name for rail in rails(RAILS.read_text().splitlines())]
-    assert sorted(names) == sorted([*LIMITS["tree"], *LIMITS["code_lines"]])
+    assert sorted(names) == sorted(name for table in LIMITS.values() for name in table)
     assert len(names) == len(set(names)), "a name stands twice"
     assert set(LIMITS["tree"]) == set(COUNTERS)
 

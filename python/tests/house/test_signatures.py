@@ -1,6 +1,4 @@
-"""What a user calls says what it takes: no `Any`, and no `**more` of anything, in the signatures of
-what `tms` and `tms.aio` offer.
-"""
+"""Signatures of `tms` and `tms.aio` are explicit: no `Any`, and no `**more` of any kind."""
 
 import inspect
 import re
@@ -14,12 +12,12 @@ import tms
 import tms.aio
 
 LOOSE = re.compile(r"\bAny\b")
-# Parameters that may be anything, by the name of what has them. The list may only get shorter.
+# Parameters of any type, by the name of their function. The list may only get shorter.
 EXCEPTIONS: dict[str, str] = {}
 
 
 def calls(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Everything that can be called: functions, and public methods of classes, also inherited."""
+    """Every public callable: functions, and public methods of classes, also inherited."""
     for name in module.__all__:
         offered = getattr(module, name)
         if inspect.isfunction(offered):
@@ -36,7 +34,7 @@ def calls(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def loose(function: Callable[..., Any]) -> list[str]:
-    """What of its signature says nothing."""
+    """The parts of its signature that say nothing."""
     signature = inspect.signature(function)
     found = []
     for one in signature.parameters.values():

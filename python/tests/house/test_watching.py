@@ -1,5 +1,5 @@
-"""Alerts and dashboard name what the service exports; each alert has a page that says what to do,
-and fires in the state that it is for."""
+"""Alerts and dashboard name exported series; each alert has a page that says what to do, and fires
+in its state."""
 
 import json
 import re
@@ -31,7 +31,7 @@ ALERTS = [
     for rule in group["rules"]
 ]
 NAMES = [alert["alert"] for alert in ALERTS]
-TARGET = {"instance", "job"}  # Prometheus's own labels of what it asks
+TARGET = {"instance", "job"}  # Prometheus's own labels of its targets
 OF_PROMETHEUS = {"up": TARGET}
 VARIABLES = {"$__rate_interval": "5m", "$instance": ".*"}
 TOPIC = TopicName("default", "jobs")
@@ -45,7 +45,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def served(clock: ManualClock) -> Iterator[Served]:
-    """A service with some of everything, all of which is in order."""
+    """A healthy service with every kind of resource."""
     with serving(MemoryStore(), clock=clock) as served:
         engine = served.service.engine
         engine.create_topic(TOPIC, TopicSettings(1, durability=Durability.WRITTEN))
@@ -80,7 +80,7 @@ def exported(served: Served) -> dict[str, set[str]]:
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Where an expression stands, and the expression."""
+    """The place of an expression, and the expression."""
     found = [(f"alert {alert['alert']}", alert["expr"]) for alert in ALERTS]
     for panel in DASHBOARD["panels"]:
         found += [(f"panel {panel['title']}", target["expr"]) for target in panel["targets"]]
@@ -100,7 +100,7 @@ def nodes(expression: Any) -> list[Any]:
 
 
 def selectors(expression: str) -> list[Any]:
-    """What an expression names."""
+    """The series that an expression names."""
     found = nodes(parsed(expression))
     ranges = [one.vector_selector for one in found if isinstance(one, promql.MatrixSelector)]
     return ranges + [one for one in found if isinstance(one, promql.VectorSelector)]
@@ -160,11 +160,11 @@ def test_the_panels_of_the_dashboard_lie_side_by_side() -> None:
         assert len(set(refs)) == len(refs)
 
 
-# -- whether they fire -----------------------------------------------------------------------------
+# -- firing ----------------------------------------------------------------------------------------
 
 
 def fires(alert: str, samples: Samples) -> bool:
-    """Whether an alert that compares series with a number has one for which that is so."""
+    """True if an alert that compares series with a number has one for which that holds."""
     tree = parsed(next(one["expr"] for one in ALERTS if one["alert"] == alert))
     limit = tree.rhs.val
     [selector] = [one for one in nodes(tree.lhs) if isinstance(one, promql.VectorSelector)]

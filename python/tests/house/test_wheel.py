@@ -1,5 +1,6 @@
-"""What pip installs: the wheel has the package and nothing else, and says what it needs. And what
-is installed starts fast."""
+"""The installed distribution: the wheel has only the package, declares its requirements, and starts
+fast.
+"""
 
 import os
 import subprocess
@@ -21,7 +22,7 @@ STARTS = 9
 YARDSTICK = "import json, argparse, http.client, asyncio"  # of the standard library
 YARDSTICKS_MAX = 1.4
 BUILD = "import sys; from hatchling.build import build_wheel as b; print(b(sys.argv[1]))"
-JAR = f"tms/store/hbase/deployment/tms-coprocessor-{tms.__version__}.jar"  # if it was built
+JAR = f"tms/store/hbase/deployment/tms-coprocessor-{tms.__version__}.jar"  # if the jar was built
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZipFile]:
 
 @pytest.fixture
 def metadata(wheel: ZipFile) -> Message:
-    """What pip reads of it."""
+    """The metadata that pip reads."""
     return Parser().parsestr(_text(wheel, "METADATA"))
 
 
@@ -89,7 +90,7 @@ def test_its_page_begins_with_how_to_install_it(metadata: Message) -> None:
 
 
 def _cpu_ms(code: str) -> float:
-    """What a new Python takes for some code, user and system together, at best."""
+    """Seconds that a new Python takes for some code, user and system together, at best."""
 
     def once() -> float:
         child = os.posix_spawn(

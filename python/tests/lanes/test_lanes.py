@@ -1,5 +1,5 @@
-"""The lanes of a run: every one of them ends, each is reported, a test file that takes too long is
-named, and tests go to workers as files."""
+"""The lanes of a run: all of them end, each is reported, a test file that takes too long is named,
+and tests go to workers as files."""
 
 import os
 import sys
@@ -38,7 +38,7 @@ def test_every_lane_runs_to_its_end_though_another_one_fails(
 
 
 def test_as_many_lanes_run_at_once_as_were_asked_for(tmp_path: Path) -> None:
-    """Each of two waits until the other has started: one after the other they never would."""
+    """Each of two lanes waits until the other has started: one after the other they never would."""
     wait = (
         "import pathlib, time\n"
         "pathlib.Path({mine!r}).touch()\n"
@@ -106,7 +106,7 @@ def test_a_file_may_take_so_much_of_a_worker_and_no_more(
         capsys.readouterr().out
     )
     assert long_files(tmp_path, ["lane"], 2_000.0, SPREAD) == []
-    assert long_files(tmp_path, ["other"], 300.0, SPREAD) == []  # where everything takes longer
+    assert long_files(tmp_path, ["other"], 300.0, SPREAD) == []  # on a slow machine
 
 
 def test_a_file_whose_tests_are_spread_may_take_longer(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Publishing that expects a last id: stored only if nobody came in between."""
+"""Publishing that expects a last id: stored only if no other message came in between."""
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from tests.http_kit import Client, serving
 from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench
 from tms import Bus, MessageId
 from tms.block import Flags, encode, place
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Invalid, TooLarge, WrongLastId
 from tms.log.preconditions import Precondition
 from tms.log.records import FIRST_KEY
@@ -133,7 +133,7 @@ def test_a_transaction_expects_too_and_nothing_of_it_is_seen_if_it_is_wrong(bus:
     first = publish(bus, b"1")
     with bus.transaction() as tx:
         tx.send("events", b"2", key=KEY, expect=first)
-        tx.send("events", b"3", key=KEY, expect=first)  # its own messages are no surprise
+        tx.send("events", b"3", key=KEY, expect=first)  # its own messages do not count
         tx.send("events", b"4", key=OTHER, expect="nothing")
     tx = bus.transaction()
     tx.send("out", b"effect")
@@ -166,7 +166,7 @@ def test_what_was_dropped_since_cannot_be_told(bus: Bus) -> None:
     publish(bus, b"2", key=OTHER)
     third = publish(bus, b"3", key=OTHER)
     bus.truncate_topic("events", str(third))
-    with pytest.raises(WrongLastId, match="nobody can say") as caught:
+    with pytest.raises(WrongLastId, match="cannot be checked") as caught:
         publish(bus, b"4", expect=first)
     assert caught.value.details["last"] == ""
     publish(bus, b"4", expect="nothing")
@@ -208,7 +208,8 @@ def test_a_view_of_which_all_was_truncated_knows_what_to_expect(bus: Bus) -> Non
 
 
 def one_of(many: int, bus: Bus, last: MessageId) -> MessageId:
-    """Publish from many threads, all of which expect the same; the id of the one that is stored."""
+    """Publish from many threads, all of which expect the same id; returns the id of the stored
+    message."""
     ids: list[MessageId] = []
     refused: list[WrongLastId] = []
     together = threading.Barrier(many)
@@ -264,8 +265,20 @@ def test_curl_says_it_in_the_query(tmp_path: Path) -> None:
         assert (bad.status, bad.problem) == (422, "invalid")
 
 
+def before_the_write(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Do something once between the check of the next block and its write."""
+    submit = PartitionWriter.submit
+
+    def late(*args: object) -> None:
+        monkeypatch.setattr(PartitionWriter, "submit", submit)
+        do()
+        submit(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PartitionWriter, "submit", late)
+
+
 class TestEngine:
-    """What only happens in between."""
+    """Events between the look and the write."""
 
     NAME = TopicName.parse("events")
 
@@ -284,32 +297,21 @@ class TestEngine:
         [again] = engine.append(self.NAME, [self.block(NOTHING, 7)])
         assert again.duplicate and again.base_offset == first.base_offset
 
-    def test_what_comes_between_the_look_and_the_place_is_seen(
+    def test_a_message_between_the_check_and_the_write_is_seen(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        submit = PartitionWriter.submit
-
-        def late(*args: object) -> None:
-            monkeypatch.setattr(PartitionWriter, "submit", submit)
-            engine.append(self.NAME, [self.block(None)])  # after the look, before the place
-            submit(*args)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(PartitionWriter, "submit", late)
+        before_the_write(monkeypatch, lambda: engine.append(self.NAME, [self.block(None)]))
         with pytest.raises(WrongLastId):
             engine.append(self.NAME, [self.block(NOTHING)])
 
-    def test_what_is_truncated_between_the_look_and_the_place_is_not_there(
+    def test_a_message_truncated_between_the_check_and_the_write_is_gone(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        submit = PartitionWriter.submit
-
-        def late(*args: object) -> None:
-            monkeypatch.setattr(PartitionWriter, "submit", submit)
+        def append_and_truncate() -> None:
             engine.append(self.NAME, [self.block(None)])
             engine.truncate_topic(self.NAME, Position.latest())
-            submit(*args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(PartitionWriter, "submit", late)
+        before_the_write(monkeypatch, append_and_truncate)
         engine.append(self.NAME, [self.block(NOTHING)])
 
     def test_two_in_one_write_see_each_other(self, engine: Engine) -> None:
@@ -342,7 +344,7 @@ class TestEngine:
 
 def test_a_message_that_is_not_confirmed_yet_can_be_the_expected_one() -> None:
     with Bench() as bench:
-        first = MessageId(START_MS, 0)  # it is going to be
+        first = MessageId(START_MS, 0)  # the id that it will get
         request = [NewBlock(0, encode([b"1"])), NewBlock(0, encode([b"2"]), first)]
         assert [place.base_offset for place in bench.engine.append(NAME, request)] == [0, 1]
         with pytest.raises(WrongLastId):
@@ -424,7 +426,7 @@ def test_an_expired_id_is_expected_only_if_it_is_the_last_one(restarts: bool) ->
         if restarts:
             bench.engine.maintenance.clean()
             bench.restart()
-        with pytest.raises(WrongLastId, match="nobody can say"):
+        with pytest.raises(WrongLastId, match="cannot be checked"):
             bench.engine.append(NAME, [keyed(b"3", first)])
         bench.engine.append(NAME, [keyed(b"3", last)])
         assert bench.values() == [b"3"]

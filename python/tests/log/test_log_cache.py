@@ -1,4 +1,4 @@
-"""The cache of recent blocks: its bound, what leaves it, what never enters it."""
+"""The cache of recent blocks: its bound, its evictions, and blocks that never enter it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ def test_the_bytes_of_all_partitions_together_are_bounded_and_the_newest_stay(
         while sum(size for _, _, size in kept) > 100:
             kept.pop(0)
         if key in forget:
-            cache.forget(tails[partition])
+            cache.drop(tails[partition])
             kept = [one for one in kept if one[0] != partition]
         assert cache.bytes == sum(size for _, _, size in kept) <= 100
         for number, tail in enumerate(tails):
@@ -53,13 +53,13 @@ def test_a_read_of_the_cache_is_bounded_in_blocks_and_goes_on_where_it_ended() -
     assert [block.time_ms for block in second] == [*range(4_097, 5_001)]
 
 
-def test_blocks_before_a_key_are_forgotten_and_what_comes_later_pushes_out_the_oldest() -> None:
+def test_blocks_before_a_key_are_dropped_and_new_blocks_evict_the_oldest() -> None:
     cache, lock = BlockCache(100), threading.Lock()
     first, second = Tail((0, 0)), Tail((0, 0))
     for key in range(1, 6):
         cache.add(first, lock, (key, 0), StoredBlock(0, key, 0, bytes(10)))
         cache.add(second, lock, (key, 0), StoredBlock(1, key, 0, bytes(10)))
-    cache.forget_before(first, (4, 0))
+    cache.drop_before(first, (4, 0))
     assert (cache.bytes, len(first), len(second)) == (70, 2, 5)
     for key in range(6, 11):
         cache.add(second, lock, (key, 0), StoredBlock(1, key, 0, bytes(10)))

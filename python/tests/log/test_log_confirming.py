@@ -1,4 +1,4 @@
-"""Writing to a partition that others may take over: while one request is confirmed, the next one is
+"""Writing to a partition that others may take over: while a request is confirmed, the next one is
 written."""
 
 import threading
@@ -13,12 +13,12 @@ from tms.log import writer
 from tms.log.pending import PendingAppend
 from tms.model import keys
 from tms.model.message import NOTHING, NewBlock
-from tms.store.base import Row
+from tms.store.base import MapRow
 
 
 class _Held:
-    """Two processes, the first of which writes every request by itself; and what it asks about its
-    ownership is held back."""
+    """Two processes, the first of which writes every request by itself; its checks of ownership are
+    held back."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writer, "GROUP_BYTES", 1)
@@ -40,7 +40,7 @@ class _Held:
                 raise StorageUnavailable("No answer came.")
 
     def write_two(self) -> list[PendingAppend]:
-        """Two requests, both written and neither confirmed."""
+        """Write two requests, and confirm neither."""
         values = (b"a", b"b")
         pendings = [self._submit(value, producer) for producer, value in enumerate(values, 1)]
         self.may_write.set()
@@ -102,7 +102,7 @@ def test_what_is_written_behind_a_request_that_may_have_lost_its_owner_fails_wit
 def test_what_follows_a_request_that_may_have_lost_its_owner_does_not_take_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writer, "GROUPS_IN_A_ROW", 1)  # and is not written behind it
+    monkeypatch.setattr(writer, "GROUPS_IN_A_ROW", 1)  # it is not written behind it
     held = _Held(monkeypatch)
     held.lost_answers = 1
     pendings = [held._submit(b"a", 1), held._submit(b"b", 2)]
@@ -114,7 +114,7 @@ def test_what_follows_a_request_that_may_have_lost_its_owner_does_not_take_its_p
     assert held.both.values(0) == [b"first", b"a", b"b"]
 
 
-def test_whoever_writes_in_its_own_thread_keeps_the_partition_until_that_is_confirmed(
+def test_a_caller_that_writes_keeps_the_partition_until_confirmation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = _Held(monkeypatch)
@@ -128,7 +128,7 @@ def test_whoever_writes_in_its_own_thread_keeps_the_partition_until_that_is_conf
     assert held.writes.acquire(timeout=10)
     behind = engine.submit(NAME, [NewBlock(0, block(b"b"))], None)
     held.may_write.set()
-    held.writes.acquire(timeout=0.2)  # nothing is written now; if it is, it has the wrong place
+    held.writes.acquire(timeout=0.2)  # nothing is written now; a write would have the wrong place
     held.may_ask.set()
     thread.join(10)
     assert [one.base_offset for one in (*placed, *behind.result(10))] == [1, 2]
@@ -163,6 +163,6 @@ def test_what_is_not_confirmed_yet_counts_for_a_request_that_expects_another_las
     assert one.values(0) == [b"a"]
 
 
-def _rows(processes: Processes, number: int) -> list[Row]:
+def _rows(processes: Processes, number: int) -> list[MapRow]:
     uid = processes.engines[0].topics.registry.find(NAME).uid
     return [*processes.kept.open(keys.segment_map(uid, 0, number), False).scan(None, None, MANY)]

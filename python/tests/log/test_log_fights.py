@@ -1,4 +1,4 @@
-"""Two owners of a partition that do anything at any time, and a history that is checked."""
+"""Two owners of a partition that act at any time, and their checked history."""
 
 import random
 from collections import deque
@@ -15,8 +15,7 @@ from tms.model.message import Appended, NewBlock
 
 class Fight:
     """Two owners that interrupt each other before any operation on the store, lose answers, die and
-    come back. What is written before an answer came is sent again; what was
-    acknowledged is kept in mind."""
+    come back. Requests without an answer are sent again; acknowledged ones are remembered."""
 
     def __init__(self, seed: int, most: int) -> None:
         self.random = random.Random(seed)
@@ -35,7 +34,7 @@ class Fight:
         store.delays = lambda name: name.startswith("t") and self.random.random() < 0.1
 
     def look(self) -> None:
-        """Called ahead of every operation on the store: for somebody who only looks."""
+        """Look at the store, before each of its operations; subclasses override it."""
 
     def _before(self, operation: str, name: str) -> None:
         self.look()
@@ -55,7 +54,7 @@ class Fight:
             self.depth -= 1
 
     def publish(self, number: int) -> None:
-        """Send some more, after what has no answer yet."""
+        """Send more requests, after those without an answer."""
         self.both.clock.pass_ms(1)
         engine, unsure = self.both.engines[number], self.unsure[number]
         for _ in range(self.random.randint(1, self.most)):
@@ -73,7 +72,7 @@ class Fight:
             unsure.popleft()
 
     def end(self) -> list[Seen]:
-        """Let everything land that is on its way; what is there for good."""
+        """Let all writes in flight land; returns the final messages."""
         for store in self.both.stores:
             store.before = lambda operation, name: None
             store.delays = lambda name: False
@@ -107,7 +106,7 @@ class Fight:
 def test_nothing_acknowledged_is_lost_or_moved_whatever_two_owners_do(
     seed: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "GROUP_BYTES", 1)  # each request is written by itself
+    monkeypatch.setattr(writer, "GROUP_BYTES", 1)  # each request is a group of its own
     fight = Fight(seed, most)
     for _ in range(50):
         fight.step(fight.random.randrange(2))

@@ -1,4 +1,5 @@
-"""The maps of a partition are opened while it is this process's, and not by who reads on."""
+"""The maps of a partition are opened while this process owns it, and not by readers that read
+on."""
 
 import threading
 

@@ -1,5 +1,5 @@
-"""Owners of a partition in a store that others write to: taking over, sealing, and everything that
-an owner which was paused, or a write whose answer was lost, may still do."""
+"""Owners of a partition in a store that others write to: takeover, sealing, and late actions of a
+paused owner, or of a write whose answer was lost."""
 
 import pytest
 
@@ -81,11 +81,11 @@ def test_an_owner_that_lost_the_whole_store_is_not_acknowledged(
         raise NotOwner("Another process owns the store.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(chain._standing), "require_owner", lambda _: lost())
+        patch.setattr(type(chain._owner_check), "require_owner", lambda _: lost())
         with pytest.raises(NotOwner):
             one.publish(0, b"late")
     one.start_anew(0)
-    assert one.publish(0, b"b").base_offset == 2  # what was written late may be there
+    assert one.publish(0, b"b").base_offset == 2  # late writes may be there
     assert one.values(0) == [b"a", b"late", b"b"]
 
 
@@ -198,7 +198,7 @@ def test_producers_are_known_when_what_an_owner_that_died_left_was_cleaned_away(
     for sequence in range(2):
         one.publish(0, b"%d" % sequence, producer=7, sequence=sequence)
     one.start_anew(0)
-    assert one.values(0) == [b"0", b"1"]  # and what is there is sealed
+    assert one.values(0) == [b"0", b"1"]  # and they are sealed
     uid = one.engines[0].topics.registry.find(NAME).uid
     sealed = one.kept.open(keys.segment_map(uid, 0, 0), False)
     sealed.delete([key for key, _ in sealed.scan(None, None, 1 << 20)])
@@ -227,12 +227,12 @@ def test_producers_that_a_paused_owner_noted_late_are_read_on_from_there() -> No
 
 
 def _note_of_producers(both: Processes) -> tuple[Map, bytes]:
-    """Where the note of them stands."""
+    """The key of the note about them."""
     uid = both.engines[0].topics.registry.find(NAME).uid
     return both.kept.open("metadata", False), keys.producers_key(uid, 0)
 
 
-def test_an_owner_that_lost_the_partition_does_not_note_its_producers_over_later_ones() -> None:
+def test_a_replaced_owner_does_not_overwrite_the_note_of_producers() -> None:
     both = Processes()
     both.publish(0, b"0")
     lost = both.engines[0].topics.partitions.opened()[-1].state

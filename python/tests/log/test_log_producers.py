@@ -1,4 +1,4 @@
-"""Idempotent producers: what is recognised, what is refused, and what survives a restart."""
+"""Idempotent producers: recognised blocks, refused blocks, and restarts."""
 
 import pytest
 from hypothesis import given, settings
@@ -49,7 +49,7 @@ def _window(producers_max: int, clock: ManualClock | None = None) -> ProducerWin
 
 
 def _known(window: ProducerWindow, producer: int) -> list[RememberedBlock]:
-    """The blocks of a producer, wherever they are remembered; nothing changes."""
+    """The remembered blocks of a producer; the window stays unchanged."""
     return [*window.dump().get(str(producer), ())] or window.forgotten.find(producer)
 
 
@@ -471,7 +471,7 @@ def test_a_producer_that_was_silent_over_a_roll_is_still_known() -> None:
 
 
 def _crowd(bench: Bench, first: int, count: int = 20) -> None:
-    """Others publish; each pushes somebody out."""
+    """Publish by other producers; each pushes one out."""
     for producer in range(first, first + count):
         bench.publish(b"other", producer=producer)
 

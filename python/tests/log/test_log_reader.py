@@ -1,4 +1,4 @@
-"""Fetching: positions, how much, and lower bounds."""
+"""Fetching: positions, sizes, and lower bounds."""
 
 from itertools import product
 
@@ -61,8 +61,8 @@ def _positions(model: ModelPartition) -> st.SearchStrategy[Position]:
 
 
 def _in_model(bench: Bench, model: ModelPartition, position: Position, bytes_max: int) -> None:
-    """A read from this position gives what the model says; what comes before it in its block is
-    left to the reader to drop."""
+    """Check that a read from this position returns the model's messages; those before it in its
+    block are left for the reader to drop."""
     expected = model.readable(position)
     if position.kind is PositionKind.OFFSET and not model.start <= position.number <= model.end:
         with pytest.raises(OffsetOutOfRange) as refused:
@@ -311,9 +311,9 @@ def test_who_has_just_become_the_owner_knows_what_was_truncated() -> None:
         for value in (b"0", b"1", b"2"):
             bench.publish(value)
         bench.engine.truncate_topic(NAME, Position.offset(2))
-        before = bench.engine.kept(NAME, [0])
+        before = bench.engine.topics.fetcher.kept(NAME, [0])
         bench.restart()
-        assert bench.engine.kept(NAME, [0])[0].floor == before[0].floor > (0, 0)
+        assert bench.engine.topics.fetcher.kept(NAME, [0])[0].floor == before[0].floor > (0, 0)
 
 
 def test_what_truncation_leaves_of_a_block_still_says_who_published_it() -> None:
@@ -366,10 +366,10 @@ def test_every_offset_outside_of_damaged_blocks_is_found(case: tuple[set[int], i
     with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=segment_bytes)) as bench:
         sizes = [1 + number % 3 for number in range(40)]
         for number, size in enumerate(sizes):
-            bench.clock.pass_ms(number % 2)  # else in one millisecond with the one before
+            bench.clock.pass_ms(number % 2)  # otherwise in the millisecond of the one before
             bench.publish(*[b"%d" % number] * size)
         bench.restart()
-        bench.fetch(LATEST)  # where it ends is known
+        bench.fetch(LATEST)  # its end is known now
         damage(bench, damaged)
         offset = 0
         for number, size in enumerate(sizes):
@@ -390,7 +390,7 @@ def test_an_offset_is_looked_for_in_bounded_time_where_no_row_can_be_read() -> N
         for number in range(2_000):
             bench.publish(b"%d" % number)
         bench.restart()
-        bench.fetch(LATEST)  # where it ends is known
+        bench.fetch(LATEST)  # its end is known now
         damage(bench, set(range(5, 1_999)))
         operations: list[str] = []
         bench.store.before = lambda operation, _: operations.append(operation)

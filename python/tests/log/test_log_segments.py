@@ -1,4 +1,4 @@
-"""Segments: rolling, dropping, reading across them, and what a crash leaves."""
+"""Segments: rolling, dropping, reading across them, and the state after a crash."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,7 +29,7 @@ from tests.log_kit import (
 )
 from tests.waiting import until
 from tms.block import Flags, decode, place, read_header
-from tms.client.consumer import FETCH_BYTES
+from tms.client.reading import FETCH_BYTES
 from tms.errors import DataCorrupt, StorageUnavailable
 from tms.log import partition, segments
 from tms.log.partition_log import PartitionLog
@@ -45,7 +45,8 @@ from tms.store.leveldb import LevelDBStore
 
 
 def _publish_until_segments(bench: Bench, segments: int, size: int = 1_000) -> int:
-    """Publish numbered blocks until the partition has so many segments; how many blocks."""
+    """Publish numbered blocks until the partition has so many segments; returns the number of
+    blocks."""
     count = 0
     while bench.partition().segments < segments:
         bench.publish(b"%d" % count + bytes(size))
@@ -117,22 +118,9 @@ def test_a_segment_rolls_by_age_only_if_something_is_in_it() -> None:
         assert _numbers(bench) == [0, 1]
 
 
-def test_a_segment_lasts_a_day() -> None:
-    with Bench() as bench:
-        bench.publish(b"0")
-        bench.clock.pass_ms(DAY_MS - 1)
-        bench.engine.maintenance.clean()
-        assert bench.partition().segments == 1
-        bench.clock.pass_ms(1)
-        bench.engine.maintenance.clean()
-        assert bench.partition().segments == 2
-
-
-@pytest.mark.parametrize(
-    "retention_ms, segment_ms", [(8_000, 1_000), (8_007, 1_000), (80_000, 10_000)]
-)
-def test_eight_segments_last_as_long_as_the_retention(retention_ms: int, segment_ms: int) -> None:
-    with Bench(TopicSettings(retention_ms=retention_ms)) as bench:
+def _lasts(segment_ms: int, settings: TopicSettings) -> None:
+    """A segment takes messages for exactly this time."""
+    with Bench(settings) as bench:
         bench.publish(b"0")
         bench.clock.pass_ms(segment_ms - 1)
         bench.engine.maintenance.clean()
@@ -140,6 +128,17 @@ def test_eight_segments_last_as_long_as_the_retention(retention_ms: int, segment
         bench.clock.pass_ms(1)
         bench.engine.maintenance.clean()
         assert bench.partition().segments == 2
+
+
+def test_a_segment_lasts_a_day() -> None:
+    _lasts(DAY_MS, TopicSettings())
+
+
+@pytest.mark.parametrize(
+    "retention_ms, segment_ms", [(8_000, 1_000), (8_007, 1_000), (80_000, 10_000)]
+)
+def test_eight_segments_last_as_long_as_the_retention(retention_ms: int, segment_ms: int) -> None:
+    _lasts(segment_ms, TopicSettings(retention_ms=retention_ms))
 
 
 def test_a_segment_takes_a_quarter_of_the_bytes_that_are_kept() -> None:
@@ -259,7 +258,7 @@ def test_what_was_published_after_a_key_is_found_in_all_segments(
 
 
 @pytest.mark.slow
-def test_lone_messages_of_several_segments_are_replayed_with_the_settings_that_everybody_has(
+def test_single_messages_of_several_segments_are_replayed_by_default_settings(
     tmp_path: Path,
 ) -> None:
     count = 40_000
@@ -380,7 +379,7 @@ def test_truncating_again_at_the_same_place_writes_nothing() -> None:
         assert bench.values() == [b"b"]
 
 
-# -- what a crash leaves ---------------------------------------------------------------------------
+# -- after a crash ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("expired", [False, True])
@@ -401,7 +400,8 @@ def test_a_map_that_no_record_names_any_more_or_yet_is_swept_at_the_next_start(
 
 
 def test_a_map_of_which_one_message_is_readable_still_is_damage_and_is_kept() -> None:
-    """However many lie before the floor, and though it is the very first behind it."""
+    """However many messages lie before the floor, and even if it is the very first one behind
+    it."""
     with Bench() as bench:
         bench.publish(b"a")
         bench.engine.truncate_topic(NAME, LATEST)
@@ -472,7 +472,7 @@ def test_a_read_that_meets_a_merging_loses_nothing(merges: int) -> None:
         left = [one.number for one in _chain(bench).record.segments]
         assert len(left) == 4 - merges
         assert sorted(_chain(bench)._maps) == left, "it holds on to maps that are gone"
-        for gone in later[:merges]:  # its blocks are not taken for dropped ones
+        for gone in later[:merges]:  # its blocks do not count as dropped ones
             with pytest.raises(StorageUnavailable, match="merged"):
                 _chain(bench).scan_segment(gone, FIRST_KEY, MANY)
 
@@ -490,7 +490,7 @@ def test_looking_for_the_block_before_a_key_or_the_newest_ones_meets_a_merging(b
             def merge_now(operation: str, name: str, bench: Bench = bench) -> None:
                 if operation == "scan" and name.startswith(SEGMENTS):
                     bench.store.before = lambda operation, name: None
-                    _merge(bench)  # the last segment was looked at, and these two come
+                    _merge(bench)  # the last segment was read, then these two come
 
             bench.store.before = merge_now
             if look == "before":
@@ -500,7 +500,7 @@ def test_looking_for_the_block_before_a_key_or_the_newest_ones_meets_a_merging(b
             assert len(chain.record.segments) == 3
 
 
-def test_a_read_finds_what_was_in_an_open_segment_that_was_sealed_and_merged_meanwhile() -> None:
+def test_a_read_continues_in_a_segment_that_was_sealed_and_merged_meanwhile() -> None:
     with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
         _publish_until_segments(bench, 3, size=1)
         bench.publish(b"in the open one")
@@ -560,7 +560,7 @@ def test_noting_again_that_messages_are_missing_writes_nothing() -> None:
         assert (chain.record.gaps, chain.record.forgotten) == (True, (5, 1))
 
 
-def test_what_is_taken_out_after_an_interrupted_merging_does_not_come_back_by_the_next() -> None:
+def test_messages_erased_after_an_interrupted_merge_stay_gone_in_the_next_one() -> None:
     with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
         _publish_until_segments(bench, 4, size=1)
         everything = bench.read()
@@ -606,7 +606,7 @@ def test_a_segment_is_rewritten_and_merged_after_that_has_failed() -> None:
 
 
 def test_what_an_interrupted_merging_copied_is_not_carried_on_and_can_be_reclaimed() -> None:
-    """Copies of messages behind the end of a segment would outlive an erasing of them."""
+    """Copies of messages behind the end of a segment would survive an erasing of them."""
     with Bench(limits=small(segment_bytes=1)) as bench:
         _publish_until_segments(bench, 5, size=1)
         everything = bench.read()
@@ -742,7 +742,7 @@ def test_sealing_makes_everything_in_the_segment_durable() -> None:
         assert bench.publish(b"c").base_offset == 2
 
 
-def test_what_an_owner_that_died_has_written_is_durable_once_it_is_sealed_by_the_next() -> None:
+def test_blocks_of_a_dead_owner_are_durable_once_the_next_one_seals() -> None:
     with Bench(inner=KeptStore(shared=True)) as bench:
         bench.publish(b"v", durability=WRITTEN)
         bench.kill()
@@ -888,7 +888,7 @@ def test_inspecting_shows_from_where_on_messages_are_readable() -> None:
         assert floor == str(MessageId(*_chain(bench).record.floor)) > str(MessageId(START_MS, 0))
         bench.clock.pass_ms(HOUR_MS)
         assert bench.engine.inspect(NAME, 0, 1).floor_id == floor
-        bench.clock.pass_ms(DAY_MS)  # before anybody cleans
+        bench.clock.pass_ms(DAY_MS)  # before any cleaning
         now_ms = bench.clock.now_ms()
         assert bench.engine.inspect(NAME, 0, 1).floor_id == str(MessageId(now_ms - DAY_MS, 0))
 

@@ -1,4 +1,4 @@
-"""Fetching at the tail: where to go on, the cache, and waiting."""
+"""Fetching at the tail: next positions, the cache, and waiting."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -223,7 +223,7 @@ def test_a_watch_is_woken_by_what_a_failed_write_left() -> None:
 
 @pytest.mark.parametrize("durability", [NONE, WRITTEN])
 def test_no_wake_up_is_ever_lost(durability: object) -> None:
-    """Ping-pong: a consumer that slept through one message would stand still."""
+    """A consumer that slept through one message would stop the ping-pong."""
     with Bench(TopicSettings(partitions=2)) as bench, ThreadPoolExecutor(1) as pool:
 
         def consume() -> list[bytes | None]:

@@ -1,4 +1,4 @@
-"""Appending: ids, group commit, durability, and which thread writes."""
+"""Appending: ids, group commit, durability, and the writing thread."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from tests.waiting import until
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicSettings
-from tms.store.base import Row
+from tms.store.base import MapRow
 from tms.store.memory import MemoryMap
 
 # -- ids and offsets -------------------------------------------------------------------------------
@@ -92,6 +92,19 @@ def test_ids_stay_above_those_of_messages_that_are_gone() -> None:
         after = bench.publish(b"b")
         assert (after.time_ms, after.sequence) > (before.time_ms, before.sequence)
         assert after.base_offset == 1
+
+
+def test_ids_stay_above_a_truncation_that_outlives_the_messages() -> None:
+    with Bench(TopicSettings(durability=Durability.WRITTEN)) as bench:
+        bench.publish(b"truncated")
+        bench.clock.pass_ms(10)
+        before = bench.publish(b"lost with the power")
+        bench.engine.truncate_topic(NAME, EARLIEST.time(before.time_ms))  # seals no segment
+        bench.lose_power()
+        bench.clock.jump_ms(-1_000)
+        after = bench.publish(b"acknowledged")
+        assert (after.time_ms, after.sequence) >= (before.time_ms, 0)
+        assert [one.value for one in bench.read()] == [b"acknowledged"]
 
 
 @pytest.mark.parametrize("as_sent", [bytes, lambda made: memoryview(bytes(made))])
@@ -193,7 +206,7 @@ def test_the_store_is_asked_for_the_durability_of_the_publish_or_the_topic(
     found: list[Durability] = []
     write = MemoryMap.write
 
-    def recording(self: MemoryMap, rows: Sequence[Row], durability: Durability) -> None:
+    def recording(self: MemoryMap, rows: Sequence[MapRow], durability: Durability) -> None:
         if rows and len(rows[0][0]) == 10:
             found.append(durability)
         write(self, rows, durability)
@@ -248,7 +261,7 @@ def test_a_failure_after_none_was_answered_is_logged_only(
     assert [text.split()[0] for text in caplog.messages] == ["unacknowledged_append_failed"]
 
 
-# -- who writes ------------------------------------------------------------------------------------
+# -- the writing thread ----------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Appending: what waits is bounded, threads that go astray, and closing."""
+"""Appending: bounds of waiting requests, misbehaving threads, and closing."""
 
 import threading
 
@@ -30,7 +30,7 @@ from tms.model.topic import Durability, TopicSettings
 
 
 def _fill(bench: Bench, size: int, partition: int = 0) -> list[PendingAppend]:
-    """Publish until it is refused."""
+    """Publish until a request is refused."""
     pending = []
     while True:
         try:
@@ -130,7 +130,7 @@ def test_a_leader_that_is_interrupted_leaves_a_partition_that_works() -> None:
         assert bench.values() == [b"a", b"c"]
 
 
-def test_a_leader_that_is_interrupted_though_no_other_thread_is_left_leaves_one_that_works(
+def test_an_interrupted_leader_without_other_threads_leaves_a_working_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with Bench() as bench:

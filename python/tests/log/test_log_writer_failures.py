@@ -63,7 +63,7 @@ def test_everybody_of_a_failed_group_is_told(stored: bool) -> None:
 def test_what_is_published_while_its_topic_is_deleted_fails_because_that_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a disk so slow that deleting does not wait for the write."""
+    """The disk is so slow that deleting does not wait for the write."""
     monkeypatch.setattr("tms.topics.upkeep.CLOSE_TIMEOUT_S", 0.05)
     with Bench() as bench:
         bench.publish(b"first")
@@ -130,7 +130,7 @@ def test_a_repeated_block_is_acknowledged_as_synced_only_when_it_is() -> None:
         assert bench.values() == [b"first", b"v"]
 
 
-def test_a_repeated_block_after_a_failed_write_is_acknowledged_as_synced_only_when_it_is() -> None:
+def test_a_block_repeated_after_a_failed_write_is_acked_as_synced_only_if_synced() -> None:
     with Bench() as bench:
         bench.publish(b"first", durability=SYNCED)
         bench.store.fail_write(1, stored=True, prefix=SEGMENTS)
@@ -142,7 +142,7 @@ def test_a_repeated_block_after_a_failed_write_is_acknowledged_as_synced_only_wh
 
 
 def _scenario(bench: Bench) -> list[tuple[int, bytes]]:
-    """Publish with retries over rolls and snapshots; what was acknowledged."""
+    """Publish with retries over rolls and snapshots; returns the acknowledged messages."""
     acknowledged = []
     for sequence in range(12):
         value = b"%d" % sequence

@@ -1,5 +1,5 @@
-"""Pages of which nothing is left, by erasing, truncation or a filter: no reader takes one for the
-end, and nobody is told of a message that is gone."""
+"""Pages that erasing, truncation or a filter empties: no reader takes one for the end, and no
+reader gets a message that is gone."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.reading_kit import NAME, PATH, Partition, partition
 from tms.api import routes
 from tms.block import encode
 from tms.client.cursor import Cursor
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import OffsetOutOfRange
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
@@ -51,7 +51,7 @@ def publish(one: Partition, *values: bytes) -> list[MessageId]:
 
 
 def trimmed_to_nothing(one: Partition) -> None:
-    """Offsets 5 to 9 of a block are erased, and what is before 7 is cut off; 10 and 11 follow."""
+    """Erase offsets 5 to 9 of a block, and truncate before 7; 10 and 11 follow."""
     ids = publish(one, *(b"%d" % number for number in range(10)))
     publish(one, b"10", b"11")
     for id in ids[5:]:
@@ -106,7 +106,7 @@ def test_a_group_is_not_stuck_behind_what_is_gone_or_does_not_match(
     with bus.consumer("t", group="g", stop_at_end=True, bytes_max=1) as consumer:
         assert values([*consumer]) == [b"10", b"11"]
         consumer.ack()
-    assert bus.group("t", group="g").partitions[0].lag == 0
+    assert bus.describe_group("t", group="g").partitions[0].lag == 0
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_a_poll_of_cdap_and_a_split_of_spark_go_on_behind_it(there: Partition) -
 def test_a_group_that_has_not_read_on_behind_it_is_behind(there: Partition, bus: tms.Bus) -> None:
     trimmed_to_nothing(there)
     bus.set_positions("t", {0: EARLIEST}, group="g")
-    assert bus.group("t", group="g").partitions[0].lag == 2
+    assert bus.describe_group("t", group="g").partitions[0].lag == 2
 
 
 def test_a_lag_counts_from_the_first_message_that_is_left(there: Partition, bus: tms.Bus) -> None:
@@ -195,7 +195,7 @@ def test_a_lag_counts_from_the_first_message_that_is_left(there: Partition, bus:
     for id in ids[3:9]:
         there.engine.erase(NAME, id=id)
     bus.set_positions("t", {0: Position.after(ids[2])}, group="g")
-    assert bus.group("t", group="g").partitions[0].lag == 1
+    assert bus.describe_group("t", group="g").partitions[0].lag == 1
 
 
 def test_what_was_returned_to_a_queue_is_found_behind_it_after_a_restart(
@@ -229,7 +229,7 @@ def test_dead_letters_behind_it_are_moved_back(
         publish(there, *(b"%d" % number for number in some))
         queue.reject(queue.receive(100))
         there.engine.queues.tidy()
-    monkeypatch.setattr("tms.queues.dead_letters.LETTER_BYTES", 1)
+    monkeypatch.setattr("tms.queues.dead_letters.MOVED_BYTES", 1)
     name = dead_letter_topic("g", NAME, "")
     letters = [message.id for message in bus.consumer(str(name), stop_at_end=True)]
     assert len(letters) == 12
@@ -239,7 +239,7 @@ def test_dead_letters_behind_it_are_moved_back(
     assert (queue.redrive(), queue.redrive()) == (2, 0)
 
 
-# -- what is said of it ----------------------------------------------------------------------------
+# -- errors and counts -----------------------------------------------------------------------------
 
 
 def test_the_first_message_of_a_description_is_there(there: Partition, bus: tms.Bus) -> None:
@@ -304,10 +304,10 @@ def test_only_offsets_tell_a_cursor_that_it_has_read_everything() -> None:
     assert cursor.finished
 
 
-def test_a_consumer_stops_before_a_transaction_that_is_open_whatever_its_first_answer_said(
+def test_a_consumer_stops_before_an_open_transaction_after_a_full_page(
     there: Partition, bus: tms.Bus
 ) -> None:
-    """A page that is full does not tell that what follows is open."""
+    """A full page does not show that the next message is open."""
     publish(there, b"1")
     id = there.engine.transactions.begin().transaction_id
     there.engine.transactions.submit(NAME, [NewBlock(0, encode([b"open"]))], id).result(5)

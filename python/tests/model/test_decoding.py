@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from tms import decoding
-from tms.decoding import convert, from_json, from_msgpack, json_decoder
+from tms.runtime import decoding
+from tms.runtime.decoding import convert, from_json, from_msgpack, json_decoder
 from tms.serializers import Json, MessagePack
 
 MANY_THREADS = textwrap.dedent(
     """
     import sys, threading
     import msgspec
-    from tms.decoding import convert, from_json, from_msgpack
+    from tms.runtime.decoding import convert, from_json, from_msgpack
 
     sys.setswitchinterval(1e-6)
     FIELDS = [(f"f{n}", list[int] if n % 2 else int | None) for n in range(40)]

@@ -1,4 +1,4 @@
-"""The code and the vectors agree; what they spell sorts as promised, what is wrong is refused."""
+"""The code and the vectors agree; spelled values sort as promised, wrong ones are refused."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ def test_the_vectors_of_blocks_are_what_the_code_makes_where_only_one_way_is_rig
     assert made["sparse"] == committed["sparse"]
     for vector in made["blocks"] + committed["blocks"]:
         if not vector["canonical"]:
-            del vector["block"], vector["header"]["crc"]  # another version may compress otherwise
+            del vector["block"], vector["header"]["crc"]  # another version may compress differently
     for vector in made["refused"] + committed["refused"]:
         del vector["block"]
     assert made == committed

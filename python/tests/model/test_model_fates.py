@@ -1,4 +1,4 @@
-"""What becomes of messages, as an image of all transactions decides it."""
+"""The outcomes of messages, as an image of all transactions decides them."""
 
 import pytest
 
@@ -32,11 +32,11 @@ FATES = Fates(
     ("pointers", "fate"),
     [
         ((9, 12, 19, 25, 59, 61, 70), Fate.VISIBLE),
-        ((71, 90), Fate.VISIBLE),  # above the read pointer: what `TransactionState.fate` says
+        ((71, 90), Fate.VISIBLE),  # above the read pointer: from `TransactionState.fate`
         ((10, 11, 50), Fate.SKIPPED),
         ((20, 24, 60), Fate.SKIPPED),
         ((40, 80), Fate.OPEN),  # also a checkpoint
-        ((91, 1_000, 2**62), Fate.OPEN),  # given after the image, whatever became of it
+        ((91, 1_000, 2**62), Fate.OPEN),  # assigned after the image, whatever the outcome
     ],
 )
 def test_a_pointer_that_was_given_here_has_the_fate_that_the_image_says(

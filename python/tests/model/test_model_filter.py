@@ -1,4 +1,4 @@
-"""The grammar of filters, and what they match."""
+"""The grammar of filters, and the messages that they match."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The values of queues: settings, tokens, messages as they are handed out."""
+"""The values of queues: settings, tokens, delivered messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Patterns in documents say the same as what reads the texts."""
+"""Patterns in documents accept the same texts as their parsers."""
 
 import re
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def _is_read_as_a_filter(text: str) -> None:
 
 
 @pytest.mark.parametrize("blank", ["\x1c", "\x1f", "\x85", "\ufeff"])
-def test_a_word_of_a_filter_has_no_character_that_is_blank_in_some_dialect_of_patterns(
+def test_words_of_filters_have_no_character_that_any_dialect_takes_for_blank(
     blank: str,
 ) -> None:
     elsewhere = FILTER.replace(r"\s", " ")  # a dialect whose `\s` leaves it out

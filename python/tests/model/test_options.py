@@ -1,4 +1,4 @@
-"""An option that is misspelt is an error that says what was meant."""
+"""A misspelt option is an error that names the right one."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -10,10 +10,10 @@ import pytest
 import tms
 import tms.aio
 from tms.cluster.ownership import OwnerLimits
-from tms.compaction.compaction import CompactionLimits
-from tms.engine import EngineConfig
+from tms.engine.config import EngineConfig
 from tms.errors import Invalid, NotFound
 from tms.log.partition import LogLimits
+from tms.topics.compaction.compaction import CompactionLimits
 
 Open = Callable[..., Any]
 

@@ -1,4 +1,4 @@
-"""Topics of a shared store, seen without owning them: the same messages as the engine shows."""
+"""Topics of a shared store, read without owning them: the same messages as the engine shows."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,8 @@ from tests.clocks import ManualClock
 from tests.log.test_log_fights import Fight
 from tests.log_kit import EARLIEST, MANY, NAME, KeptStore, Seen, block, seen, small
 from tests.run_seed import drawn
-from tms.engine import Engine
+from tms.engine.engine import Engine
+from tms.engine.observer import ObservedPartition, StoreObserver, partition
 from tms.errors import TMSError, TopicNotFound
 from tms.log import writer
 from tms.model.message import NewBlock, PartitionPosition, StoredBlock
@@ -17,7 +18,6 @@ from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
-from tms.observer import ObservedPartition, StoreObserver, partition
 from tms.transactions.transactions import Transactions
 
 HOUR_MS = 3_600_000
@@ -37,7 +37,7 @@ def everything(one: ObservedPartition) -> list[Seen]:
 
 
 class _World:
-    """An engine on a shared store, and what is seen of it from outside."""
+    """An engine on a shared store, and an observer of it."""
 
     def __init__(self, partitions: int = 1, retention_ms: int | None = None) -> None:
         self.clock = ManualClock()
@@ -58,7 +58,7 @@ class _World:
         self.engine.append(NAME, [NewBlock(0, block(*values))])
 
     def show(self) -> ObservedPartition:
-        """What the image says now."""
+        """The partition as the current image shows it."""
         image = self.tx._image
         assert image is not None
         image._shown = None
@@ -181,7 +181,7 @@ def test_a_topic_that_is_not_there_is_an_error() -> None:
 
 
 class _Watched(Fight):
-    """A fight that somebody looks at, before anything that the owners do to the store."""
+    """A fight with an observer that looks before each operation of the owners on the store."""
 
     def __init__(self, seed: int, most: int) -> None:
         self.looks: list[list[Seen]] = []

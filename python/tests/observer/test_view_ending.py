@@ -1,5 +1,5 @@
-"""Where the open segment of somebody else ends: what its owner writes at once, holes in it, and
-owners that follow each other."""
+"""The end of another owner's open segment: groups that it writes at once, holes in it, and owners
+that follow each other."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from sim.faulty import FaultyStore
 from tests.log_kit import NAME, Seen, block, seen
 from tests.owners_kit import Later, Processes
 from tms.block import encode, place
+from tms.engine.observer import StoreObserver, partition
+from tms.engine.observer.ending import open_end
 from tms.errors import DataCorrupt, TMSError
 from tms.log import writer
 from tms.log.records import SegmentRecord
 from tms.model import keys
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
-from tms.observer import StoreObserver, partition
-from tms.observer.ending import open_end
 from tms.store.memory import MemoryMap
 
 T = 1_700_000_000_000
@@ -80,7 +80,7 @@ def test_no_more_is_read_than_the_newest_group_and_what_is_too_near_to_it_to_tel
         return found
 
     monkeypatch.setattr(MemoryMap, "scan", counted)
-    monkeypatch.setattr("tms.observer.ending._LOOK_BYTES_FIRST", 1_000)
+    monkeypatch.setattr("tms.engine.observer.ending._LOOK_BYTES_FIRST", 1_000)
     assert end(made) == BASE + 1_000
     assert sum(read) < 2_000
 
@@ -126,10 +126,10 @@ def look(both: Processes) -> list[Seen]:
     return seen(list(one.blocks((0, 0), one.end().key)))
 
 
-def test_what_comes_after_a_taker_over_found_the_end_is_not_shown(
+def test_writes_after_a_takeover_found_the_end_are_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The old owner writes two groups, 100 ms apart, after the new one has looked."""
+    """The old owner writes two groups, 100 ms apart, after the new one has looked for the end."""
     monkeypatch.setattr(writer, "GROUP_BYTES", 1)
     monkeypatch.setattr(partition, "_PAUSE_S", 0)
     both = Processes(2, Later)
@@ -184,12 +184,12 @@ def _error(pending: object) -> object:
     return None
 
 
-def test_what_lands_after_a_take_over_that_began_while_somebody_looked_is_not_shown() -> None:
+def test_writes_after_a_takeover_during_a_read_are_not_shown() -> None:
     both = Processes(2)
     both.publish(0, b"1")
     both.stores[0].delays = lambda name: name.startswith("t")
     with pytest.raises(TMSError):
-        both.publish(0, b"2")  # it is on its way
+        both.publish(0, b"2")  # the write is in flight
     way = FaultyStore(both.kept)
 
     def take_over(operation: str, name: str) -> None:

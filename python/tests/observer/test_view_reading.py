@@ -1,5 +1,5 @@
-"""Reading a partition of somebody else while it changes: what goes meanwhile, what comes, and what
-is read of it at all."""
+"""Reading another owner's partition while it changes: messages that go meanwhile, messages that
+come, and the rows that are read."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -9,19 +9,20 @@ import pytest
 from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tests.log_kit import NAME, KeptStore, Seen, block, seen, small
-from tms.engine import Engine
+from tms.engine.engine import Engine
+from tms.engine.observer import ObservedPartition, StoreObserver, partition
 from tms.errors import (
     DataCorrupt,
     OffsetOutOfRange,
     StorageUnavailable,
     TopicNotFound,
 )
+from tms.log.staging import StagedBlocks
 from tms.model import keys
 from tms.model.message import NewBlock, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicSettings
 from tms.model.transaction import Commit, TopicBlock, TopicStaged
-from tms.observer import ObservedPartition, StoreObserver, partition
 from tms.store.base import Map, Store
 
 HOUR_MS = 3_600_000
@@ -29,7 +30,7 @@ TOPIC = str(NAME)
 
 
 class _Table(KeptStore):
-    """A store like HBase: what is dropped loses its name; its rows stay until they are cleaned."""
+    """A store like HBase: a dropped map loses its name; its rows stay until they are cleaned."""
 
     def __init__(self) -> None:
         super().__init__(shared=True)
@@ -43,14 +44,14 @@ class _Table(KeptStore):
             super().drop(name)
 
     def clean(self) -> None:
-        """The rows of what was dropped go."""
+        """Remove the rows of dropped maps."""
         for name in [*self.left]:
             rows = self.left.pop(name)
             rows.delete([key for key, _ in rows.scan(None, None, 1 << 30)])
 
 
 class _World:
-    """An engine that publishes, and somebody who reads beside it on a connection of its own."""
+    """An engine that publishes, and an observer beside it on a connection of its own."""
 
     def __init__(self, retention_ms: int | None = None, segment_bytes: int = 3_000) -> None:
         self.clock = ManualClock()
@@ -71,7 +72,7 @@ class _World:
             self.publish(b"%d" % number + bytes(size))
 
     def stage(self, *values: bytes) -> None:
-        """Commit messages that were staged before."""
+        """Stage messages, then commit them."""
         transactions = self.engine.transactions
         id = transactions.begin().transaction_id
         transactions.stage(NAME, [NewBlock(0, block(*values))], id)
@@ -91,7 +92,7 @@ class _World:
         return self.engine.topics.registry.find(NAME).uid
 
     def clean(self) -> None:
-        """What HBase does when it compacts: rows that are not kept any more go."""
+        """Remove rows that are not kept any more, as HBase's compaction does."""
         self.store.clean()
         floor = self.view.floor(self.engine.topics.registry.find(NAME))
         for name in self.store.names(keys.topic_prefix(self.uid())):
@@ -100,8 +101,8 @@ class _World:
 
 
 class _Way(FaultyStore):
-    """The reader's way to the store: a map that it has opened it can read on, whatever becomes of
-    its name."""
+    """The reader's way to the store: it can go on reading an opened map after the map has lost its
+    name."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -116,7 +117,7 @@ class _Way(FaultyStore):
 
 
 class _Counted:
-    """A map that notes how many rows each scan gave."""
+    """A map that notes the number of rows of each scan."""
 
     value_bytes_max = 64 << 20
 
@@ -147,7 +148,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def after_pages(one: ObservedPartition, count: int, do: Callable[[], object]) -> Iterator[Seen]:
-    """What is read when something happens after some pages."""
+    """The messages that are read if something happens after some pages."""
     for number, page in enumerate(one.pages((0, 0), one.end().key)):
         yield from seen(page)
         if number + 1 == count:
@@ -236,7 +237,7 @@ def test_what_has_expired_when_reading_begins_is_left_out_though_its_rows_are_th
 
 
 def test_a_reader_whose_clock_is_behind_expires_what_the_service_does() -> None:
-    """Else it would take for a gap what HBase has cleaned."""
+    """Otherwise it would take rows that HBase has cleaned for a gap."""
     world = _World(retention_ms=HOUR_MS, segment_bytes=1 << 20)
     world.fill(10)
     world.clock.pass_ms(HOUR_MS // 2)
@@ -254,14 +255,14 @@ def test_staged_messages_that_go_with_their_topic_are_no_damage(
     world.stage(b"a", b"b")
     assert [m.value for m in read(world.look())] == [b"a", b"b"]
     one = world.look()
-    stop, resolve = one.end().key, one._staged.resolve
+    stop, resolve = one.end().key, StagedBlocks.resolve
 
-    def too_late(reference: StoredBlock) -> StoredBlock:
+    def too_late(self: StagedBlocks, reference: StoredBlock) -> StoredBlock:
         world.engine.delete_topic(NAME)
         world.store.clean()
-        return resolve(reference)
+        return resolve(self, reference)
 
-    monkeypatch.setattr(one._staged, "resolve", too_late)
+    monkeypatch.setattr(StagedBlocks, "resolve", too_late)
     with pytest.raises(TopicNotFound):
         list(one.blocks((0, 0), stop))
 
@@ -331,8 +332,8 @@ def test_a_transaction_that_was_rolled_back_after_the_image_is_not_shown() -> No
 
 
 def test_what_is_rolled_back_while_somebody_looks_is_not_shown() -> None:
-    """An image that were newer than the rows would call it committed: it is neither in progress nor
-    invalid any more, and the rows that were read do not have the mark yet."""
+    """An image newer than the rows would call it committed: it is neither in progress nor invalid
+    any more, and the rows that were read do not have the mark yet."""
     for operation in range(1, 40):
         world = _World()
         tx = world.engine.transactions
@@ -358,7 +359,7 @@ def test_what_is_rolled_back_while_somebody_looks_is_not_shown() -> None:
 
 
 def test_a_clock_that_went_back_makes_an_error_and_no_wrong_message() -> None:
-    """A transaction writes with a time before its own begin, where nobody looks for it."""
+    """A transaction writes with a time before its own begin, where the reader does not look."""
     world = _World()
     id = world.engine.transactions.begin(long=True).transaction_id
     world.clock.jump_ms(-HOUR_MS)
@@ -367,7 +368,7 @@ def test_a_clock_that_went_back_makes_an_error_and_no_wrong_message() -> None:
     world.clock.jump_ms(HOUR_MS)
     world.show()
     one = world.look()
-    assert one.end().offset == 2  # nobody looked that far back
+    assert one.end().offset == 2  # the reader did not look that far back
     with pytest.raises(StorageUnavailable, match="clock"):
         read(one)
     world.engine.transactions.commit(Commit(id, "", (TopicBlock(NAME, NewBlock(0, block(b"x"))),)))
@@ -384,11 +385,11 @@ def test_the_end_is_looked_for_where_it_was_before() -> None:
     world.fill(3)
     world.show()
     assert world.look().end().offset == 53
-    assert sum(rows for _, rows in world.way.read[1:]) <= 4  # behind the look for the open end
+    assert sum(rows for _, rows in world.way.read[1:]) <= 4  # besides the look for the open end
 
 
 def test_an_end_never_goes_back_within_one_view() -> None:
-    world = _World()
+    world = _World(segment_bytes=1 << 20)  # a roll in the background would change the record
     world.fill(5)
     world.show()
     ends = [world.look().end().offset]
@@ -398,7 +399,7 @@ def test_an_end_never_goes_back_within_one_view() -> None:
     raw = metadata.get(key)
     assert raw is not None
     taken = raw.replace(b'{"epoch":%d' % record.epoch, b'{"epoch":%d' % (record.epoch + 1), 1)
-    assert metadata.compare_and_set(key, raw, taken)  # somebody takes over, and dies
+    assert metadata.compare_and_set(key, raw, taken)  # another owner takes over, and dies
     ends.append(world.look().end().offset)
     assert StoreObserver(world.store, world.clock).topic(TOPIC).partition(0).end().offset < 5
     assert ends == [5, 5]
@@ -407,12 +408,12 @@ def test_an_end_never_goes_back_within_one_view() -> None:
 def test_nothing_is_written_and_no_epoch_raised() -> None:
     world = _World()
     world.fill(20)
-    world.engine._threads.shutdown(wait=True)  # what it does in the background is done
+    world.engine._threads.shutdown(wait=True)  # its background work is done
     before = {
         name: world.store.open(name, False).scan(None, None, 1 << 30)
         for name in world.store.names("")
     }
-    read(world.look())  # `_Counted` refuses everything that is no read
+    read(world.look())  # `_Counted` refuses all operations except reads
     after = {
         name: world.store.open(name, False).scan(None, None, 1 << 30)
         for name in world.store.names("")
@@ -449,6 +450,6 @@ def test_topics_are_listed_by_namespace() -> None:
     for name in ("other", "top"):
         world.engine.create_topic(type(NAME).parse(f"billing:{name}"), TopicSettings())
     world.publish(b"a")
-    world.engine.transactions.begin()  # which makes the topics of the namespace system
+    world.engine.transactions.begin()  # this makes the topics of the namespace system
     assert [str(name) for name in world.view.names("default")] == ["topic"]
     assert [str(name) for name in world.view.names("billing")] == ["billing:other", "billing:top"]

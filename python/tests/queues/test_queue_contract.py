@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tms
 import tms.aio
-from tests.client.test_client_aio import Open, run
+from tests.client.test_client_aio import run
+from tests.contracts.buses import EmbeddedAsyncBus, EmbeddedBus, Open
 from tests.contracts.queue_contract import QueueContract, extensions
 from tests.http_kit import Served, serving
 from tests.waiting import until
@@ -28,11 +28,7 @@ def served() -> Iterator[Served]:
         yield served
 
 
-class TestEmbedded(QueueContract):
-    @pytest.fixture
-    def bus(self, tmp_path: Path) -> Iterator[tms.Bus]:
-        with tms.open(tmp_path / "data") as bus:
-            yield bus
+class TestEmbedded(EmbeddedBus, QueueContract): ...
 
 
 class TestHttp(QueueContract):
@@ -57,7 +53,7 @@ class AsyncQueueContract:
         async def work(bus: AsyncBus) -> None:
             queue = await prepared(bus, b"a", b"b", b"c", lease_s=60, backoff_first_s=0)
             found: list[Delivered] = []
-            while len(found) < 3:  # one receive may have less than there is
+            while len(found) < 3:  # one receive may return fewer than are ready
                 found += await queue.receive(3 - len(found))
             a, b, c = found
             assert (await queue.ack(a)).done == 1
@@ -72,7 +68,7 @@ class AsyncQueueContract:
             assert await queue.redrive() == 1
             assert len(await queue.receive_slices(5, 5)) == 1
             assert (await queue.update(lease_s=5)).settings.lease_s == 5
-            assert [info.group for info in await bus.queues("jobs")] == ["workers"]
+            assert [info.group for info in await bus.describe_queues("jobs")] == ["workers"]
             await queue.delete()
             with pytest.raises(QueueNotFound):
                 await queue.receive()
@@ -195,10 +191,7 @@ class AsyncQueueContract:
         run(open_bus, work)
 
 
-class TestAsyncEmbedded(AsyncQueueContract):
-    @pytest.fixture
-    def open_bus(self, tmp_path: Path) -> Open:
-        return lambda: tms.aio.open(tmp_path / "data")
+class TestAsyncEmbedded(EmbeddedAsyncBus, AsyncQueueContract): ...
 
 
 class TestAsyncHttp(AsyncQueueContract):
@@ -221,7 +214,7 @@ class TestAsyncHttp(AsyncQueueContract):
     def test_a_receive_that_is_cancelled_when_its_answer_is_here_releases_it(
         self, open_bus: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its line waits for nothing any more, and nobody has taken the answer yet."""
+        """Its call has ended, and the caller has not yet taken the answer."""
         receiving: list[asyncio.Task[list[Delivered]]] = []
         settle = _AsyncLine._settle
 
@@ -237,7 +230,7 @@ class TestAsyncHttp(AsyncQueueContract):
                 await given_up
             assert (await queue.describe()).leased == 0
             found: list[Delivered] = []
-            while len(found) < 2:  # one receive may have less than there is
+            while len(found) < 2:  # one receive may return fewer than are ready
                 found += await queue.receive(2)
             assert [one.deliveries for one in found] == [1, 1]
 

@@ -1,11 +1,11 @@
-"""Dead letters: each message becomes one, whatever fails and however large it is."""
+"""Dead letters: each message becomes exactly one, whatever fails and however large it is."""
 
 import pytest
 
 from sim.faulty import FaultyStore
 from tests.queues.test_queues import DEAD, JOBS, World
 from tms.block import HEADERS_MAX, encode
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Invalid, TMSError
 from tms.model.message import NewBlock
 from tms.model.position import Position
@@ -50,7 +50,7 @@ def test_a_message_with_many_headers_becomes_a_dead_letter_and_comes_back(count:
     world.reject(*world.receive())
     assert world.queues.tidy() == 2
     assert [len(one.headers) for one in world.read(DEAD)] == [4, count + 4]
-    world.engine.truncate_topic(DEAD, Position.offset(1))  # what is left is packed again
+    world.engine.truncate_topic(DEAD, Position.offset(1))  # the rest of the block is packed again
     assert [len(one.headers) for one in world.read(DEAD)] == [count + 4]
     assert world.queues.redrive(JOBS, "g") == 1
     (back,) = world.receive()

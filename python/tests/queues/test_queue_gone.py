@@ -1,4 +1,5 @@
-"""What is gone from the log, or damaged in it, is not handed out, and keeps nothing else back."""
+"""Messages that are gone from the log, or damaged in it, are not delivered, and do not hold others
+back."""
 
 from collections.abc import Callable
 
@@ -9,7 +10,8 @@ from tests.queues.test_queue_keys import erase, expire, truncate
 from tests.queues.test_queues import DEAD, JOBS, World
 from tms.block import encode, place
 from tms.block.received import Delivered
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
 from tms.errors import DataCorrupt
 from tms.log.partition import LogLimits
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
@@ -106,7 +108,7 @@ def test_of_marks_too_many_every_other_is_kept_where_it_was(
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Position]:
-    """From where queues read, one read after another."""
+    """The positions from which queues read, one read after another."""
     found, fetch = list[Position](), Fetcher.fetch
 
     def noting(
@@ -120,7 +122,8 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Position]:
 
 
 def test_what_comes_again_is_read_from_the_mark_before_it_on(fetched: list[Position]) -> None:
-    """Block by block, from where the one before ended; from far away the log finds it sooner."""
+    """The log is read block by block, from the end of the one before; from far away it finds the
+    position sooner."""
     world = World()
     for n in range(20):
         world.publish(b"%d" % n)
@@ -129,7 +132,7 @@ def test_what_comes_again_is_read_from_the_mark_before_it_on(fetched: list[Posit
     (mark, *_) = first.ahead[0]
     for offset in range(20):
         scanner = Scanner(world.engine.topics.fetcher, JOBS)
-        scanner._mark(mark)
+        scanner._marks.setdefault(mark.partition, Marks()).note(mark)
         fetched.clear()
         [(block, some)], gone, _, left = scanner.find(0, [offset], 1)
         assert (block.base, some, gone, left) == (offset, [offset], [], [])
@@ -139,7 +142,7 @@ def test_what_comes_again_is_read_from_the_mark_before_it_on(fetched: list[Posit
 
 
 def test_behind_a_block_of_which_nothing_is_left_it_is_read_on(fetched: list[Position]) -> None:
-    """Offsets 5 to 9 of a block are erased, and what is before 7 is cut off."""
+    """Offsets 5 to 9 of a block are erased, and the log is truncated before 7."""
     world = World()
     world.publish(*(b"%d" % n for n in range(10)))
     world.publish(b"10", b"11")
@@ -163,12 +166,12 @@ def test_behind_a_block_of_which_nothing_is_left_it_is_read_on(fetched: list[Pos
 
 class _Faulty(FaultyStore):
     def close(self) -> None:
-        """What is around it is opened again."""
+        """Do nothing: a new engine opens the store around it."""
 
 
 class Damaged(World):
-    """A queue over two partitions, of which a block gets damaged: a store that checks its values
-    cannot read it, in another the block says so itself."""
+    """A queue over two partitions, a block of which gets damaged: a store that checks its values
+    cannot read it, in another store the block's CRC is wrong."""
 
     def __init__(self, checked: bool, segment_bytes: int = 1) -> None:
         self.checked, self.segment_bytes = checked, segment_bytes
@@ -297,7 +300,7 @@ def test_a_partition_whose_end_is_damaged_lets_its_engine_open_and_the_others_wo
         damaged.receive()
     told = [text for text in caplog.messages if text.startswith("queue_cannot_read")]
     assert len(told) == 1 and "partition=1" in told[0], "operators are told once"
-    damaged.corrupt.clear()  # somebody has put it back
+    damaged.corrupt.clear()  # the block was restored
     damaged.publish(b"a1", partition=1)
     assert damaged.values() == [b"a1"] and damaged.engine.warnings() == []
 
@@ -328,7 +331,7 @@ def test_a_queue_whose_dead_letters_are_damaged_is_described_and_goes_on(
         damaged.queues.tidy()
     assert damaged.info().dead == 3
     damaged.damage(0, number, DEAD)
-    assert damaged.info().dead in ((3, 0) if number == 2 else (3,))  # of which the end is not known
+    assert damaged.info().dead in ((3, 0) if number == 2 else (3,))  # its end is not known
     assert damaged.queues.declare(JOBS, "g", damaged.settings).group == "g"
     assert [one.group for one in damaged.queues.list_queues(JOBS)] == ["g"]
     damaged.publish(b"3")

@@ -1,4 +1,4 @@
-"""The journal of queues: what is added is stored in order and whole, or fails with its term."""
+"""The journal of queues: added edits are stored in order and whole, or fail with their term."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ import pytest
 
 from tests.waiting import PATIENCE_S
 from tms.errors import StorageUnavailable, TimedOut, TMSError
-from tms.journal.journaled import Cells, JournalEntry
+from tms.log.journaled import Cells, JournalEntry
 from tms.model.topic import Durability
 from tms.queues import journal as queue_journal
 from tms.queues.journal import QueueJournal, QueueWrite
@@ -20,7 +20,7 @@ WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 
 
 class Topic:
-    """In memory. Of what `faults` says each write takes one: `stored` says whether it is there."""
+    """A topic in memory. Each write takes one of `faults`: `stored` says whether it is there."""
 
     def __init__(self) -> None:
         self.writes: list[tuple[list[Cells], Durability]] = []
@@ -40,7 +40,7 @@ class Topic:
 
 
 class Replayed:
-    """A journal over such a topic, and what its last replay read."""
+    """A journal over such a topic, and the edits of its last replay."""
 
     def __init__(self) -> None:
         self.topic = Topic()
@@ -65,15 +65,15 @@ def test_what_is_added_meanwhile_is_one_write_as_durable_as_the_strongest() -> N
     writes = [one.add(b"1"), one.add(b"2", b"3", durability=SYNCED), one.add(b"4"), one.add()]
     for write in reversed(writes):
         one.journal.wait(write)
-        assert all(each.done for each in writes)  # and nobody has to come again
+        assert all(each.done for each in writes)  # and no request has to be repeated
     ((entries, durability),) = one.topic.writes
     assert [value for _, value in entries] == [b"1", b"2", b"3", b"4"] and durability is SYNCED
-    one.journal.wait(one.add())  # of nothing there is nothing to write
+    one.journal.wait(one.add())  # nothing to write
     assert len(one.topic.writes) == 1
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_failed_write_fails_all_of_it_and_what_was_added_later_until_it_is_read_again(
+def test_a_failed_write_fails_all_edits_until_the_journal_is_read_again(
     stored: bool,
 ) -> None:
     one = Replayed()
@@ -83,7 +83,7 @@ def test_a_failed_write_fails_all_of_it_and_what_was_added_later_until_it_is_rea
         one.journal.wait(second)
     with pytest.raises(TMSError, match="disk is away"):
         one.journal.wait(first)
-    assert not one.journal.known
+    assert not one.journal.journaled.known
     with pytest.raises(StorageUnavailable):
         one.add(b"3")
     one.journal.load()
@@ -95,7 +95,7 @@ def test_a_failed_write_fails_all_of_it_and_what_was_added_later_until_it_is_rea
 def test_what_was_added_before_an_invalidation_is_never_stored_also_after_a_load() -> None:
     one = Replayed()
     before = one.add(b"before")
-    one.journal.invalidate()
+    one.journal.journaled.invalidate()
     one.journal.load()
     behind = one.add(b"behind")
     with pytest.raises(StorageUnavailable, match="read again"):
@@ -112,7 +112,7 @@ def test_who_is_interrupted_while_it_writes_leaves_nobody_with_a_wrong_answer() 
         one.journal.wait(first)
     with pytest.raises(StorageUnavailable):
         one.journal.wait(second)
-    assert not one.journal.known
+    assert not one.journal.journaled.known
 
 
 def test_waiting_for_the_turn_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +126,9 @@ def test_waiting_for_the_turn_has_an_end(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_many_threads_were_told_is_so(seed: int) -> None:
-    """Each decides under a lock of its own, as queues do, and reads again what is not known."""
+def test_answers_to_many_threads_are_true(seed: int) -> None:
+    """Each thread decides under a lock of its own, as queues do, and reads unknown outcomes
+    again."""
     random = Random(seed)
     one, told = Replayed(), list[bytes]()
     one.topic.stored = bool(seed % 2)
@@ -138,7 +139,7 @@ def test_what_many_threads_were_told_is_so(seed: int) -> None:
         for number in range(150):
             values = [b"%d/%d/%d" % (name, number, part) for part in range(2)]
             with suppress(TMSError):
-                if not one.journal.known:
+                if not one.journal.journaled.known:
                     one.journal.load()
                 one.journal.wait(one.add(*values))
                 told.extend(values)

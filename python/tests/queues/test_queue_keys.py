@@ -1,11 +1,10 @@
-"""Ordered by key: nobody waits behind a message that is gone."""
+"""Order by key: no message waits for one that is gone."""
 
-import threading
 from collections.abc import Callable
 
 import pytest
 
-from tests.queues.test_queues import JOBS, World
+from tests.queues.test_queues import JOBS, World, under_way
 from tms.block.received import Delivered
 from tms.model.position import Position
 from tms.queues.entries import Advanced, PartitionEdit, PartitionSnapshot, Settled
@@ -29,7 +28,7 @@ def expire(world: World, message: Delivered) -> None:
 
 
 @pytest.mark.parametrize("go", [erase, truncate, expire])
-def test_a_key_goes_on_when_its_retry_is_gone_in_the_receive_that_sees_its_next_message(
+def test_an_erased_retry_unblocks_its_key_in_the_same_receive(
     go: Callable[[World, Delivered], None],
 ) -> None:
     world = World(ordered_by="key")
@@ -42,37 +41,20 @@ def test_a_key_goes_on_when_its_retry_is_gone_in_the_receive_that_sees_its_next_
     assert world.info().blocked == 0
 
 
-def test_a_key_goes_on_after_a_start_when_a_commit_settled_its_first_while_the_next_was_seen() -> (
-    None
-):
+def test_a_commit_that_settles_a_key_unblocks_it_over_a_restart() -> None:
     world = World(ordered_by="key")
     world.publish(b"x", keys=[b"a"])
     (first,) = world.receive()
-    held, go_on = threading.Event(), threading.Event()
-    commits = world.engine.transactions.manager.commits
-    commit = commits.submit
-
-    def late(*args: object) -> None:
-        held.set()
-        go_on.wait(5)
-        commit(*args)  # type: ignore[arg-type]
-
-    commits.submit = late  # type: ignore[assignment, method-assign]
-    request = world.settle(first, out=b"done")
-    thread = threading.Thread(target=world.engine.transactions.commit, args=(request,))
-    thread.start()
-    assert held.wait(5)
-    world.publish(b"y", keys=[b"a"])
-    assert world.receive() == [] and world.info().blocked == 1
-    go_on.set()
-    thread.join()
+    with under_way(world, world.settle(first, out=b"done")):
+        world.publish(b"y", keys=[b"a"])
+        assert world.receive() == [] and world.info().blocked == 1
     world.reopen()
     assert world.values() == [b"y"]
 
 
 def blocked_behind_nobody() -> list[PartitionEdit]:
-    """What such queues have in their journals: the first of the key was settled before the next was
-    noted as blocked by it."""
+    """A journal in which the first message of a key was settled before the next was noted as
+    blocked by it."""
     return [
         Advanced(0, 1, 0, [0, 1], 1_000, 0, hashes=pack([KEY])),
         Settled([0, 1]),

@@ -9,12 +9,13 @@ import pytest
 
 from sim.faulty import FaultyStore
 from sim.world import shorten
-from tests.queue_liveness import drain, require_unblocked, require_woken
+from tests.queue_liveness import drain, require_totals, require_unblocked, require_woken
 from tests.queues.test_queues import DEAD, JOBS, World
-from tms import shards
 from tms.block import Compression, encode
 from tms.block.received import Delivered
-from tms.engine import Engine, EngineConfig
+from tms.engine import shards
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
 from tms.errors import Fenced, TMSError
 from tms.log.partition import LogLimits
 from tms.model.message import NewBlock
@@ -27,7 +28,7 @@ BOUNDS = {
     "EXPIRE_MAX": ("queues.partition",),
     "_STALE_MAX": ("queues.partition",),
     "RUNS_MAX": ("queues.partition",),
-    "SNAPSHOT_BYTES": ("journal.journaled",),
+    "SNAPSHOT_BYTES": ("log.journaled",),
     "AHEAD_BYTES": ("queues.reading",),
     "AGAIN_BYTES": ("queues.reading",),
     "MARKS_MAX": ("queues.reading",),
@@ -35,14 +36,14 @@ BOUNDS = {
     "_HASHED": ("queues.reading",),
     "RECENT_MAX": ("queues.queue",),
     "DAMAGED_MS": ("queues.queue",),
-    "LETTERS": ("queues.dead_letters",),
-    "LETTER_BYTES": ("queues.dead_letters",),
+    "MOVED_MAX": ("queues.dead_letters",),
+    "MOVED_BYTES": ("queues.dead_letters",),
     "_AT_ONCE": ("queues.dead_letters",),
-    "ENTRIES_MAX": ("shards",),
+    "ENTRIES_MAX": ("engine.shards",),
     "BYTES_MAX": ("queues.queue_shard",),
 }
 STEPS, PARTITIONS = 60, 2
-WORK_S = 0.5  # for what others do while a commit is under way
+WORK_S = 0.5  # time for other work while a commit is in flight
 KEYS = [None, *(b"%d" % n for n in range(15))]
 
 
@@ -54,18 +55,18 @@ def log_uniform(random: Random, least: float, most: float) -> float:
 def random(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Random:
     """The choices of a seed; its bounds are set."""
     random = Random(request.param)
-    share = random.choice((0.0, 0.5, 1.0))  # what one bound hides another one may need
+    share = random.choice((0.0, 0.5, 1.0))  # one bound may hide effects of another one
     for name, rooms in BOUNDS.items():
         most = getattr(import_module(f"tms.{rooms[0]}"), name)
         drawn = round(log_uniform(random, 1, most))
         for room in rooms if random.random() < share else ():
             monkeypatch.setattr(f"tms.{room}.{name}", drawn)
-    monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)  # only a wake-up is soon enough
+    monkeypatch.setattr("tms.queues.queues.LOOK_S", 60.0)  # only a wake-up comes soon enough
     return random
 
 
 class Work(World):
-    """A queue, what was done with it, and what must be true of it."""
+    """A queue, the operations on it, and the state that they must lead to."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -81,11 +82,11 @@ class Work(World):
             "outstanding_max": round(log_uniform(random, 1, 1_000_000)),
         }
         super().__init__(PARTITIONS, **self.settings_drawn)
-        self.published: dict[bytes, tuple[int, int, bytes | None]] = {}  # where, and the key
+        self.published: dict[bytes, tuple[int, int, bytes | None]] = {}  # with position and key
         self.leased: list[Delivered] = []
         self.seen: list[Delivered] = []
         self.acked: set[bytes] = set()
-        self.tried: set[bytes] = set()  # acknowledged, perhaps
+        self.tried: set[bytes] = set()  # acknowledgement requested
         self.gone: set[bytes] = set()
         self.perhaps_gone: set[bytes] = set()
         self.rejected: set[bytes] = set()
@@ -95,7 +96,7 @@ class Work(World):
         self.engine = Engine(self.faulty, self.clock, self.config)
         self.queues = self.engine.queues
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def step(self) -> None:
         does = [
@@ -120,6 +121,7 @@ class Work(World):
             self.faulty.heal()
             self.engine.maintenance.recover()
         for queue in self.queues.opened():
+            require_totals(queue.state)
             for state in queue.state.partitions.values():
                 require_unblocked(state)
 
@@ -133,7 +135,7 @@ class Work(World):
         partition = random.randrange(PARTITIONS)
         places = dict(zip(values, [(partition, -1, key) for key in keys], strict=True))
         self.published.update(places)
-        self.perhaps_gone.update(values)  # until it is known that it is stored
+        self.perhaps_gone.update(values)  # until they are known to be stored
         (there,) = self.engine.append(JOBS, [NewBlock(partition, block)])
         for at, value in enumerate(values):
             self.published[value] = (partition, there.base_offset + at, keys[at])
@@ -196,8 +198,8 @@ class Work(World):
             self.acked.update(one.value or b"" for one in some)
 
     def commit_while_others_work(self) -> None:
-        """Between what it stores and its decision, others publish and receive. Where the thread
-        that decides writes the journal that they need, they go on after it."""
+        """Between the commit's write and its decision, others publish and receive. If the thread
+        that decides writes the journal that they need, they continue after it."""
         commits = self.engine.transactions.manager.commits
         errors: list[BaseException] = []
         threads: list[threading.Thread] = []
@@ -261,7 +263,7 @@ class Work(World):
         shorten(self.queues, self.random.choice((shards.ENTRIES_MAX, 0)))
         self.queues.tidy()
 
-    # -- what must be ------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         self.faulty.heal()

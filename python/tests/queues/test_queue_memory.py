@@ -1,4 +1,5 @@
-"""What a receive takes in memory follows what it hands out, not what it is cut from."""
+"""The memory of a receive follows the messages that it delivers, not the blocks that they are cut
+from."""
 
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from tests.queues.test_queues import DEAD, JOBS, World
 from tms.api.queues import decode_received, encode_received, received_json
 from tms.block import Columns, Compression, columns, decode, encode
 from tms.block.received import Received
-from tms.engine import EngineConfig
+from tms.engine.config import EngineConfig
 from tms.model.message import NewBlock
 
 ZSTD = Compression.ZSTD
@@ -24,7 +25,7 @@ def publish(world: World, values: list[bytes], compression: Compression = ZSTD) 
 
 
 def scattered(world: World, every: int, limit: int = 10_000, bytes_max: int = 4 << 20) -> Received:
-    """Messages that come again, of each block some that are no neighbours."""
+    """Receive redelivered messages of which no two are neighbours in a block."""
     found = []
     while some := world.receive(10_000, 1 << 30):
         found += some
@@ -40,12 +41,26 @@ def as_blocks(received: Received) -> object:
     return decode_received(b"".join(encode_received(received))).messages("jobs")
 
 
+@pytest.fixture
+def unpacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one with each block that is unpacked."""
+    counted: list[int] = []
+    right = columns.record_batch
+
+    def record_batch(*args: object) -> object:
+        counted.append(1)
+        return right(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(columns, "record_batch", record_batch)
+    return counted
+
+
 @pytest.mark.parametrize(
     ("use", "times"), [(thrice, 3), (received_json, 1), (as_blocks, 1)], ids=["", "json", "blocks"]
 )
 @pytest.mark.parametrize("sparse", [False, True], ids=["whole", "sparse"])
 def test_slices_of_a_compressed_block_unpack_it_once(
-    use: Callable[[Received], object], times: int, sparse: bool, monkeypatch: pytest.MonkeyPatch
+    use: Callable[[Received], object], times: int, sparse: bool, unpacked: list[int]
 ) -> None:
     world = World()
     publish(world, [b"%d" % n * 50 for n in range(1_000)])
@@ -54,49 +69,26 @@ def test_slices_of_a_compressed_block_unpack_it_once(
             assert world.engine.erase(JOBS, key=b"%d" % n) == 1
     received = scattered(world, 3)
     assert len(received.slices) > 300
-    unpacked = []
-    right = columns.record_batch
-
-    def record_batch(*args: object) -> object:
-        unpacked.append(1)
-        return right(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(columns, "record_batch", record_batch)
+    unpacked.clear()
     use(received)
     assert len(unpacked) == times
     assert all(one.columns._batch is None for one in received.slices), "it is kept"
 
 
-def test_dead_letters_of_one_compressed_block_unpack_it_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_dead_letters_of_one_compressed_block_unpack_it_once(unpacked: list[int]) -> None:
     world = World()
     publish(world, [b"%d" % n * 50 for n in range(16)])
     found = world.receive()
-    unpacked = []
-    right = columns.record_batch
-
-    def record_batch(*args: object) -> object:
-        unpacked.append(1)
-        return right(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(columns, "record_batch", record_batch)
+    unpacked.clear()
     world.reject(*found)
     assert world.queues.tidy() == 16
     assert len(unpacked) == 1 and len(world.read(DEAD)) == 16
 
 
-def test_keys_of_a_compressed_block_are_unpacked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_a_compressed_block_are_unpacked_once(unpacked: list[int]) -> None:
     world = World(ordered_by="key")
     publish(world, [b"%d" % n for n in range(5_000)])
-    unpacked = []
-    right = columns.record_batch
-
-    def record_batch(*args: object) -> object:
-        unpacked.append(1)
-        return right(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(columns, "record_batch", record_batch)
+    unpacked.clear()
     assert len(world.queues.receive(JOBS, "g", 5_000)) == 5_000
     assert len(unpacked) == 1
 
@@ -150,7 +142,7 @@ def test_ends_say_how_large_each_message_is(compression: Compression, headers: b
     for n in range(102):
         size = len(values[n] or b"") + len(keys[n] or b"")
         size += sum(len(name) + len(text) for name, text in (names[n] or {}).items())
-        assert ends.before(n + 1) - ends.before(n) == size
+        assert ends.between(n, n + 1) == size
 
 
 HOSTILE = """
@@ -186,4 +178,4 @@ def test_a_thousand_slices_of_a_block_that_gets_large_fit_into_little_memory() -
     assert done.returncode == 0, done.stderr.decode()[-2_000:]
 
 
-assert EngineConfig().block_bytes == 32 << 20  # what the blocks above are made for
+assert EngineConfig().block_bytes == 32 << 20  # the blocks above have this size

@@ -1,4 +1,4 @@
-"""Releases: a delivery that no handler has had does not count."""
+"""Releases: a delivery that reached no handler does not count."""
 
 import asyncio
 from unittest.mock import patch
@@ -41,7 +41,7 @@ def test_a_release_takes_its_delivery_back(world: World) -> None:
         ]
         tokens.update(one.token for one in messages)
         assert release(world, *messages) == TokenResult(3)
-    assert len(tokens) == 60  # none names two deliveries
+    assert len(tokens) == 60  # no token repeats
     assert world.queues.tidy() == 0
     info = world.info()
     assert (info.ready, info.dying, info.died, info.redelivered) == (3, 0, 0, 0)
@@ -148,7 +148,7 @@ def test_an_answer_on_its_way_to_a_cancelled_receive_is_released() -> None:
                 receiving = asyncio.create_task(queue.receive(1, 60))
                 await asyncio.to_thread(until, lambda: metrics.long_polls)
                 bus.publish("jobs", b"a")
-                until(lambda: info().leased == 1)  # and this event loop reads nothing
+                until(lambda: info().leased == 1)  # now this event loop reads nothing
                 receiving.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await receiving

@@ -26,7 +26,7 @@ from tests.run_seed import examples
 from tms.errors import DataCorrupt
 from tms.model.queue import QueueSettings, Token
 from tms.model.topic import TopicName
-from tms.queues.deadlines import BUCKET_MS, Dues
+from tms.queues.deadlines import BUCKET_MS, Deadlines
 from tms.queues.entries import (
     Advanced,
     Declared,
@@ -54,7 +54,7 @@ KEYS = [NO_KEY, 1, (1 << 60) - 1]
 
 
 def is_due(time_ms: int, now_ms: int) -> bool:
-    """What ends is noticed at the end of its bucket; 0 is at once."""
+    """True if a time has ended, at the end of its bucket; 0 is at once."""
     return time_ms == 0 or (time_ms // BUCKET_MS + 1) * BUCKET_MS <= now_ms
 
 
@@ -71,12 +71,12 @@ class Plain:
 
     @property
     def number(self) -> int:
-        """Of its delivery."""
+        """The number of its delivery."""
         return self.releases << 20 | self.deliveries
 
 
 class Model:
-    """Everything by offset; what is gone is settled."""
+    """All messages by offset; absent ones are settled."""
 
     def __init__(self) -> None:
         self.messages: dict[int, Plain] = {}
@@ -87,7 +87,7 @@ class Model:
         return key == NO_KEY or min(same) == offset
 
     def look(self, now_ms: int) -> None:
-        """What time does."""
+        """Let leases and delays end."""
         for offset, one in self.messages.items():
             if one.held or not is_due(one.time_ms, now_ms):
                 continue
@@ -109,7 +109,7 @@ class Agreement(RuleBasedStateMachine):
         self.bounds = ExitStack()
         self.now_ms = 50_000
         self.model = Model()
-        self.journal: list[tuple[int, PartitionEdit]] = []  # when, what
+        self.journal: list[tuple[int, PartitionEdit]] = []  # time and edit
         self.frontier = 0
         self.pointers = 0
 
@@ -131,7 +131,7 @@ class Agreement(RuleBasedStateMachine):
         self.state.apply(edit, self.now_ms)
 
     def look(self) -> None:
-        """Both know what time it is."""
+        """Tell both the time."""
         while (next_ms := self.queue.next_ms()) is not None and next_ms <= self.now_ms:
             self.queue.expire(self.now_ms)
         self.model.look(self.now_ms)
@@ -300,9 +300,9 @@ class Agreement(RuleBasedStateMachine):
             self.model.messages[offset].held = self.pointers
 
     @rule()
-    def let_go(self) -> None:
+    def release_held(self) -> None:
         for offset, pointer in list(self.state.held.items()):
-            self.state.let_go([offset], pointer)
+            self.state.release_held([offset], pointer)
             self.model.messages[offset].held = 0
         self.wait(1)
 
@@ -313,7 +313,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(chunk=st.integers(1, 3), cut=st.booleans())
     def restart(self, chunk: int, cut: bool) -> None:
-        """As a start does it: the journal is replayed, or a snapshot of it, whole or cut."""
+        """Replay the journal as a start does, or a snapshot of it, whole or cut."""
         held = dict(self.state.held)
         with patch("tms.queues.partition.RUNS_MAX", chunk):
             chunks = [*self.state.snapshot(self.now_ms, self.now_ms)]
@@ -329,11 +329,11 @@ class Agreement(RuleBasedStateMachine):
             self.state.apply(coded, self.now_ms, self.now_ms - when_ms)
         for offset, pointer in [*self.state.held.items()]:
             if held.get(offset) != pointer:  # its transaction has failed meanwhile
-                self.state.let_go([offset], pointer)
+                self.state.release_held([offset], pointer)
         assert self.state.held == held or cut
         for offset, pointer in held.items():
             self.state.hold([offset], pointer)
-        self.wait(1)  # what had ended is noticed with the next bucket
+        self.wait(1)  # ended leases are noticed with the next bucket
 
     @invariant()
     def they_agree(self) -> None:
@@ -344,8 +344,10 @@ class Agreement(RuleBasedStateMachine):
         assert state.cursor() == min(messages, default=self.frontier)
         kinds = {offset: value >> 20 & 7 for offset, value in state.out.items()}
         assert state.counts == [[*kinds.values()].count(kind) for kind in range(4)]
+        totals = self.queue.totals
+        assert (totals.outstanding, totals.held) == (len(state.out), len(state.held))
         for offset, one in messages.items():
-            # What is held again after a restart is leased, though its lease ended before.
+            # A message held again after a restart is leased, though its lease ended before.
             assert kinds[offset] == one.state or (one.held and kinds[offset] == LEASED)
         assert {o: state.number(o) for o in state.out} == {
             o: one.number for o, one in messages.items()
@@ -377,12 +379,12 @@ def leased(count: int, lease_ms: int = 30_000) -> QueuePartitionState:
 @pytest.mark.slow
 def test_a_million_leases_fit_into_200_mib() -> None:
     state = QueuePartitionState()
-    for offset in range(200_000):  # one by one, each with a time of its own: the worst there is
+    for offset in range(200_000):  # each with a time of its own: the worst case
         edit = Advanced(offset, offset + 1, offset, [offset, 1], 30_000 + offset, 0)
         state.apply(edit, 1 << 36)
     assert len(set(state.out.values())) == 200_000
     first = next(iter(state.out.values()))
-    buckets = sum(getsizeof(bucket) + 300 for bucket in state._dues._buckets.values())
+    buckets = sum(getsizeof(bucket) + 300 for bucket in state.deadlines._buckets.values())
     size = getsizeof(state.out) + 200_000 * (getsizeof(first) + 32) + buckets
     assert 5 * size <= 200 << 20
 
@@ -392,7 +394,7 @@ def test_acknowledging_everything_leaves_nothing_behind() -> None:
     for first in range(0, 100_000, 100):
         state.apply(Settled([first, 100]), 0)
     assert not state.out and state.cursor() == state.frontier == 100_000
-    assert state._dues.size <= 4_096
+    assert state.deadlines.size <= 4_096
 
 
 def test_the_cursor_passes_what_was_settled_out_of_order() -> None:
@@ -460,13 +462,15 @@ def test_a_token_of_another_life_of_the_queue_is_late() -> None:
     assert (decision.edits, decision.done) == ([(0, Settled([0, 2]))], 2)
 
 
-def test_dues_come_late_by_a_bucket_at_most_and_never_early() -> None:
-    dues = Dues()
-    dues.add(1_050, [1], 1)
-    dues.add(1_000, [2, 3], 2)
-    assert dues.next_ms() == 1_100 and dues.take(1_099, 9) == array("q")
-    assert dues.take(1_100, 2) == array("q", [2, 3]) and dues.take(1_100, 2) == array("q", [1])
-    assert dues.next_ms() is None and dues.size == 0
+def test_deadlines_are_late_by_a_bucket_at_most_and_never_early() -> None:
+    deadlines = Deadlines()
+    deadlines.add(1_050, [1], 1)
+    deadlines.add(1_000, [2, 3], 2)
+    assert deadlines.next_ms == 1_100 and deadlines.take(1_099, 9) == array("q")
+    assert deadlines.take(1_100, 2) == array("q", [2, 3]) and deadlines.take(1_100, 2) == array(
+        "q", [1]
+    )
+    assert deadlines.next_ms is None and deadlines.size == 0
 
 
 def test_runs_are_flat_and_give_their_offsets_back() -> None:

@@ -13,7 +13,9 @@ from tests.contracts.bus_contract import in_turn_of
 from tests.waiting import until
 from tms.block import encode
 from tms.block.received import Delivered
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
+from tms.engine.shards import ENTRIES_MAX
 from tms.errors import (
     Conflict,
     Fenced,
@@ -24,7 +26,7 @@ from tms.errors import (
     TMSError,
     TopicNotFound,
 )
-from tms.journal.journaled import Cells, JournalEntry
+from tms.log.journaled import Cells, JournalEntry
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.queue import QueueInfo, QueuePartition, QueueSettings, Settlement, TokenResult
@@ -32,7 +34,6 @@ from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicBlock
 from tms.queues import dead_letters as dead
 from tms.queues.journal import QueueJournal
-from tms.shards import ENTRIES_MAX
 from tms.store.memory import MemoryStore
 from tms.topics.sharding import QUEUES
 
@@ -58,11 +59,12 @@ class World:
 
     @property
     def journal(self) -> QueueJournal:
-        """That of the queue's shard."""
+        """The journal of the queue's shard."""
         return self.queues._of(JOBS, "g")._journal
 
     def reopen(self, down_ms: int = 1) -> None:
-        """Without closing: as after a crash of the process, and so long later."""
+        """Open the store again without closing it: as after a crash of the process, and so long
+        later."""
         self.engine._threads.shutdown()
         self.clock.pass_ms(down_ms)
         self.open()
@@ -100,7 +102,7 @@ class World:
         return self.queues.describe(JOBS, "g")
 
     def read(self, name: TopicName) -> list[Delivered]:
-        """Everything in a topic, by means of a queue of its own."""
+        """All messages of a topic, through a queue of its own."""
         self.queues.declare(name, "reader", QueueSettings(deliveries_max=0))
         found = self.queues.receive(name, "reader", 1_000).messages(str(name))
         self.queues.delete(name, "reader")
@@ -262,8 +264,8 @@ def test_who_waits_looks_again_when_a_delay_ends(
         target=lambda: found.append(len(world.queues.receive(JOBS, "g", wait_s=50)))
     )
     thread.start()
-    until(lambda: len(queue.waiters) == 1)
-    world.clock.pass_ms(400)  # nobody is told by that
+    until(lambda: len(queue.waiters.waiting) == 1)
+    world.clock.pass_ms(400)  # which wakes no waiter
     thread.join(20)
     assert found == [1]
 
@@ -358,6 +360,13 @@ def test_a_deleted_queue_begins_anew_and_knows_no_old_token(world: World) -> Non
     assert world.receive() == [] and len(world.queues.list_queues(JOBS)) == 1
 
 
+def test_nothing_is_kept_of_a_deleted_queue(world: World) -> None:
+    world.publish(b"1")
+    assert world.values() == [b"1"] and world.queues._handles
+    world.queues.delete(JOBS, "g")
+    assert not world.queues._handles
+
+
 @pytest.mark.parametrize(
     ("start", "expected"), [("earliest", [b"1", b"2", b"3"]), ("latest", [b"3"])]
 )
@@ -393,7 +402,7 @@ def test_counts_say_where_messages_are(world: World) -> None:
     assert (stats.leased, stats.ready, stats.delayed) == (3, 1, 1)
 
 
-# What is gone from the log
+# Messages gone from the log
 
 
 def test_rolled_back_messages_are_passed(world: World) -> None:
@@ -402,7 +411,7 @@ def test_rolled_back_messages_are_passed(world: World) -> None:
     world.publish(b"1")
     tx.submit(JOBS, [NewBlock(0, encode([b"never"]))], id).result(5)
     world.publish(b"2")
-    assert world.values() == [b"1"]  # what follows waits for the transaction
+    assert world.values() == [b"1"]  # the following messages wait for the transaction
     tx.abort(id)
     assert world.values() == [b"2"]
     assert world.info().leased == 2
@@ -483,7 +492,7 @@ def test_the_journal_is_shortened_and_says_the_same() -> None:
     world.queues.tidy()
     before = world.info()
     shorten(world.queues)
-    assert world.journal.length < 5
+    assert world.journal._topic.length < 5
     world.ack(messages[4])
     world.reopen(0)
     after = world.info()
@@ -741,7 +750,7 @@ def test_a_commit_that_is_repeated_is_answered_like_the_first(world: World) -> N
 
 @contextmanager
 def under_way(world: World, request: Commit) -> Iterator[None]:
-    """Meanwhile this commit is about to be journaled; afterwards it is done."""
+    """Within, this commit is about to be journaled; afterwards it is done."""
     held = threading.Event()
     go_on = threading.Event()
     commits = world.engine.transactions.manager.commits
@@ -780,7 +789,7 @@ def test_what_a_commit_under_way_settles_is_held_though_the_journal_is_read_agai
     world.publish(b"1", b"2")
     one, _ = world.receive()
     with under_way(world, world.settle(one, out=b"done")):
-        world.journal.invalidate()
+        world.journal.journaled.invalidate()
         world.clock.pass_ms(30_000)
         assert world.values() == [b"2"] and world.info().leased == 2
     assert [m.value for m in world.read(OUT)] == [b"done"] and world.info().leased == 1
@@ -880,16 +889,16 @@ def test_the_journal_does_not_begin_anew_while_it_has_to_be_read(
     world.publish(b"1")
     world.receive()
     (queue,) = world.queues.opened()
-    length, snapshot = world.journal.length, queue.snapshot
+    length, snapshot = world.journal._topic.length, queue.snapshot
 
     def taken_meanwhile() -> Iterator[Cells]:
         yield from snapshot()
-        world.journal.invalidate()
+        world.journal.journaled.invalidate()
 
     monkeypatch.setattr(queue, "snapshot", taken_meanwhile)
     with pytest.raises(StorageUnavailable, match="read again"):
         shorten(world.queues)
-    assert world.journal.length > length
+    assert world.journal._topic.length > length
     assert world.info().leased == 1
 
 
@@ -908,7 +917,7 @@ def test_after_a_failed_write_the_journal_is_read_again(
     with pytest.raises(TMSError, match="store has failed"):
         world.ack(messages[0])
     monkeypatch.undo()
-    assert not world.journal.known
+    assert not world.journal.journaled.known
     assert world.info().leased == 1  # it was stored, so it counts
     assert world.ack(messages[1]).done == 1
 
@@ -922,14 +931,14 @@ def test_a_journal_that_is_invalidated_while_it_is_read_is_read_again(
     def invalidated() -> Iterator[JournalEntry]:
         for entry in replay():
             if not replays:
-                journal.invalidate()
+                journal.journaled.invalidate()
             yield entry
-        replays.append(journal.known)
+        replays.append(journal.journaled.known)
 
     monkeypatch.setattr(journal._topic, "replay", invalidated)
-    journal.invalidate()
+    journal.journaled.invalidate()
     with pytest.raises(StorageUnavailable, match="has to be read again"):
         journal.add([], Durability.WRITTEN)
     world.publish(b"1")
-    assert world.values() == [b"1"] and journal.known
+    assert world.values() == [b"1"] and journal.journaled.known
     assert replays == [False, False]

@@ -1,5 +1,5 @@
-"""A service with a queue dies before each of its writes in turn: nothing is lost, nothing that is
-settled comes again, and what moves with a transaction is there once."""
+"""A service with a queue dies before each of its writes in turn: no message is lost, no settled
+message comes again, and the output of a transaction is there once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from sim.world import shorten
 from tests.clocks import ManualClock
 from tms.block import encode
 from tms.block.received import Delivered
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import StorageUnavailable, TMSError
 from tms.model.message import NewBlock
 from tms.model.queue import QueueSettings, Settlement
@@ -27,11 +27,11 @@ _WRITES = {"write", "overwrite", "delete", "compare_and_set"}
 
 
 class Died(StorageUnavailable):
-    """The process is gone; what it still tries does nothing."""
+    """The process is gone; its further calls do nothing."""
 
 
 class World:
-    """An engine that dies before its nth write; its log says what was answered before."""
+    """An engine that dies before its nth write, and a note of the answers before that."""
 
     def __init__(self, durability: Durability) -> None:
         self.clock = ManualClock()
@@ -41,7 +41,7 @@ class World:
         self.dies_at = 0
         self.dead = False
         self.acked: set[bytes] = set()
-        self.tried: set[bytes] = set()  # to be acknowledged
+        self.tried: set[bytes] = set()  # with a requested acknowledgement
         self.deliveries: Counter[bytes] = Counter()
         self.open()
 
@@ -50,7 +50,7 @@ class World:
         self.dies_at = self.writes = 0
         self.store = FaultyStore(self.inner, self._before)
         self.engine = Engine(self.store, self.clock)
-        self.engine.queues._upkeep._stop.set()  # only when it is told
+        self.engine.queues._upkeep._stop.set()  # only when the test calls it
 
     def _before(self, operation: str, name: str) -> None:
         if operation in _WRITES and not self.dead:
@@ -60,14 +60,14 @@ class World:
             raise Died("The process has died.")
 
     def reopen(self, power: bool) -> None:
-        """What is stored is opened again; after a loss of power only what was synced."""
+        """Open the stored state again; after a power loss only the synced part."""
         self.engine._threads.shutdown()
         if power:
             self.inner = self.store.crash()
         self.clock.pass_ms(3_600_000)
         self.open()
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def begin(self) -> None:
         for name in (JOBS, OUT):
@@ -112,7 +112,7 @@ class World:
         self.settle(do, *messages)
 
     def work(self) -> None:
-        """Everything that a queue can do."""
+        """Use every operation of a queue."""
         queues = self.engine.queues
         first = self.receive(5)
         self.ack(first[0], first[1])
@@ -129,7 +129,7 @@ class World:
         queues.tidy()
         queues.redrive(JOBS, "g", 1)
 
-    # -- what must be ------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------
 
     def read(self, name: TopicName) -> list[bytes]:
         queues = self.engine.queues
@@ -142,11 +142,11 @@ class World:
         return [one.value or b"" for one in found]
 
     def check(self) -> None:
-        """Finish everything, and look where each message has gone."""
+        """Finish everything, and find each message."""
         queues = self.engine.queues
         queues.tidy()
         out, dead, jobs = Counter(self.read(OUT)), Counter(self.read(DEAD)), self.read(JOBS)
-        again = Counter(jobs[len(VALUES) :])  # what was moved back
+        again = Counter(jobs[len(VALUES) :])  # the messages that were moved back
         assert max([*out.values(), *dead.values(), *again.values()], default=0) <= 1
         assert set(again) <= set(dead) and not set(out) & set(dead)
         delivered = Counter[bytes]()
@@ -233,15 +233,13 @@ def test_a_message_that_kills_its_service_ends_in_the_dead_letters() -> None:
     world.begin()
     for _ in range(3):
         assert world.receive(1)
-        world.reopen(power=False)  # the worker brought it down
+        world.reopen(power=False)  # the worker's request killed it
     assert [one.value for one in world.receive(1)] != [VALUES[0]]
     world.engine.queues.tidy()
     assert world.read(DEAD) == [VALUES[0]]
 
 
-def test_what_a_power_loss_took_from_the_log_is_unknown_to_the_queue_and_new_messages_come() -> (
-    None
-):
+def test_a_queue_forgets_messages_that_a_power_loss_took_from_the_log() -> None:
     store = FaultyStore(MemoryStore())
     engine = Engine(store, ManualClock())
     engine.create_topic(JOBS, TopicSettings(durability=Durability.WRITTEN))

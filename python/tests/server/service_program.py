@@ -4,12 +4,12 @@ is printed, and the exit code is 3."""
 import sys
 
 from tms.errors import TMSError
-from tms.server.config_sources import load
-from tms.server.main import serve
+from tms.serve.config_sources import load
+from tms.serve.main import serve
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal."""
     try:
         serve(load(None, dict(pair.split("=", 1) for pair in sys.argv[1:])))
     except TMSError as error:

@@ -1,6 +1,6 @@
 """Every row of the list of bad inputs that concerns the service, named by its number.
 
-What is refused is answered with a problem document of a stable type, stores nothing, and leaves the
+A refused request gets a problem document of a stable type, stores nothing, and leaves the
 connection usable unless its framing is broken.
 """
 
@@ -43,18 +43,12 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    with served.connect() as connected:
-        yield connected
-
-
-@pytest.fixture
 def topic(served: Served) -> str:
     return served.create(f"t{next(_topics)}", partitions=2, message_bytes_max=MESSAGE_MAX)
 
 
 def stored(client: Client, topic: str) -> int:
-    """How many messages the topic has."""
+    """The number of messages of the topic."""
     answer = client.request("GET", f"{topic}/messages?limit=10000&bytes_max=4000000")
     return len(answer.json["messages"])
 
@@ -68,7 +62,7 @@ def messages(*found: object) -> bytes:
 
 
 def refused(client: Client, answer: Answer, status: int, problem: str) -> Answer:
-    """Checks the answer, and that the connection goes on."""
+    """Check the answer, and that the connection goes on."""
     assert (answer.status, answer.problem) == (status, problem), answer
     assert client.request("GET", "/livez").status == routes.OK
     return answer
@@ -276,7 +270,7 @@ def test_rows_14_and_15_bombs_are_refused_within_memory(
 
 
 def peak_bytes() -> int:
-    """The most memory that this process had, since it is reset here."""
+    """The peak of this process's memory, which this resets."""
     status = Path("/proc/self/status").read_text()
     peak = int(status.partition("VmHWM:")[2].split()[0]) << 10
     Path("/proc/self/clear_refs").write_text("5")
@@ -303,7 +297,7 @@ def test_row_16_gzip_inside_gzip(client: Client, topic: str) -> None:
 
 
 PACKED = messages({"value": "a" * 500})
-GZIPPED = gzip.compress(PACKED, mtime=0)  # the time would be part of the tests' names
+GZIPPED = gzip.compress(PACKED, mtime=0)  # a time would be part of the tests' names
 ZSTD = zstandard.ZstdCompressor().compress(PACKED)
 
 

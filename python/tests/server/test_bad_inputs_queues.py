@@ -1,5 +1,5 @@
-"""Bad input to queues: refused with a problem document of a stable type, nothing is leased or
-settled by it, and the connection stays usable."""
+"""Bad input to queues: refused with a problem document of a stable type, leases and settles
+nothing, and leaves the connection usable."""
 
 import itertools
 import json
@@ -26,12 +26,6 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    with served.connect() as connected:
-        yield connected
-
-
-@pytest.fixture
 def queue(served: Served, client: Client) -> str:
     """A queue with three messages."""
     topic = served.create(f"t{next(_topics)}", durability="written")
@@ -53,7 +47,7 @@ def refused(client: Client, answer: Answer, status: int, problem: str) -> None:
 
 
 def counts(client: Client, queue: str) -> tuple[int, int]:
-    """How many messages were never looked at, and how many are with workers."""
+    """The numbers of new messages, and of leased ones."""
     found = client.request("GET", queue).json
     return found["backlog"], found["leased"]
 

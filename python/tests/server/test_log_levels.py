@@ -1,5 +1,5 @@
-"""The level of a service's log, set while it runs: for a while, at one instance or all, and what is
-no level, no logger and no time."""
+"""The level of a service's log, set while it runs: for a while, at one instance or all; and wrong
+levels, loggers and times."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ TMS, PART = logging.getLogger("tms"), logging.getLogger(BELOW)
 
 @pytest.fixture(autouse=True)
 def as_a_service() -> Iterator[None]:
-    """The level that a service begins with, and what there was before."""
+    """Set the level with which a service begins, and restore the one before."""
     before = TMS.level, PART.level
     TMS.setLevel(logging.INFO)
     PART.setLevel(logging.NOTSET)
@@ -36,7 +36,7 @@ def as_a_service() -> Iterator[None]:
 
 
 class Timers:
-    """What was to be done later; nothing is, until a test says so."""
+    """Timers that fire only when a test says so."""
 
     def __init__(self) -> None:
         self.all: list[Any] = []
@@ -102,7 +102,7 @@ def test_the_level_that_was_set_last_counts_and_the_default_is_the_first(timers:
     levels.set_level("error", for_s=60)
     first, second = timers.all
     assert first.cancelled == [first]
-    first.ring()  # it was late to be cancelled
+    first.ring()  # the cancel came too late
     assert TMS.level == logging.ERROR
     second.ring()
     assert TMS.level == logging.INFO
@@ -129,7 +129,7 @@ def test_a_real_timer_rings() -> None:
 
 
 def below() -> list[str]:
-    """The loggers of TMS that there are."""
+    """The existing loggers of TMS."""
     return sorted(one for one in logging.root.manager.loggerDict if one.startswith("tms"))
 
 
@@ -264,7 +264,7 @@ def test_it_takes_who_may_operate_the_service() -> None:
         access = served.service.engine.access
         token = access.create_token("ann").token
         for verb, statuses in (
-            ("publish", (200, 403)),  # every verb includes to observe
+            ("publish", (200, 403)),  # every verb includes observing
             ("operate", (200, 200)),
         ):
             access.add_grant("ann", verb, "service")

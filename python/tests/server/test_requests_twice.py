@@ -1,4 +1,4 @@
-"""The same request twice at once: one effect, and both get the result (row 36 of the faults).
+"""Two equal requests at once: one effect, and both get the result (row 36 of the faults).
 
 The store holds the first one. The second comes over another connection, while the first one waits
 or after its connection was cut.
@@ -36,12 +36,12 @@ TRANSACTIONS = "/v2/transactions"
 QUEUE = f"{PATH}/queues/workers"
 LATER = "9000000000000"
 METADATA = "metadata"
-HANDLERS = "tms-http"  # the threads of requests; others write there, too
+HANDLERS = "tms-http"  # the threads of requests; other threads write there, too
 
 
 @dataclass
 class World:
-    """A service over a store with a gate, that was started after what is in it was stored."""
+    """A service over a store with a gate, started after the contents were stored."""
 
     store: KeptStore
     gate: StoreGate = field(default_factory=StoreGate)
@@ -53,13 +53,13 @@ class World:
             return client.request(method, path, raw)
 
     def maps(self, name: TopicName = TOPIC, partition: int = 0) -> str:
-        """What the names of the segments of a partition begin with."""
+        """The prefix of the names of the segments of a partition."""
         uid = self.served.service.engine.topics.registry.find(name).uid
         return segment_map(uid, partition, 0)[:-1]
 
     @property
     def shards(self) -> Shards:
-        """Which shard has what."""
+        """The shards of the engine."""
         return self.served.service.engine.topics.shards
 
     def values(self, **query: str) -> list[str]:
@@ -68,8 +68,8 @@ class World:
         return [message["value"] for message in found["messages"]]
 
     def twice(self, raw: bytes, operation: str, maps: str, cut: bool) -> list[Answer]:
-        """Send a request, and again while the store holds it; the answers, of the second one only
-        if the first one's connection was cut."""
+        """Send a request, and again while the store holds it; returns the answers, only the second
+        one's if the first one's connection was cut."""
         method = raw.split()[0].decode()
         with Client(self.served.address) as first, Client(self.served.address) as second:
             with self.gate.holding(operation, maps, HANDLERS if maps == METADATA else ""):
@@ -85,7 +85,7 @@ class World:
             return [client.answer(method) for client in sent]
 
     def _running(self) -> set[object]:
-        """The connections with requests that the service has begun and not answered."""
+        """The connections with requests in progress."""
         connections: list[Any] = list(self.served.service.watchdog.connections)
         return {one for one in connections if one._running is not None}
 
@@ -123,7 +123,7 @@ def commit(path: str, value: bytes, expect: str = "", **more: Any) -> bytes:
 
 
 def alike(answers: list[Answer], status: int = routes.OK) -> Any:
-    """The answer, once it is clear that all are the same."""
+    """The answer, after a check that all are equal."""
     assert {answer.status for answer in answers} == {status}, answers
     found = [answer.json if answer.body else None for answer in answers]
     assert all(one == found[0] for one in found)
@@ -132,7 +132,7 @@ def alike(answers: list[Answer], status: int = routes.OK) -> Any:
 
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 def test_a_commit_by_token(world: World, cut: bool, large: bool) -> None:
-    """Large ones are stored by a thread of their own; this is the first commit after a start."""
+    """A thread of its own stores large ones; this is the first commit after a start."""
     value = b"1" * ((2 << 20) if large else 1)
     raw = commit(f"{TRANSACTIONS}/new/commit", value, token="t")
     found = alike(world.twice(raw, "write", world.maps(), cut))
@@ -224,7 +224,8 @@ def test_settling_messages_of_a_queue(world: World, cut: bool, how: str) -> None
 
 
 def test_dead_letters_that_are_moved_back(world: World, cut: bool) -> None:
-    """It moves what there is, so the second one finds nothing, or somebody else at work."""
+    """It moves all that are there, so the second one finds nothing, or finds another request at
+    work."""
     received = world.call("POST", f"{QUEUE}/receive", {"limit": 2}).json["messages"]
     rejected = {"tokens": [message["token"] for message in received]}
     assert world.call("POST", f"{QUEUE}/reject", rejected).status == routes.OK
@@ -243,7 +244,7 @@ def test_dead_letters_that_are_moved_back(world: World, cut: bool) -> None:
 
 
 def test_positions_that_move_from_where_they_stand(world: World, cut: bool) -> None:
-    """Who repeats it is told that they stand there: it may have been another one who moved them."""
+    """A repetition gets the answer that they stand there: another client may have moved them."""
     path = f"{PATH}/positions/g"
     world.call("PUT", path, {"positions": {"0": "offset:1"}})
     body = {"positions": {"0": "offset:2"}, "expected": {"0": "offset:1"}}
@@ -271,7 +272,7 @@ def test_a_change_of_a_topic(world: World, cut: bool) -> None:
 
 
 def test_the_deletion_of_a_topic(world: World, cut: bool) -> None:
-    """Who repeats it finds the topic gone, which a client takes for its success."""
+    """A repetition finds the topic gone, which a client takes for its success."""
     raw = request("DELETE", PATH)
     answers = world.twice(raw, "write", METADATA, cut)
     assert [one.status for one in answers] == [routes.NO_CONTENT, 404][cut:]
@@ -287,7 +288,7 @@ def test_the_deletion_of_a_topic(world: World, cut: bool) -> None:
 def test_a_commit_of_a_client_whose_connection_is_cut(
     world: World, named: str, large: bool
 ) -> None:
-    """It was on its way to the log when the connection ended, and is repeated at once."""
+    """It was on its way to the log when the connection ended, and is repeated immediately."""
     host, port = world.served.address
     with Proxy(f"http://{host}:{port}") as proxy, tms.connect(proxy.url) as bus:
         tx = bus.transaction()
@@ -306,7 +307,7 @@ def test_a_commit_of_a_client_whose_connection_is_cut(
 
 @pytest.mark.parametrize("moved", [False, True], ids=["own", "another's"])
 def test_an_acknowledgement_of_a_client_whose_connection_is_cut(world: World, moved: bool) -> None:
-    """Its repetition finds the group where it was to be moved, or where another one moved it."""
+    """Its repetition finds the group at the requested position, or where another one moved it."""
     host, port = world.served.address
     with Proxy(f"http://{host}:{port}", b"PUT") as proxy, tms.connect(proxy.url) as bus:
         consumer = bus.consumer("t", group="g", partitions="all", stop_at_end=True)

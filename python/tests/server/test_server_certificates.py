@@ -1,4 +1,4 @@
-"""Certificates that are renewed while the service runs, and the settings that name them."""
+"""Certificates that are renewed while the service runs, and their settings."""
 
 import signal
 import socket
@@ -16,12 +16,12 @@ from tests.run_seed import drawn
 from tests.tls_kit import Authority, Certificate
 from tests.waiting import PATIENCE_S
 from tms.errors import ConfigError
+from tms.runtime.tls import ServerTls, certificate_name
+from tms.serve.config_sources import load
 from tms.server import certificates
 from tms.server.certificates import Certificates
-from tms.server.config_sources import load
-from tms.tls import ServerTls, certificate_name
 
-# Keys that guard nothing, the second one with a password.
+# Keys that protect nothing, the second one with a password.
 OTHER_KEY = b"""\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgPa4oGqvXIDLoAARj
@@ -47,7 +47,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def certificate(authority: Authority, tmp_path: Path) -> Certificate:
-    """One whose files a test may change."""
+    """A certificate whose files a test may change."""
     mine = Certificate(tmp_path / "tls.pem", tmp_path / "tls.key")
     mine.replace(authority.sign("first"))
     return mine

@@ -46,12 +46,6 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    with served.connect() as connected:
-        yield connected
-
-
-@pytest.fixture
 def path(served: Served) -> str:
     return served.create(f"events{next(_topics)}", partitions=3)
 
@@ -61,7 +55,7 @@ def event_of(content_type: str, data: Any, **more: Any) -> CloudEvent:
 
 
 def post(client: Client, target: str, sent: HTTPMessage, **more: str) -> Answer:
-    """Send what the SDK has made."""
+    """Send an event that the SDK has made."""
     headers = {name.replace("-", "_"): text for name, text in sent.headers.items()}
     media = headers.pop("content_type", None)
     return client.request("POST", target, sent.body, media=media, **headers, **more)
@@ -305,7 +299,8 @@ def test_pipelined_requests_keep_their_headers_apart(client: Client, path: str) 
 
 
 def test_the_rules_are_those_of_the_sdk() -> None:
-    """What the SDK refuses to make is refused here as well; see test_cloud_events for the rest."""
+    """An event that the SDK refuses to make is refused here as well; test_cloud_events checks the
+    rest."""
     for wrong in ({"id": ""}, {"source": ""}, {"type": ""}, {"subject": ""}, {"Upper": "x"}):
         attributes = {"specversion": "1.0", "id": "1", "source": "/a", "type": "t", **wrong}
         with pytest.raises(CloudEventValidationError):

@@ -1,4 +1,4 @@
-"""Answers are compressed as the client wants it, and only then."""
+"""Answers are compressed as the client accepts it, and only then."""
 
 import gzip
 import json
@@ -185,7 +185,7 @@ def test_a_large_answer_is_compressed_outside_of_the_event_loop(
     assert len(plain(large)) > COMPRESS_INLINE_BYTES >= len(plain(small))
     assert threads[False] == {"service"}
     assert all(name.startswith("tms-http") for name in threads[True]) and threads[True]
-    assert held[0] >= 2 * len(plain(large))  # what is compressed counts, and is released
+    assert held[0] >= 2 * len(plain(large))  # the compressed bytes count, and are released
     with Client(served.address) as client:
         client.request("GET", routes.LIVEZ)
     assert served.service.fetching.bytes == 0

@@ -1,4 +1,4 @@
-"""The configuration: sources and their precedence; faults that say what, where and what to do."""
+"""The configuration: sources and their precedence; faults with their cause, place and remedy."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from tms.cli.serve import settings as settings_of_cli
 from tms.errors import ConfigError
-from tms.server.config import Settings
-from tms.server.config_sources import load
+from tms.serve.config import Settings
+from tms.serve.config_sources import load
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def faults(file: Path | None, flags: Mapping[str, object]) -> list[str]:
-    """The fault lines of a configuration that is refused."""
+    """The fault lines of a refused configuration."""
     with pytest.raises(ConfigError) as caught:
         load(file, flags)
     return [line.strip() for line in caught.value.message.splitlines()[1:]]
@@ -69,7 +69,7 @@ def test_any_setting_may_stand_in_a_file_that_a_variable_names(
 
 
 def test_every_setting_has_such_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever secret is added to the settings may stand in a file."""
+    """Every secret in the settings may come from a file."""
     place = tmp_path / "value"
     place.write_text("?")
     for key, _, kind, _ in (setting for setting in settings_of_cli() if setting[0] != "data"):
@@ -281,7 +281,7 @@ def test_an_issuer_is_trusted_for_one_audience(name: str) -> None:
     assert "give --jwt-jwks too" in fault
 
 
-def test_an_issuer_is_of_use_only_where_somebody_is_asked_who_it_is() -> None:
+def test_an_issuer_needs_access_control() -> None:
     [fault] = faults(None, {**JWT, "jwt.jwks": "/keys", "server.access": "auto"})
     assert fault.startswith("jwt.jwks: nobody is asked") and "--access on" in fault
     assert load(None, JWT | {"jwt.jwks": "/keys", "server.host": "::"}).server.is_guarded

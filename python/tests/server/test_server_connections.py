@@ -29,12 +29,6 @@ def served() -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    with served.connect() as connected:
-        yield connected
-
-
 PATH = "/v2/namespaces/default/topics/a/messages"
 
 
@@ -184,7 +178,7 @@ def test_every_answer_names_its_request(client: Client) -> None:
 def test_a_silent_connection_is_closed(served: Served) -> None:
     with served.connect() as fresh, served.connect() as used:
         assert used.request("GET", "/livez").status == routes.OK
-        assert fresh.is_closed()  # which waits as long as the socket's time-out says
+        assert fresh.is_closed()  # which waits for the socket's time-out
         assert used.is_closed()
 
 
@@ -245,7 +239,7 @@ def test_a_thousand_consumers_that_do_not_read_cost_little_and_are_cut_off() -> 
                 answer = other.request("GET", f"{path}?start=latest", Accept=routes.BLOCKS)
                 assert answer.status == routes.OK
             assert resident_bytes() - before <= 32 << 20
-            until(lambda: served.service.watchdog.cut_off > 0)  # else all fits into buffers
+            until(lambda: served.service.watchdog.cut_off > 0)  # otherwise buffers hold everything
             until(lambda: served.service.fetching.bytes == 0)
 
 
@@ -276,7 +270,7 @@ def verdict(
 
 
 def enter(progress: ConnectionProgress, phase: Phase, now: float) -> None:
-    """A phase begins and the watchdog looks."""
+    """Begin a phase, and let the watchdog look."""
     progress.phase, progress.moved = phase, True
     assert verdict(progress, now) is ConnectionVerdict.GO_ON
 
@@ -328,9 +322,7 @@ def test_an_answer_that_is_read_slowly_goes_on_and_one_that_is_not_read_ends() -
     assert verdict(progress, 59, unsent=951) is ConnectionVerdict.CUT_OFF
 
 
-def test_while_memory_is_short_an_answer_that_is_not_read_ends_soon_and_one_that_is_goes_on() -> (
-    None
-):
+def test_under_memory_pressure_only_unread_answers_are_cut_off() -> None:
     progress = ConnectionProgress(LIMITS, 0)
     progress.bytes_written += 1_000
     for second in range(50):

@@ -1,4 +1,4 @@
-"""Pages of other origins: who may read what, and what a browser is told before it asks."""
+"""Pages of other origins: their permissions, and the answers to a browser's preflights."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 from tests.http_kit import Answer, Served, serving
 from tms.api import routes
 from tms.errors import ConfigError
-from tms.server.config_sources import load
+from tms.serve.config_sources import load
 from tms.server.http.cors import Cors
 from tms.server.service import AccessLimits, NetworkOptions
 

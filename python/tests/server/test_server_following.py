@@ -1,4 +1,4 @@
-"""Following a topic over HTTP: what comes, in which form, and how it ends."""
+"""Following a topic over HTTP: its parts, their form, and its end."""
 
 import json
 import threading
@@ -51,7 +51,7 @@ def path_of(topic: str) -> str:
 
 
 class Following:
-    """What a connection that follows receives, chunk by chunk."""
+    """The chunks that a connection that follows receives."""
 
     def __init__(self, served: Served, topic: str, query: str = "", **headers: str) -> None:
         self.client = served.connect()
@@ -129,7 +129,7 @@ def test_it_goes_on_from_where_a_part_has_ended(served: Served, bus: tms.Bus, to
 def test_it_says_now_and_again_that_nothing_came(served: Served, topic: str, media: str) -> None:
     following = Following(served, topic, "&wait_s=0.2", Accept=media)
     if media != routes.NDJSON:
-        following.chunk()  # what goes before
+        following.chunk()  # the parts before
     started = time.monotonic()
     for _ in range(3):
         assert following.chunk()
@@ -210,11 +210,11 @@ def test_head_is_answered_without_parts(served: Served, topic: str) -> None:
         assert client.request("GET", path_of(topic)).status == 200
 
 
-# -- what may be shown ---------------------------------------------------------------------------
+# -- visibility ----------------------------------------------------------------------------------
 
 
 def write_open(served: Served, topic: str) -> int:
-    """A message of a transaction that is open; its id."""
+    """Publish a message in an open transaction; returns the transaction's id."""
     transactions = served.service.engine.transactions
     id = transactions.begin().transaction_id
     made = [NewBlock(0, block.encode([b"in"], [None], None))]
@@ -241,7 +241,7 @@ def test_one_that_is_taken_back_is_never_seen(served: Served, bus: tms.Bus, topi
     assert following.values(1) == ["behind"]
 
 
-def test_who_wants_to_see_everything_does(served: Served, topic: str) -> None:
+def test_an_uncommitted_reader_sees_everything(served: Served, topic: str) -> None:
     following = Following(served, topic, "&isolation=uncommitted")
     id = write_open(served, topic)
     assert following.values(1) == ["in"]
@@ -328,7 +328,7 @@ def test_its_time_is_no_latency_and_what_it_is_sent_is_counted() -> None:
         following.rest()
         metrics = served.service.metrics
         until(lambda: metrics.answers["fetch", routes.OK] == 1)
-        assert sum(metrics.seconds["fetch"].counts) == 0
+        assert metrics.seconds["fetch"].count == 0
 
 
 def test_followers_that_wake_up_together_share_a_fetch(

@@ -37,7 +37,7 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 def answers(served: Served, *pieces: bytes) -> bytes:
     """The answers to pieces that the service receives one after another, and to the end of the
     connection, which it receives once all are answered: answers to a connection that has ended
-    already say `close`. Without what differs from request to request."""
+    already say `close`. Fields that differ from request to request are removed."""
     found = b""
     with socket.create_connection(served.address, PATIENCE_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,7 +90,7 @@ ODD = {
 def test_a_request_is_answered_the_second_time_as_it_was_the_first(
     odd: str, served: Served
 ) -> None:
-    for _ in range(3):  # so that it is known
+    for _ in range(3):  # so that the service knows it
         answers(served, PUBLISH)
     pieces = ODD[odd]
     first = answers(served, *pieces)

@@ -1,4 +1,4 @@
-"""Log lines: one event a line, bounded, and not to be forged."""
+"""Log lines: one event a line, bounded, and safe from forgery."""
 
 import json
 import logging
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 from tms.server import access_log, logs
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Logging as it was before."""
+    """Restore logging at the end."""
     loggers = [logging.getLogger(name) for name in ("", "tms", access_log.LOGGER)]
     handlers, levels = list(loggers[0].handlers), [one.level for one in loggers]
     yield

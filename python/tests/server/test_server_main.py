@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_S
 from tms import block
 from tms.api import bodies, routes
 from tms.model.message import NewBlock
-from tms.server.main import end_after
+from tms.serve.running import end_after
 
 PROGRAM = "tests.server.service_program"
 SERVE = f"from {PROGRAM} import main; main()"
@@ -50,7 +50,7 @@ class Process:
         self.lines: list[bytes] = []
 
     def ready(self) -> tuple[str, int]:
-        """Where it listens, once it is ready."""
+        """The address at which it listens, once it is ready."""
         url = self.event("ready")["url"]
         host, _, port = url.removeprefix("http://").rpartition(":")
         return host, int(port)
@@ -67,7 +67,7 @@ class Process:
         raise AssertionError(f"no event {name}: {self.lines}")
 
     def end(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
-        """Its exit code after this signal."""
+        """End it with this signal; returns its exit code."""
         self.process.send_signal(number)
         while select.select([self.stderr], [], [], timeout_s)[0] and (
             line := self.stderr.readline()
@@ -99,10 +99,10 @@ BLOCK = b"".join(bodies.frames([NewBlock(0, block.encode([b"x" * 100]))]))
 def test_the_collector_of_cycles_passes_over_what_was_made_at_the_start(tmp_path: Path) -> None:
     counting = """
 import gc
-from tms.server import main
+from tms.serve import running
 async def count(*_):
     print(gc.get_freeze_count(), len(gc.get_objects()))
-main._serve = count
+running._serve = count
 """
     command = [sys.executable, "-c", counting + SERVE, f"data={tmp_path}", "server.port=0"]
     done = subprocess.run(
@@ -128,7 +128,7 @@ def test_it_says_when_it_is_ready_and_ends_with_zero_at_sigterm(tmp_path: Path) 
 
 
 def refusal(*flags: str) -> str:
-    """What the process says when it does not start."""
+    """The error of a process that does not start."""
     with TemporaryFile() as printed, TemporaryFile() as said:
         child = Child(PROGRAM, flags, environment(), (printed.fileno(), said.fileno()))
         code = child.wait(PATIENCE_S)

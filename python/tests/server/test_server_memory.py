@@ -1,4 +1,4 @@
-"""What a request takes of the memory in flight: what it really needs, and after a moment's wait."""
+"""The memory in flight of a request: as much as it needs, and after a moment's wait."""
 
 import asyncio
 import gzip
@@ -26,7 +26,8 @@ SMALL_AVRO = cdap_kit.encode_publish(PublishRequest(None, [b"a"]))
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """Bounds as by default; nobody waits, so that whoever counts too much is refused."""
+    """A service with the default bounds, where no request waits: one that reserves too much is
+    refused."""
     with serving(limits=RequestLimits(budget_wait_s=0)) as running:
         running.create("t")
         with running.connect() as client:
@@ -35,7 +36,7 @@ def served() -> Iterator[Served]:
 
 
 def at_once(served: Served, raw: bytes) -> list[Answer]:
-    """The answers to requests whose last byte comes only when all others are there."""
+    """The answers to requests whose last bytes come only when all others are there."""
     clients = [served.connect() for _ in range(CROWD)]
     for client in clients:
         client.send(raw[:-1])
@@ -80,7 +81,7 @@ def test_row_38b_a_crowd_with_few_bytes_of_unknown_length_is_served(
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 def test_a_compressed_body_is_measured_before_memory_is_taken_for_it(coding: str) -> None:
     plain = bytes(300_000) + b"end"
-    if coding == "zstd":  # says nothing of its size
+    if coding == "zstd":  # without a declared size
         machine = zstandard.ZstdCompressor().compressobj()
         packed = machine.compress(plain) + machine.flush()
     else:

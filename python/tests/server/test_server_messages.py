@@ -5,7 +5,6 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
 
 import polars
 import pyarrow as pa
@@ -20,18 +19,6 @@ from tms.server.fetch import GRANT_BYTES_MIN
 from tms.server.service import RequestLimits
 
 _topics = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    with served.connect() as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -240,7 +227,7 @@ def test_a_topic_deleted_during_a_long_poll_ends_it(
 
 
 def test_a_fetch_that_asks_for_more_than_one_returns_gets_that_much() -> None:
-    """What clients ask for is theirs to choose; a service with a small bound serves them all."""
+    """Clients choose the size; a service with a small bound serves all of them."""
     with serving(limits=RequestLimits(fetch_bytes_max=3_000)) as served, served.connect() as client:
         topic = served.create("a") + "/messages"
         for _ in range(10):
@@ -295,7 +282,7 @@ def test_answers_get_smaller_when_memory_is_short(client: Client, served: Served
 def test_an_answer_of_messages_gets_smaller_beside_another_one(
     client: Client, served: Served, accept: str
 ) -> None:
-    """It is not refused: each takes at most half of the memory that is free, unpacked."""
+    """It is not refused: each takes at most half of the free memory, unpacked."""
     name = f"beside-{accept.rpartition('/')[2].partition('+')[0]}".replace(".", "-")
     topic = served.create(name) + "/messages"
     body = b"".join(framed(0, bytes(500_000)) for _ in range(8))

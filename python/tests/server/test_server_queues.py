@@ -1,4 +1,4 @@
-"""Queues over HTTP: declaring, receiving, settling; and waiting, which costs no thread."""
+"""Queues over HTTP: declaring, receiving, settling; and waiting, which takes no thread."""
 
 import itertools
 import json
@@ -28,12 +28,6 @@ def served() -> Iterator[Served]:
     with serving(limits=RequestLimits(threads=2)) as running:
         running.service.engine.queues.start()  # leases end, and dead letters move, by themselves
         yield running
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    with served.connect() as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -311,7 +305,7 @@ def test_what_was_leased_for_a_client_that_left_is_given_back_at_once(
     gone.send(request("POST", f"{queue}/receive", b"{}"))
     assert here.wait(PATIENCE_S)
     gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    gone.socket.close()  # with a reset: it will not read what it is owed
+    gone.socket.close()  # with a reset: it will not read the rest
     until(lambda: set(served.service.watchdog.connections) <= before)
     there.set()
     monkeypatch.undo()
@@ -362,6 +356,6 @@ def test_the_number_of_series_is_bounded() -> None:
     found = {metric.name: metric.samples for metric in of_queues(infos[::-1])}
     assert set(map(len, found.values())) == {QUEUES_SHOWN + 1}
     leased = {sample.labels["group"]: sample.value for sample in found["tms_queue_leased"]}
-    assert (leased["g0"], leased["g99"]) == (0, 99)  # the oldest have their own
+    assert (leased["g0"], leased["g99"]) == (0, 99)  # the oldest have series of their own
     assert leased["(others)"] == sum(range(QUEUES_SHOWN, QUEUES_SHOWN + 7))
     assert sum(sample.value for sample in found["tms_queue_dead"]) == QUEUES_SHOWN + 7

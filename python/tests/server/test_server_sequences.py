@@ -1,10 +1,10 @@
-"""A request leaves nothing to the next one: sequences of requests on one connection are read as the
-same requests are read on connections of their own, by a service that remembers no heads.
+"""A request leaves nothing to the next one: a sequence of requests on one connection is read as if
+each had a connection of its own, by a service that remembers no heads.
 
-The connection is the service's, above a transport in memory; the application notes what each
-exchange says and answers. Requests are drawn: lengths, chunks, trailers, heads that repeat, bodies
-that look like requests, bodies that nobody reads or that end too early, `Expect`, requests that are
-not HTTP or could be read in two ways. So are the places where the bytes are cut.
+The connection is the service's, above a transport in memory; the application notes each exchange
+and its answer. Requests are drawn: lengths, chunks, trailers, heads that repeat, bodies that look
+like requests, bodies that are not read or that end too early, `Expect`, requests that are not HTTP
+or could be read in two ways. The places where the bytes are cut are drawn, too.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ import pytest
 
 from tests.http_kit import serving
 from tests.run_seed import drawn, run_seed
-from tms.clock import SystemClock
 from tms.errors import TMSError
+from tms.runtime.clock import SystemClock
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.heads import KnownHeads
 from tms.server.http.protocol import ClientConnection
@@ -29,7 +29,7 @@ MESSAGES = "/v2/namespaces/default/topics/t/messages"
 BODIES = (b"", b"x", b'{"messages":[{"value":"YQ=="}]}', b"GET /a HTTP/1.1\r\nHost: b\r\n\r\n")
 NAMES = (b"Idempotency-Key", b"Authorization", b"Content-Type", b"Content-Length", b"Host", b"X-A")
 VALUES = (b"evil", b"Bearer evil", b"text/plain", b"3", b"chunked", b"")
-EARLY = b"/early"  # is answered before its body is read
+EARLY = b"/early"  # it is answered before its body is read
 BAD = (
     b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 
 class FakeTransport(asyncio.Transport):
-    """Bytes that go nowhere."""
+    """A transport that drops all bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ class FakeTransport(asyncio.Transport):
     abort = close
 
     def write_eof(self) -> None:
-        """Nothing more is answered."""
+        """Do nothing: no more answers follow."""
 
     def pause_reading(self) -> None:
-        """All is fed at once."""
+        """Do nothing: all bytes are fed in one go."""
 
     def resume_reading(self) -> None:
-        """The same."""
+        """Do nothing: all bytes are fed in one go."""
 
     def is_reading(self) -> bool:
         return True
@@ -91,7 +91,7 @@ class FakeTransport(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There are none."""
+        """Do nothing: there are no limits."""
 
 
 class Reader:
@@ -103,7 +103,8 @@ class Reader:
         self.watchdog = Watchdog(ConnectionLimits(), SystemClock())
 
     async def read(self, pieces: list[bytes]) -> tuple[list[Seen], bytes]:
-        """What a new connection sees in these pieces, and the status lines that it answers."""
+        """The requests that a new connection sees in these pieces, and the status lines of its
+        answers."""
         seen: list[Seen] = []
 
         async def note(exchange: Exchange) -> None:
@@ -118,7 +119,7 @@ class Reader:
                 async for piece in exchange.pieces():
                     body += piece
             except (Disconnected, TMSError) as error:
-                if isinstance(error, TMSError):  # the connection ends with it
+                if isinstance(error, TMSError):  # the connection ends with this error
                     exchange.respond(400, b"")
                 return
             seen.append(Seen(*said, body, exchange.keep_alive))
@@ -136,12 +137,12 @@ class Reader:
         connection.connection_lost(None)
         await asyncio.sleep(0)
         lines = [line for line in transport.written.split(b"\r\n") if line[:5] == b"HTTP/"]
-        lines = [line for line in lines if b" 100 " not in line]  # as the bytes are cut
+        lines = [line for line in lines if b" 100 " not in line]  # their number depends on the cuts
         return seen, b"\n".join(lines)
 
 
 def _request(random: Random) -> bytes:
-    """One request."""
+    """A random request."""
     method = random.choice((b"GET", b"POST", b"POST", b"POST", b"HEAD", b"PUT"))
     target = random.choice((b"/a", b"/b?c=d", MESSAGES.encode()))
     head = b"%b %b HTTP/1.%d\r\nHost: test\r\n" % (method, target, random.random() < 0.95)
@@ -203,7 +204,7 @@ async def _compare(seeds: range) -> None:
         requests = [_request(random) for _ in range(random.randint(2, 5))]
         if random.random() < 0.5:  # heads that repeat
             requests.append(random.choice(requests))
-        if random.random() < 0.2:  # its client goes in the middle of it
+        if random.random() < 0.2:  # its client leaves in the middle of the request
             requests[-1] = requests[-1][: random.randint(1, len(requests[-1]))]
         stream = b"".join(requests)
         ends = [len(b"".join(requests[: number + 1])) for number in range(len(requests))]

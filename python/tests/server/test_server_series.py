@@ -1,4 +1,4 @@
-"""The number of series that a service exports is bounded, whatever there is."""
+"""The number of series that a service exports is bounded, whatever its contents."""
 
 import threading
 from collections import Counter

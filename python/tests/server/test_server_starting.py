@@ -1,4 +1,5 @@
-"""What a service answers before it has opened its store, and the three questions afterwards."""
+"""The answers of a service before it has opened its store, and the three health checks
+afterwards."""
 
 import contextlib
 import socket
@@ -11,7 +12,7 @@ from tests.http_kit import Client, serving
 from tests.server.test_server_main import Process
 from tests.waiting import until
 from tms.api import routes
-from tms.clock import SystemClock
+from tms.runtime.clock import SystemClock
 from tms.server import starting
 from tms.server.http.watchdog import ConnectionLimits
 from tms.store.memory import MemoryStore
@@ -44,7 +45,7 @@ def test_before_the_store_is_open_a_service_is_alive_and_not_started() -> None:
                 body = b'{"partitions": 1}'
                 assert client.request("PUT", f"{TOPICS}/a", body).problem == "unavailable"
         with serving(MemoryStore(), listener=listener.dup()) as served, served.connect() as client:
-            assert served.address == address  # nobody else takes connections there
+            assert served.address == address  # no other process takes connections there
             for _ in range(20):
                 with Client(address) as other:
                     assert other.request("GET", "/startupz").json["started"] is True
@@ -83,7 +84,7 @@ def test_a_service_whose_store_is_away_is_alive() -> None:
     address = "127.0.0.1", free_ports(1)[0]
     flags = "store=hbase://127.0.0.1:1", f"server.port={address[1]}"
     with Process(*flags) as process:
-        with reached(address) as client:  # waits as long as the service is patient
+        with reached(address) as client:  # waits as long as the service allows
             assert client.request("GET", "/livez").json == {"alive": True}
         with Client(address) as client:
             assert client.request("GET", "/startupz").status == routes.NOT_READY

@@ -1,5 +1,5 @@
-"""The service over TLS: who gets in, what a wrong connection is told, and that limits hold as they
-do without."""
+"""The service over TLS: accepted clients, the errors of rejected ones, and limits that hold as they
+do without TLS."""
 
 import contextlib
 import os
@@ -18,9 +18,9 @@ from tests.tls_kit import Authority, Certificate
 from tests.waiting import until
 from tms.api import routes
 from tms.errors import ConfigError, NotFound
+from tms.runtime.tls import ServerTls, certificate_name
 from tms.server.http.exchange import Exchange
 from tms.server.http.watchdog import ConnectionLimits
-from tms.tls import ServerTls, certificate_name
 
 TOPIC = "/v2/namespaces/default/topics/t"
 SLOW = ConnectionLimits(head_timeout_s=1, body_timeout_s=1, write_timeout_s=1, keep_alive_s=2)
@@ -58,7 +58,7 @@ def connect(
 
 @contextlib.contextmanager
 def naming(tls: ServerTls | None) -> Iterator[Served]:
-    """A service that answers every request with the name of who asks; `seen` has all of them."""
+    """A service that answers every request with the name of the caller; `seen` has all of them."""
     with serving(tls=tls) as running:
         seen: set[bytes] = set()
 
@@ -96,7 +96,7 @@ def test_an_idle_connection_is_closed_with_a_goodbye_after_its_time(
 ) -> None:
     client = connect(served, authority)
     assert client.request("GET", "/livez").status == routes.OK
-    assert client.is_closed()  # an end without a goodbye would raise
+    assert client.is_closed()  # an end without close_notify would raise
 
 
 def test_a_request_without_tls_is_told_to_use_https(served: Served) -> None:
@@ -200,7 +200,7 @@ def test_a_body_that_is_cut_in_the_middle_stores_nothing(
     client = connect(served, authority)
     body = b'{"messages":[{"value":"' + b"a" * 100_000 + b'"}]}'
     client.send(request("POST", f"{TOPIC}/messages", body)[:50_000])
-    client.socket.close()  # without a goodbye
+    client.socket.close()  # without close_notify
     answer = connect(served, authority).request("GET", f"{TOPIC}/messages")
     assert answer.json["messages"] == []
 
@@ -240,7 +240,7 @@ def test_the_client_is_named_by_its_certificate_once_for_all_its_requests(
         assert connect(served, authority).request("GET", "/").body == b"-"
         spiffe = authority.sign(None, ["URI:spiffe://here/worker", "DNS:w"])
         assert connect(served, authority, spiffe).request("GET", "/").body == b"w"
-    with naming(ServerTls(*certificate.pair)) as served:  # nobody asks for it
+    with naming(ServerTls(*certificate.pair)) as served:  # it requests no certificate
         client = connect(served, authority, authority.sign("alice"))
         assert client.request("GET", "/").body == b"-"
     with naming(None) as served:

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
@@ -18,18 +18,6 @@ from tms.store.memory import MemoryStore
 
 _topics = itertools.count()
 PREFIX = "/v2/namespaces/default/topics"
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[Client]:
-    with served.connect() as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -143,10 +131,8 @@ def test_it_is_not_ready_while_the_store_fails_and_ready_again_by_itself() -> No
 def test_an_error_nobody_expected_says_only_its_request_id(
     served: Served, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def break_down(*_: object) -> None:
-        raise RuntimeError("/python/secret/path")
-
-    monkeypatch.setattr(served.service.engine, "describe_topic", break_down)
+    broken = Mock(side_effect=RuntimeError("/python/secret/path"))
+    monkeypatch.setattr(served.service.engine, "describe_topic", broken)
     answer = client.request("GET", topic)
     assert (answer.status, answer.problem) == (500, "internal")
     assert b"secret" not in answer.body
@@ -156,9 +142,7 @@ def test_an_error_nobody_expected_says_only_its_request_id(
 def test_damaged_data_is_never_delivered(
     served: Served, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(*_: object) -> None:
-        raise DataCorrupt("A stored block is damaged.")
-
+    damaged = Mock(side_effect=DataCorrupt("A stored block is damaged."))
     monkeypatch.setattr(served.service.engine, "fetch_cached", damaged)
     answer = client.request("GET", f"{topic}/messages?start=0:earliest")
     assert (answer.status, answer.problem) == (500, "data-corrupt")

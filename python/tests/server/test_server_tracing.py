@@ -1,4 +1,4 @@
-"""Spans of the service: of requests with a place in a trace, where the process has a provider."""
+"""Spans of the service: of requests that carry a trace context, if the process has a provider."""
 
 import contextlib
 import gzip
@@ -133,7 +133,7 @@ def test_the_environment_of_opentelemetry_decides(
 
 
 class Collector(http.server.BaseHTTPRequestHandler):
-    """Takes spans."""
+    """Receives spans."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -145,7 +145,7 @@ class Collector(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
-"""What is large once it is unpacked is done one at a time, outside of the event loop, and what a
-failed request held is free at once."""
+"""Large requests are unpacked one at a time, outside of the event loop, and the memory of a failed
+request is free immediately."""
 
 import gc
 import json
@@ -15,7 +15,7 @@ from tests.http_kit import Answer, Served, request, serving
 from tms import block
 from tms.api import bodies, cloud_events, routes
 from tms.block import Compression, checking_bytes
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import NOTHING, NewBlock
 from tms.model.preconditions import expected_text
 from tms.server import new_messages, operations
@@ -30,7 +30,7 @@ LARGE = 300_000  # bytes; a few of them are too many for the event loop
 
 
 def packed(count: int, messages: int = 1, size: int = LARGE) -> bytes:
-    """So many compressed blocks as a body."""
+    """A body of `count` compressed blocks."""
     made = bytes(block.encode([bytes(size)] * messages, compression=Compression.ZSTD))
     return b"".join(bodies.frames([NewBlock(0, made)] * count))
 
@@ -58,7 +58,7 @@ def at_once(served: Served, raw: bytes) -> list[Answer]:
 
 
 class Crowding:
-    """How many calls of a function were under way together, at most, and by which threads."""
+    """The highest number of simultaneous calls of a function, and their threads."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -73,7 +73,7 @@ class Crowding:
                 self.most = max(self.most, self._now)
                 self.threads.add(threading.current_thread().name.partition("_")[0])
             try:
-                threading.Event().wait(0.02)  # so that others would come in
+                threading.Event().wait(0.02)  # so that other calls would come in
                 return work(*args, **kwargs)
             finally:
                 with self._lock:
@@ -258,7 +258,7 @@ FAILING = {
 def test_what_a_failed_request_held_needs_no_garbage_collector(what: str, served: Served) -> None:
     path, media, body = FAILING[what]
     raw = request("POST", path, body, media=media)
-    at_once(served, raw)  # what is made once
+    at_once(served, raw)  # caches are filled then
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Requests that a web page makes a browser send, to a service that asks nobody for a token."""
+"""Requests that a web page makes a browser send, to a service that requires no token."""
 
 from collections.abc import Iterator
 
@@ -7,8 +7,8 @@ import pytest
 from tests.http_kit import Served, serving
 from tms.api import routes
 from tms.errors import ConfigError
-from tms.server.config import ServerSection
-from tms.server.config_sources import load
+from tms.serve.config import ServerSection
+from tms.serve.config_sources import load
 from tms.server.http.cors import Cors
 from tms.server.service import AccessLimits, NetworkOptions
 
@@ -67,7 +67,7 @@ def test_a_page_of_another_origin_changes_nothing(served: Served, origin: str) -
         assert status(served, method, path, body, Origin=origin) == 403
     assert status(served, "PUT", OLD + "/theirs", b"{}", Origin=origin) == 403
     assert status(served, "GET", TOPICS + "/theirs") == 404
-    assert status(served, "GET", TOPICS, Origin=origin) == 200  # which its browser keeps to itself
+    assert status(served, "GET", TOPICS, Origin=origin) == 200  # the browser does not show it
 
 
 @pytest.mark.parametrize(

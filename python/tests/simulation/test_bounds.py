@@ -1,5 +1,5 @@
 """Every bound of the product is drawn in the simulation and in the state machines, or a sentence
-says why not; and a seed draws what it drew before."""
+gives the reason why not; and a seed always draws the same bounds."""
 
 from fnmatch import fnmatchcase
 
@@ -14,7 +14,7 @@ UNNAMED = {
     "cli",
     "doctor",
     "log.partition",
-    "server.main",
+    "serve.opening",
     "store.leveldb.directory",
     "store.leveldb.store",
 }
@@ -46,7 +46,7 @@ def test_what_is_drawn_is_looked_up_when_it_is_needed() -> None:
 
 
 def test_sizes_within_functions_have_names() -> None:
-    """So that they can be drawn."""
+    """With names they can be drawn."""
     strangers = {one for one in unnamed() if not one.startswith(tuple(UNNAMED))}
     assert not strangers
 

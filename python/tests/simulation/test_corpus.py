@@ -1,5 +1,5 @@
-"""The corpus of seeds: its files can be read, a wrong run says what to do, and a cover is small and
-forgets nothing."""
+"""The corpus of seeds: its files can be read, a wrong run names the remedy, and a cover is small
+and loses no arc."""
 
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def test_a_seed_that_finds_something_is_not_taken_into_a_cover() -> None:
     assert choose([_run(1, "abc", wrong="lost"), _run(2, "a")], []) == Cover([2], 1, 1)
 
 
-def test_a_new_cover_replaces_the_one_before_and_keeps_found_seeds_wherever_they_stand() -> None:
+def test_a_new_cover_replaces_the_old_one_and_keeps_found_seeds() -> None:
     before = "# Seeds\n\n7 found: it\n\n# Cover: old\n# of old\n\n1 cover\n8 found: that\n2 cover\n"
     after = renewed(before, Cover([5, 3], 10, 1_000), 400, "abc")
     assert parse(after.splitlines(), "x") == [

@@ -1,8 +1,6 @@
-"""Every planted bug is found: by the simulation with the seed that is noted for it, or by the test
-that it names."""
+"""Every planted bug is found: by the simulation with its noted seed, or by the test that it
+names."""
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,7 @@ from sim.bugs.found import ELSEWHERE
 from sim.bugs.planted import FILE, NEAR, PLANTED, Planted, renew, seeds
 from tests import planted_kit
 
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("no_logs")
 
 
 @pytest.mark.timeout(600)

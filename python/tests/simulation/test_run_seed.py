@@ -1,4 +1,4 @@
-"""The run seed: who decides it, and that everything that tests draw follows from it."""
+"""The run seed: its origin, and the random choices of tests, which all follow from it."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
 def test_the_text_that_a_run_prints_repeats_it_on_any_machine(
     shared: tuple[list[str], str], tmp_path: Path
 ) -> None:
-    """Whatever the workers, the order of sets, and what hypothesis does by itself under CI."""
+    """With any number of workers, any order of sets, and hypothesis's own settings under CI."""
     drawn, said = shared
     printed = re.search(r"Run seed (\S+); `TMS_TEST_SEED=\1 TMS_TEST_SEEDS=7 make test`", said)
     assert printed, said

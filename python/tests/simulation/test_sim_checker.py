@@ -35,8 +35,8 @@ A, B, OUT = ("a", 0), ("b", 0), ("out", 0)
 
 
 def right() -> list[Event]:
-    """A run in which everything was as it must be: plain messages, a transaction over two
-    partitions, one that was aborted, and a group that makes a message of each message."""
+    """A correct run: plain messages, a transaction over two partitions, an aborted one, and a group
+    that makes a message of each message."""
     return [
         Sent(1, A, ("p0",), rests_on=""),
         Sent(1, A, ("p1",), rests_on="p0"),
@@ -70,7 +70,7 @@ def without(events: list[Event], at: int, *instead: Event) -> list[Event]:
 
 
 def kinds(events: list[Event]) -> set[Kind]:
-    """What the checker says."""
+    """The findings of the checker."""
     return {finding.kind for finding in check(History(events))}
 
 
@@ -210,7 +210,7 @@ def taken(at: int, clock_ms: int, *jobs: Job, worker: str = "w", era: int = 0) -
 
 
 def worked() -> list[Event]:
-    """A run of a queue: one message acknowledged, one given back and then settled by a commit, one
+    """A run of a queue: one message acknowledged, one released and then settled by a commit, one
     rejected, one that died of its deliveries."""
     return [
         Sent(1, JOBS, ("a", "b", "c", "d")),
@@ -232,7 +232,7 @@ def test_a_right_history_of_a_queue_has_no_findings() -> None:
 
 
 def kept(*messages: tuple[str, str]) -> list[Event]:
-    """A run of a compacted topic, with what is left of it."""
+    """A run of a compacted topic, with its remaining messages."""
     place = ("kept", 0)
     values = (("01", "a=1"), ("02", "b=1"), ("03", "a=2"), ("04", "plain"))
     return [
@@ -255,7 +255,7 @@ KEPT = ("kept", 0)
 
 def lived() -> list[Event]:
     """A run of a compacted topic: a tombstone that goes in time, a key that is erased and then used
-    again, an id that is erased, a transaction that nobody asks to be gone."""
+    again, an id that is erased, a transaction that no erasing covers."""
     left = (("05", "d=1"), ("06", "x=1"), ("07", "b=2"))
     return [
         Clock(0, 0),
@@ -428,8 +428,8 @@ def cancelled(at: int, value: str, done: bool | None = True, synced: bool = True
 
 
 def waited() -> list[Event]:
-    """A run of delayed messages: two that are due at 100 and at 200, one that was cancelled, one
-    whose publish was not answered and that came nevertheless."""
+    """A run of delayed messages: two that are due at 100 and at 200, a cancelled one, one whose
+    publish got no answer and that came nevertheless."""
     return [
         Clock(1, 50),
         Sent(2, LATER, ("a", "b"), due_ms=100),
@@ -460,7 +460,7 @@ def test_a_history_of_delayed_messages_survives_being_written_and_read() -> None
 
 
 def with_b(events: list[Event]) -> list[Event]:
-    """The message that was cancelled comes all the same."""
+    """The events, with the cancelled message among the delivered ones."""
     read = Read(17, "r", 0, LATER, True, "01", (("02", "b"), ("03", "d"), ("04", "c")), 18)
     final = Final(20, LATER, (("01", "a"), ("02", "b"), ("03", "d"), ("04", "c")))
     return without(without(events, 17, read), 20, final)

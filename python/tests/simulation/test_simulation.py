@@ -1,7 +1,6 @@
-"""The simulation, of one engine and of several instances: nothing is found in the seeds of the
-corpus, and in fresh ones that the run seed draws; and a seed is one run."""
+"""The simulation, of one engine and of several instances: without findings in the seeds of the
+corpus, and in fresh ones that the run seed draws; and a seed always gives one run."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from tms.model.topic import Durability
 
 CHUNK = {ENGINE: 25, INSTANCES: 20}  # seeds of a test: some ten seconds of a processor
 PYTHON = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("no_logs")
 
 
 def _chunks(kind: Kind, seeds: Sequence[int]) -> Iterator[object]:
@@ -34,11 +34,10 @@ def _fresh(kind: Kind) -> Sequence[int]:
     return fresh(kind, run_seed(), fresh_count(kind))
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
+def _check(kind: Kind, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        print(kind.command(seed))  # the last one, if this is stuck
+        kind.check(seed)
 
 
 @pytest.mark.timeout(600)
@@ -46,9 +45,7 @@ def _quiet() -> Iterator[None]:
     ("kind", "seeds"), [chunk for kind in KINDS for chunk in _chunks(kind, _kept(kind))]
 )
 def test_nothing_is_found_in_the_corpus(kind: Kind, seeds: Sequence[int]) -> None:
-    for seed in seeds:
-        print(kind.command(seed))  # the last one, if this is stuck
-        kind.check(seed)
+    _check(kind, seeds)
 
 
 @pytest.mark.timeout(600)
@@ -56,9 +53,7 @@ def test_nothing_is_found_in_the_corpus(kind: Kind, seeds: Sequence[int]) -> Non
     ("kind", "seeds"), [chunk for kind in KINDS for chunk in _chunks(kind, _fresh(kind))]
 )
 def test_nothing_is_found_in_fresh_seeds(kind: Kind, seeds: Sequence[int]) -> None:
-    for seed in seeds:
-        print(kind.command(seed))  # the last one, if this is stuck
-        kind.check(seed)
+    _check(kind, seeds)
 
 
 @pytest.mark.parametrize("arguments", [["3"], ["--instances", "177"]])

@@ -1,8 +1,8 @@
 """Random operations on the embedded API, through HTTP and on a plain model, which must agree.
 
-All worlds share one clock and the bounds that are drawn, and get the same operations; hypothesis
-chooses them, and shows the shortest sequence after which they differ. Ids, offsets, contents,
-bounds and errors are compared.
+All worlds share one clock and the drawn bounds, and get the same operations; hypothesis chooses
+them, and shows the shortest sequence after which they differ. The test compares ids, offsets,
+contents, bounds and errors.
 """
 
 import shutil
@@ -37,7 +37,7 @@ VALUES = st.one_of(
     st.none(),
     st.binary(max_size=12),
     st.just(bytes(99)),
-    st.just(bytes(5_000)),  # goes beyond pages and caches, and into a file of values
+    st.just(bytes(5_000)),  # larger than pages and caches, and stored in a file of values
 )
 KEYS = st.one_of(st.none(), st.binary(max_size=3))
 HEADERS = st.one_of(st.none(), st.dictionaries(st.text(min_size=1, max_size=2), st.binary()))
@@ -48,7 +48,7 @@ Cells = tuple[bytes | None, bytes | None, dict[str, bytes]]  # key, value, heade
 
 
 class Agreement(RuleBasedStateMachine):
-    """The worlds, the model, and what can be done to them."""
+    """The worlds, the model, and the operations on them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Agreement(RuleBasedStateMachine):
         self.topics: dict[str, ModelTopic] = {}
         self.generations: dict[str, int] = {}
         self.cells: dict[tuple[str, int], list[Cells]] = {}
-        self.starts: dict[tuple[str, int], int] = {}  # in the world that is being looked at
+        self.starts: dict[tuple[str, int], int] = {}  # in the world under comparison
         self.retention = ModelClock(self.clock.now_ms(), self.clock.monotonic_s())
 
     def teardown(self) -> None:
@@ -107,7 +107,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(topic=NAMES, sure=st.integers(0, 3))
     def delete(self, topic: str, sure: int) -> None:
         if sure:
-            return  # or most of the time there would be nothing
+            return  # otherwise there would mostly be none
         found = self._each(lambda bus: bus.delete_topic(topic))
         assert found is (None if self.topics.pop(topic, None) else TopicNotFound)
         self._list()
@@ -311,7 +311,7 @@ class Agreement(RuleBasedStateMachine):
             assert [str(name) for name in found] == expected
 
     def _draw_place(self, data: st.DataObject, key: bytes | None) -> tuple[str, int | None]:
-        """A topic, and a partition that is there; none when the key decides."""
+        """A topic, and an existing partition; none if the key decides."""
         topic = data.draw(st.sampled_from(sorted(self.topics)), label="topic")
         if key is not None:
             return topic, None
@@ -324,7 +324,7 @@ class Agreement(RuleBasedStateMachine):
         return partition_for_key(key or b"", self.topics[topic].settings.partitions)
 
     def _published(self, topic: str, cells: list[Cells], given: int | None) -> list[MessageId]:
-        """Take note of messages published in this order; the ids that they must have."""
+        """Note messages published in this order; returns the ids that they must have."""
         known = self.topics[topic]
         ids = []
         for key, value, headers in cells:
@@ -359,7 +359,7 @@ class Agreement(RuleBasedStateMachine):
         return st.one_of(kinds)
 
     def _learn_starts(self, world: World, topic: str) -> None:
-        """Look where each partition begins in this world, within what the model allows."""
+        """Find the begin of each partition in this world, within the model's range."""
         known = self.topics[topic]
         info = world.bus.describe_topic(topic)
         assert (info.generation, info.settings) == (known.generation, known.settings)
@@ -407,7 +407,7 @@ class Agreement(RuleBasedStateMachine):
 def _drain(
     bus: Bus, topic: str, partition: int, position: Position, bytes_max: int
 ) -> list[Message]:
-    """Everything from a position on, by as many fetches as that takes."""
+    """Everything from a position on, by as many fetches as needed."""
     found: list[Message] = []
     while True:
         page = bus.fetch(topic, {partition: position}, bytes_max=bytes_max)
@@ -418,7 +418,7 @@ def _drain(
 
 
 def _plain(answer: Any) -> Any:
-    """What of an answer is the same in all worlds: not what the store takes."""
+    """The part of an answer that is equal in all worlds: not its bytes in the store."""
     if hasattr(answer, "partition_infos"):
         return (answer.name, answer.generation, answer.created_ms, answer.settings)
     return answer

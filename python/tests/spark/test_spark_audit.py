@@ -1,4 +1,4 @@
-"""What an audit must find in the blocks of a range, without Spark."""
+"""The findings of an audit in the blocks of a range, without Spark."""
 
 import pytest
 from msgspec import structs
@@ -14,14 +14,14 @@ TIME_MS = 1_700_000_000_000
 def stored(
     base: int, count: int = 10, time_ms: int = TIME_MS, last: int | None = None
 ) -> StoredBlock:
-    """A block of messages whose sequences are their offsets, unless said otherwise."""
+    """A block of messages whose sequences are their offsets, unless given."""
     block = encode([b"v%d" % i for i in range(count)])
     place(block, base)
     return StoredBlock(0, time_ms, base + count - 1 if last is None else last, block)
 
 
 def checked(*blocks: StoredBlock, start: int = 0, stop: int = 30, dense: bool = True) -> RangeAudit:
-    """What is found in a range, when each block comes alone."""
+    """The findings in a range, if each block comes alone."""
     checker = Checker("t", 0, start, stop, dense)
     for one in blocks:
         checker.add([one])

@@ -1,4 +1,4 @@
-"""`tms spark archive|restore|report|compact-check|sql`: what they print and how they end."""
+"""`tms spark archive|restore|report|compact-check|sql`: their outputs and exit codes."""
 
 import io
 import json
@@ -48,17 +48,13 @@ def test_a_topic_is_archived_once_and_restored(
     assert run(["spark", "restore", str(tmp_path / "none"), "x", *here]) == 3
 
 
-def test_a_report_is_a_table_a_document_a_page_and_a_picture(
-    flights: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_report_is_a_table_or_a_document(
+    flights: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page, picture = tmp_path / "report.html", tmp_path / "report.png"
-    files = ["--html", str(page), "--png", str(picture)]
-    assert run(["spark", "report", "flights", "--json", "--url", flights.url, *files]) == 0
+    assert run(["spark", "report", "flights", "--json", "--url", flights.url]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert sum(row["messages"] for row in rows) == 30
     assert rows[0]["hour"].endswith(":00Z")
-    assert "<svg" in page.read_text()
-    assert picture.stat().st_size > 1_000
     later = ["--since", "2999-01-01T00:00Z"]
     assert run(["spark", "report", "flights", "--url", flights.url, *later]) == 0
     assert capsys.readouterr().out == ""

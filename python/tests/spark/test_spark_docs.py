@@ -1,5 +1,5 @@
-"""Pages and examples that use Spark say what is true: they run as they are, in the session of all
-tests, which `tms.spark.session` finds."""
+"""Pages and examples that use Spark are true: they run unchanged, in the session of all tests,
+which `tms.spark.session` finds."""
 
 import re
 import runpy
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.timeout(300)  # a cold JVM on a busy machine
 EXAMPLES = ROOT / "examples"
 
 
-# A file or directory of Spark: a relative path is one below the directory that Java began in.
+# Files and directories of Spark: a relative path is below the directory in which Java began.
 _RELATIVE = re.compile(r'"([\w-]+\.(?:parquet|checkpoint))"')
 
 
 @pytest.fixture(autouse=True)
 def session(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session of all tests, which a program that stops its own leaves as it is."""
+    """The session of all tests, which stays when a program stops its own."""
     monkeypatch.setattr(spark, "stop", lambda: None)
 
 
@@ -48,4 +48,4 @@ def test_the_pipeline_of_spark_counts_archives_and_reports(
     printed = capsys.readouterr().out
     assert printed.count("✓") == 4, printed
     assert "counted in 4 batches" in printed
-    assert {"archive", "report.html", "report.png"} == {one.name for one in made.iterdir()}
+    assert {"archive", "report.csv", "report.png"} == {one.name for one in made.iterdir()}

@@ -1,5 +1,5 @@
-"""Filters that Spark hands over: what they leave is exactly what they say, and what cannot be taken
-over whole goes back."""
+"""Filters that Spark pushes down: the source drops exactly the rows that they exclude, and returns
+filters that it cannot apply wholly."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -67,7 +67,7 @@ filters = (
 
 
 def holds(one: Filter, row: dict[str, Any]) -> bool:
-    """Whether a row fulfils a filter."""
+    """True if a row fulfils a filter."""
     value = row[one.attribute[0]]  # type: ignore[attr-defined]
     if isinstance(one, In):
         return value in one.value

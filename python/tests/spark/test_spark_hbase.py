@@ -11,15 +11,15 @@ import pytest
 
 from sim.faulty import FaultyStore
 from tests.log_kit import MANY, NAME, KeptStore, Seen, block, seen, small
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
+from tms.engine.observer import StoreObserver
 from tms.errors import OffsetOutOfRange, TopicNotFound
 from tms.log.records import key_after
 from tms.model import keys
 from tms.model.message import NewBlock, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
-from tms.observer import StoreObserver
+from tms.runtime.clock import SystemClock
 from tms.spark.connector import OffsetBounds, TopicPlan
 from tms.spark.source.from_hbase import HBaseReader
 from tms.spark.source.splitting import cut
@@ -32,7 +32,7 @@ TOPIC = str(NAME)
 
 
 class _Clock(SystemClock):
-    """The machine's clock, and what passes between two messages."""
+    """The machine's clock, and the time that passes between two messages."""
 
     ahead_ms = 0
 
@@ -132,7 +132,7 @@ def test_a_short_range_of_a_long_topic_reads_only_its_own_rows(
 
 
 def test_a_task_does_not_look_for_what_the_driver_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a range begins and ends by time, the driver has met the blocks."""
+    """The driver has met the blocks at the beginning and the end of a range by time."""
     topic = _Topic(3_000)
     messages = topic.wanted(0, 0, MANY)
     times = [messages[number].id.time_ms for number in (900, 940)]
@@ -150,7 +150,7 @@ def test_a_task_does_not_look_for_what_the_driver_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(MemoryMap, "scan", counted)
     blocks = list(_Reader(topic.store).read(split))
     assert [one.offset for one in seen(blocks)] == list(range(start, stop))
-    assert sum(counts) == len(blocks) + 1  # and the first one that is kept
+    assert sum(counts) == len(blocks) + 1  # plus the first block that is kept
     assert topic.read(split) == messages[start:stop]
 
 
@@ -158,7 +158,7 @@ def test_a_moment_in_the_past_is_found_without_the_end(monkeypatch: pytest.Monke
     topic = _Topic(3_000)
     topic.reader.offsets(TOPIC, Position.latest())
     looks: list[object] = []
-    monkeypatch.setattr("tms.observer.partition.open_end", lambda *args: looks.append(args))
+    monkeypatch.setattr("tms.engine.observer.partition.open_end", lambda *args: looks.append(args))
     first = topic.wanted(0, 0, 1)[0].id.time_ms
     assert topic.reader.offsets(TOPIC, Position.time(first + 500))[0] > 0
     assert topic.reader.offsets(TOPIC, Position.earliest())[0] == 0
@@ -166,7 +166,7 @@ def test_a_moment_in_the_past_is_found_without_the_end(monkeypatch: pytest.Monke
 
 
 def _earlier(key: bytes) -> tuple[int, int]:
-    """Before the messages of the block with this key."""
+    """The position before the messages of the block with this key."""
     time_ms, _ = keys.split_block_key(key)
     return time_ms - 1, 0
 
@@ -193,7 +193,7 @@ def test_the_connector_is_asked_for_the_rows_of_a_short_range_only() -> None:
 
 
 def test_parts_of_a_split_read_only_their_own_rows() -> None:
-    """A limit of messages for each task cuts splits that were planned."""
+    """A limit of messages for each task cuts planned splits."""
     topic = _Topic(2_000)
     end = topic.reader.offsets(TOPIC, Position.latest())[0]
     [whole] = topic.reader.splits(TOPIC, {0: (0, end)}, 1)
@@ -219,7 +219,8 @@ def test_splits_take_about_the_same_bytes() -> None:
 
 
 def test_a_task_looks_for_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What holds readers back may have begun hours ago, and each task would read all since."""
+    """The transaction that holds readers back may have begun hours ago, and each task would read
+    all blocks since."""
     topic = _Topic(0)
     topic.engine.transactions.begin(long=True)
     for number in range(500):
@@ -276,7 +277,7 @@ def test_a_split_that_was_planned_is_read_while_the_partition_changes_hands() ->
 def test_a_topic_that_goes_while_a_task_reads_fails_the_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.observer.partition.READ_BYTES", 1_000)
+    monkeypatch.setattr("tms.engine.observer.partition.READ_BYTES", 1_000)
     topic = _Topic(500)
     end = topic.reader.offsets(TOPIC, Position.latest())[0]
     [split] = topic.reader.splits(TOPIC, {0: (0, end)}, 1)
@@ -291,7 +292,7 @@ def test_a_topic_that_goes_while_a_task_reads_fails_the_task(
 def test_a_task_that_is_not_read_to_its_end_leaves_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.observer.partition.READ_BYTES", 1_000)
+    monkeypatch.setattr("tms.engine.observer.partition.READ_BYTES", 1_000)
     topic = _Topic(500)
     [split] = topic.reader.splits(TOPIC, {0: (0, 200)}, 1)
     reading = topic.reader.read(split)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(300)  # a cold JVM on a busy machine
 
 
 def rows_of(spark: "SparkSession", directory: Path) -> list[Row]:
-    """The rows of an archive as a consumer's, in order; how often each is there is seen."""
+    """The rows of an archive, as a consumer would get them, in order; duplicates show."""
     found = []
     for row in jobs.archived(spark, str(directory)).collect():
         cells = row.asDict(recursive=True)
@@ -91,7 +91,7 @@ def test_an_archive_that_was_killed_in_the_midst_goes_on_exactly_once(
         jobs.archive(spark, topic, str(tmp_path), world.url, progress=die, **small)
     part = len(rows_of(spark, tmp_path))
     assert 200 <= part < 800
-    # What a batch had written when it died, and nobody counts.
+    # Files that a batch had written when it died, and that do not count.
     orphan = next(tmp_path.rglob("*.parquet"))
     orphan.with_name("part-00000-orphan.zstd.parquet").write_bytes(orphan.read_bytes())
     told: list[tuple[int, int]] = []
@@ -295,7 +295,7 @@ def expected(messages: list[Message]) -> list[jobs.Hour]:
 
 
 def rank(numbers: list[Any], share: float) -> Any:
-    """The smallest that at least this share of them is not larger than."""
+    """The smallest number that is not smaller than this share of them."""
     return sorted(numbers)[max(0, math.ceil(share * len(numbers)) - 1)]
 
 
@@ -327,36 +327,6 @@ def test_a_report_has_the_numbers_that_plain_python_computes(
     assert sum(one.messages for one in [*found, *until]) == len(messages)
 
 
-def hours(topic: str, count: int) -> list[jobs.Hour]:
-    """A report with an hour missing."""
-    begin = datetime(2026, 11, 1, tzinfo=UTC)
-    return [
-        jobs.Hour(topic, begin + timedelta(hours=i), 5, 500, 3, 0, 9, 90, 2**i, None, 0.0, i, 1)
-        for i in range(count)
-        if i != 3
-    ]
-
-
-def test_a_report_becomes_a_picture_and_a_page_that_needs_nothing_beside_it(
-    tmp_path: Path,
-) -> None:
-    some = hours("a<b>", 9) + hours("flights", 2)
-    for name in ("one", "two"):
-        jobs.write_png(some, tmp_path / f"{name}.png")
-        jobs.write_html(some, tmp_path / f"{name}.html")
-    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
-    page = (tmp_path / "one.html").read_text()
-    assert page == (tmp_path / "two.html").read_text(), "equal reports make equal pages"
-    assert "a&lt;b&gt;" in page
-    assert "a<b>" not in page
-    assert page.count("<tr>") == 2 + 8 + 2
-    assert "2026-11-01 08:00" in page
-    assert "src=" not in page
-    for wrong in ([], [one for i in range(7) for one in hours(f"t{i}", 1)]):
-        with pytest.raises(Invalid, match="1 to 6 topics"):
-            jobs.write_png(wrong, tmp_path / "no.png")
-
-
 # Audits
 
 
@@ -379,13 +349,13 @@ def test_a_sound_topic_is_found_sound_whatever_became_of_its_transactions(
 
 
 class _Disk(MemoryStore):
-    """Keeps everything when it is closed."""
+    """A store that keeps everything when it is closed."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def damage(self, part: bytes, at: int | None) -> None:
-        """Flip a byte of the block with this in it, or (None) take it away."""
+        """Flip a byte of the block that contains `part`, or with None remove it."""
         for one in self._maps.values():
             for key, value in [*one._rows.items()]:
                 if part in value and at is None:
@@ -403,7 +373,7 @@ def test_damage_is_found_with_its_place_and_the_rest_is_checked(spark: "SparkSes
         for number in range(8):
             world.publish("t", 0, 10, f"block {number} ")
         world.leave_gap("t", 0, 2)
-    with topics(disk) as world:  # it has cached nothing
+    with topics(disk) as world:  # without a cache
         assert world.bus.describe_topic("t").partition_infos[0].end_offset == 82
         disk.damage(b"block 2 ", -100)
         disk.damage(b"block 4 ", None)

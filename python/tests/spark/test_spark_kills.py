@@ -1,9 +1,9 @@
 """Fault 32: drivers, executors and Python workers of Spark die while a stream goes from topic to
 topic, and executors while a batch query writes.
 
-They die at requests: before the service has it, when it is done but not answered, when it is
-answered but not noted by Spark. Each value that is written names its batch and the message that was
-read; the checkpoint says which messages are those of a batch.
+They die at requests: before the service has one, after it took effect but before the answer, or
+after the answer but before Spark notes it. Each written value names its batch and the message that
+was read; the checkpoint names the messages of a batch.
 """
 
 import json
@@ -20,9 +20,9 @@ import tms
 from tests.faults.streaming import END, REQUESTS, ROWS
 from tests.spark_kills_kit import Gate, Life, Moment, Strike
 from tests.spark_topics_kit import Topics, topics
-from tms.clock import SystemClock
 from tms.model.position import Position
 from tms.model.transaction import Commit
+from tms.runtime.clock import SystemClock
 from tms.spark.sink.fence import BATCH_TIMEOUT_S, FENCE
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]  # cold JVMs on a busy machine
@@ -40,7 +40,7 @@ Values = Mapping[Place, bytes | None]
 
 
 class ShiftedClock(SystemClock):
-    """The machine's clocks, and time that only seems to have passed."""
+    """The machine's clocks, with additional time that only seems to have passed."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -84,14 +84,15 @@ class World:
             found.bus.create_topic(name, partitions=PARTITIONS, durability="written")
 
     def at(self, kind: str, moment: Moment, act: Callable[[Life], None]) -> "Plan":
-        """A strike at a request of a kind, some batches from the start or the strike before."""
+        """Plan a strike at a request of a kind, some batches after the start or the strike
+        before."""
         tasks = PARTITIONS if kind in (STAGE, FETCH) else 1
         nth = self.random.randint(3 * tasks, 6 * tasks)
         delay_s = self.random.uniform(0, 0.5) if moment is Moment.ANSWERED else 0.0
         return lambda life: Strike(kind, nth, moment, lambda: act(life), delay_s)
 
     def live(self, job: str, master: str, *plans: "Plan") -> int | None:
-        """Start the driver, strike, and publish until it ends; its exit code."""
+        """Start the driver, strike, and publish until it ends; returns its exit code."""
         self._lives += 1
         began_s = time.monotonic()
         with Life(job, master, self.gate.url, self._folder, f"life{self._lives}") as life:
@@ -106,7 +107,7 @@ class World:
         return code
 
     def publish(self, steps: int) -> None:
-        """Fill the topic to so many steps; some of its open transactions end."""
+        """Fill the topic up to so many steps; some of its open transactions end."""
         self.topics.fill(self.random, "in", PARTITIONS, steps - self._steps, foreign=0)
         self._steps = steps
         for pointer in self.topics.open[:]:
@@ -121,7 +122,7 @@ class World:
             self.topics.open.remove(pointer)
 
     def consumed(self, topic: str) -> list[tms.Message]:
-        """Everything that is visible; but for `in`, offsets have no gap."""
+        """All visible messages; except in `in`, offsets have no gap."""
         found = list(self.topics.bus.consumer(topic, stop_at_end=True))
         for partition in range(PARTITIONS):
             offsets = [one.offset for one in found if one.partition == partition]
@@ -130,17 +131,17 @@ class World:
 
     @property
     def open(self) -> int:
-        """How many transactions are open."""
+        """The number of open transactions."""
         return len(self.topics.engine.transactions.open())
 
     @property
     def batches(self) -> int:
-        """How many batches the checkpoint has begun."""
+        """The number of batches that the checkpoint has begun."""
         begun = (self._checkpoint / "offsets").glob("[0-9]*")
         return 1 + max((int(path.name) for path in begun), default=-1)
 
     def rows_of(self, batch: int, given: Values) -> Values:
-        """What a batch has to have, by the checkpoint."""
+        """The rows that a batch must have, by the checkpoint."""
         starts, stops = self._ends(batch - 1), self._ends(batch)
         return {
             (partition, offset): value
@@ -156,12 +157,13 @@ class World:
 
     @property
     def position(self) -> Position:
-        """The position that says which batches are done."""
+        """The position that marks the finished batches."""
         query = json.loads((self._checkpoint / "metadata").read_text())["id"]
         return self.topics.engine.groups.positions(FENCE, f"spark-{query}")[0]
 
     def attempts(self) -> Iterator[tuple[str, list[Row], bool]]:
-        """What attempts of tasks have read: batch and task, rows, whether it was all."""
+        """The rows that attempts of tasks have read: batch and task, rows, whether the attempt read
+        all."""
         for path in (self._folder / "reads").iterdir():
             task = path.name.partition(".")[2].rpartition(".")[0]
             lines = path.read_bytes().splitlines()
@@ -169,7 +171,7 @@ class World:
             yield task, [Row.parse(line) for line in lines[: len(lines) - whole]], whole
 
     def failures(self) -> list[str]:
-        """What queries have failed with."""
+        """The errors with which queries have failed."""
         files = sorted(self._folder.glob("*.failed"))
         return [line for path in files for line in path.read_text().splitlines()]
 
@@ -230,7 +232,7 @@ def test_fault_32_a_stream_whose_processes_are_killed_writes_every_message_once(
 
 
 def check_once(world: World) -> None:
-    """What is in `in` is once in `out`, in the batches that the checkpoint says."""
+    """Check that each message of `in` is once in `out`, in the batches of the checkpoint."""
     given = {(one.partition, one.offset): one for one in world.consumed("in")}
     values = {place: one.value for place, one in given.items()}
     written = world.consumed("out")
@@ -245,7 +247,7 @@ def check_once(world: World) -> None:
 
 
 def check_reads(world: World) -> None:
-    """Every attempt, whoever made it, has read the same rows."""
+    """Check that all attempts of a task have read the same rows."""
     values = {(one.partition, one.offset): one.value for one in world.consumed("in")}
     expected = [world.rows_of(batch, values) for batch in range(world.batches)]
     times: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Offsets of a stream: what stands in its checkpoint, how far a batch goes, and what it reads."""
+"""Offsets of a stream: their form in the checkpoint, the end of a batch, and its rows."""
 
 import json
 from collections.abc import Mapping
@@ -113,10 +113,10 @@ def test_where_a_new_partition_was_begun_stands_in_the_batch_that_reads_it() -> 
     assert ranges(start, end) == [OffsetRange(A, 0, 5, 9), OffsetRange(A, 1, 2, 4)]
 
 
-def test_the_first_batch_is_repeated_from_where_it_began_and_not_from_where_it_would_now() -> None:
+def test_the_first_batch_is_repeated_from_its_original_start() -> None:
     began, ended = StreamOffsets({A: {0: 5, 1: 7}}), {A: {0: 9, 1: 7}}
     end = batch_end(began, True, began.ends, ended)
-    later = StreamOffsets({A: {0: 9, 1: 30}})  # `latest`, asked for again after a restart
+    later = StreamOffsets({A: {0: 9, 1: 30}})  # `latest`, resolved again after a restart
     assert ranges(later, from_json(to_json(end))) == ranges(began, end) == [OffsetRange(A, 0, 5, 9)]
 
 

@@ -1,4 +1,4 @@
-"""Options of the data source `tms` for reading: what each means, and every mistake."""
+"""Options of the data source `tms` for reading: the meaning of each, and every mistake."""
 
 import pickle
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tms.errors import Invalid
+from tms.runtime.tls import ClientTls
 from tms.spark.rows import WantedColumns
 from tms.spark.sink.options import write_options
 from tms.spark.source.options import (
@@ -19,14 +20,13 @@ from tms.spark.source.options import (
     TopicPlace,
     read_options,
 )
-from tms.tls import ClientTls
 
 URL = "http://localhost:7070"
 GIVEN = {"tms.url": URL, "subscribe": "flights"}
 
 
 def given(**more: str) -> dict[str, str]:
-    """Good options, with others; two underscores in names become a dot."""
+    """Valid options, with others; two underscores in names become a dot."""
     return GIVEN | {name.replace("__", "."): value for name, value in more.items()}
 
 

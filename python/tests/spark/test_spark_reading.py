@@ -1,5 +1,5 @@
-"""What the data source does below Spark: splits, losses, and offsets that Spark hands back, on a
-real service."""
+"""The data source below Spark: splits, losses, and offsets that Spark hands back, on a real
+service."""
 
 import json
 import pickle
@@ -149,7 +149,7 @@ def test_a_batch_reads_between_its_bounds(
     world.publish(topic, 0, 5)
     world.publish(topic, 1, 3)
     first = world.bus.fetch(topic, {1: "offset:2"}).batches[0].timestamp_ms  # the last of these
-    while world.engine._clock.now_ms() <= first:
+    while world.engine.topics.clock.now_ms() <= first:
         pass  # the next millisecond
     world.publish(topic, 0, 3)
     time_ms = world.bus.fetch(topic, {0: "offset:5"}).batches[0].timestamp_ms
@@ -234,7 +234,7 @@ def test_a_task_whose_messages_expired_after_planning_fails_or_tells_how_many(
             assert "start=4 stop=7 offsets=3" in record.getMessage()
 
 
-def test_a_task_of_a_topic_that_was_created_anew_delivers_none_of_its_messages_as_good(
+def test_a_task_of_a_recreated_topic_delivers_none_of_its_messages(
     world: Topics, topic: str
 ) -> None:
     world.publish(topic, 0, 5, "old")

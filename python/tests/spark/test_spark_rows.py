@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.block_kit import batch_of, block_of, body_of
+from tests.spark_topics_kit import row_of
 from tms.block import Compression, decode, encode, place, thin
 from tms.client.cursor import Batch
 from tms.errors import DataCorrupt
@@ -51,19 +52,9 @@ def rows(
 
 
 def as_rows(blocks: Sequence[StoredBlock], start: int, stop: int) -> list[dict[str, object]]:
-    """What a consumer of TMS gets, written like rows."""
+    """The messages that a consumer of TMS gets, in the form of rows."""
     return [
-        {
-            "key": message.key,
-            "value": message.value,
-            "topic": message.topic,
-            "partition": message.partition,
-            "offset": message.offset,
-            "timestamp": message.timestamp,
-            "timestampType": 1,
-            "headers": [{"key": k, "value": v} for k, v in message.headers.items()] or None,
-            "id": str(message.id),
-        }
+        row_of(message)
         for block in blocks
         for message in Batch("t", block).messages()
         if start <= message.offset < stop
@@ -72,7 +63,7 @@ def as_rows(blocks: Sequence[StoredBlock], start: int, stop: int) -> list[dict[s
 
 @st.composite
 def partitions(draw: st.DrawFn) -> list[StoredBlock]:
-    """Blocks one behind the other: small ones, larger ones, compressed and sparse ones, with
+    """Blocks one after the other: small ones, larger ones, compressed and sparse ones, with
     gaps."""
     made, offset = [], draw(st.integers(0, 1 << 40))
     for number in range(draw(st.integers(0, 5))):
@@ -291,7 +282,7 @@ def test_columns_stand_in_kafkas_order_and_those_asked_for_behind() -> None:
 
 
 def test_decode_keeps_its_word_for_what_rows_rely_on() -> None:
-    """`few` is said only of blocks that can be unpacked here."""
+    """`few` is set only for blocks that can be unpacked here."""
     assert decode(encode([b"v"] * 32)).few
     assert not decode(encode([b"v"] * 33)).few
     assert not decode(encode([b"v" * 99] * 3, compression=Compression.LZ4)).few

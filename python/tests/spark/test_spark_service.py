@@ -1,4 +1,4 @@
-"""Topics read from a service, split by split; and what of a split is lost."""
+"""Topics read from a service, split by split; and lost parts of a split."""
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,7 +132,7 @@ def test_a_task_leaves_no_connection_open(world: Topics, monkeypatch: pytest.Mon
     monkeypatch.setattr(HttpChannel, "__init__", noted)
     reader = ServiceReader(world.url)
     (split,) = reader.splits("leaves", {0: (0, 3)}, 1)
-    next(reader.read(split))  # and no more: the rest is not wanted
+    next(reader.read(split))  # and no more: the rest is discarded
     assert [channel._closed for channel in channels] == [True]
 
 
@@ -184,19 +184,19 @@ def test_a_token_goes_with_every_request(world: Topics) -> None:
     assert b"Authorization" not in b"".join(map(bytes, plain.chunks))
 
 
-# --- what is lost of a split ----------------------------------------------------------------------
+# --- losses of a split ----------------------------------------------------------------------------
 
 
 class Kept:
-    """A topic of which something may be gone: blocks of five messages from `first` on, except those
-    in gaps. What is dropped while it is read begins with `drops` blocks."""
+    """A topic with missing parts: blocks of five messages from `first` on, except those in gaps.
+    Messages that expire during a read begin with `drops` blocks."""
 
     def __init__(self, earliest: int, end: int, gaps: Sequence[int] = (), clock: object = None):
         self.earliest = earliest
         self.end = end
         self.gaps = gaps
         self.asked = 0
-        self.leaps: dict[int, int] = {}  # when a block is reached, the topic begins later
+        self.leaps: dict[int, int] = {}  # when this block is reached, the topic begins later
         self.clock = clock
 
     def names(self, namespace: str) -> list[TopicName]:
@@ -311,7 +311,7 @@ def test_a_stream_waits_for_a_service_that_is_away(
             bounded.generation("t")
         stopped = in_thread(lambda: reader.generation("t"))
         until(lambda: away(caplog))
-        reader.close()  # the query is stopped
+        reader.close()  # the query ends
         with pytest.raises((Unavailable, Closed)):
             stopped.result(PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""Sessions of Spark: what is set, and what is said where pyspark or Java does not fit."""
+"""Sessions of Spark: their settings, and the errors if pyspark or Java does not fit."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def runtime(
     says: str = 'openjdk version "17.0.15" 2025-04-15',
     environ: Mapping[str, str] | None = None,
 ) -> Runtime:
-    """A place with this pyspark and a Java that says this."""
+    """A place with this pyspark and a Java with this output."""
 
     def installed(name: str) -> str:
         if version is None:
@@ -189,7 +189,7 @@ def test_the_data_source_cannot_be_registered_in_spark_35(monkeypatch: pytest.Mo
 
 
 class _Builder:
-    """Takes down what it is told."""
+    """Notes its options."""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
@@ -210,7 +210,7 @@ class _Builder:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
-    """What a session would have been started with, in an environment without anything of Spark."""
+    """The options with which a session would start, in an environment without Spark's own."""
     import pyspark.sql
 
     for name in (*os.environ,):

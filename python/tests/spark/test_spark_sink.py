@@ -1,5 +1,5 @@
-"""Writing to topics from a real Spark, to a real service: what is in the topics is what was in the
-rows, once, whatever fails on the way."""
+"""Writing to topics from a real Spark, to a real service: the topics have each of the rows once,
+whatever fails on the way."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ PARTITIONS = 3  # of a topic
 
 
 def values(world: Topics, topic: str) -> list[bytes | None]:
-    """Everything that is visible; its offsets have no gap."""
+    """All visible messages; their offsets have no gap."""
     found = list(world.bus.consumer(topic, stop_at_end=True))
     for partition in {one.partition for one in found}:
         offsets = [one.offset for one in found if one.partition == partition]
@@ -182,7 +182,7 @@ class Query:
         (folder / "in").mkdir()
 
     def add(self, count: int) -> None:
-        """One more file, of so many rows that count on."""
+        """Add a file with so many rows, whose numbers continue."""
         lines = [b"%d" % number for number in range(self._count, self._count + count)]
         whole = self._folder / "whole"
         whole.write_bytes(b"\n".join(lines))
@@ -204,11 +204,12 @@ class Query:
         return query
 
     def run(self, format: str = "tms") -> None:
-        """Until all files are written. Raises what ended it before."""
+        """Run until all files are written. Raises the error that ended it before."""
         assert self.start(format).awaitTermination(WAIT_S)
 
     def forget_last_commit(self) -> None:
-        """What a driver leaves that dies between its commit and Spark's own note of it."""
+        """Restore the checkpoint that a driver leaves if it dies between its commit and Spark's own
+        note of it."""
         notes = [p for p in (self._folder / "checkpoint" / "commits").iterdir() if p.name.isdigit()]
         last = max(notes, key=lambda path: int(path.name))
         last.unlink()
@@ -252,7 +253,7 @@ def test_a_driver_that_dies_behind_its_commit_writes_nothing_twice(
 
 
 def failing(flag: Path, before: bool) -> type:
-    """The data source, whose commit fails once, before or after it took effect."""
+    """The data source with a commit that fails once, before or after it took effect."""
     from tms.spark.sink.writer import StreamWriter
     from tms.spark.source.reader import TmsDataSource
 

@@ -28,7 +28,7 @@ class World:
         return self._transport
 
     def values(self, start: str) -> list[tuple[str, bytes]]:
-        """What is visible that begins so."""
+        """The visible values that begin so."""
         found = [
             (name, message.value or b"")
             for name in TOPICS
@@ -55,7 +55,7 @@ LOST = (Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.HALF_ANSWER, Fault.TWICE)
 
 
 def run(world: World, name: str, *faults: Fault | None) -> int:
-    """A query whose POSTs meet these faults; how many of the faults were used up."""
+    """Run a query whose POSTs meet these faults; returns the number of used faults."""
     world.proxy.script(*faults)  # type: ignore[arg-type]
     for _ in range(2):  # and again, from an old copy of the checkpoint
         driver = Driver(world, some_batches(name), query=name)

@@ -1,4 +1,5 @@
-"""Each batch is in the topics once, whoever dies, whenever: the sink's protocol without Spark."""
+"""Each batch is in the topics once, whichever process dies, and whenever: the sink's protocol
+without Spark."""
 
 import pytest
 
@@ -10,7 +11,7 @@ from tms.spark.sink.fence import BATCH_TIMEOUT_S, Attempt, Job
 
 
 def clean() -> Service:
-    """A service at the end of a query that nothing happened to."""
+    """A service at the end of an undisturbed query."""
     service = Service()
     driver = Driver(service, some_batches())
     driver.run()
@@ -91,32 +92,35 @@ def two_drivers(service: Service) -> tuple[Driver, Driver]:
     return Driver(service, some_batches()[:1]), Driver(service, some_batches()[:1])
 
 
+def both_staged(one: Driver, other: Driver) -> tuple[list[Job], list[list[Attempt]]]:
+    """Of each driver the job that it began, and the staged attempts of its first batch."""
+    drivers = one, other
+    jobs = [driver.begin() for driver in drivers]
+    staged = [
+        [driver.task(job, rows) for rows in driver.batches[0]]
+        for driver, job in zip(drivers, jobs, strict=True)
+    ]
+    return jobs, staged
+
+
 def test_of_two_drivers_with_one_checkpoint_one_wins_and_the_other_is_told() -> None:
     service = Service()
     one, other = two_drivers(service)
-    jobs = one.begin(), other.begin()
-    staged = [
-        [driver.task(job, rows) for rows in driver.batches[0]]
-        for driver, job in zip((one, other), jobs, strict=True)
-    ]
+    jobs, staged = both_staged(one, other)
     one.fence(jobs[0]).commit(staged[0])
     with pytest.raises(Conflict, match="Another driver has committed batch 0 of the query q"):
         other.fence(jobs[1]).commit(staged[1])
     other.fence(jobs[1]).abort(staged[1])
     assert service.values() == one.expected
     assert service.engine.transactions.open() == []
-    other.run()  # started again, it finds the batch done
+    other.run()  # the next start finds the batch done
     assert service.values() == one.expected
 
 
 def test_of_two_drivers_that_commit_at_the_same_moment_one_wins() -> None:
     service = Service()
     one, other = two_drivers(service)
-    jobs = one.begin(), other.begin()
-    staged = [
-        [driver.task(job, rows) for rows in driver.batches[0]]
-        for driver, job in zip((one, other), jobs, strict=True)
-    ]
+    jobs, staged = both_staged(one, other)
     commit = service.engine.transactions.commit
 
     def between(*args: object) -> object:
@@ -148,7 +152,7 @@ def test_a_batch_that_takes_too_long_fails_clearly_and_can_be_written_again() ->
     assert service.values() == driver.expected
 
 
-def test_a_commit_that_nobody_answers_says_that_nobody_knows() -> None:
+def test_a_commit_without_an_answer_reports_an_unknown_outcome() -> None:
     service = Service()
     driver = Driver(service, some_batches()[:1])
     job = driver.begin()
@@ -219,8 +223,8 @@ def test_a_batch_query_is_one_transaction_without_a_position() -> None:
     driver.fence(job).commit(attempts)
     driver.fence(job).commit(attempts)
     assert service.values() == driver.expected
-    kept = service.engine.groups._kept.values()
-    assert not [group for shard in kept for group in shard.positions.groups()]
+    shards = service.engine.groups._open_shards.parts.values()
+    assert not [group for shard in shards for group in shard.positions.groups()]
 
 
 @pytest.mark.parametrize("told", [0, 1, 2])

@@ -1,5 +1,5 @@
-"""Rows become the blocks that a client would have made of the same messages, and what cannot become
-a message is refused with the names of its column and topic."""
+"""Rows become the blocks that a client would make of the same messages, and a row that cannot
+become a message is refused with the names of its column and topic."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -49,7 +49,7 @@ def look_up(name: TopicName) -> SinkTopic:
 
 
 def batch(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pa.RecordBatch:
-    """Rows as Spark hands them over."""
+    """Rows as Spark passes them."""
     rows = list(rows)
     return pa.record_batch(
         {name: pa.array([row.get(name) for row in rows], TYPES[name]) for name in columns}
@@ -59,7 +59,7 @@ def batch(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pa.Recor
 def write(
     batches: Iterable[pa.RecordBatch], topic: str = "", filler: Filler | None = None, turn: int = 0
 ) -> Written:
-    """What would be in the topics. Checks every block as the service does."""
+    """The messages that the topics would get. Checks every block as the service does."""
     batches = list(batches)
     fields = [(name, SPARK[name]) for name in batches[0].schema.names]
     router = Router(shape_of(fields, topic), look_up, turn)
@@ -104,7 +104,7 @@ def as_spark(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expected(rows: Iterable[Mapping[str, Any]], turns: Iterable[int]) -> Written:
-    """Where a client would send the same messages, one after another."""
+    """The place to which a client would send each of the same messages, one after another."""
     found: Written = {}
     for row, turn in zip(rows, turns, strict=True):
         count = PARTITIONS[row["topic"]]
@@ -167,14 +167,14 @@ def test_a_block_has_less_than_its_size_and_one_more_message() -> None:
     assert sizes == [2, 1, 3]
 
 
-def test_what_waits_is_written_when_too_much_memory_is_held() -> None:
+def test_held_rows_are_written_when_they_take_too_much_memory() -> None:
     filler = Filler(7, held_bytes=100)
     router = Router(shape_of([("value", "binary")], "b"), look_up)
     one = batch([{"value": b"1"}], ("value",))
     assert [len(list(filler.add(router.route(one), 60))) for _ in range(4)] == [0, 1, 0, 1]
 
 
-# What cannot become a message
+# Rows that cannot become messages
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The data source `tms` in a real Spark, on a real service: tables, streams, and what is repeated
-after a failure."""
+"""The data source `tms` in a real Spark, on a real service: tables, streams, and repetitions after
+a failure."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def rows(frame: DataFrame) -> list[Row]:
 
 
 class Query:
-    """A query that writes what it reads into a list of its batches; it can be made to fail."""
+    """A query that writes its rows into a list of batches; it can be made to fail."""
 
     def __init__(self, spark: SparkSession, world: Topics, checkpoint: Path) -> None:
         self._spark = spark
@@ -55,7 +55,7 @@ class Query:
         )
 
     def run(self, **options: str) -> StreamingQuery:
-        """Until everything is read that is there now."""
+        """Run until all messages that are there now are read."""
         query = self.start(**options)
         assert query.awaitTermination(WAIT_S)
         return query
@@ -120,7 +120,7 @@ def test_a_table_between_times(spark: SparkSession, world: Topics, topic: str) -
         id = world.bus.publish(topic, b"%d" % number, partition=number % 2)
         assert id is not None
         times.append(id.time_ms)
-        while world.engine._clock.now_ms() <= id.time_ms:
+        while world.engine.topics.clock.now_ms() <= id.time_ms:
             pass  # the next millisecond
     between = {"startingTimestamp": str(times[0]), "endingTimestamp": str(times[2])}
     frame = table(spark, world, subscribe=topic, **between)
@@ -148,7 +148,7 @@ def test_a_condition_leaves_the_same_rows_whoever_applies_it(
             world.bus.publish_many(
                 topic, [b"v"] * 2, keys=[b"k%d" % number, None], partition=partition
             )
-            while number == 2 and world.engine._clock.now_ms() % 2 == 0:
+            while number == 2 and world.engine.topics.clock.now_ms() % 2 == 0:
                 pass  # so that not all have one time
     everything = consumed(world.bus, topic)
     moments = sorted({row["timestamp"] for row in everything})
@@ -201,7 +201,7 @@ def _plain(row: Row) -> Row:
         ("partition = 2 AND offset >= 4", 1),
         ("offset < 3", 4),
         ("timestamp >= TIMESTAMP '2001-01-01 00:00:00'", 4),
-        ("timestamp < TIMESTAMP '2001-01-01 00:00:00'", 1),  # Spark makes one of none
+        ("timestamp < TIMESTAMP '2001-01-01 00:00:00'", 1),  # Spark turns no task into one
     ],
 )
 def test_a_condition_on_places_decides_what_is_read(
@@ -258,7 +258,7 @@ def test_a_topic_that_is_not_there_is_an_error_that_names_it(
         table(spark, world, subscribe="nowhere").collect()
 
 
-@pytest.mark.long  # it is waited for, as long as the options allow at least
+@pytest.mark.long  # it takes at least the shortest allowed wait
 def test_a_service_that_is_away_is_an_error_that_says_so(
     spark: SparkSession, world: Topics
 ) -> None:

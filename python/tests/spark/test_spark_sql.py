@@ -1,4 +1,4 @@
-"""Spark itself takes the rows: their schema is Spark's, their cells arrive as they are."""
+"""Spark itself takes the rows: their schema is Spark's, and their cells arrive unchanged."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -35,7 +35,8 @@ def test_sparks_schema_is_the_one_of_the_batches(
 
 
 def test_a_data_source_may_yield_the_batches(spark: "SparkSession") -> None:
-    """Blocks of few messages, of many, compressed, cut, some without keys, values or headers."""
+    """Checked with blocks of few messages, of many, compressed, cut, some without keys, values or
+    headers."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     keys = [None if i % 5 == 0 else b"k%d" % i for i in range(400)]

@@ -1,4 +1,4 @@
-"""Spark's reader and writer at a service over TLS that asks for certificates, without a Spark."""
+"""Spark's reader and writer at a service over TLS that requests certificates, without a Spark."""
 
 import pickle
 from contextlib import closing
@@ -8,9 +8,9 @@ import tms
 from tests.http_kit import serving
 from tests.tls_kit import Authority
 from tms.model.position import Position
+from tms.runtime.tls import ServerTls
 from tms.spark.source.options import read_options
 from tms.spark.source.reader import open_topics
-from tms.tls import ServerTls
 
 
 def test_a_reader_shows_its_certificate_also_where_it_was_sent(tmp_path: Path) -> None:

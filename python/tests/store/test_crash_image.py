@@ -1,4 +1,4 @@
-"""A copy of a directory that is written to is one instant of it."""
+"""A copy of a directory in use shows it at one instant."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ IMAGES = 50
 @pytest.fixture
 def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with two files, of which `b` gets each byte after `a` has got it; two bytes come
-    while the first copy is made, in the middle of it."""
+    in the middle of the first copy."""
     path, copies = tmp_path / "data", count()
     path.mkdir()
     (path / "a").write_bytes(b"x")
@@ -126,8 +126,8 @@ def test_a_copy_that_cannot_be_written_is_an_error_at_once(
 
 @pytest.mark.usefixtures("database")
 def test_images_of_a_store_that_compacts_hold_what_was_written(fast_path: Path) -> None:
-    """Compaction is busy with small tables: a third of plain copies are damaged on two processors,
-    as has been measured. Opening checks every checksum."""
+    """Compaction is busy with small tables: on two processors a third of plain copies were measured
+    to be damaged. Opening checks every checksum."""
     random = Random(3)
     limits = LevelDBLimits(write_buffer_bytes=64 << 10)
     store = LevelDBStore(fast_path / "data", create=True, limits=limits)

@@ -1,4 +1,4 @@
-"""What is said about the coprocessor, by what its regions answer."""
+"""Findings about the coprocessor, by the answers of its regions."""
 
 import re
 import threading
@@ -12,7 +12,7 @@ from tests.clocks import ManualClock
 from tests.faults.service import within
 from tms.store.hbase.admin import Admin, Probe, Region
 from tms.store.hbase.coprocessor import AGE_MS_MAX, LOOK_S, VERSION, CoprocessorWatch, judge
-from tms.store.hbase.thrift.pool import HBasePlace
+from tms.store.hbase.pool import HBasePlace
 
 ROOT = Path(__file__).resolve().parents[3]
 FRESH = Probe(VERSION, True, "tms:messages", 1_000, 1_000)

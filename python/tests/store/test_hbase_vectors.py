@@ -1,4 +1,4 @@
-"""The rules of HBase's tables in Python say what the cases say; the Java coprocessor is held to the
+"""The rules of HBase's tables in Python agree with the cases; the Java coprocessor is held to the
 same vectors."""
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The store contract on every engine, and what the engines promise beyond it."""
+"""The store contract on every engine, and further promises of the engines."""
 
 import contextlib
 import os
@@ -172,7 +172,7 @@ def test_file_descriptors_stay_bounded(tmp_path: Path, database: str) -> None:
 def test_a_map_stays_open_while_one_of_several_readers_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when they came together and found it closed."""
+    """This also holds if they came together and found it closed."""
     store = LevelDBStore(tmp_path, create=True)
     one = store.open("map", create=True)
     one.write([(key, bytes(5_000)) for key in (b"a", b"b")], SYNCED)
@@ -228,7 +228,7 @@ def test_a_map_whose_readers_do_not_leave_stays_open_and_says_so(
 
 
 def _waits_in(function: str, thread: threading.Thread) -> bool:
-    """Whether a thread is within a call of this function."""
+    """True if a thread is within a call of this function."""
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back

@@ -28,7 +28,7 @@ LARGE_BYTES = 50_000
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Where a data directory is or will be: in memory if possible, for hundreds of openings."""
+    """The place of a data directory: in memory if possible, for hundreds of openings."""
     fast = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with TemporaryDirectory(dir=fast) as temporary:
         yield Path(temporary) / "data"
@@ -110,7 +110,8 @@ def test_a_flipped_bit_is_refused_or_harmless_and_never_read(
 def test_every_flipped_bit_in_the_headers_of_a_log_is_refused(
     path: Path, rows: Rows, pattern: str
 ) -> None:
-    """A damaged length looks to LevelDB like a torn end: it drops what follows and says nothing."""
+    """A damaged length looks to LevelDB like a torn end: it drops the following records
+    silently."""
     limits = LevelDBLimits(write_buffer_bytes=64 << 10, large_bytes=1 << 20)
     store = LevelDBStore(path, create=False, limits=limits)
     large = [row for row in rows if len(row[1]) >= 40_000]
@@ -135,7 +136,7 @@ def test_every_flipped_bit_in_the_headers_of_a_log_is_refused(
 
 
 def test_a_damaged_row_does_not_hide_the_others(path: Path, rows: Rows) -> None:
-    key, value = rows[0]  # far from the last one, in whichever table they are
+    key, value = rows[0]  # far from the last row, in any table
     table = next(table for table in find(path, "*.ldb") if value in table.read_bytes())
     flip(table, 8 * table.read_bytes().index(value) + 5)
     store = LevelDBStore(path, create=False)
@@ -154,7 +155,7 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, rows: Rows) -> None:
 
 
 def test_a_damaged_end_of_a_table_is_not_taken_for_the_end_of_the_rows(path: Path) -> None:
-    """plyvel's own iterator ends there without a word."""
+    """plyvel's own iterator ends there silently."""
     store = LevelDBStore(path, create=True)
     one = store.open("map", create=True)
     one.write([(b"%04d" % n, b"v" * 100) for n in range(200)], Durability.WRITTEN)
@@ -208,14 +209,14 @@ def test_zeros_in_the_middle_of_a_log_are_refused(path: Path, rows: Rows, size: 
 
 @pytest.mark.parametrize("size", [1, 6, 7, 8, 5_000, 70_000])
 def test_zeros_behind_the_end_of_a_log_are_a_torn_end(path: Path, rows: Rows, size: int) -> None:
-    """A file may have grown before its bytes came to the disk."""
+    """A file may have grown before its bytes reached the disk."""
     with find(path, "*.log")[-1].open("ab") as log:
         log.write(bytes(size))
     assert read(path) == rows
 
 
 def test_a_length_that_no_write_can_have_made_is_damage(path: Path, rows: Rows) -> None:
-    """Whatever the checksum beside it: what reaches beyond its block was not torn."""
+    """With any checksum beside it: a record that reaches beyond its block was not torn."""
     log = find(path, "*.log")[-1]
     raw = log.read_bytes()
     last = last_fragment(raw)
@@ -234,7 +235,7 @@ def test_a_length_that_does_not_fit_its_checksum_is_damage(path: Path, rows: Row
 
 
 def last_fragment(log: bytes) -> int:
-    """Where the last fragment of a log begins."""
+    """The offset of the last fragment of a log."""
     offset = last = 0
     while offset < len(log):
         last = offset
@@ -257,7 +258,7 @@ def test_a_deleted_file_is_refused_and_nothing_is_made_in_its_place(
     with pytest.raises(ConfigError if pattern == "FORMAT" else DataCorrupt) as caught:
         read(path)
     if pattern != "FORMAT":
-        if (pattern, database) == ("*.log", "rocksdb"):  # its manifest does not say which exactly
+        if (pattern, database) == ("*.log", "rocksdb"):  # its manifest does not name it exactly
             missing = Path(caught.value.details["file"])
             assert missing.suffix == ".log"
         assert caught.value.message.startswith(f"{missing} is ")
@@ -278,7 +279,7 @@ def test_a_table_that_was_cut_off_is_refused(path: Path, rows: Rows) -> None:
 def test_a_table_deleted_under_an_open_map_is_not_taken_for_missing_keys(
     path: Path, database: str
 ) -> None:
-    """plyvel's `get` answers None there. RocksDB has the table open, and reads on."""
+    """plyvel's `get` returns None there. RocksDB has the table open, and reads on."""
     rows = [(b"%04d" % n, b"v" * 100) for n in range(20)]
     store = LevelDBStore(path, create=True)
     store.open("map", create=True).write(rows, Durability.WRITTEN)
@@ -381,7 +382,7 @@ def test_repair_saves_every_intact_row_and_keeps_the_damaged_map(
 
 
 def test_repair_saves_records_wherever_in_a_block_of_the_log_they_begin(path: Path) -> None:
-    """A fragment's header stays within a block of 32 KiB; a record may be in several."""
+    """A fragment's header stays within a block of 32 KiB; a record may span several."""
     for size in range(32_768 - 40, 32_768 - 20):
         values = [bytes(size), b"small", Random(size).randbytes(100_000), b"last"]
         rows = [(b"%d" % n, value) for n, value in enumerate(values)]

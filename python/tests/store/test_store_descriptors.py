@@ -1,4 +1,4 @@
-"""A process that may have few files open: maps rest in time, and no error names damage."""
+"""A process that may have few open files: idle maps close in time, and no error names damage."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ UNLIMITED = -1
 
 
 def run(data: Path, *arguments: str) -> bytes:
-    """What the program wrote to its standard error until it ended well."""
+    """The standard error of the program, which ended well."""
     with data.with_name("said").open("w+b") as said:
         child = Child(
             "tests.faults.few_files", [str(data), *arguments], os.environ, (1, said.fileno())

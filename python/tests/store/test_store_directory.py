@@ -1,4 +1,4 @@
-"""The data directory of the LevelDB store: whose it is, and how it and its maps come and go."""
+"""The data directory of the LevelDB store: its owner, and the making and removing of its maps."""
 
 import errno
 import fcntl
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 
 def test_a_new_data_directory_is_closed_to_other_users(tmp_path: Path) -> None:
-    """One that is there keeps its mode: somebody has chosen it."""
+    """An existing directory keeps its mode: it was chosen."""
     there = tmp_path / "there"
     there.mkdir()
     there.chmod(0o750)
@@ -87,7 +87,7 @@ def test_the_lock_of_a_data_directory_says_who_has_it(
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """The id of a child of this process that ends with 0 once `work` returns."""
+    """Fork a child that ends with 0 once `work` returns; its process id."""
     child = os.fork()
     if child == 0:
         try:
@@ -130,7 +130,7 @@ def test_a_forked_process_has_no_part_in_what_its_parent_has_open(tmp_path: Path
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_the_lock_goes_with_its_owner_though_a_fork_lives_on(tmp_path: Path, closed: bool) -> None:
-    """Whether the owner closes its directory or dies with it open."""
+    """With an owner that closes its directory, and one that dies with it open."""
     (reading, writing), (lives, alive) = os.pipe(), os.pipe()
     LevelDBStore(tmp_path, create=True).close()
 
@@ -288,7 +288,7 @@ def test_an_error_of_leveldb_is_told_though_a_name_in_it_is_no_text(
 def test_files_that_cannot_be_removed_keep_nothing_from_going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in `temporary` is gone for everybody; the next opening removes it."""
+    """Files in `temporary` are gone for every user; the next opening removes them."""
     store = LevelDBStore(tmp_path, create=True)
     one = store.open("map", create=True)
     one.write([(b"k", b"v")], SYNCED)

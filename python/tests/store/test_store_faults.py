@@ -1,4 +1,4 @@
-"""Kills, power loss and failing disks under the LevelDB store, and what must still hold."""
+"""Kills, power loss and failing disks under the LevelDB store, and its promises after them."""
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ KILLS = [2, pytest.param(13, marks=pytest.mark.long)]
 POWER_LOSSES = [30, pytest.param(100, marks=pytest.mark.long)]
 LANES = 2  # processes at a time
 ENDURES_MAX = 6
-OF_ROCKSDB = {  # what has the part of LevelDB's files
+OF_ROCKSDB = {  # the counterparts of LevelDB's files
     "000003.log": "000004.log",
     "000004.log": "000008.log",
     "000005.ldb": "000009.sst",
@@ -33,7 +33,7 @@ OF_ROCKSDB = {  # what has the part of LevelDB's files
 
 @pytest.fixture(scope="module")
 def recordings() -> dict[str, tuple[Path, list[Call]]]:
-    """What was recorded, by database."""
+    """The recorded steps, by database."""
     return {}
 
 
@@ -43,7 +43,7 @@ def recording(
     database: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, list[Call]]:
-    """What the undisturbed writer does: its data directory, and all calls that change files."""
+    """The undisturbed writer: its data directory, and all its calls that change files."""
     if database not in recordings:
         path = tmp_path_factory.mktemp("recording")
         done = run_writer("steps", path / "data", path / "acks", *record(path / "journal"))
@@ -93,20 +93,15 @@ def test_power_loss_at_any_moment_loses_nothing_that_was_synced(
     data, recorded = recording
     random = Random(seed_for(f"power losses {unsynced.name}"))
     losses = set(random.sample(range(len(recorded)), moments_lost))
-    disk, acks_file = Disk(data), b""
+    disk = Disk(data)
     repaired = 0
-    for number, call in enumerate(recorded):
-        if disk.concerns(call):
-            disk.play(call)
-        elif call.name == "write" and call.path == str(data.parent / "acks"):
-            acks_file += call.strings[0]
-        if number in losses:
-            target = fast_path / str(number)
-            disk.rebuild(target, unsynced, random)
-            (fast_path / "acks").write_bytes(acks_file)
-            acks = writer.read_acks(fast_path / "acks")
-            repaired += _verify_or_repair(target, acks)
-            shutil.rmtree(target)
+    for number, acks_file in disk.replay(recorded, losses, beside=data.parent / "acks"):
+        target = fast_path / str(number)
+        disk.rebuild(target, unsynced, random)
+        (fast_path / "acks").write_bytes(acks_file)
+        acks = writer.read_acks(fast_path / "acks")
+        repaired += _verify_or_repair(target, acks)
+        shutil.rmtree(target)
     print(f"{unsynced.name}: {moments_lost} moments, {repaired} needed a repair")
     # LevelDB does not sync the directory before its MANIFEST names a new table: when the entry is
     # lost and the unsynced record is not, a repair takes the rows from the log, which is there.
@@ -143,7 +138,7 @@ def test_an_error_of_the_disk_is_reported_once_and_nothing_acknowledged_is_lost(
         assert done.returncode == 0, done.stderr.decode()
         acks = writer.read_acks(place / "acks")
         if failures := [ack for ack in acks if ack[0] == "failed"]:
-            break  # else files got other numbers than usual, and nothing was injected
+            break  # otherwise files got other numbers than usual, and the fault met none
     assert [ack[3] for ack in failures] == [
         "StorageFull" if error == "ENOSPC" else "StorageUnavailable"
     ]

@@ -49,7 +49,7 @@ def test_a_full_disk_refuses_writes_not_reads_and_heals_by_itself(
         assert store.names("") == ["map/one"]
 
         disk.free()
-        with pytest.raises(StorageFull):  # behind a half-written record LevelDB loses what it takes
+        with pytest.raises(StorageFull):  # LevelDB loses writes behind a half-written record
             one.write(writer.pair("map/one", 99), SYNCED)
         clock.pass_ms(600)
         one.recover()
@@ -89,7 +89,7 @@ def test_a_disk_that_stays_full_is_probed_twice_a_second_at_most(tmp_path: Path)
 
 
 def _write_until_full(one: Map, disk: SmallDisk) -> int:
-    """Write until the disk is full; how many writes were acknowledged."""
+    """Write until the disk is full; the number of acknowledged writes."""
     disk.free()
     for number in range(1_000):
         if number == 6:

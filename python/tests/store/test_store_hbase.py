@@ -1,4 +1,4 @@
-"""The HBase engine without HBase: rows, addresses, and what it does when calls fail."""
+"""The HBase engine without HBase: rows, addresses, and failing calls."""
 
 from pathlib import Path
 from random import Random
@@ -11,8 +11,10 @@ from tests.contracts.store_contract import ALL, SYNCED, WRITTEN, rows_of
 from tests.fake_hbase import FakeHBase
 from tms.errors import ConfigError, DataCorrupt, Invalid, StorageUnavailable, TMSError
 from tms.model import keys
-from tms.store.hbase import HBasePlace
+from tms.store.hbase import HBasePlace, connection
 from tms.store.hbase.blocks import NOTE_S, UNSYNCED_BYTES_MAX, BlockMap, NotedMap
+from tms.store.hbase.connection import types
+from tms.store.hbase.pool import Pool
 from tms.store.hbase.records import RecordMap
 from tms.store.hbase.rows import (
     BlockRows,
@@ -25,10 +27,7 @@ from tms.store.hbase.rows import (
 from tms.store.hbase.rows import (
     rows_of as rows_in_hbase,
 )
-from tms.store.hbase.thrift import connection
-from tms.store.hbase.thrift.connection import types
-from tms.store.hbase.thrift.pool import Pool
-from tms.store.hbase.thrift.scanning import PAGE_BYTES
+from tms.store.hbase.scanning import PAGE_BYTES
 
 SEGMENT = "t0000002a/p00003/s00000001"
 NAME_ROW = b"!map/" + SEGMENT.encode()
@@ -182,7 +181,7 @@ def test_a_block_comes_back_from_its_pieces(size: int) -> None:
         for lost in range(len(cells) - 1):
             with pytest.raises(DataCorrupt):
                 block_of(b"row", cells[:lost] + cells[lost + 1 :])
-        cells[-1].timestamp = 6  # left of what was overwritten
+        cells[-1].timestamp = 6  # left from before the overwriting
         assert block_of(b"row", cells) == (value[: PAGE_BYTES * (len(cells) - 1)], 7)
 
 
@@ -382,8 +381,8 @@ def test_a_comparison_whose_answer_is_lost_is_known_by_its_own_mark(hbase: FakeH
     assert one.get(b"k") == b"w"
 
 
-def test_an_equal_value_of_someone_else_is_not_taken_for_one_s_own(hbase: FakeHBase) -> None:
-    """Two that count: the second writes the number that the first one lost."""
+def test_an_equal_value_of_another_process_is_not_taken_for_its_own(hbase: FakeHBase) -> None:
+    """Two processes count: the second writes the number that the first one lost."""
     one, other = records(hbase), records(hbase)
     assert one.compare_and_set(b"n", None, b"1")
     hbase.fail("checkAndPut", done=False)

@@ -1,4 +1,4 @@
-"""Thrift servers over TLS: who is verified, and what is said of a certificate that is wrong."""
+"""Thrift servers over TLS: verified ones, and the errors of wrong certificates."""
 
 import contextlib
 import socket
@@ -11,18 +11,18 @@ import pytest
 
 from tests.tls_kit import Authority, Certificate
 from tests.waiting import PATIENCE_S
-from tms.clock import SystemClock
 from tms.errors import ConfigError
-from tms.store.hbase.thrift.connection import Failure, ThriftConnection, types
-from tms.store.hbase.thrift.pool import HBasePlace
-from tms.tls import ClientTls
+from tms.runtime.clock import SystemClock
+from tms.runtime.tls import ClientTls
+from tms.store.hbase.connection import Failure, ThriftConnection, types
+from tms.store.hbase.pool import HBasePlace
 
 CALL = b"getThriftServerType"
 
 
 @contextlib.contextmanager
 def thrift(certificate: Certificate, client_ca: Path | None = None) -> Iterator[int]:
-    """A server that says it is a Thrift 2 server, over TLS."""
+    """A server that presents itself as a Thrift 2 server, over TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate.pair)
     if client_ca is not None:

@@ -1,4 +1,4 @@
-"""Images of a data directory: everything at one moment, whatever goes on meanwhile."""
+"""Images of a data directory: everything at one moment, whatever else is running."""
 
 import errno
 import threading
@@ -12,7 +12,7 @@ from tests.databases import kill
 from tms.errors import NotFound, StorageUnavailable
 from tms.model.backup import ImageFile
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, StoreImage
+from tms.store.base import Map, MapRow, StoreImage
 from tms.store.leveldb import LevelDBLimits, LevelDBStore
 from tms.store.leveldb import store as stores
 from tms.store.leveldb.map import LevelDBMap
@@ -25,7 +25,7 @@ WRITTEN, SYNCED = Durability.WRITTEN, Durability.SYNCED
 
 
 def write_out(image: StoreImage, place: Path) -> LevelDBStore:
-    """The store that an image brings back."""
+    """The store restored from an image."""
     for file in image.files:
         target = place / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -34,11 +34,11 @@ def write_out(image: StoreImage, place: Path) -> LevelDBStore:
     return LevelDBStore(place, create=False)
 
 
-def content(store: LevelDBStore) -> dict[str, list[Row]]:
+def content(store: LevelDBStore) -> dict[str, list[MapRow]]:
     return {name: list(rows_of(store.open(name, create=False))) for name in store.names("")}
 
 
-def rows(seed: int, count: int = 50) -> list[Row]:
+def rows(seed: int, count: int = 50) -> list[MapRow]:
     """Small and large values."""
     random = Random(seed)
     return [(b"%d-%03d" % (seed, n), random.randbytes(20 + n % 2 * 9_000)) for n in range(count)]
@@ -161,7 +161,7 @@ def test_a_file_of_values_that_only_grew_says_so_until_its_map_is_opened_again(
     assert _values(store.image()).origin == first.origin
     kill(store, path)
     store = LevelDBStore(path, create=False)
-    assert _values(store.image()).origin == ""  # nobody has opened it yet
+    assert _values(store.image()).origin == ""  # no process has opened it yet
     store.open("map", create=False).write(rows(3), WRITTEN)
     third = _values(store.image())
     assert third.origin not in ("", first.origin)

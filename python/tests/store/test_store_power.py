@@ -1,5 +1,6 @@
-"""What the LevelDB store syncs, and in which order: what power loss must not take is on the disk
-before it counts. `test_store_faults` plays real power losses; here a process sees its own steps."""
+"""Syncs of the LevelDB store, and their order: bytes that power loss must not take are on the disk
+before they count. `test_store_faults` plays real power losses; here a process sees its own steps.
+"""
 
 import os
 from collections.abc import Callable
@@ -24,7 +25,7 @@ Step = tuple[str, Path]
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """What this process syncs, and what it renames to which name, as it happens."""
+    """The syncs and renames of this process, as they happen."""
     done = list[Step]()
     fsync, rename = os.fsync, Path.rename
 
@@ -42,7 +43,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
 
 
 def around(steps: list[Step], target: Path) -> tuple[list[Path], list[Path]]:
-    """What was synced before and after the first renaming to `target`."""
+    """The files synced before and after the first renaming to `target`."""
     at = steps.index(("rename", target))
     return (
         [path for what, path in steps[:at] if what == "sync"],
@@ -122,7 +123,7 @@ class NotingDB:
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, int]]:
-    """How often the file of values and the log were synced since the last call."""
+    """The numbers of syncs of the file of values and of the log since the last call."""
     fdatasync, of_values, of_log = os.fdatasync, list[int](), list[bool]()
 
     def opened(open: Callable[..., object], *args: object) -> NotingDB:
@@ -174,7 +175,7 @@ def test_a_synced_write_syncs_each_place_that_has_rows_which_are_not_on_the_disk
 def test_a_synced_write_syncs_the_logs_that_were_left_since_the_last_one(
     tmp_path: Path, steps: list[Step], change: str
 ) -> None:
-    """LevelDB itself syncs only the log that it writes to at that moment."""
+    """LevelDB itself syncs only the log to which it writes at that moment."""
     store = LevelDBStore(tmp_path, create=True, limits=LevelDBLimits(write_buffer_bytes=64 << 10))
     one = store.open("map", create=True)
     synced: Callable[[], None] = {
@@ -188,7 +189,7 @@ def test_a_synced_write_syncs_the_logs_that_were_left_since_the_last_one(
 
 
 def test_a_map_may_have_had_a_million_files(tmp_path: Path, steps: list[Step]) -> None:
-    """Their numbers have six digits before, and seven from then on."""
+    """Numbers of files have six digits up to it, and seven from then on."""
     store = LevelDBStore(tmp_path, create=True)
     store.open("map", create=True)
     store.close()
@@ -209,7 +210,8 @@ def test_a_map_may_have_had_a_million_files(tmp_path: Path, steps: list[Step]) -
 
 
 def logs_left(one: Map, path: Path, synced: Callable[[], None], steps: list[Step]) -> int:
-    """Write some 150 KB with a synced write now and then; how often that found a new log."""
+    """Write some 150 KB with a synced write now and then; returns how many of these found a new
+    log."""
 
     def logs() -> list[Path]:
         return sorted(path.glob("*.log"), key=lambda log: int(log.stem))

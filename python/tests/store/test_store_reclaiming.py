@@ -1,4 +1,5 @@
-"""Giving space back in LevelDB's directory: what is gone is gone from the disk, come what may."""
+"""Reclaiming space in LevelDB's directory: removed data is gone from the disk, whatever happens
+meanwhile."""
 
 import errno
 import os
@@ -56,7 +57,8 @@ def test_what_was_replaced_or_deleted_is_gone_from_the_disk(tmp_path: Path) -> N
 def test_a_crash_at_any_step_leaves_one_of_the_two_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
 ) -> None:
-    """Each rename is a step: the copy is put beside, the old one away, the copy in its place."""
+    """Each rename is a step: the copy goes beside the old map, the old one away, the copy in its
+    place."""
     store = LevelDBStore(tmp_path / "data", create=True)
     with_secrets(store)
     works: Callable[..., Path] = Path.rename

@@ -1,4 +1,4 @@
-"""`tms upgrade`: a directory on LevelDB goes over to RocksDB with every row, or stays as it is."""
+"""`tms upgrade`: a directory on LevelDB moves to RocksDB with every row, or stays unchanged."""
 
 import json
 from pathlib import Path
@@ -23,13 +23,13 @@ MAPS = ("map", "of/tables", "empty")
 
 @pytest.fixture
 def path(fast_path: Path) -> Path:
-    """Where the data directory is."""
+    """The path of the data directory."""
     return fast_path / "data"
 
 
 @pytest.fixture
 def content(path: Path, monkeypatch: pytest.MonkeyPatch) -> Content:
-    """What `path` holds."""
+    """The contents of `path`."""
     return make(path, monkeypatch)
 
 
@@ -80,7 +80,7 @@ def test_every_row_is_there_and_no_table_of_leveldb(path: Path, content: Content
 
 
 def test_an_upgraded_directory_is_closed_to_other_users(path: Path, content: Content) -> None:
-    for _ in range(2):  # also one that is on RocksDB already
+    for _ in range(2):  # a directory that is on RocksDB already, too
         path.chmod(0o755)
         list(upgrade(path))
         assert path.stat().st_mode & 0o777 == 0o700
@@ -135,7 +135,7 @@ def test_what_is_interrupted_at_its_end_is_finished_when_it_is_opened(
 def test_leftovers_of_a_power_loss_do_not_keep_an_upgrade_from_being_finished(
     path: Path, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was removed from `temporary` is there again, where the old maps are to go."""
+    """Files removed from `temporary` are there again, where the old maps are to go."""
     with monkeypatch.context() as patched:
         patched.setattr(DataDirectory, "finish_upgrade", lambda self: None)
         list(upgrade(path))

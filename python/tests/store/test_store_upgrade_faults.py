@@ -24,11 +24,11 @@ KILLS_OF_MAPS = 4  # within the maps that are copied; at all other calls each
 # Moments while maps are copied, and while the old ones are removed: some in a landing, more in the
 # long run; all between.
 POWER_LOSSES = [3, pytest.param(30, marks=pytest.mark.long)]
-KINDS = 2  # of what survives each of these
+KINDS = 2  # kinds of survival at each of these
 
 
 class Recording(NamedTuple):
-    """A directory before it is upgraded, what it holds, and all calls that upgrade it."""
+    """A directory before its upgrade, its contents, and all calls of the upgrade."""
 
     before: Path
     content: Content
@@ -67,7 +67,7 @@ def upgrade_under(data: Path, *options: str) -> Ended:
 
 
 def check(data: Path, content: Content) -> str:
-    """Look whether everything is there, and upgrade again; the database that it had before."""
+    """Check that everything is there, and upgrade again; returns the database before that."""
     found = store_of(data)
     assert read(data) == content
     list(upgrade(data))
@@ -110,7 +110,7 @@ def test_an_upgrade_killed_at_any_step_leaves_every_row_and_can_be_finished(
 
 
 def fingerprint(data: Path) -> bytes:
-    """Two directories with the same names and bytes have the same one."""
+    """A digest that is equal for directories with the same names and bytes."""
     found = sha256()
     for file in sorted(data.rglob("*")):
         content = file.read_bytes() if file.is_file() else b""
@@ -141,7 +141,7 @@ def test_power_that_fails_at_any_step_of_an_upgrade_loses_no_row(
     assert found == {"leveldb", "rocksdb"}
 
 
-def test_nothing_that_the_old_database_needs_changes_before_the_new_one_is_on_the_disk(
+def test_the_old_database_stays_intact_until_the_new_one_is_on_disk(
     recording: Recording,
 ) -> None:
     renamed = [n for n, call in enumerate(recording.calls) if call.name == "rename"]

@@ -1,4 +1,4 @@
-"""The file of large values: frames, torn and damaged ones, what is known to be synced."""
+"""The file of large values: frames, torn and damaged ones, and its synced part."""
 
 import errno
 import logging
@@ -77,7 +77,7 @@ def data(tmp_path: Path) -> Iterator[Directory]:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, code: int, after: int = 0) -> None:
-    """The system call fails once, after it has worked so often."""
+    """Let the system call fail once, after `after` calls that worked."""
     works: Callable[..., object] = getattr(os, name)
     calls = 0
 
@@ -96,7 +96,7 @@ def recovered(data: Directory, one: LevelDBMap) -> None:
     one.recover()
 
 
-# Where values stand
+# Positions of values
 
 
 def test_a_large_value_is_written_once_and_a_small_one_stays_in_the_database(
@@ -132,7 +132,7 @@ def test_the_bytes_of_a_scan_are_those_of_the_values(data: Directory) -> None:
     assert len(one.scan(None, None, 11_000)) == 3
 
 
-# What is behind the end
+# Bytes behind the end
 
 
 @pytest.mark.parametrize("durability", [WRITTEN, SYNCED])
@@ -169,7 +169,7 @@ def test_frames_without_rows_in_the_database_get_them_when_it_is_opened(data: Di
     data.open().write([row(2), SMALL_ROW], SYNCED)
     data.open().write([row(3)], SYNCED)
     data.close()
-    shutil.copy(data.file, before.file)  # the database lost what was not synced
+    shutil.copy(data.file, before.file)  # the database lost unsynced writes
     assert before.read() == [row(1), row(2), row(3), SMALL_ROW]
     assert before.read() == [row(1), row(2), row(3), SMALL_ROW]
 
@@ -205,7 +205,7 @@ def test_rows_are_not_judged_by_a_table_that_is_damaged(data: Directory) -> None
         data.open()
 
 
-# What was synced
+# Synced bytes
 
 
 def test_a_synced_write_of_large_rows_syncs_only_their_file(
@@ -218,7 +218,7 @@ def test_a_synced_write_of_large_rows_syncs_only_their_file(
     one.write([row(1)], SYNCED)
     one.write([row(2)], WRITTEN)
     assert len(synced) == 1
-    one.write([SMALL_ROW], SYNCED)  # makes durable what was written before it
+    one.write([SMALL_ROW], SYNCED)  # makes earlier writes durable
     assert len(synced) == 2
     one.write([], SYNCED)
     assert len(synced) == 2
@@ -239,6 +239,13 @@ def test_much_that_is_not_synced_is_synced_in_the_background(
         data.read()
 
 
+def assert_goes_on_behind_one(data: Directory, one: LevelDBMap) -> None:
+    """Only the first row is stored; after a recovery the map takes the third one."""
+    recovered(data, one)
+    one.write([row(3)], SYNCED)
+    assert data.read() == [row(1), row(3)]
+
+
 def test_an_error_of_a_sync_in_the_background_fails_the_next_write(
     data: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,9 +256,7 @@ def test_an_error_of_a_sync_in_the_background_fails_the_next_write(
     one._databases._syncs.submit(int).result()  # the sync has ended
     with pytest.raises(StorageUnavailable):
         one.write([row(2)], SYNCED)
-    recovered(data, one)
-    one.write([row(3)], SYNCED)
-    assert data.read() == [row(1), row(3)]
+    assert_goes_on_behind_one(data, one)
 
 
 def test_after_a_failed_sync_recovering_writes_again_what_may_not_be_on_the_disk(
@@ -316,9 +321,7 @@ def test_a_write_that_fails_halfway_leaves_nothing(
     with pytest.raises(error or StorageUnavailable):
         one.write([row(2), SMALL_ROW], SYNCED)
     assert rows_of(one) == [row(1)]
-    recovered(data, one)
-    one.write([row(3)], SYNCED)
-    assert data.read() == [row(1), row(3)]
+    assert_goes_on_behind_one(data, one)
 
 
 def test_a_write_that_the_system_takes_in_pieces_is_whole(
@@ -403,8 +406,8 @@ def test_a_repair_keeps_every_value_that_is_intact(
 def test_a_repair_finds_values_wherever_they_have_got_to(
     data: Directory, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    """Looking through the file piece by piece, it misses none that begins in one and ends in the
-    next."""
+    """A look through the file, piece by piece, also finds frames that begin in one piece and end in
+    the next."""
     monkeypatch.setattr(values, "_CHUNK", chunk)
     rows = [row(1), row(2)]
     for one in rows:

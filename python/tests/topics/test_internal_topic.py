@@ -1,4 +1,4 @@
-"""Internal topics: what is replayed, and from where."""
+"""Internal topics: replays, and their starts."""
 
 from collections.abc import Iterator
 
@@ -81,7 +81,7 @@ def test_it_is_as_long_as_what_the_next_replay_reads(bench: Bench) -> None:
         assert len(list(topic.replay())) == topic.length == 3 and topic.bytes == 9
     bench.clock.pass_ms(1)
     topic.snapshot([[(b"key", b"1")]])
-    assert (topic.length, topic.bytes) == (0, 0)  # to be written since
+    assert (topic.length, topic.bytes) == (0, 0)  # since the last compaction
     _write(topic, b"1")
     assert (topic.length, topic.bytes) == (1, 1)
 
@@ -89,7 +89,7 @@ def test_it_is_as_long_as_what_the_next_replay_reads(bench: Bench) -> None:
 def test_nothing_is_replayed_while_a_write_that_failed_is_under_way(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would come later, and nobody who has read before would know of it."""
+    """The write would come later, unknown to earlier readers."""
     bench.store.before = gate = StoreGate()
     topic = _open(bench)
     _write(topic, b"1")

@@ -1,4 +1,4 @@
-"""Topics: deleting them, and what a crash leaves while they are created, changed or deleted."""
+"""Topics: deleting them, and crashes while they are created, changed or deleted."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,5 +1,5 @@
-"""Fetching over a topic: the bytes that partitions share, waiting for transactions, and what may
-still be shown of what was fetched."""
+"""Fetching over a topic: the bytes that partitions share, waiting for transactions, and the fetched
+messages that may still be shown."""
 
 from collections.abc import Iterator
 
@@ -65,7 +65,7 @@ def test_who_waits_for_a_transaction_is_told_when_it_ends_and_not_before(bench: 
 
 
 def in_doubt(bench: Bench, pointer: int) -> tuple[StoredRange, Fetched]:
-    """A message of a transaction that was begun elsewhere, and a fetch that it holds back."""
+    """A message of a foreign transaction, and a fetch that it holds back."""
     (place,) = bench.engine.transactions.submit(
         NAME, [NewBlock(0, block(b"in doubt"))], pointer
     ).result(5)
@@ -75,7 +75,8 @@ def in_doubt(bench: Bench, pointer: int) -> tuple[StoredRange, Fetched]:
 def test_who_waits_for_a_transaction_of_elsewhere_is_told_when_it_is_rolled_back(
     bench: Bench,
 ) -> None:
-    """And once the power has gone, when a pointer of elsewhere may have been given here, too."""
+    """This also holds after a power loss, when a foreign pointer may also have been assigned
+    here."""
     pointer = bench.clock.now_ms() * POINTERS_PER_MS - 1
     range_, fetched = in_doubt(bench, pointer)
     assert fetched.held == {0: Holder(pointer, False)}
@@ -93,7 +94,7 @@ def test_who_waits_for_a_transaction_of_elsewhere_is_told_when_it_is_rolled_back
 
 
 def test_who_waits_for_a_message_that_a_snapshot_will_never_show_looks_once(bench: Bench) -> None:
-    """Whatever has ended: it would look again without a pause."""
+    """After an end of any kind: it would look again without a pause."""
     transactions = bench.engine.transactions
     snapshot = transactions.manager.snapshot(transactions.begin().transaction_id)
     other = transactions.begin().transaction_id
@@ -146,10 +147,12 @@ def test_one_look_with_a_filter_goes_on_behind_pages_without_a_match(bench: Benc
 
 
 def test_the_end_of_a_partition_is_told_with_its_last_id(bench: Bench) -> None:
-    assert [bench.engine.end(NAME, partition) for partition in range(2)] == [(0, None)] * 2
+    assert [bench.engine.topics.fetcher.end(NAME, partition) for partition in range(2)] == [
+        (0, None)
+    ] * 2
     place = bench.publish(b"a", b"b", partition=1)
-    assert bench.engine.end(NAME, 0) == (0, None)
-    assert bench.engine.end(NAME, 1) == (2, place.ids()[1])
+    assert bench.engine.topics.fetcher.end(NAME, 0) == (0, None)
+    assert bench.engine.topics.fetcher.end(NAME, 1) == (2, place.ids()[1])
 
 
 def test_what_was_fetched_may_be_shown_until_it_is_truncated(bench: Bench) -> None:
@@ -157,9 +160,9 @@ def test_what_was_fetched_may_be_shown_until_it_is_truncated(bench: Bench) -> No
     last = bench.publish(b"b", partition=1).ids()[0]
     bench.clock.pass_ms(1)
     bench.publish(b"c")
-    kept = bench.engine.kept(NAME, [0, 1])
+    kept = bench.engine.topics.fetcher.kept(NAME, [0, 1])
     assert kept[0].floor <= first[:2] and kept[1].floor <= last[:2]
     bench.engine.truncate_topic(NAME, Position.after(last))
-    after = bench.engine.kept(NAME, [0, 1])
+    after = bench.engine.topics.fetcher.kept(NAME, [0, 1])
     assert after[0].floor > first[:2] and after[1].floor > last[:2]
     assert {one.rewrites for one in (*kept.values(), *after.values())} == {0}

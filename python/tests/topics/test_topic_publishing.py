@@ -1,4 +1,4 @@
-"""Publishing to a topic: what is counted, what is looked at, and which partitions are open."""
+"""Publishing to a topic: counters, lookups, and open partitions."""
 
 import threading
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ def test_those_blocks_are_counted_that_their_partitions_have(bench: Bench) -> No
         NewBlock(partition, block(b"v", producer=producer, sequence=sequence))
         for partition, producer, sequence in (*absent[:2], *places, *absent[2:])
     ]
-    assert bench.engine.count_stored(NAME, asked) == 3
+    assert bench.engine.topics.publisher.count_stored(NAME, asked) == 3
     bench.restart()
-    assert bench.engine.count_stored(NAME, asked) == 3
-    assert bench.engine.count_stored(NAME, asked[:2]) == 0
+    assert bench.engine.topics.publisher.count_stored(NAME, asked) == 3
+    assert bench.engine.topics.publisher.count_stored(NAME, asked[:2]) == 0
 
 
-def test_a_commit_that_expects_something_of_a_partition_that_is_not_is_told_of_which_topic(
+def test_an_expectation_on_a_missing_partition_is_an_error_that_names_its_topic(
     bench: Bench,
 ) -> None:
     precondition = NewBlock(2, block(b"v"), NOTHING)

@@ -9,7 +9,9 @@ import pytest
 from sim.faulty import FaultyStore
 from tests.clocks import ManualClock
 from tests.log_kit import DAY_MS, EARLIEST, NAME, Bench, block
-from tms.engine import Engine, EngineConfig
+from tms.engine.config import EngineConfig
+from tms.engine.engine import Engine
+from tms.engine.observer import StoreObserver
 from tms.errors import (
     Conflict,
     FewerPartitions,
@@ -31,7 +33,6 @@ from tms.model.topic import (
     TopicName,
     TopicSettings,
 )
-from tms.observer import StoreObserver
 from tms.store.memory import MemoryStore
 
 OTHER = TopicName.parse("other")
@@ -139,7 +140,7 @@ def test_an_unknown_topic_or_partition_is_not_found_by_any_call() -> None:
 def test_the_number_of_topics_is_bounded() -> None:
     with Bench() as bench:
         bench.engine.close()
-        for _ in range(2):  # the bound counts what is there after a restart, too
+        for _ in range(2):  # the bound counts existing ones after a restart, too
             bench.engine = Engine(bench.store, bench.clock, EngineConfig(topics=3))
             for i in (1, 2):
                 bench.engine.create_topic(TopicName.parse(f"t{i}"), TopicSettings())
@@ -299,7 +300,7 @@ def test_a_listing_of_what_cannot_be_a_name_is_refused(namespace: str, after: st
 
 
 class _SaysRetention(MemoryStore):
-    """A store whose operator says how long messages are kept, as tables of HBase do."""
+    """A store whose operator sets a retention, as tables of HBase have one."""
 
     says_ms: int | None = None
     fails = False
@@ -353,7 +354,7 @@ def test_what_a_reader_gets_of_such_a_topic_follows_the_store() -> None:
     assert view.record(OTHER).retention_ms == DAY_MS
 
 
-def test_whoever_cleans_the_store_learns_by_what_readers_go() -> None:
+def test_a_shared_store_notes_the_default_retention_for_its_cleaner() -> None:
     store = _SaysRetention(shared=True)
     store.says_ms = 3 * DAY_MS
     engine = _engine(store)
@@ -375,7 +376,7 @@ def test_what_is_noted_already_is_not_written_again() -> None:
 
 
 class _Second(MemoryStore):
-    """A store that another process makes its metadata in, once this one has looked for them."""
+    """A store in which another process creates its metadata after this one has looked for them."""
 
     def names(self, prefix: str) -> list[str]:
         found = super().names(prefix)
@@ -408,7 +409,7 @@ def test_a_default_is_not_stored_as_a_topics_own() -> None:
     raw = store.open(keys.METADATA_MAP, create=False).get(keys.topic_key(*OTHER))
     assert raw is not None
     kept = msgspec.json.decode(raw)
-    # Null is for ever to whoever does not know of defaults: that drops nothing.
+    # Null means for ever to a release without defaults: it then drops nothing.
     assert (kept["retention_ms"], kept["retention_is_default"]) == (None, True)
 
 

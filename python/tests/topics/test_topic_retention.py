@@ -1,4 +1,4 @@
-"""Retention: what expires when, by time and by bytes, and clocks that jump."""
+"""Retention: expiry by time and by bytes, and clocks that jump."""
 
 import threading
 
@@ -37,7 +37,7 @@ def test_retention_time_follows_the_wall_clock() -> None:
         assert retention.held_back_ms() == 0
 
 
-def test_a_jump_forward_moves_retention_time_by_an_hour_at_most_until_it_is_confirmed() -> None:
+def test_a_jump_moves_retention_time_by_at_most_an_hour_until_confirmed() -> None:
     clock = ManualClock()
     retention = RetentionClock(clock, None)
     clock.jump_ms(10 * DAY_MS)
@@ -84,7 +84,7 @@ def test_a_restart_believes_an_absence_of_a_week_and_no_more() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["pass", "jump"]), st.integers(-(10**9), 10**9))))
-def test_retention_time_is_never_further_ahead_than_an_hour_beyond_what_really_passed(
+def test_retention_time_is_at_most_an_hour_ahead_of_the_elapsed_time(
     steps: list[tuple[str, int]],
 ) -> None:
     clock = ManualClock()
@@ -280,7 +280,7 @@ def test_messages_of_a_clock_that_was_ahead_expire_by_their_own_time() -> None:
         assert bench.values() == []
 
 
-# -- what transactions staged ----------------------------------------------------------------------
+# -- staged blocks ---------------------------------------------------------------------------------
 
 
 def _stage(bench: Bench, name: TopicName = NAME, partition: int = 0) -> None:
@@ -402,7 +402,7 @@ def test_a_clock_that_goes_back_expires_nothing_early_and_publishing_goes_on() -
         assert bench.values() == []
 
 
-def test_what_is_published_after_the_clock_went_back_behind_what_was_cleaned_is_readable() -> None:
+def test_messages_published_at_a_time_before_the_last_cleaning_are_readable() -> None:
     with Bench(TopicSettings(retention_ms=HOUR_MS)) as bench:
         bench.publish(b"old")
         bench.clock.pass_ms(25 * HOUR_MS)

@@ -1,4 +1,4 @@
-"""What topics cost that nobody uses."""
+"""The cost of unused topics."""
 
 import gc
 import tracemalloc
@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from tests.clocks import ManualClock
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.topic import TopicName, TopicSettings
 from tms.store.memory import MemoryStore
 
@@ -24,10 +24,11 @@ def _loaded(engine: Engine, topics: range) -> None:
 
 @pytest.mark.slow
 def test_an_idle_partition_takes_4_kib() -> None:
-    """Of Python's memory, with its part of the topic's record; the store has its own."""
+    """The bound is on Python's memory, with the partition's part of the topic's record; the store
+    has its own."""
     engine = Engine(MemoryStore(), ManualClock())
     try:
-        _loaded(engine, range(TOPICS))  # what is made once is there
+        _loaded(engine, range(TOPICS))  # caches are filled then
         gc.collect()
         tracemalloc.start()
         _loaded(engine, range(TOPICS, 2 * TOPICS))

@@ -12,7 +12,7 @@ from tests.log_kit import KeptStore
 from tests.owners_kit import Later as NoThread
 from tests.shards_kit import shorten_journals
 from tms.block import decode, encode
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import (
     Closed,
     Conflict,
@@ -57,7 +57,7 @@ class World:
         self.tx = self.engine.transactions
 
     def reopen(self) -> None:
-        """Without closing: as after a crash of the process."""
+        """Open the store again without closing it: as after a crash of the process."""
         self.engine._threads.shutdown()
         self.clock.pass_ms(1)
         self.open()
@@ -68,7 +68,7 @@ class World:
         isolation: Isolation = Isolation.COMMITTED,
         start: Position | None = None,
     ) -> list[bytes | None]:
-        """What partition 0 shows."""
+        """The values that partition 0 shows."""
         found: list[bytes | None] = []
         position = start or Position.earliest()
         while True:
@@ -178,7 +178,7 @@ def test_of_two_that_change_the_same_the_later_is_refused(world: World) -> None:
 def test_what_the_engine_itself_commits_is_as_large_as_its_topic_once_allowed(
     world: World,
 ) -> None:
-    """As what was delayed, and is due after its topic became stricter."""
+    """For example delayed messages that are due after their topic became stricter."""
     world.engine.update_topic(A, {"message_bytes_max": 10})
     with pytest.raises(TooLarge):
         world.tx.commit(commit(bytes(11)))
@@ -241,7 +241,7 @@ def test_a_foreign_transaction_is_open_until_it_is_rolled_back_or_too_old(world:
     world.publish(b"1")
     assert world.read() == []
     world.clock.pass_ms(1)
-    assert world.tx.begin().transaction_id > foreign  # and what this one gave before it ended
+    assert world.tx.begin().transaction_id > foreign  # and its own earlier pointers
     assert world.tx.roll_back(range) == 1
     assert world.read() == [b"1"]
     world.publish_in(foreign + 1, b"y")
@@ -456,7 +456,7 @@ def test_what_was_rolled_back_is_never_seen_though_nobody_remembers_its_end(
 
 def test_an_abort_of_what_may_be_half_committed_makes_it_invalid(world: World) -> None:
     id = world.tx.begin().transaction_id
-    world.tx.manager.intend(id, [])  # its messages may be on their way
+    world.tx.manager.intend(id, [])  # its messages may be in flight
     assert world.tx.abort(id).outcome == "invalid"
 
 
@@ -482,7 +482,7 @@ def test_an_append_that_comes_as_its_transaction_ends_is_refused_and_hinders_no_
 def test_what_is_committed_cannot_be_taken_back(
     world: World, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
-    """However many transactions have ended since."""
+    """This holds however many transactions have ended since."""
     monkeypatch.setattr("tms.transactions.state.ENDED_REMEMBERED", remembered)
     id = world.tx.begin().transaction_id
     range = world.publish_in(id, b"1")
@@ -508,7 +508,7 @@ def test_an_abort_misses_nothing_of_a_topic_that_is_gone(world: World) -> None:
 def test_what_was_taken_back_may_be_taken_back_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By who did not get the first answer, however many transactions have ended since."""
+    """A client without the first answer repeats it, however many transactions have ended since."""
     monkeypatch.setattr("tms.transactions.state.ENDED_REMEMBERED", 1)
     id = world.tx.begin().transaction_id
     range = world.publish_in(id, b"1")
@@ -527,11 +527,11 @@ def test_an_abort_of_what_stored_nothing_waits_for_no_sync(
     assert world.tx.abort(id).outcome == "aborted"
 
 
-def test_what_was_given_here_is_nobody_elses_though_its_end_is_forgotten(
+def test_a_pointer_of_this_engine_stays_its_own_after_its_end_is_forgotten(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would hold readers back until it is too old: invalid ones, also by a checkpoint, and
-    those that a crash took."""
+    """Otherwise it would hold readers back until it is too old: invalid ones, also by a checkpoint,
+    and those lost in a crash."""
     monkeypatch.setattr("tms.transactions.state.ENDED_REMEMBERED", 1)
     seen = world.tx.tephra.start(TransactionType.SHORT, None)
     checkpoint = world.tx.tephra.checkpoint(seen).write_pointer
@@ -582,8 +582,8 @@ def test_a_commit_is_ready_when_it_needs_to_read_nothing(world: World) -> None:
     assert world.tx.is_ready(commit(b"1"))
 
 
-def test_whoever_watches_a_transaction_is_called_when_it_ends(world: World) -> None:
-    """Also by the pointer of a checkpoint."""
+def test_watchers_of_a_transaction_are_called_when_it_ends(world: World) -> None:
+    """This also holds for the pointer of a checkpoint."""
     manager, ended = world.tx.manager, list[str]()
     seen = world.tx.tephra.start(TransactionType.SHORT, None)
     own = world.tx.tephra.checkpoint(seen).write_pointer
@@ -617,7 +617,7 @@ def test_fault_23_what_comes_late_cannot_touch_the_next_transaction(world: World
         world.publish_in(late, b"too late")
     with pytest.raises(TransactionEnded):
         world.tx.abort(late)
-    world.tx.commit(Commit(late))  # answered as the first time
+    world.tx.commit(Commit(late))  # with the answer of the first time
     assert world.tx.describe(after).outcome == "open"
     assert world.read() == [b"late"]
     world.tx.commit(Commit(after))
@@ -697,8 +697,8 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
 def test_a_start_after_a_close_does_not_read_long_journals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.engine.CLOSING_EDITS", 20)
-    monkeypatch.setattr("tms.shards.CLOSING_MAX", 20)
+    monkeypatch.setattr("tms.engine.engine.CLOSING_EDITS", 20)
+    monkeypatch.setattr("tms.engine.shards.CLOSING_MAX", 20)
     store, clock = KeptStore(), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))
@@ -716,7 +716,7 @@ def test_a_start_after_a_close_does_not_read_long_journals(
 def test_a_full_disk_does_not_keep_an_engine_from_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tms.engine.CLOSING_EDITS", 1)
+    monkeypatch.setattr("tms.engine.engine.CLOSING_EDITS", 1)
     store, clock = FaultyStore(KeptStore()), ManualClock()
     engine = Engine(store, clock)
     engine.create_topic(A, TopicSettings(1))
@@ -774,7 +774,8 @@ def test_what_is_no_pointer_is_refused_by_whoever_stores_or_takes_back(
 
 
 def test_commits_of_many_threads_go_on_while_journals_are_kept(world: World) -> None:
-    """Who owns a partition never waits for the journal while its owner waits for the partition."""
+    """A thread that owns a partition never waits for the journal while the journal's owner waits
+    for the partition."""
     done: list[int] = []
     stop = threading.Event()
 
@@ -803,7 +804,7 @@ def test_commits_of_many_threads_go_on_while_journals_are_kept(world: World) -> 
     assert len(world.read(A)) == len(world.read(B)) == 320
 
 
-def test_who_was_taken_over_does_not_take_the_commits_of_others_for_lost() -> None:
+def test_a_replaced_owner_does_not_take_the_commits_of_others_for_lost() -> None:
     world = World(shared=True)
     world.tx.commit(commit(b"1"))
     other = Engine(world.store, world.clock)
@@ -818,7 +819,7 @@ def test_who_was_taken_over_does_not_take_the_commits_of_others_for_lost() -> No
 def test_a_journal_whose_write_failed_goes_on_though_no_thread_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Threads in the background may wait for the very lock that is held meanwhile."""
+    """Background threads may wait for the very lock that is held meanwhile."""
     monkeypatch.setattr("tms.topics.internal_topic.TIMEOUT_S", 0.1)
     store = FaultyStore(KeptStore())
     engine = Engine(store, ManualClock(), threads=NoThread())

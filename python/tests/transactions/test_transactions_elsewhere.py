@@ -20,7 +20,7 @@ __all__ = ["world"]
 
 
 def begun_elsewhere(world: World) -> int:
-    """A write pointer that another manager gave."""
+    """A write pointer that another manager assigned."""
     return world.clock.now_ms() * POINTERS_PER_MS - 7
 
 
@@ -47,13 +47,13 @@ def test_readers_go_on_once_a_transaction_begun_elsewhere_is_invalidated(world: 
     pointer, later = begun_elsewhere(world), begun_elsewhere(world) + 1
     published = world.publish_in(pointer, b"never")
     world.publish_in(later, b"later")
-    world.publish_in(pointer, b"never")  # it does not hold readers yet
+    world.publish_in(pointer, b"never")  # it does not yet hold readers
     world.publish(b"plain")
     assert world.tx.invalidate(pointer).outcome == "invalid"
     assert [info.transaction_id for info in world.tx.open()] == [later]
     world.tx.invalidate(later)
     assert world.read() == [b"plain"] and world.tx.open() == []
-    assert world.tx.roll_back(published) == 1  # its client may still say so
+    assert world.tx.roll_back(published) == 1  # its client may still request it
     world.reopen()
     assert world.tx.describe(pointer).outcome == "invalid"
     assert world.read() == [b"plain"]
@@ -94,7 +94,7 @@ def test_references_of_a_transaction_begun_elsewhere_are_rolled_back(world: Worl
     pointer = begun_elsewhere(world)
     world.tx.stage(A, [NewBlock(0, encode([b"never"]))], pointer)
     with pytest.raises(TransactionNotFound):
-        world.tx.describe(pointer)  # what is staged holds nobody back
+        world.tx.describe(pointer)  # staged blocks hold no reader back
     world.tx.refer(A, 0, pointer)
     world.publish(b"plain")
     assert [one.pointer for one in world.tx.describe(pointer).held] == [pointer]
@@ -139,7 +139,7 @@ def test_readiness_warns_of_a_partition_in_which_a_reader_waits(world: World) ->
     world.publish_in(pointer, b"1")
     world.read(isolation=Isolation.UNCOMMITTED)
     world.tx.open()
-    assert warned() == (0, [])  # as where all readers bring snapshots
+    assert warned() == (0, [])  # as if all readers bring snapshots
     world.read()
     held, [warning] = warned()
     assert held == 1 and f"tms tx invalidate {pointer}" in warning and str(A) in warning

@@ -1,5 +1,5 @@
-"""Transactions whose appends fail: of a message that was refused nobody knows whether it is stored,
-so that nobody may ever see it."""
+"""Transactions whose appends fail: it is unknown whether a refused message is stored, so it must
+never become visible."""
 
 import threading
 from collections.abc import Callable
@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.transactions.test_transactions_repeated import TOPIC, World, commit
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from tms.block import encode
 from tms.errors import StorageUnavailable, TransactionEnded
+from tms.log.pending import PendingAppend
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.transaction import PositionChange, PositionKey
@@ -18,7 +19,7 @@ from tms.topics.sharding import POSITIONS, TRANSACTIONS
 
 @pytest.fixture(params=[False, True], ids=["lost", "stored"])
 def stored(request: pytest.FixtureRequest) -> bool:
-    """Whether the append that failed has stored its message."""
+    """True if the failed append has stored its message."""
     return bool(request.param)
 
 
@@ -27,13 +28,38 @@ def publish(world: World, id: int, value: bytes) -> None:
 
 
 def fail_to_publish(world: World, id: int, stored: bool) -> None:
-    """An append of a transaction fails, and so does the journal when the transaction is to become
-    invalid: as on a disk that is full."""
+    """Let an append of a transaction fail, and the journal when the transaction is to become
+    invalid: as on a full disk."""
     world.store.fail_write(1, stored=stored, prefix=world.segments())
     world.store.fail_write(1, stored=False, prefix=world.segments(TRANSACTIONS))
     with pytest.raises(StorageUnavailable):
         publish(world, id, b"refused")
     assert world.tx.describe(id).outcome == "open"
+
+
+def publish_under_way(world: World) -> tuple[int, PendingAppend]:
+    """A transaction and its publish, which has no answer yet."""
+    id = world.tx.begin().transaction_id
+    pending = PendingAppend(1)
+    with world.tx._uncommitted._storing(id) as storing:
+        storing.follow(TOPIC, pending)
+    return id, pending
+
+
+def test_the_writer_of_a_partition_does_not_wait_for_the_journal_of_transactions() -> None:
+    """A thread that writes the journal may wait for the partition: to learn how far it reaches."""
+    world = World()
+    id, pending = publish_under_way(world)
+    refused = StorageUnavailable("The disk is full.")
+    writer = threading.Thread(target=lambda: pending.fail(1, refused), daemon=True)
+    with world.tx.manager._journal.writing:
+        writer.start()
+        writer.join(PATIENCE_S)
+        assert not writer.is_alive()
+        assert id in world.tx.manager.state.open
+    until(lambda: world.tx.describe(id).outcome == "invalid", "the transaction is invalid")
+    with pytest.raises(TransactionEnded):
+        natively(world, id)
 
 
 def by_tephra(world: World, id: int) -> None:
@@ -44,7 +70,32 @@ def natively(world: World, id: int) -> None:
     world.tx.commit(commit(b"with it", id=id))
 
 
-def test_who_waits_for_a_transaction_is_told_what_the_journal_says_once_it_is_read_again() -> None:
+@pytest.mark.parametrize("finish", [by_tephra, natively])
+def test_a_commit_waits_until_the_transaction_of_a_refused_message_is_invalid(
+    finish: Callable[[World, int], None],
+) -> None:
+    """The publish is answered before the transaction is: the commit may come in between."""
+    world = World()
+    id, pending = publish_under_way(world)
+    errors: list[TransactionEnded] = []
+
+    def end() -> None:
+        with pytest.raises(TransactionEnded, match="invalid") as refused:
+            finish(world, id)
+        errors.append(refused.value)
+
+    committer = threading.Thread(target=end, daemon=True)
+    with world.tx.manager._journal.writing:
+        pending.fail(1, StorageUnavailable("The disk is full."))
+        assert pending.done()
+        committer.start()
+        committer.join(0.05)
+        assert committer.is_alive() and world.tx.describe(id).outcome == "open"
+    committer.join(PATIENCE_S)
+    assert errors
+
+
+def test_reading_the_journal_again_wakes_readers_with_its_outcome() -> None:
     world = World()
     id = world.tx.begin().transaction_id
     publish(world, id, b"before")

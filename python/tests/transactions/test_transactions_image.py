@@ -1,4 +1,4 @@
-"""The image of all transactions, for those who read or clean a store without its engine."""
+"""The image of all transactions, for programs that read or clean a store without its engine."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from tests.log_kit import KeptStore
 from tests.transactions.test_transactions import WRITTEN, A, World, commit
 from tests.waiting import until
 from tms.block import Flags, decode, encode, flags_of
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Closed, NotFound, StorageUnavailable
 from tms.model import keys
 from tms.model.message import NewBlock
@@ -37,7 +37,7 @@ def image(world: World) -> TransactionImage:
 
 
 def later(world: World, ms: int = INTERVAL_MS) -> TransactionImage:
-    """The image once the engine has had its time."""
+    """The image once the engine has had time to write it."""
     world.clock.pass_ms(ms)
     world.tx.tidy()
     return image(world)
@@ -53,7 +53,7 @@ def test_the_image_is_there_as_soon_as_the_engine_is(world: World) -> None:
     assert image(world).time_ms == world.clock.now_ms()
 
 
-def test_the_image_names_what_is_open_and_what_is_invalid_and_bounds_what_is_committed(
+def test_the_image_lists_open_and_invalid_and_bounds_committed_transactions(
     world: World,
 ) -> None:
     open, invalid = world.tx.begin().transaction_id, world.tx.begin().transaction_id
@@ -106,7 +106,7 @@ def test_a_manager_that_another_one_followed_asks_its_journal_before_it_writes(
     world.clock.pass_ms(INTERVAL_MS)
     assert world.tx._image is not None
     with pytest.raises(StorageUnavailable, match="taken over"):
-        world.tx._image.write(world.clock.now_ms() + IDLE_MS)  # it believes the transaction open
+        world.tx._image.write(world.clock.now_ms() + IDLE_MS)  # it takes the transaction for open
     assert image(world).invalid == (id,)
     world.tx._image.write(world.clock.now_ms() + IDLE_MS)
     assert image(world).invalid == (id,)
@@ -166,7 +166,7 @@ def test_offsets_in_a_hole_of_a_sealed_segment_lead_to_the_next_message() -> Non
 
 
 class _ReadByOthers(MemoryStore):
-    """A store that others read too, cleaned up to a time."""
+    """A shared store that its operator has cleaned up to a time."""
 
     cleaned = 0
 
@@ -184,14 +184,14 @@ def test_pruning_waits_until_nothing_of_a_transaction_is_left_where_others_read(
     world.tx.invalidate(id)
     began_ms = world.clock.now_ms()
     world.clock.pass_ms(200 * 3_600_000)
-    over_ms = began_ms + 25 * 3_600_000 + LATE_MS  # then it can have written nothing more
+    over_ms = began_ms + 25 * 3_600_000 + LATE_MS  # it cannot have written anything later
     for cleaned_ms, pruned in ((0, 0), (over_ms, 0), (over_ms + 1, 1), (over_ms + 1, 0)):
         store.cleaned = cleaned_ms
         assert world.tx.prune(world.clock.now_ms()) == pruned, cleaned_ms - over_ms
 
 
 class _Held:
-    """Holds back what a store writes to some maps."""
+    """Holds back a store's writes to some maps."""
 
     def __init__(self, store: FaultyStore, prefix: str) -> None:
         self.entered, self._open = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Transactions and losses of power: what was promised is there, as durable as was asked for."""
+"""Transactions and losses of power: promised messages are there, with the requested durability."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import pytest
 from tests.shards_kit import shorten_journals
 from tests.transactions.test_transactions_repeated import SYNCED, TOPIC, WRITTEN, World, values
 from tms.block import encode
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.queue import QueueSettings, Settlement
@@ -25,7 +25,7 @@ OTHER = TopicName("default", "b")
 
 @pytest.fixture
 def world() -> World:
-    """With a topic that is not synced, and one that is."""
+    """A world with a topic that is not synced, and one that is."""
     world = World()
     world.engine.create_topic(OTHER, TopicSettings(1, durability=SYNCED))
     return world
@@ -42,7 +42,8 @@ def block(value: bytes, topic: TopicName = TOPIC) -> TopicBlock:
 
 
 def settled(world: World) -> Commit:
-    """A message of a queue that needs no sync is settled, with output in a topic that does."""
+    """A commit that settles a message of a queue without syncs, with output in a topic with
+    syncs."""
     settings = QueueSettings(durability=WRITTEN)
     world.engine.queues.declare(TOPIC, "g", settings)
     world.engine.append(TOPIC, [NewBlock(0, encode([b"job"]))], SYNCED)
@@ -52,14 +53,14 @@ def settled(world: World) -> Commit:
 
 
 def staged(world: World) -> Commit:
-    """What was staged is published in a topic that needs no sync by a commit that does."""
+    """A synced commit that publishes staged blocks in a topic without syncs."""
     id = world.tx.begin().transaction_id
     world.tx.stage(TOPIC, [block(b"1").new], id)
     return Commit(id, staged=(TopicStaged(TOPIC, 0, 1),), durability=SYNCED)
 
 
 def plain(world: World) -> Commit:
-    """Two topics, of which one needs a sync."""
+    """A commit over two topics, one of which is synced."""
     return Commit(blocks=(block(b"1"), block(b"1", OTHER)))
 
 
@@ -94,15 +95,15 @@ def test_a_position_is_moved_as_durably_as_is_asked(
 
 
 def sync_journal(world: World) -> None:
-    """Everything that the journal of transactions has is synced, and no message is."""
+    """Sync the whole journal of transactions, but no message."""
     world.tx.invalidate(world.tx.begin().transaction_id)
 
 
 def test_a_commit_that_lost_a_message_with_the_power_is_invalid_and_no_other_is(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of two messages that need no sync somebody else synced one, and the journal. Those that are
-    stored in the same partition stay committed; and so it is at every start from then on."""
+    """Neither message needs a sync; another client synced one of them, and the journal. The commits
+    of messages in the same partition stay committed, at every later start, too."""
     kept = world.tx.commit(Commit(blocks=(block(b"1"),), durability=SYNCED))
     torn = world.tx.commit(Commit(blocks=(block(b"2"), block(b"2", OTHER)), durability=WRITTEN))
     world.engine.append(OTHER, [NewBlock(0, encode([b"3"]))], SYNCED)
@@ -141,7 +142,7 @@ def test_a_lost_message_is_missed_though_one_before_it_was_committed_later(world
 
 
 def test_what_is_kept_of_the_journal_outlives_no_message_of_its_commits(world: World) -> None:
-    """A start does not look for the messages of commits from before."""
+    """A start does not look for the messages of earlier commits."""
     world.tx.commit(Commit(blocks=(block(b"1"),), durability=WRITTEN))
     shorten_journals(world.engine, 0, 0)
     lose_power(world)
@@ -160,7 +161,7 @@ def test_a_position_that_is_kept_outlives_no_message_that_was_committed_with_it(
 
 
 def test_what_is_kept_outlives_no_message_of_the_process_before(world: World) -> None:
-    """It died, and the machine did not: what it wrote is there, and not synced."""
+    """The process died, not the machine: its writes are there, but not synced."""
     world.tx.commit(Commit(blocks=(block(b"1"),), durability=WRITTEN))
     world.engine._threads.shutdown()
     world.engine = Engine(world.store, world.clock)

@@ -1,8 +1,8 @@
-"""Commits that are repeated, while the first attempt is under way or after a crash in it: done once
-and answered alike."""
+"""Commits that are repeated, while the first attempt is in progress or after a crash in it: done
+once and answered alike."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -19,7 +19,7 @@ from tests.shards_kit import shorten_journals
 from tests.waiting import PATIENCE_S, until
 from tms import Bus
 from tms.block import decode, encode
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import (
     StorageUnavailable,
     TimedOut,
@@ -70,7 +70,7 @@ class World:
         self.open()
 
     def segments(self, name: TopicName = TOPIC, partition: int = 0) -> str:
-        """What the names of a partition's segments begin with."""
+        """The prefix of the names of a partition's segments."""
         return segment_map(self.engine.topics.registry.find(name).uid, partition, 0)[:-1]
 
     def read(self) -> list[bytes | None]:
@@ -85,7 +85,7 @@ class World:
 def values(
     engine: Engine, isolation: Isolation = Isolation.COMMITTED, topic: TopicName = TOPIC
 ) -> list[bytes | None]:
-    """What a reader is shown."""
+    """The values that a reader sees."""
     found: list[bytes | None] = []
     position = Position.earliest()
     while True:
@@ -104,13 +104,18 @@ def commit(value: bytes, id: int = 0, token: str = "", expect: MessageId | None 
 def both(
     world: World, operation: str, maps: str, request: Callable[[], Commit]
 ) -> list["Future[CommitResult]"]:
-    """Repeat a commit while its first attempt is held at the gate; what becomes of the two."""
+    """Repeat a commit while its first attempt is held at the gate; the outcomes of the two."""
     with world.gate.holding(operation, maps):
         first = in_thread(lambda: world.tx.commit(request()))
         world.gate.wait_reached()
         second = world.tx.submit_commit(request(), SYNCED)
         assert not second.done(), "it does not wait for the first attempt"
     return [first, in_thread(lambda: second.result(PATIENCE_S)[0])]
+
+
+def assert_done_once(attempts: Sequence["Future[CommitResult]"]) -> None:
+    first, second = (one.result(PATIENCE_S) for one in attempts)
+    assert first == second and len(first.appended) == 1
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "shared"])
@@ -120,7 +125,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 @pytest.fixture(params=["token", "id"])
 def named(request: pytest.FixtureRequest, world: World) -> dict[str, object]:
-    """How the attempts name their transaction."""
+    """The arguments by which the attempts name their transaction."""
     if request.param == "token":
         return {"token": "t"}
     return {"id": world.tx.begin().transaction_id}
@@ -133,8 +138,7 @@ def test_a_commit_repeated_while_its_first_attempt_looks_at_the_log_is_done_once
     last = world.last_id()
     world.restart()
     attempts = both(world, "scan", world.segments(), lambda: commit(b"1", expect=last, **named))
-    first, second = (one.result(PATIENCE_S) for one in attempts)
-    assert first == second and len(first.appended) == 1
+    assert_done_once(attempts)
     assert world.read() == [b"0", b"1"]
 
 
@@ -142,8 +146,7 @@ def test_a_commit_repeated_while_its_blocks_are_stored_is_done_once(
     world: World, named: dict[str, object]
 ) -> None:
     attempts = both(world, "write", world.segments(), lambda: commit(b"1", **named))
-    first, second = (one.result(PATIENCE_S) for one in attempts)
-    assert first == second and len(first.appended) == 1
+    assert_done_once(attempts)
     assert world.read() == [b"1"]
 
 
@@ -165,8 +168,7 @@ def test_the_first_commit_after_a_start_repeated_at_once_is_done_once(
     world.tx.commit(commit(b"0"))
     world.restart()
     attempts = both(world, "write", world.segments(TRANSACTIONS), lambda: commit(b"1", **named))
-    first, second = (one.result(PATIENCE_S) for one in attempts)
-    assert first == second and len(first.appended) == 1
+    assert_done_once(attempts)
     assert world.read() == [b"0", b"1"]
 
 
@@ -191,7 +193,7 @@ def test_who_repeats_a_commit_that_is_refused_is_told_the_same(
 def test_an_attempt_that_is_interrupted_leaves_nobody_waiting(
     world: World, named: dict[str, object], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a control-C, before its messages are stored and while they are."""
+    """A control-C interrupts it before its messages are stored or while they are."""
     reached, go = threading.Event(), threading.Event()
     expect = NOTHING if where == "look" else None
     request = commit(b"1", expect=expect, **named)  # type: ignore[arg-type]
@@ -252,10 +254,10 @@ def test_what_began_with_a_token_is_committed_by_it_once_though_the_process_dies
     assert nth > 3, "nothing was cut off"
 
 
-def test_a_commit_in_a_large_write_of_the_journal_is_done_once_though_the_process_dies(
+def test_a_commit_in_a_large_journal_write_is_done_once_over_a_crash(
     world: World, named: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Edits that are written in parts: the process dies between any two of them."""
+    """The edits are written in parts: the process dies between any two of them."""
     monkeypatch.setattr("tms.transactions.journal.ENTRY_BYTES", 10)
     for nth in range(1, 100):
         if "id" in named:
@@ -269,8 +271,8 @@ def test_a_commit_in_a_large_write_of_the_journal_is_done_once_though_the_proces
 
 
 def dies_at(world: World, nth: int, **named: object) -> bool:
-    """Commit `nth`, in a process that dies ahead of its nth operation on the store, and repeat that
-    in the next one until it is done; whether the process died."""
+    """Commit `nth`, in a process that dies before its nth operation on the store, and repeat that
+    in the next one until it is done; True if the process died."""
     operations = 0
 
     def count(*_: str) -> None:
@@ -298,10 +300,10 @@ def dies_at(world: World, nth: int, **named: object) -> bool:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
-def test_commits_that_are_journaled_together_in_parts_are_done_once_though_the_process_dies(
+def test_commits_journaled_together_in_parts_are_done_once_over_a_crash(
     shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Begins and ends of all of them are in one write, which the process dies in."""
+    """Begins and ends of all of them are in one write, during which the process dies."""
     monkeypatch.setattr("tms.transactions.journal.ENTRY_BYTES", 50)
     tokens = [f"t{number}" for number in range(6)]
     unanswered = -1
@@ -323,8 +325,8 @@ def test_commits_that_are_journaled_together_in_parts_are_done_once_though_the_p
 
 
 def together(world: World, tokens: list[str], nth: int) -> dict[str, "Future[CommitResult]"]:
-    """Commits that wait for the journal together, in a process that dies ahead of the nth operation
-    on the store from then on; what becomes of them."""
+    """Commits that wait for the journal together, in a process that dies before the nth operation
+    on the store from then on; their outcomes."""
     left = nth
 
     def count(*_: str) -> None:
@@ -350,7 +352,7 @@ def together(world: World, tokens: list[str], nth: int) -> dict[str, "Future[Com
 
 
 def test_a_commit_whose_end_could_not_be_journaled_is_answered_with_its_ids(world: World) -> None:
-    """The journal failed, and has it all the same: the repetition finds it committed."""
+    """The write failed but took effect: the repetition finds it committed."""
     world.tx.commit(commit(b"0"))
     world.store.fail_write(1, stored=True, prefix=world.segments(TRANSACTIONS))
     with pytest.raises(StorageUnavailable):
@@ -361,7 +363,7 @@ def test_a_commit_whose_end_could_not_be_journaled_is_answered_with_its_ids(worl
 
 
 def test_a_commit_that_began_while_the_journal_failed_may_be_repeated(world: World) -> None:
-    """Its begin was to be journaled with the write that failed."""
+    """Its begin was part of the journal's write that failed."""
     world.tx.commit(commit(b"0"))
     with world.gate.holding("write", world.segments()):
         first = in_thread(lambda: world.tx.commit(commit(b"1", token="t")))
@@ -388,7 +390,7 @@ def test_an_intention_that_could_not_be_journaled_is_not_under_way_for_ever(worl
 
 
 def test_a_journal_that_could_not_be_shortened_forgets_no_commit(world: World) -> None:
-    """What began while it was written stands in no journal but the new one."""
+    """A transaction that began during the compaction is only in the new journal."""
     world.tx.begin()
     with world.gate.holding("write", world.segments()):
         first = in_thread(lambda: world.tx.commit(commit(b"1", token="t")))
@@ -406,7 +408,7 @@ def test_a_journal_that_could_not_be_shortened_forgets_no_commit(world: World) -
 
 
 def test_a_commit_by_id_is_done_once_though_the_power_took_its_intention() -> None:
-    """Its messages need no sync; somebody else's syncs them all the same, but not the journal."""
+    """Its messages need no sync; another client's sync covers them, but not the journal."""
     world = World()
     id = world.tx.begin().transaction_id
     world.tx.commit(replace(commit(b"0"), durability=SYNCED))
@@ -427,7 +429,7 @@ def test_a_commit_by_id_is_done_once_though_the_power_took_its_intention() -> No
 def test_what_was_staged_and_is_published_twice_at_once_is_there_once(
     world: World, issued: bool
 ) -> None:
-    """As CDAP's clients do it. Who repeats it needs the places, to roll them back."""
+    """CDAP's clients do this. The repeating client needs the places, to roll them back."""
     begun = world.tx.begin().transaction_id
     pointer = begun if issued else begun + 999
     for number in range(2):
@@ -488,7 +490,7 @@ def test_a_commit_repeated_after_a_restart_is_answered_with_the_places_of_the_fi
 ) -> None:
     world.engine.create_topic(OTHER, TopicSettings(2, durability=WRITTEN))
 
-    def request() -> Commit:  # blocks are filled in where they stand
+    def request() -> Commit:  # encoding fills blocks in place
         blocks = (
             TopicBlock(OTHER, NewBlock(1, encode([b"2", b"3"]))),
             TopicBlock(TOPIC, NewBlock(0, encode([b"1"]))),
@@ -501,7 +503,7 @@ def test_a_commit_repeated_after_a_restart_is_answered_with_the_places_of_the_fi
     world.restart()
     for _ in range(2):
         assert world.tx.commit(request()) == first
-        shorten_journals(world.engine, 0, 0)  # the state is kept; the places are further back
+        shorten_journals(world.engine, 0, 0)  # the places are in the older part of the log
         world.restart()
     assert [one.place.count for one in first.appended] == [2, 1, 1]
     assert world.read() == [b"1"]
@@ -517,7 +519,8 @@ def test_what_a_transaction_published_before_its_commit_is_no_answer_to_it(world
 
 
 def test_who_repeats_a_commit_whose_places_nobody_knows_any_more_is_told_so() -> None:
-    """Long after, or when one of its topics is gone: it is committed, but its ids are unknown."""
+    """Long after the commit, or when one of its topics is gone: it is committed, but its ids are
+    unknown."""
     world = World()
     with Bus(world.engine, clock=world.clock) as bus, bus.transaction() as tx:
         tx.send("a", b"1")
@@ -544,7 +547,7 @@ def test_who_is_interrupted_while_it_writes_for_others_leaves_nobody_waiting(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commits, "_decide", interrupt)
-    with pytest.raises((KeyboardInterrupt, TimedOut)):  # whichever thread led
+    with pytest.raises((KeyboardInterrupt, TimedOut)):  # in either thread
         world.tx.commit(commit(b"1", token="1"))
     behind[0].result(PATIENCE_S)
     world.tx.commit(commit(b"3", token="3"))

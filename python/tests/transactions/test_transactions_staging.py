@@ -1,4 +1,7 @@
-"""What several producers stage in one transaction, and what becomes of what no commit names."""
+"""Blocks that several producers stage in one transaction, and the fate of those that no commit
+names."""
+
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -22,7 +25,7 @@ __all__ = ["world"]
 
 
 def staged_by(world: World, producers: dict[int, int]) -> int:
-    """A transaction in which each of these producers staged so many blocks."""
+    """A transaction in which each of these producers has staged so many blocks."""
     id = world.tx.begin().transaction_id
     for producer, blocks in producers.items():
         for sequence in range(blocks):
@@ -33,7 +36,7 @@ def staged_by(world: World, producers: dict[int, int]) -> int:
 
 
 def payloads(world: World, partition: int = 0) -> list[int]:
-    """The producers whose blocks are kept as staged in a partition."""
+    """The producers whose staged blocks are kept in a partition."""
     names = [name for name in world.store.names("t") if f"/p{partition:05}/y" in name]
     return [
         header_of(StoredBlock(0, 0, 0, value)).producer_id
@@ -82,11 +85,15 @@ def test_what_cannot_be_removed_keeps_nothing_else(
     id = staged_by(world, {7: 1, 8: 1})
     world.tx.stage(A, [NewBlock(1, encode([b"x"], producer_id=8, producer_sequence=0))], id)
 
-    def fail(*_: object) -> None:
-        raise StorageUnavailable("The store has failed.")
+    staged = world.engine.topics.partitions.get(A, world.engine.topics.registry.find(A), 0).staged
+    drop = StagedBlocks.drop
 
-    log = world.engine.topics.partitions.get(A, world.engine.topics.registry.find(A), 0)
-    monkeypatch.setattr(log.staged, "drop", fail)
+    def fail(self: StagedBlocks, *which: Any) -> None:
+        if self is staged:
+            raise StorageUnavailable("The store has failed.")
+        drop(self, *which)
+
+    monkeypatch.setattr(StagedBlocks, "drop", fail)
     world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 1, (7,)),)))
     until(lambda: payloads(world, 1) == [])
     assert payloads(world) == [7, 8]
@@ -98,7 +105,7 @@ def test_what_was_published_before_is_not_removed_though_the_commit_does_not_nam
     id = staged_by(world, {7: 1, 8: 1})
     world.tx.refer(A, 0, id)
     world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 1, (7,)),)))
-    world.reopen()  # what was begun in the background is done
+    world.reopen()  # the background work is done
     assert payloads(world) == [7, 8]
     assert b"8.0" in world.read()
 
@@ -125,7 +132,7 @@ def test_what_a_refused_commit_does_not_name_stays_as_long_as_its_day(world: Wor
     id = staged_by(world, {7: 1, 8: 1})
     with pytest.raises(Conflict):
         world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, 2, (7,)),)))
-    world.reopen()  # what was begun in the background is done
+    world.reopen()  # the background work is done
     assert payloads(world) == [7, 8] and world.read() == []
 
 
@@ -150,7 +157,7 @@ def test_a_read_judges_not_many_more_references_than_it_looks_up(
 
     id = staged_by(world, {7: blocks})
     world.tx.commit(Commit(id, staged=(TopicStaged(A, 0, blocks),)))
-    world.reopen()  # and nothing is cached
+    world.reopen()  # and the cache is empty
     monkeypatch.setattr(world.tx.manager, "fate", counted)
     pages, position = list[int](), Position.earliest()
     while True:
@@ -251,7 +258,7 @@ def test_what_never_commits_is_dropped_also_by_who_did_not_stage_it(world: World
     assert StagedBlocks(world.store, 1, 0).of(5) == [first]
 
 
-def test_staged_blocks_of_a_day_that_is_over_are_gone_and_those_of_later_days_are_not(
+def test_staged_blocks_go_day_by_day_once_their_day_is_over(
     world: World,
 ) -> None:
     staged = StagedBlocks(world.store, 2, 1)
@@ -275,7 +282,7 @@ def test_staged_blocks_of_a_day_that_is_over_are_gone_and_those_of_later_days_ar
     assert len(StagedBlocks(world.store, 2, 0).of(day)) == 2
     assert len(StagedBlocks(world.store, 1, 1).of(day)) == 2
     world.store.open(segment_map(2, 1, 0), create=False)  # is there
-    staged.add(request(2), day + 1, 1_000)  # is not taken for a repetition
+    staged.add(request(2), day + 1, 1_000)  # it is not a repetition
     assert len(StagedBlocks(world.store, 2, 1).of(day + 1)) == 2
 
 
@@ -335,7 +342,7 @@ def test_after_a_write_that_failed_a_map_recovers_once(world: World) -> None:
     assert operations.count("recover") == 1
 
 
-def test_the_transactions_that_were_asked_for_last_are_known_without_a_look_in_the_store(
+def test_recently_used_transactions_need_no_look_into_the_store(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tms.log.staging.TRANSACTIONS_KNOWN", 2)

@@ -1,4 +1,4 @@
-"""The rules of transactions, which are Tephra's; and that the journal gives them all again."""
+"""The rules of transactions, which are Tephra's; and the replay of the journal."""
 
 from contextlib import suppress
 from random import Random
@@ -29,12 +29,12 @@ from tms.transactions.edits import (
     Edit,
     Intended,
     Invalidated,
-    Kept,
     Lost,
     Outcome,
     Prepared,
     Reserved,
     Reset,
+    SnapshotPart,
     decode_edits,
     encode_edits,
 )
@@ -145,7 +145,7 @@ def test_a_token_is_remembered_as_long_as_its_transaction_is_open(
 
 
 def test_who_looks_from_outside_is_told_fates_and_no_changes(world: World) -> None:
-    """However many keys were changed: readers of the store fetch it again and again."""
+    """This holds however many keys were changed: readers of the store fetch it again and again."""
     keeps, done, bad = world.begin(), world.begin(), world.begin()
     world.do(world.state.prepare(keeps, [bytes(1_000)]))
     world.commit(done, bytes(2_000))
@@ -170,7 +170,7 @@ def test_a_snapshot_names_what_is_in_progress_and_invalid(world: World) -> None:
     world.do(world.state.abort(id))
     world.begin(LONG)
     last = world.begin()
-    assert world.state.snapshot(last).first_short == NONE_IN_PROGRESS  # itself does not count
+    assert world.state.snapshot(last).first_short == NONE_IN_PROGRESS  # it does not count itself
 
 
 def test_a_checkpoint_writes_with_a_pointer_of_its_own_and_ends_with_its_transaction(
@@ -371,7 +371,7 @@ def test_even_the_first_pointer_may_be_forgotten(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_journal_gives_the_same_state_again(seed: int) -> None:
-    """Random decisions, also refused ones; and what is visible agrees with a naive model."""
+    """Random decisions, also refused ones; the visible pointers agree with a naive model."""
     random, world = Random(seed), World()
     committed: set[int] = set()
     ids: list[int] = []
@@ -500,7 +500,7 @@ def test_a_reset_forgets_everything_and_shows_nothing(world: World) -> None:
 def test_parts_of_a_state_are_small_though_keys_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tms.transactions.state_snapshot.PART_BYTES", 1_000)
     world = World()
-    world.begin()  # so that changes are kept
+    world.begin()  # so that the state keeps changes
     keys = [b"%03d" % number * 100 for number in range(9)] + [bytes(5_000)]
     world.commit(world.begin(), *keys)
     found = list(parts(world.state))
@@ -537,7 +537,7 @@ def test_what_is_kept_of_a_state_is_the_state(seed: int) -> None:
     made = TransactionState()
     for part in parts(world.state):
         (again,) = decode_edits(encode_edits([part]))
-        assert isinstance(again, Kept)
+        assert isinstance(again, SnapshotPart)
         restore(made, again)
     for name in ("read_pointer", "last_pointer", "reserved", "in_progress", "invalid", "forgotten"):
         assert getattr(made, name) == getattr(world.state, name)
@@ -610,7 +610,7 @@ def test_clients_whose_invalid_transactions_are_counted_are_so_many(
 
 
 def test_a_begin_costs_the_same_after_many_have_ended() -> None:
-    """The oldest in progress is found without a look at those that are gone."""
+    """The oldest in progress is found without a look at ended ones."""
 
     def cost(ended: int) -> float:
         world = World()

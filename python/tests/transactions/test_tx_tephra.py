@@ -1,4 +1,4 @@
-"""Tephra's operations on an engine: they and the messages agree, whatever happens in between."""
+"""Tephra's operations on an engine: they agree with the messages, whatever happens in between."""
 
 import threading
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from tms.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
-from tms.journal.journaled import Cells
+from tms.log.journaled import Cells
 from tms.log.pending import PendingAppend
 from tms.model.message import Appended, NewBlock
 from tms.model.snapshot import Snapshot, TransactionType, VisibilityLevel
@@ -46,7 +46,7 @@ SHORT, LONG = TransactionType.SHORT, TransactionType.LONG
 
 
 class TephraWorld(World):
-    """The engine, asked as Tephra's clients ask."""
+    """The engine, called as Tephra's clients call it."""
 
     def start(self, type: TransactionType = SHORT, client: str | None = "me") -> Snapshot:
         self.clock.pass_ms(1)
@@ -124,13 +124,13 @@ def test_a_lost_commit_leaves_the_transaction_open_without_its_changes(world: Te
     assert caught.value.details["client"] == "w"
     assert world.tx.describe(loser.transaction_id).outcome == "open"
     world.reopen()
-    world.commit(loser)  # there are no changes any more
+    world.commit(loser)  # its changes are gone
 
 
 def test_of_those_that_are_written_together_with_the_same_change_the_first_wins(
     world: TephraWorld,
 ) -> None:
-    """The others are told who won; and what changed something else is committed with it."""
+    """The others learn the winner; a commit that changed something else succeeds."""
     begun = [world.start(client=name) for name in ("first", "second", "other")]
     for seen, change in zip(begun, (b"k", b"k", b"l"), strict=True):
         world.tx.tephra.can_commit(seen.transaction_id, [change])
@@ -214,7 +214,7 @@ def test_a_commit_shows_what_was_published_in_it(
 
 
 def test_a_commit_names_what_has_to_be_stored_for_it(world: TephraWorld) -> None:
-    """So that a power loss that takes a message takes the whole transaction."""
+    """A power loss that takes a message then takes the whole transaction."""
     seen = world.start()
     for value in (b"1", b"2"):
         world.publish_in(seen.transaction_id, value)
@@ -289,7 +289,7 @@ def test_an_abort_after_half_a_commit_shows_nothing_though_nobody_remembers_its_
     for _ in range(2):
         world.abort(world.start())
     assert world.listed() == ()
-    world.reopen()  # what was on its way is stored
+    world.reopen()  # its writes are stored
     assert world.read() == []
 
 
@@ -362,7 +362,7 @@ def test_a_commit_waits_for_what_is_being_published_and_nothing_comes_after(
 ) -> None:
     seen = world.start()
     id = seen.transaction_id
-    world.tx._uncommitted.writes.enter(id)  # as an append that is under way
+    world.tx._uncommitted.writes.enter(id)  # in place of an append in progress
     thread = threading.Thread(target=world.commit, args=(seen,))
     thread.start()
     while not world.tx._uncommitted.writes._is_ending(id):
@@ -385,7 +385,7 @@ def test_an_append_that_fails_makes_its_transaction_invalid(
     monkeypatch.undo()
     failing.fail(1, Conflict("no"))
     assert pending is failing
-    assert world.listed() == (seen.transaction_id,)
+    until(lambda: world.listed() == (seen.transaction_id,), "it is invalid: another thread says so")
     world.abort(seen)
     assert world.read() == [] and world.listed() == ()
 
@@ -437,8 +437,8 @@ def test_a_native_commit_includes_what_was_published_before(world: TephraWorld) 
 
 
 def test_many_at_a_time_agree(world: TephraWorld) -> None:
-    """Threads publish, commit and abort at random; readers see all of what was committed and
-    nothing else, before and after a restart."""
+    """Threads publish, commit and abort at random; readers see exactly the committed messages,
+    before and after a restart."""
     kept: set[bytes] = set()
 
     def work(seed: int) -> None:
@@ -470,8 +470,8 @@ def test_many_at_a_time_agree(world: TephraWorld) -> None:
 
 
 def test_the_image_has_the_bytes_of_a_genuine_server() -> None:
-    """Taken from Tephra 0.16.1: a long one, a short one with two checkpoints that can commit two
-    changes, an invalid one, and a committed change."""
+    """The bytes are from Tephra 0.16.1: a long one, a short one with two checkpoints that can
+    commit two changes, an invalid one, and a committed change."""
     long, short, invalid = 1795243995312000000, 1795243995320000000, 1795243995322000000
     checkpoints = (1795243995325000000, 1795243995331000000)
     bound, expires = long - 1, 1795244025320
@@ -547,7 +547,7 @@ def test_an_empty_image_is_short() -> None:
 
 
 class Noting:
-    """How durable each write of the journal was."""
+    """The durability of each write of the journal."""
 
     def __init__(self, world: TephraWorld) -> None:
         self.levels: list[Durability] = []

@@ -1,5 +1,6 @@
-"""Who asks, and what that one may do.
+"""Authentication and authorization.
 
+decisions  a principal, a verb and a resource: allowed, or an error; quotas and the audit log
 grants     which grants cover a resource: pure
 jwt        tokens of an issuer that is trusted: what they must say: pure
 jwks       the keys of an issuer, and signatures by them: pure

@@ -1,11 +1,11 @@
-"""Which grants cover a resource.
+"""The grants that cover a resource.
 
     topic:NAMESPACE:TOPIC ─▶ exact, prefixes ─▶ namespace:NAMESPACE ─▶ *
     group, queue          ─▶ exact, prefixes ─▶ its topic, as above
 
 Invariants
 
-* Nothing is allowed that no grant covers. There are no denials, so overlapping grants add up.
+* A request that no grant covers is refused. There are no denials, so overlapping grants add up.
 * A look-up costs as much as there are different lengths of prefixes, not grants.
 """
 
@@ -23,10 +23,10 @@ class Grants:
         self.all = tuple(grants)
         for grant in self.all:
             if grant.pattern.endswith("*"):
-                place = self._prefixes.setdefault(grant.pattern[:-1], {})
+                verbs = self._prefixes.setdefault(grant.pattern[:-1], {})
             else:
-                place = self._exact.setdefault(grant.pattern, {})
-            place.setdefault(grant.verb, grant)
+                verbs = self._exact.setdefault(grant.pattern, {})
+            verbs.setdefault(grant.verb, grant)
         self._lengths = sorted({len(prefix) for prefix in self._prefixes}, reverse=True)
 
     def find(self, verb: Access, resource: str) -> Grant | None:
@@ -41,8 +41,8 @@ class Grants:
         return None
 
     def reach_into(self, within: str) -> bool:
-        """Whether one may cover a resource whose name begins so, and none that this is a part
-        of."""
+        """True if any grant could match a resource with this prefix. Grants on what contains it do
+        not count."""
         return any(pattern.startswith(within) for pattern in self._exact) or any(
             prefix.startswith(within) or within.startswith(prefix) for prefix in self._prefixes
         )

@@ -2,9 +2,9 @@
 
 Invariants
 
-* Only public keys of RSA, EC and Ed25519 are used: what is symmetric, what is for encryption and
-  what shows its private part is passed over, so that no public text is the key of an HMAC.
-* A token names one key (`kid`); without a name, one key must be the only one that fits.
+* Only public keys of RSA, EC and Ed25519 are used. Symmetric keys, keys for encryption and keys
+  with their private part are skipped, so that no public text is the key of an HMAC.
+* A token names one key (`kid`); without a name, exactly one key must fit.
 * The document is bounded before it is read into keys.
 """
 
@@ -18,8 +18,8 @@ from joserfc.jwa import JWSAlgModel
 from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
 
 from tms.access.jwt import UnknownKey
-from tms.decoding import from_json
 from tms.errors import Malformed, Unauthenticated
+from tms.runtime.decoding import from_json
 
 KEYS_MAX = 100
 RSA_BITS_MIN, RSA_BITS_MAX = 2_048, 8_192
@@ -63,8 +63,8 @@ class IssuerKey(NamedTuple):
 
 
 class _AnyOfOurs(jws.JWSRegistry):
-    """Algorithms by their names. The caller has checked that one is allowed; the library warns of
-    `EdDSA`, which issuers go on to use. Tokens are bounded as a whole."""
+    """Algorithms by their names. The caller has checked that the algorithm is allowed; the library
+    warns of `EdDSA`, which issuers still use. Tokens are bounded as a whole."""
 
     max_header_length = max_signature_length = _PART_BYTES_MAX
 

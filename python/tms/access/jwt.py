@@ -1,4 +1,4 @@
-"""JSON Web Tokens of the issuer that a service trusts: what one must say (RFC 7519, RFC 8725).
+"""Verification of JSON Web Tokens of the issuer that a service trusts (RFC 7519, RFC 8725).
 
     HEADER.CLAIMS.SIGNATURE, each in base64 for URLs
       │      │        └─ by a key of the issuer, see `access.jwks`
@@ -10,7 +10,7 @@ Invariants
 * No claim is looked at before the signature is verified.
 * The header chooses among the keys and algorithms that are allowed, and brings none: `jku`, `jwk`,
   `x5u` and `x5c` are not read. All algorithms are asymmetric.
-* A token without an end, or for another audience, is refused; so is one that says something twice.
+* A token without an end, or for another audience, is refused; so is a token with a repeated name.
 """
 
 import json
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from tms.decoding import from_json
 from tms.errors import Unauthenticated
+from tms.runtime.decoding import from_json
 
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -41,8 +41,8 @@ class UnknownKey(Unauthenticated):
 
 
 class JwtRules(NamedTuple):
-    """What is asked of a token. `principal`: the claim that names who has it; `leeway_s`: how far
-    the clock of the issuer may be off."""
+    """The rules for a token. `principal`: the claim that names its holder; `leeway_s`: the
+    tolerated clock skew of the issuer."""
 
     issuer: str
     audience: str
@@ -52,7 +52,7 @@ class JwtRules(NamedTuple):
 
 
 class VerifiedJwt(NamedTuple):
-    """What a verified token says. `thumbprint` is that of the key that signed it."""
+    """The claims of a verified token. `thumbprint` is that of the key that signed it."""
 
     principal: str
     expires_ms: int
@@ -83,15 +83,15 @@ class _JwtClaims(msgspec.Struct):
 
 
 def is_jwt(token: bytes) -> bool:
-    """Whether this looks like a signed token of somebody else."""
+    """True if this has the form of a signed token of an issuer."""
     return _SHAPE.fullmatch(token) is not None
 
 
 def verify(
     token: bytes, keys: Callable[[], SigningKeys], rules: JwtRules, now_ms: int
 ) -> VerifiedJwt:
-    """Whose token this is; `keys` are asked for once one is worth it. Raises `UnknownKey`,
-    `Unauthenticated`, and what `keys` does."""
+    """Verify a token and return its claims; `keys` are looked up only for a well-formed token.
+    Raises `UnknownKey`, `Unauthenticated`, and what `keys` does."""
     if not is_jwt(token):
         raise _malformed("it has not three parts in base64")
     header = _checked_header(token, rules)

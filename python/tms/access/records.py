@@ -1,13 +1,13 @@
 """Tokens and grants, kept as records in the map `metadata`.
 
-    change ─▶ compare-and-set ─▶ `access/changes` moves ─▶ other instances are told ─▶ answered
+    change ─▶ compare-and-set ─▶ `access/changes` moves ─▶ other instances know ─▶ answered
 
 Invariants
 
-* What is known here is what the records were when `access/changes` was last read; a change that was
-  answered is known at every instance before it answers its next request (`cluster.standing`).
-* A token is stored as its digest. Its text is in the answer to who made it, and nowhere else.
-* The first administrator is made by a token that is valid for that one call.
+* An instance knows the records as of its last read of `access/changes`. Every instance knows a
+  change that was answered before it answers its next request (`cluster.fence`).
+* A token is stored as its digest. Its text is only in the answer to the request that created it.
+* The first administrator is created with a token that is valid for that one call.
 """
 
 import secrets
@@ -19,8 +19,6 @@ import msgspec
 
 from tms.access.grants import Grants
 from tms.access.tokens import ID_BYTES, SECRET_BYTES, digest, make
-from tms.clock import Clock
-from tms.decoding import from_json
 from tms.errors import DataCorrupt, Forbidden, Invalid, NotFound, StorageUnavailable
 from tms.model import keys
 from tms.model.access import (
@@ -41,6 +39,8 @@ from tms.model.access import (
     check_verb,
 )
 from tms.model.topic import Durability
+from tms.runtime.clock import Clock
+from tms.runtime.decoding import from_json
 from tms.store.base import Map, pages
 
 FIRST = "first-administrator"  # the principal of the token that makes the first one
@@ -92,25 +92,25 @@ class AccessRecords:
     # -- asking ------------------------------------------------------------------------------------
 
     def token(self, text: bytes) -> TokenRecord | None:
-        """The token with this text, if there is one that has not expired."""
+        """The record of the token with this text; None if there is none or it has expired."""
         record = self._read().by_digest.get(digest(text))
         if record is None or 0 < record.expires_ms <= self._clock.now_ms():
             return None
         return record
 
     def grants(self, principal: str) -> Grants:
-        """What a principal may do."""
+        """The grants of a principal, with those of everybody."""
         grants = self._read().grants
         return grants.get(principal) or grants[EVERYBODY]
 
     def quota(self, principal: str) -> Quota | None:
-        """How much a principal may ask for; None: as much as it can."""
+        """The quota of a principal; None: unlimited."""
         quotas = self._read().quotas
         return quotas.get(principal) or quotas.get(EVERYBODY)
 
     @property
     def has_administrator(self) -> bool:
-        """Whether somebody may manage access, and has a token for it."""
+        """True if any principal may manage access and has a valid token."""
         known = self._read()
         return any(
             self.grants(one.principal).find(Access.MANAGE, "access") is not None
@@ -137,7 +137,7 @@ class AccessRecords:
     def create_token(
         self, principal: str, expires_s: float | None = None, *, caller: str = ""
     ) -> NewToken:
-        """A new token of a principal. The first administrator, who is made so, may do
+        """A new token of a principal. The first administrator, created with the first token, may do
         everything."""
         check_principal(principal)
         if principal == FIRST:
@@ -208,19 +208,19 @@ class AccessRecords:
         self._changed()
 
     def explain(self, principal: str, verb: str, resource: str) -> AccessDecision:
-        """Whether a principal may do something with a resource, and the grant that lets it."""
+        """The decision on a principal, a verb and a resource, with the grant that allows it."""
         grants = self.grants(check_principal(principal))
         grant = grants.find(check_verb(verb), check_resource(resource))
         return AccessDecision(grant is not None, grant)
 
     def whoami(self, *, caller: str = "") -> Identity:
-        """Who asks, and what that one may do."""
+        """The caller's principal, its grants and its quota."""
         return Identity(caller, self.grants(caller).all)
 
     # -- of the service ----------------------------------------------------------------------------
 
     def first_token(self) -> str:
-        """A token that makes the first administrator, in place of one that was not used."""
+        """A new token for creating the first administrator; it replaces an unused one."""
         self._drop_first()
         token = self._make(FIRST, None).token
         self._put_grant(_OF_FIRST)

@@ -29,5 +29,5 @@ def make(random: bytes) -> MadeToken:
 
 
 def digest(token: bytes) -> str:
-    """What is stored of a token."""
+    """The digest of a token, which is all that is stored of it."""
     return sha256(token).hexdigest()

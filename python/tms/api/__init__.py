@@ -1,4 +1,4 @@
-"""What crosses the network: paths, statuses, problem documents, bodies.
+"""The wire format: paths, statuses, problem documents, bodies.
 
 Server and client share this room; it does no I/O.
 """

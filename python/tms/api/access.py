@@ -1,4 +1,4 @@
-"""Tokens, grants, and who asks: the operations on access."""
+"""The operations on access: tokens, grants, quotas, identities."""
 
 from typing import Annotated, Protocol
 
@@ -6,7 +6,6 @@ from msgspec import Meta
 
 from tms.api.operation import (
     Caller,
-    DeclaredOnly,
     Repeat,
     Resource,
     delete,
@@ -70,14 +69,14 @@ _SOME_RATE = either(
 
 
 class AccessApi(Protocol):
-    """Who may do what. `tms.access.records.AccessRecords` documents the promises."""
+    """Authentication and authorization. `tms.access.records.AccessRecords` documents the
+    promises."""
 
     @get("access/tokens", Resource.ACCESS, Access.MANAGE)
     def list_tokens(
         self,
     ) -> Annotated[list[TokenInfo], named("AccessTokens", "Tokens.", "tokens", list[TokenInfo])]:
         """All tokens, without their secrets."""
-        raise DeclaredOnly
 
     @post("access/tokens", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNSAFE)
     def create_token(
@@ -88,36 +87,30 @@ class AccessApi(Protocol):
         caller: Annotated[str, Caller] = "",
     ) -> NewToken:
         """A new token of a principal. Its text is shown this once."""
-        raise DeclaredOnly
 
     @delete("access/tokens/{id}", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
     def revoke_token(self, id: TokenId) -> None:
-        """Let a token be valid no more."""
-        raise DeclaredOnly
+        """Revoke a token."""
 
     @get("access/grants", Resource.ACCESS, Access.MANAGE)
     def list_grants(
         self, principal: Grantee | None = None
     ) -> Annotated[list[Grant], named("AccessGrants", "Grants.", "grants", list[Grant])]:
         """All grants, or those of a principal."""
-        raise DeclaredOnly
 
     @put("access/grants", Resource.ACCESS, Access.MANAGE)
     def add_grant(self, principal: Grantee, verb: VerbText, pattern: PatternText) -> Grant:
-        """Let a principal do something with what a pattern covers."""
-        raise DeclaredOnly
+        """Let a principal do something with the resources that a pattern covers."""
 
     @delete("access/grants", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
     def remove_grant(self, principal: Grantee, verb: VerbText, pattern: PatternText) -> None:
-        """Take a grant away."""
-        raise DeclaredOnly
+        """Remove a grant."""
 
     @get("access/quotas", Resource.ACCESS, Access.MANAGE)
     def list_quotas(
         self,
     ) -> Annotated[list[Quota], named("AccessQuotas", "Quotas.", "quotas", list[Quota])]:
         """All quotas."""
-        raise DeclaredOnly
 
     @put("access/quotas", Resource.ACCESS, Access.MANAGE, body_shape=_SOME_RATE)
     def set_quota(
@@ -127,22 +120,18 @@ class AccessApi(Protocol):
         bytes_in_s: Rate | None = None,
         bytes_out_s: Rate | None = None,
     ) -> Quota:
-        """Bound how much a principal may ask of an instance, on average over a second."""
-        raise DeclaredOnly
+        """Bound the requests and bytes of a principal at an instance, on average over a second."""
 
     @delete("access/quotas", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
     def remove_quota(self, principal: Grantee) -> None:
-        """Bound it no more."""
-        raise DeclaredOnly
+        """Remove the quota of a principal."""
 
     @get("access/explain", Resource.ACCESS, Access.MANAGE)
     def explain(
         self, principal: PrincipalName, verb: VerbText, resource: ResourceText
     ) -> AccessDecision:
-        """Whether a principal may do something with a resource, and the grant that lets it."""
-        raise DeclaredOnly
+        """If a principal may do something with a resource, and the grant that allows it."""
 
     @get("access/whoami", Resource.SERVICE, Access.KNOWN)
     def whoami(self, *, caller: Annotated[str, Caller] = "") -> Identity:
-        """Who asks, and what that one may do."""
-        raise DeclaredOnly
+        """The caller's name and its grants."""

@@ -1,4 +1,5 @@
-"""Backups: images of the store that are read in pieces. Who may read them reads everything."""
+"""Backups: images of the store that are read in pieces. The right to read them is the right to read
+everything."""
 
 from typing import Annotated, Protocol
 
@@ -7,7 +8,6 @@ from msgspec import Meta, Struct
 from tms.api import routes
 from tms.api.operation import (
     Codec,
-    DeclaredOnly,
     Form,
     Repeat,
     Resource,
@@ -54,7 +54,7 @@ FILES: Codec[list[ImageFile]] = named(
 
 
 class ChunkQuery(Struct, forbid_unknown_fields=True):
-    """Which bytes of which file."""
+    """The range of bytes of a file."""
 
     file: _Number = 0
     start: _Number = 0
@@ -62,7 +62,7 @@ class ChunkQuery(Struct, forbid_unknown_fields=True):
 
 
 class BackupsApi(Protocol):
-    """Backups. `tms.backup.images.Images` documents the promises."""
+    """Backups. `tms.store.backup.images.Images` documents the promises."""
 
     @post(
         "backups",
@@ -75,8 +75,7 @@ class BackupsApi(Protocol):
         errors=(Conflict, StorageFull),
     )
     def begin(self) -> BackupBegun:
-        """Take an image of the store; it ends by itself when nobody reads it for ten minutes."""
-        raise DeclaredOnly
+        """Take an image of the store. It ends by itself after ten minutes without a read."""
 
     @get("backups/{id}/files", Resource.SERVICE, Access.MANAGE, errors=_OF_ONE)
     def files(
@@ -86,7 +85,6 @@ class BackupsApi(Protocol):
         limit: Annotated[int, Meta(ge=1, le=FILES_MAX)] = FILES_MAX,
     ) -> Annotated[list[ImageFile], FILES]:
         """The files of an image, in its order."""
-        raise DeclaredOnly
 
     @get(
         "backups/{id}/bytes",
@@ -99,7 +97,6 @@ class BackupsApi(Protocol):
         self, id: BackupId, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX
     ) -> Buffer:
         """Bytes of the file with a number, counted from 0 in the order of the list."""
-        raise DeclaredOnly
 
     @delete(
         "backups/{id}",
@@ -110,4 +107,3 @@ class BackupsApi(Protocol):
     )
     def end(self, id: BackupId) -> None:
         """Let go of an image."""
-        raise DeclaredOnly

@@ -26,7 +26,6 @@ from msgspec import UNSET, UnsetType
 
 from tms import block
 from tms.api.operation import POSITION_TEXT, Codec
-from tms.decoding import json_decoder
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
 from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
@@ -44,6 +43,7 @@ from tms.model.topic import (
     TopicSettings,
     parse_retention,
 )
+from tms.runtime.decoding import json_decoder
 
 PREFIX_BYTES = 24
 BLOCK_HEADER_BYTES = 48
@@ -81,7 +81,7 @@ def frames(blocks: Iterable[StoredBlock | NewBlock]) -> Iterator[Buffer]:
 
 
 def framed_bytes(blocks: Iterable[StoredBlock | NewBlock]) -> int:
-    """How long the body of these blocks is."""
+    """The length of the body of these blocks."""
     return sum(PREFIX_BYTES + len(entry.block) for entry in blocks)
 
 
@@ -212,7 +212,7 @@ def fields_in(body: msgspec.Struct) -> dict[str, Any]:
 
 
 def changes_in(body: msgspec.Struct) -> dict[str, Any]:
-    """The same; at least one. Raises `Invalid`."""
+    """The settings in a body of changes, of which there is at least one. Raises `Invalid`."""
     if not (changes := fields_in(body)):
         raise Invalid("The body changes nothing; name at least one setting.")
     return changes
@@ -344,7 +344,8 @@ class PublishBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MessagePlace(msgspec.Struct):
-    """Where a message went; all null but the partition with durability `none`: no place yet."""
+    """The place of a message. With durability `none` only the partition is known; all else is
+    null."""
 
     partition: int
     id: str | None
@@ -378,8 +379,8 @@ class MessageOut(msgspec.Struct):
 
 
 class FetchedBody(msgspec.Struct):
-    """Answer to a fetch in JSON. `next` is the `start` of the next fetch; everything before
-    `reached` was looked at. Where `reached` is less than `ends`, more may follow."""
+    """Answer to a fetch in JSON. `next` is the `start` of the next fetch; the fetch has looked at
+    everything before `reached`. More may follow if `reached` is less than `ends`."""
 
     messages: list[MessageOut]
     next: str

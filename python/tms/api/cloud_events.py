@@ -11,8 +11,8 @@ attribute a header with `ce_` before its name. An event without data has no valu
 
 Invariants
 
-* What breaks a rule of the specification is refused with the attribute's name, and its index in a
-  batch: nothing of the batch is stored.
+* An event that breaks a rule of the specification is refused with the attribute's name, and its
+  index in a batch: nothing of the batch is stored.
 * Whatever is read from a topic is a valid event: a message that is none gets the attributes that
   an event has to have; a header that cannot be an attribute is left out.
 * JSON data is stored byte for byte as it was sent, and goes out so.
@@ -30,12 +30,12 @@ from tms import block
 from tms.api import bodies, routes
 from tms.api.messages import NewMessage, Unpacked, base64
 from tms.api.strict import decode_strict
-from tms.decoding import json_decoder
 from tms.errors import BadEncoding, Invalid, TMSError
 from tms.model.ids import MessageId, utc
 from tms.model.message import Buffer
 from tms.model.spelling import either, shaped
 from tms.model.topic import TopicName
+from tms.runtime.decoding import json_decoder
 
 VERSION = "1.0"
 REQUIRED = ("specversion", "id", "source", "type")
@@ -61,7 +61,7 @@ _JSON_TYPE = rf"{_TOKEN}/(?:[A-Za-z0-9!#$&^_.+-]*\+)?[jJ][sS][oO][nN](?:{_PARAME
 
 
 class _Rule(NamedTuple):
-    """What an attribute is: a pattern, and the same in words."""
+    """The values of an attribute: a pattern, and its description in words."""
 
     pattern: "re.Pattern[str]"
     words: str
@@ -72,7 +72,7 @@ class _Rule(NamedTuple):
 
     @property
     def shape(self) -> dict[str, str]:
-        """What a document says of it."""
+        """The schema of the attribute in a document."""
         return {"type": "string", "pattern": f"^({self.pattern.pattern})$"}
 
 

@@ -19,7 +19,6 @@ from msgspec import Meta
 from tms.api import bodies
 from tms.api.operation import POSITION_TEXT, Codec
 from tms.block import MESSAGES_MAX
-from tms.decoding import json_decoder
 from tms.errors import Invalid, Malformed, TooLarge, TransactionNotFound
 from tms.model.message import Appended, Buffer, NewBlock
 from tms.model.position import Position
@@ -39,6 +38,7 @@ from tms.model.transaction import (
     TopicStaged,
     check_group,
 )
+from tms.runtime.decoding import json_decoder
 
 _LENGTH = Layout(">I")
 _HEAD_BYTES_MAX = 8 << 20
@@ -59,8 +59,8 @@ class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How many of the blocks go to a topic, and what those expect that expect something, by their
-    number in the topic."""
+    """The number of blocks of a commit for one topic, and the preconditions of these blocks by
+    their number in the topic."""
 
     topic: str
     blocks: Annotated[int, Meta(ge=0)]
@@ -68,7 +68,7 @@ class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class StagedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How many blocks were staged in a partition, by these producers if some are named."""
+    """The number of blocks staged in a partition, and the producers that count if only some do."""
 
     topic: str
     partition: StoredPartition
@@ -85,8 +85,8 @@ class SettlementBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Everything of a commit but its blocks; `changes` are base64. What a service does not know
-    yet, it refuses: a commit is done as a whole."""
+    """A commit without its blocks; `changes` are base64. A service refuses a head with fields that
+    it does not know, because a commit is done as a whole."""
 
     topics: list[TopicPart] = []
     positions: list[PositionBody] = []
@@ -98,7 +98,7 @@ class CommitHead(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class Placed(msgspec.Struct):
-    """Where a block of a commit went."""
+    """The place of a block of a commit."""
 
     topic: str
     place: Appended
@@ -153,7 +153,7 @@ def _head(commit: Commit, parts: Mapping[TopicName, list[NewBlock]]) -> CommitHe
 
 
 def head_bytes(body: Buffer) -> int:
-    """How long the head of a commit says that it is."""
+    """The length of a commit's head, from its first bytes."""
     return int(_LENGTH.unpack_from(body)[0]) if len(body) >= _LENGTH.size else -1
 
 

@@ -53,7 +53,7 @@ ERASE = Annotated[
 
 
 class ErasedBody(msgspec.Struct):
-    """How many messages were erased."""
+    """The number of erased messages."""
 
     erased: int
 

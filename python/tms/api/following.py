@@ -1,11 +1,12 @@
-"""A topic that is followed, in blocks: what is there, then what is appended, part by part.
+"""A topic that a client follows, in blocks: first the stored messages, then each new part as it is
+appended.
 
-    the entries of a fetch, and behind them a mark, an entry for no partition, which has
-    what a fetch has in the headers TMS-Next, TMS-End and TMS-Reached, a line each
+    the entries of a fetch, and behind them a mark: an entry for no partition, with the values of
+    the headers TMS-Next, TMS-End and TMS-Reached of a fetch, a line each
 
 Invariants
 
-* Whoever has a part up to its mark knows where to go on; what is cut off before is no part.
+* A part up to its mark tells where the next one begins. Bytes without a mark are no part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ _NOTHING_CAME = b": nothing came\n\n"
 
 
 class Stand(NamedTuple):
-    """Where a part ends; see `Fetched`."""
+    """The end of a part; see `Fetched`."""
 
     next: Mapping[int, Position]
     ends: Mapping[int, int]
@@ -34,8 +35,8 @@ class Stand(NamedTuple):
 
     @classmethod
     def of(cls, fetched: Fetched) -> Self:
-        """Where a fetch has ended. The end of an empty partition is an offset: `latest` would be
-        another place once something is there."""
+        """The end of a fetch. The end of an empty partition is an offset, because `latest` moves
+        with the first message."""
         return cls(
             {
                 partition: Position.offset(fetched.ends[partition])
@@ -49,12 +50,12 @@ class Stand(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing more for now."""
+        """True if there is nothing more for now."""
         return all(self.reached[partition] >= end for partition, end in self.ends.items())
 
 
 def mark(stand: Stand) -> bytes:
-    """What ends a part of blocks."""
+    """The entry that ends a part of blocks."""
     text = "\n".join(
         (
             bodies.positions_text(stand.next),
@@ -94,7 +95,7 @@ class FollowedParts:
             yield FollowedPart(body, lines)
 
     def _end_of_entry(self) -> int | None:
-        """Where the next entry ends; None if it is not whole."""
+        """The end of the next entry; None if the entry is not complete."""
         start = self._begin + bodies.PREFIX_BYTES
         if len(self._received) < start:
             return None

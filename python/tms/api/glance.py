@@ -5,7 +5,7 @@ from typing import Annotated, Protocol
 import msgspec
 from msgspec import Meta
 
-from tms.api.operation import Codec, DeclaredOnly, Resource, get, named
+from tms.api.operation import Codec, Resource, get, named
 from tms.api.parameters import TOPICS_DEFAULT, AfterTopic, Namespace
 from tms.errors import Invalid
 from tms.model.access import Access
@@ -58,31 +58,28 @@ AfterGroup = Annotated[
 
 
 class GlanceApi(Protocol):
-    """What there is, in few numbers. `tms.glance.Glance` documents the promises."""
+    """Summaries of topics, groups, queues and instances. `tms.engine.glance.Glance` documents the
+    promises."""
 
     @get("namespaces/{namespace}/sizes", Resource.NAMESPACE, Access.OBSERVE, lists=Resource.TOPIC)
     def topics(
         self, namespace: Namespace, after: AfterTopic | None = None, limit: Limit = TOPICS_DEFAULT
     ) -> Annotated[list[TopicSize], Codec(SizesBody, lambda body: body.topics)]:
-        """The topics of a namespace with messages and bytes, by name; those that the caller may
-        see."""
-        raise DeclaredOnly
+        """The topics of a namespace that the caller may see, with messages and bytes, by name."""
 
     @get("namespaces/{namespace}/groups", Resource.NAMESPACE, Access.OBSERVE, lists=Resource.GROUP)
     def groups(
         self, namespace: Namespace, after: AfterGroup | None = None, limit: Limit = TOPICS_DEFAULT
     ) -> Annotated[list[GroupSummary], Codec(GroupsBody, lambda body: body.groups)]:
-        """The groups of all topics of a namespace with their lag, by topic and name; those that the
-        caller may see."""
-        raise DeclaredOnly
+        """The groups of all topics of a namespace that the caller may see, with their lag, by topic
+        and name."""
 
     @get("namespaces/{namespace}/queues", Resource.NAMESPACE, Access.OBSERVE, lists=Resource.QUEUE)
     def queues(
         self, namespace: Namespace, after: AfterGroup | None = None, limit: Limit = TOPICS_DEFAULT
     ) -> Annotated[list[QueueSummary], Codec(QueuesBody, lambda body: body.queues)]:
-        """The queues of all topics of a namespace with what waits, by topic and group; those that
-        the caller may see."""
-        raise DeclaredOnly
+        """The queues of all topics of a namespace that the caller may see, with their backlog, by
+        topic and group."""
 
     @get("cluster/loads", Resource.SERVICE, Access.OBSERVE)
     def instances(
@@ -91,5 +88,5 @@ class GlanceApi(Protocol):
         list[InstanceLoad],
         named("InstanceLoads", "The instances.", "instances", list[InstanceLoad]),
     ]:
-        """What each instance did since it was started, and does; a service that is alone is one."""
-        raise DeclaredOnly
+        """The load of each instance since its start; a service without a cluster is one
+        instance."""

@@ -1,4 +1,5 @@
-"""What operators ask of a cluster, and what its instances ask of one another."""
+"""The operations on a cluster, and the port between its instances. The port is declared only here;
+`topics.owners.Peer` is the instance behind it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Protocol
@@ -8,7 +9,6 @@ from msgspec import Meta, Struct
 from tms.api import bodies, commits, queues, routes
 from tms.api.operation import (
     Codec,
-    DeclaredOnly,
     Form,
     Repeat,
     Resource,
@@ -47,7 +47,7 @@ InstanceId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
 
 
 class StampQuery(Struct):
-    """How blocks are stored for another instance."""
+    """The options of blocks that an instance stores for another one."""
 
     flags: int = 0
     write_pointer: int = 0
@@ -57,8 +57,7 @@ class StampQuery(Struct):
 
 
 class FatesBody(Struct):
-    """Transactions that were begun here, by what becomes of their messages; all others may still
-    commit."""
+    """The outcomes of transactions that were begun here; all others may still commit."""
 
     visible: list[int]
     skipped: list[int]
@@ -94,37 +93,33 @@ class ClusterApi(Protocol):
 
     @get("cluster", Resource.CLUSTER, Access.KNOWN)
     def view(self) -> ClusterView:
-        """The instances, and who keeps transactions, groups, queues and delayed messages."""
-        raise DeclaredOnly
+        """The instances, and the coordinator of transactions, groups, queues and delayed
+        messages."""
 
     @get("cluster/events", Resource.CLUSTER, Access.OBSERVE, errors=(Conflict,))
     def events(self) -> Events:
-        """What the instances that are there noticed and did, oldest first."""
-        raise DeclaredOnly
+        """The events of all live instances, oldest first."""
 
     @get("{name}/owners", Resource.TOPIC, Access.OBSERVE, errors=(Conflict,))
     def owners(self, name: TopicName) -> TopicOwners:
         """The instances that own the partitions of a topic, in order."""
-        raise DeclaredOnly
 
     @post("cluster/instances/{id}/drain", Resource.CLUSTER, Access.OPERATE)
     def drain(self, id: InstanceId) -> None:
-        """Let an instance own nothing, as long as there are others; until it is started anew."""
-        raise DeclaredOnly
+        """Let an instance own nothing while there are others, until its next start."""
 
     @put("{name}/owners/{partition}", Resource.TOPIC, Access.OPERATE)
     def move(self, name: TopicName, partition: Number, to: InstanceId) -> None:
-        """Let an instance own a partition, as long as it is there."""
-        raise DeclaredOnly
+        """Let an instance own a partition for as long as the instance is live."""
 
     @delete("{name}/owners/{partition}", Resource.TOPIC, Access.OPERATE)
     def unpin(self, name: TopicName, partition: Number) -> None:
         """Let placement choose the owner of a partition again."""
-        raise DeclaredOnly
 
 
 class PartitionsApi(Protocol):
-    """What an instance does with its partitions for others; see `topics.owners`."""
+    """The operations on partitions that an instance carries out for others. Each raises `NotOwner`
+    for a partition of another owner, `TopicNotFound`, `PartitionNotFound`."""
 
     @post(
         "{name}/owned/blocks",
@@ -144,8 +139,8 @@ class PartitionsApi(Protocol):
         write_pointer: int = 0,
         internal: bool = False,
     ) -> list[Appended]:
-        """Append blocks, stamped by a transaction."""
-        raise DeclaredOnly
+        """Append blocks with the stamp of a transaction. `internal` blocks were made by an
+        instance."""
 
     @post(
         "{name}/owned/staged",
@@ -157,8 +152,7 @@ class PartitionsApi(Protocol):
     def stage(
         self, name: TopicName, blocks: Sequence[NewBlock], flags: int, write_pointer: int
     ) -> None:
-        """Store blocks of a transaction where nobody sees them."""
-        raise DeclaredOnly
+        """Store blocks of a transaction out of readers' sight."""
 
     @post(
         "{name}/owned/count-stored",
@@ -167,15 +161,13 @@ class PartitionsApi(Protocol):
         form=Form(body={routes.BLOCKS: bytes}, answer={routes.JSON: dict[str, int]}),
     )
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
-        """How many of these blocks were stored before."""
-        raise DeclaredOnly
+        """The number of these blocks that were stored before, by producer id and sequence."""
 
     @get("{name}/owned/{partition}/staged", Resource.INSTANCE, Access.OPERATE)
     def staged(
         self, name: TopicName, partition: Number, write_pointer: Pointer
     ) -> Annotated[list[Staged], named("StagedBlocks", "Staged blocks.", "staged", list[Staged])]:
-        """What a transaction has staged, in order."""
-        raise DeclaredOnly
+        """The blocks that a transaction has staged, in order."""
 
     @post(
         "{name}/owned/{partition}/drop-staged",
@@ -190,8 +182,7 @@ class PartitionsApi(Protocol):
         write_pointer: Pointer,
         blocks: list[Staged] | None = None,
     ) -> None:
-        """Forget what a transaction has staged, or these blocks of it."""
-        raise DeclaredOnly
+        """Drop the staged blocks of a transaction, or these of them."""
 
     @get("{name}/owned/{partition}/referred", Resource.INSTANCE, Access.OPERATE)
     def referred(
@@ -204,28 +195,25 @@ class PartitionsApi(Protocol):
     ) -> Annotated[
         list[Appended], named("Referred", "Places of blocks.", "places", list[Appended])
     ]:
-        """The places of references to staged blocks, or of all blocks of a transaction that was
-        begun elsewhere."""
-        raise DeclaredOnly
+        """The places of references to a transaction's staged blocks since `from_ms`. With
+        `elsewhere`, the places of every block of a transaction that was begun elsewhere."""
 
     @post("{name}/owned/{partition}/roll-back", Resource.INSTANCE, Access.OPERATE)
     def roll_back(
         self, name: TopicName, partition: Number, write_pointer: Pointer, first: Key, last: Key
     ) -> Annotated[int, named("RolledBack", "How many blocks there were.", "blocks", int)]:
-        """Take back the messages of a transaction in [first, last]."""
-        raise DeclaredOnly
+        """Roll back the messages of a transaction in [first, last]; returns the number of
+        blocks."""
 
     @get("{name}/owned/{partition}/reaches", Resource.INSTANCE, Access.OPERATE)
     def reaches(
         self, name: TopicName, partition: Number, end_offset: int
     ) -> Annotated[bool, named("Reaches", "Whether it does.", "reaches", bool)]:
-        """Whether everything before an offset is there."""
-        raise DeclaredOnly
+        """True if the store shows every message before an offset."""
 
     @post("{name}/owned/{partition}/sync", Resource.INSTANCE, Access.OPERATE)
     def make_durable(self, name: TopicName, partition: Number) -> None:
-        """Sync what readers can see."""
-        raise DeclaredOnly
+        """Sync all messages that readers can see."""
 
     @get("{name}/owned/{partition}/end", Resource.INSTANCE, Access.OPERATE)
     def end(
@@ -237,7 +225,6 @@ class PartitionsApi(Protocol):
         ),
     ]:
         """The offset behind the last message, and its id."""
-        raise DeclaredOnly
 
     @post("{name}/owned/kept", Resource.INSTANCE, Access.OPERATE)
     def kept(
@@ -245,8 +232,8 @@ class PartitionsApi(Protocol):
     ) -> Annotated[
         Mapping[int, Readable], named("Kept", "By partition.", "kept", dict[int, Readable])
     ]:
-        """What may still be shown of messages that were fetched before."""
-        raise DeclaredOnly
+        """The parts of partitions that retention still shows, of messages that were fetched
+        before."""
 
     @post("{name}/owned/describe", Resource.INSTANCE, Access.OPERATE)
     def describe(
@@ -255,8 +242,7 @@ class PartitionsApi(Protocol):
         list[PartitionInfo],
         named("PartitionInfos", "Partitions.", "partitions", list[PartitionInfo]),
     ]:
-        """How partitions stand."""
-        raise DeclaredOnly
+        """The state of partitions."""
 
     @post("{name}/owned/offsets", Resource.INSTANCE, Access.OPERATE)
     def offsets(
@@ -266,41 +252,36 @@ class PartitionsApi(Protocol):
         at: Position = LATEST,
         isolation: Shown = Isolation.COMMITTED,
     ) -> Annotated[Mapping[int, int], named("OwnedOffsets", "Offsets.", "offsets", dict[int, int])]:
-        """Which offsets a position is."""
-        raise DeclaredOnly
+        """The offsets that a position means, by partition."""
 
     @post("{name}/owned/truncate", Resource.INSTANCE, Access.OPERATE, repeat=Repeat.UNSAFE)
     def truncate(self, name: TopicName, partitions: list[int], before: Position) -> None:
-        """Make all messages before a position unreadable."""
-        raise DeclaredOnly
+        """Make all messages before a position unreadable for good."""
 
 
 class PeersApi(Protocol):
-    """What an instance does for others besides, as who keeps transactions, or shards."""
+    """The other operations that an instance carries out for others, as the coordinator or as the
+    keeper of shards."""
 
     @post("cluster/fates", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
     def fates(self, pointers: list[int]) -> Annotated[Mapping[int, Fate], FATES]:
-        """What becomes of messages of transactions that were begun here."""
-        raise DeclaredOnly
+        """The outcomes of transactions that were begun here, by write pointer."""
 
     @get("cluster/undecided-since", Resource.INSTANCE, Access.OPERATE)
     def undecided_since_ms(
         self, foreign: bool
     ) -> Annotated[int, named("UndecidedSince", "In ms since 1970.", "time_ms", int)]:
-        """A time before which nothing was published by a transaction that is not decided."""
-        raise DeclaredOnly
+        """A time before which no undecided transaction published a message."""
 
     @post("{name}/delayed/erase", Resource.INSTANCE, Access.OPERATE, repeat=Repeat.NEVER)
     def erase_delayed(
         self, name: TopicName, key: bytes, partition: int | None = None
     ) -> Annotated[int, named("ErasedDelayed", "How many.", "erased", int)]:
-        """Erase the messages of a key that are not due yet."""
-        raise DeclaredOnly
+        """Erase the messages of a key that are not due yet; returns their number."""
 
     @post("cluster/sync-commits", Resource.INSTANCE, Access.OPERATE)
     def sync_commits(self) -> None:
-        """Make every commit so far durable."""
-        raise DeclaredOnly
+        """Make every commit so far durable, as the coordinator."""
 
     @post(
         "cluster/commits",
@@ -310,8 +291,7 @@ class PeersApi(Protocol):
         form=Form(body={routes.COMMIT: bytes}, answer={routes.JSON: commits.CommittedBody}),
     )
     def commit_own(self, request: Commit) -> CommitResult:
-        """Commit blocks that another instance made."""
-        raise DeclaredOnly
+        """Commit blocks that another instance made, as the coordinator."""
 
     @post(
         "cluster/shards/{number}/verify",
@@ -324,8 +304,7 @@ class PeersApi(Protocol):
     ) -> Annotated[
         Durability, named("Verified", "How durable it has to be.", "durability", Durability)
     ]:
-        """Whether a commit may change this in a shard."""
-        raise DeclaredOnly
+        """Check that a commit may change this in a shard; returns the durability that it needs."""
 
     @post(
         "cluster/shards/{number}/prepare",
@@ -342,72 +321,61 @@ class PeersApi(Protocol):
         write_pointer: Pointer,
         durability: Durability,
     ) -> Annotated[Appended, named("Prepared", "Where it is.", "place", Appended)]:
-        """Hold and store what a commit changes in a shard."""
-        raise DeclaredOnly
+        """Hold and store the changes of a commit in a shard; returns the place."""
 
     @post("{topic}/owned/queues", Resource.INSTANCE, Access.OPERATE)
     def list_queues_of(
         self, topic: TopicName, shards: list[int]
     ) -> Annotated[list[QueueInfo], named("QueuesOf", "Queues.", "queues", queues.QUEUES)]:
         """The queues of a topic in some shards."""
-        raise DeclaredOnly
 
     @post("{topic}/owned/groups", Resource.INSTANCE, Access.OPERATE)
     def list_groups_of(
         self, topic: TopicName, shards: list[int]
     ) -> Annotated[list[GroupSummary], named("GroupsOf", "Groups.", "groups", list[GroupSummary])]:
         """The groups of a topic in some shards."""
-        raise DeclaredOnly
 
     @post("cluster/queues", Resource.INSTANCE, Access.OPERATE)
     def queues_of(
         self, namespace: Namespace, shards: list[int], after: str | None, limit: int
     ) -> Annotated[list[QueueSummary], named("QueuesIn", "Queues.", "queues", list[QueueSummary])]:
         """A page of the queues of a namespace in some shards."""
-        raise DeclaredOnly
 
     @post("cluster/groups", Resource.INSTANCE, Access.OPERATE)
     def groups_of(
         self, namespace: Namespace, shards: list[int], after: str | None, limit: int
     ) -> Annotated[list[GroupSummary], named("GroupsIn", "Groups.", "groups", list[GroupSummary])]:
         """A page of the groups of a namespace in some shards."""
-        raise DeclaredOnly
 
     @post("cluster/lags", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
     def lags(
         self, places: Annotated[list[LagPlace], PLACES]
     ) -> Annotated[list[Lag | None], named("Lags", "Lags.", "lags", list[Lag | None])]:
-        """How far somebody is behind who stands at places in partitions of this instance."""
-        raise DeclaredOnly
+        """The lag of readers at these places in partitions of this instance."""
 
     @post("cluster/sizes", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
     def sizes(
         self, names: Annotated[list[TopicName], NAMES]
     ) -> Annotated[list[TopicSize], named("Sizes", "Sizes.", "sizes", list[TopicSize])]:
-        """What the partitions of topics hold that this instance owns."""
-        raise DeclaredOnly
+        """The messages and bytes in this instance's partitions of topics."""
 
     @put("log/own-level", Resource.INSTANCE, Access.OPERATE)
     def set_log_level(self, level: str, logger: str, for_s: float | None = None) -> LogLevel:
         """Set the level of a logger of this instance."""
-        raise DeclaredOnly
 
     @get("cluster/load", Resource.INSTANCE, Access.OBSERVE)
     def load(self) -> InstanceLoad:
-        """What this instance did since it was started, and does."""
-        raise DeclaredOnly
+        """The load of this instance since its start."""
 
     @get("cluster/own-events", Resource.INSTANCE, Access.OBSERVE)
     def events(self) -> Events:
-        """What this instance noticed and did, oldest first."""
-        raise DeclaredOnly
+        """The events of this instance, oldest first."""
 
     @post("cluster/tephra", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
     def answer_tephra(
         self, message: bytes
     ) -> Annotated[bytes, named("TephraAnswer", "A message.", "message", bytes)]:
         """Answer a message of Tephra's protocol."""
-        raise DeclaredOnly
 
     @post(
         "{name}/owned/{partition}/erase",
@@ -425,4 +393,3 @@ class PeersApi(Protocol):
         first: bool = False,
     ) -> Annotated[int, named("ErasedHere", "How many.", "erased", int)]:
         """Erase the messages of a key, or the one with an id, in a partition."""
-        raise DeclaredOnly

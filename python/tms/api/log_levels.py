@@ -4,7 +4,7 @@ from typing import Annotated, Protocol
 
 from msgspec import Meta
 
-from tms.api.operation import DeclaredOnly, Resource, get, named, put
+from tms.api.operation import Resource, get, named, put
 from tms.errors import Invalid, Malformed, NotFound
 from tms.model.access import Access
 from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS, LOGGER, LogLevel
@@ -45,7 +45,6 @@ class LogApi(Protocol):
     @get("log/levels", Resource.SERVICE, Access.OBSERVE)
     def levels(self) -> Levels:
         """The loggers that have levels of their own."""
-        raise DeclaredOnly
 
     @put(
         "log/levels",
@@ -62,4 +61,3 @@ class LogApi(Protocol):
         everywhere: Annotated[bool, Meta(description="Of all instances of the cluster.")] = False,
     ) -> Levels:
         """Set the level of a logger, for a while or until the service starts again."""
-        raise DeclaredOnly

@@ -2,13 +2,13 @@
 
     as_new      a message of a JSON publish → its bytes
     pack        messages that are published → one block for each partition
-    placed      what the engine said of those blocks → the place of each message
-    unpacked    the blocks of a fetch → the messages that were asked for
+    placed      the engine's answer for those blocks → the place of each message
+    unpacked    the blocks of a fetch → the requested messages
     as_json, as_arrow     those messages as a body
 
 * `pack` checks every message before the first is stored; an error names the message by `index`.
 * `unpacked` goes block by block and stops at `limit` messages or `bytes_max` unpacked bytes,
-  whichever comes first (at least one message is let through), and says where to go on.
+  whichever comes first (at least one message passes), and returns the place to go on.
 * Arrow columns: id (40 hex digits), partition, offset, timestamp (UTC, ms), key, value, headers.
 """
 
@@ -220,7 +220,7 @@ class Unpacked(NamedTuple):
 
     @property
     def unpacked_bytes(self) -> int:
-        """How much memory it takes to unpack their blocks, one at a time."""
+        """The memory that it takes to unpack these blocks, one at a time."""
         return max((run.columns.unpacked_bytes for run in self.runs), default=0)
 
 

@@ -1,9 +1,9 @@
 """The OpenAPI 3.1 document of the service, made from the table of operations.
 
-* Bounds and patterns come from the types that the service reads, so that what fits the document is
-  not refused for its form. What depends on what is there, or on other requests, is answered with
-  one of the statuses that stand with each operation.
-* Of a service that asks who comes, every operation says so that is not for everybody.
+* Bounds and patterns come from the types that the service reads, so the service refuses no request
+  for its form that fits the document. Refusals that depend on the state of the service, or on
+  other requests, have one of the statuses listed with each operation.
+* In the document of a guarded service every operation that needs a token says so.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,7 +69,7 @@ _IDEMPOTENCY_KEY = {
 
 
 class _Schemas:
-    """The schemas of types, and those that they refer to. Queries are no components: their fields
+    """The schemas of types and of the types they refer to. Queries are not components: their fields
     are parameters."""
 
     def __init__(self, types: Sequence[Any]) -> None:
@@ -92,7 +92,7 @@ class _Schemas:
 
 @cache
 def document(version: str, guarded: bool = True) -> dict[str, Any]:
-    """The document, of a service that is `guarded` or asks nobody who it is."""
+    """The document of a service that is `guarded`, or of one without authentication."""
     schemas = _Schemas([*_types(_PUBLIC)])
     paths: dict[str, dict[str, Any]] = {}
     for operation in _PUBLIC:
@@ -179,7 +179,7 @@ def _content(bodies: Mapping[str, Any], schemas: _Schemas) -> dict[str, Any]:
 
 
 def _in_query(form: Form, schemas: _Schemas) -> Iterable[dict[str, Any]]:
-    """The parameters of a query; those that depend on one another as an object."""
+    """The parameters of a query; parameters that depend on one another form an object."""
     if form.query is None:
         return
     schema = schemas.of_query(form.query)

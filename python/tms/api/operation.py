@@ -1,17 +1,17 @@
-"""What an operation is, and how it is declared.
+"""Operations and their declarations.
 
     class QueuesApi(Protocol):
         @post("{topic}/queues/{group}/extend", on=Resource.QUEUE, access=Access.CONSUME)
-        def extend(self, topic: TopicName, group: Group, tokens: Tokens, …) -> TokenResult: …
+        def extend(self, topic: TopicName, group: GroupName, tokens: Tokens, …) -> TokenResult: …
 
 A declaration is read once, as an `Operation`. From it come the port that engine and client have
 (the protocol itself), the route, the strict body, the HTTP client, the page of the OpenAPI
 document, and the labels of metrics and logs.
 
-* A parameter that the path names stands in the path; a `TopicName` takes the places of its
-  namespace and its topic. GET and DELETE have all others in the query, the other methods in a body
-  of JSON.
-* An `Annotated[…, Codec(…)]` says how a value is sent that JSON does not have.
+* Parameters named in the path are part of the path; a `TopicName` fills the places of its namespace
+  and its topic. GET and DELETE have all other parameters in the query, the other methods in a JSON
+  body.
+* `Annotated[…, Codec(…)]` gives the encoded form of a value that JSON does not have.
 * An operation with a `Form` has a body of bytes, or is fast: its query, body and answer are
   declared as they are sent, and service and client each have a function for it.
 """
@@ -21,16 +21,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import Enum
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache, partial, wraps
 from inspect import Parameter, getdoc, signature
+from operator import itemgetter
 from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     Generic,
     NamedTuple,
+    NoReturn,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -40,7 +43,6 @@ from urllib.parse import quote
 import msgspec
 
 from tms.api import routes
-from tms.decoding import convert
 from tms.errors import Invalid, TMSError
 from tms.model.access import Access
 from tms.model.delayed import DELAYED_ID, DelayedId
@@ -49,16 +51,17 @@ from tms.model.position import POSITION, Position
 from tms.model.spelling import shaped, spelled
 from tms.model.topic import NAMESPACE, TOPIC_NAME, TopicName
 from tms.model.topic import TOPIC as TOPIC_PATTERN
+from tms.runtime.decoding import convert
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 F = TypeVar("F", bound=Callable[..., Any])
 
-BODY_BYTES_MAX = 64 << 10  # where an operation does not say more
+BODY_BYTES_MAX = 64 << 10  # unless the operation declares another limit
 
 
 class Resource(Enum):
-    """What an operation concerns."""
+    """The kind of resource that an operation concerns."""
 
     SERVICE = "service"
     NAMESPACE = "namespace"
@@ -72,12 +75,13 @@ class Resource(Enum):
 
 
 class Repeat(Enum):
-    """When a client may repeat a request by itself that may have been carried out."""
+    """The condition on which a client repeats a request by itself that may have been carried
+    out."""
 
-    SAFE = "safe"  # done twice it is done once
-    UNTIL_GONE = "until gone"  # so is this, but a repetition finds nothing any more
+    SAFE = "safe"  # a repetition changes nothing
+    UNTIL_GONE = "until gone"  # nor does it here, but it finds nothing any more
     UNSAFE = "unsafe"
-    NEVER = "never"  # nor one that surely was not: the caller has the time for it
+    NEVER = "never"  # not even one that surely was not carried out: the caller repeats it
 
 
 def _same(value: Any) -> Any:
@@ -85,7 +89,7 @@ def _same(value: Any) -> Any:
 
 
 class Codec(NamedTuple, Generic[T]):
-    """How a value is sent: as one of type `shape`, which JSON has."""
+    """The encoded form of a value: a value of type `shape`, which JSON has."""
 
     shape: Any
     decode: Callable[[Any], T] = _same
@@ -97,7 +101,7 @@ class WholeBody:
 
 
 class DeclaredOnly(NotImplementedError):
-    """The body of a declaration: implementations of the port have the code."""
+    """A declaration was called: implementations of the port have the code."""
 
 
 class NotSent:
@@ -105,7 +109,7 @@ class NotSent:
 
 
 class Caller:
-    """Annotates a parameter that the service fills in: the name of who asks."""
+    """Annotates a parameter that the service fills in: the name of the caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +128,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a decorator says."""
+    """The arguments of a decorator such as `get`."""
 
     method: str
     path: str
@@ -137,8 +141,8 @@ class Declaration:
     timeout_s: float = 0  # of its only attempt, if no parameter says it
     alone: bool = False  # it takes long, or much memory: one at a time
     form: Form | None = None
-    lists: Resource | None = None  # of what: who may not see all of it is shown what it may
-    body_shape: Mapping[str, Any] | None = None  # what its schema says beside its fields
+    lists: Resource | None = None  # the resources listed; a caller sees those that it may
+    body_shape: Mapping[str, Any] | None = None  # of its schema, beside its fields
     errors: tuple[type[TMSError], ...] = ()  # besides those that all have
 
 
@@ -148,8 +152,12 @@ def _declared(
     """A decorator that says how a method of a protocol is sent; see `Declaration`."""
 
     def declare(function: F) -> F:
-        function.__declaration__ = Declaration(method, path, on, access, **more)  # type: ignore[attr-defined]
-        return function
+        @wraps(function)
+        def declared(*_: Any, **__: Any) -> NoReturn:
+            raise DeclaredOnly(function.__qualname__)
+
+        declared.__declaration__ = Declaration(method, path, on, access, **more)  # type: ignore[attr-defined]
+        return cast(F, declared)
 
     return declare
 
@@ -210,6 +218,7 @@ class Operation:
         }
         self.caller = next((name for name in hints if Caller in _marks(hints[name])), None)
         self._in_path = [fields.pop(name) for name in _names_in(declared.path) if name in fields]
+        self.place_of = _place_of([field.name for field in self._in_path])
         whole = [parameter.name for parameter in arguments if _is_whole(hints[parameter.name])]
         self._whole = fields.pop(whole[0]) if whole else None
         self._fields = tuple(fields.values())
@@ -245,16 +254,12 @@ class Operation:
         return [name for name, field in self.sent.items() if field.default is Parameter.empty]
 
     def path_fields(self) -> Iterator[tuple[str, Any]]:
-        """What varies in the path, by name, and the type of each."""
+        """The variable parts of the path: their names and types."""
         for field in self._in_path:
             if field.codec is TOPIC:
                 yield from (("namespace", NAMESPACE_TEXT), ("topic", TOPIC_TEXT))
             else:
                 yield field.name, field.codec.shape
-
-    def repeat_of(self, arguments: Mapping[str, Any]) -> Repeat:
-        """When this request may be repeated."""
-        return self.repeat if isinstance(self.repeat, Repeat) else self.repeat(arguments)
 
     # --- the side that asks -----------------------------------------------------------------------
 
@@ -263,6 +268,10 @@ class Operation:
         if len(args) > len(self._positional):
             raise TypeError(f"{self.name} takes {len(self._positional)} arguments, not {len(args)}")
         return {**dict(zip(self._positional, args, strict=False)), **named}
+
+    def placed(self, place: tuple[Any, ...]) -> dict[str, Any]:
+        """The arguments in the path of a request, from what `place_of` gave."""
+        return {field.name: value for field, value in zip(self._in_path, place, strict=True)}
 
     def target(self, arguments: Mapping[str, Any]) -> str:
         """Path and query of a request. For an operation with a `Form` the arguments are encoded
@@ -291,9 +300,11 @@ class Operation:
             return msgspec.json.encode(self._whole.encoded(arguments))
         if self._struct is None:
             return None
-        return msgspec.json.encode(
-            self._struct(*(field.encoded(arguments) for field in self._fields))
-        )
+        encoded: list[Any] = []
+        for name, codec, default in self._fields:
+            value = arguments.get(name, default)
+            encoded.append(None if value is None else codec.encode(value))
+        return msgspec.json.encode(self._struct(*encoded))
 
     # --- the side that answers --------------------------------------------------------------------
 
@@ -324,7 +335,11 @@ class Operation:
             return {"body": body}
         if self._whole is not None:
             return {self._whole.name: self._whole.decoded(body)}
-        return {field.name: field.decoded(getattr(body, field.name)) for field in self._fields}
+        arguments: dict[str, Any] = {}
+        for name, codec, _ in self._fields:
+            sent = getattr(body, name)
+            arguments[name] = None if sent is None else codec.decode(sent)
+        return arguments
 
 
 def operations_of(api: type, name: str) -> list[Operation]:
@@ -352,7 +367,7 @@ def read_query(texts: Mapping[str, str], query: type[S]) -> S:
 
 
 def codec_of(hint: Any) -> Codec[Any]:
-    """How values of this type are sent."""
+    """The codec of values of this type."""
     if isinstance(hint, Codec):
         return hint
     if get_origin(hint) is Annotated:
@@ -413,6 +428,13 @@ def _is_whole(hint: Any) -> bool:
 @lru_cache(1_024)
 def _topic_path(name: TopicName) -> str:
     return f"{quote(name.namespace, safe='')}/topics/{quote(name.topic, safe='')}"
+
+
+def _place_of(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """A function that gives the arguments of these names; `itemgetter` takes no Python call."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda arguments: tuple(arguments[name] for name in names)
 
 
 def _names_in(path: str) -> list[str]:

@@ -18,7 +18,6 @@ from tms.api.instances import ClusterApi, PartitionsApi, PeersApi
 from tms.api.log_levels import LogApi
 from tms.api.operation import (
     Caller,
-    DeclaredOnly,
     Form,
     Operation,
     Repeat,
@@ -45,9 +44,9 @@ from tms.api.parameters import (
     CommitId,
     DelayQuery,
     FetchQuery,
-    Group,
+    GroupName,
     Id,
-    Member,
+    MemberName,
     Namespace,
     Partition,
     PublishQuery,
@@ -65,12 +64,12 @@ from tms.errors import OffsetOutOfRange
 from tms.model.access import Access
 from tms.model.delayed import Deferred, DelayedId, DelayedPage, Due
 from tms.model.filter import Filter
-from tms.model.group import SESSION_S, GroupInfo, GroupStanding, GroupSummary
+from tms.model.group import SESSION_S, GroupInfo, GroupSummary, MemberAssignment
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import LATEST, Position, PositionKind
-from tms.model.snapshot import Isolation, View
+from tms.model.snapshot import Isolation, ReadIsolation
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import (
     Commit,
@@ -96,7 +95,7 @@ def _truncation(arguments: Mapping[str, Any]) -> Repeat:
 
 
 class TopicsApi(Protocol):
-    """Topics, apart from their messages. `tms.engine.Engine` documents the promises."""
+    """Topics, apart from their messages. `tms.engine.engine.Engine` documents the promises."""
 
     @get("namespaces/{namespace}/topics", Resource.NAMESPACE, Access.OBSERVE, lists=Resource.TOPIC)
     def list_topics(
@@ -105,20 +104,17 @@ class TopicsApi(Protocol):
         after: AfterTopic | None = None,
         limit: Annotated[int, Meta(ge=1, le=10_000)] = TOPICS_DEFAULT,
     ) -> Annotated[list[TopicInfo], bodies.TOPICS]:
-        """The topics of a namespace, in the order of their names; those that the caller may see."""
-        raise DeclaredOnly
+        """The topics of a namespace that the caller may see, in the order of their names."""
 
     @put("{name}", Resource.TOPIC, Access.MANAGE, statuses=(routes.CREATED, routes.OK))
     def create_topic(
         self, name: TopicName, settings: Annotated[TopicSettings, bodies.NEW_TOPIC, WholeBody]
     ) -> TopicInfo:
         """Create the topic; 200 when it exists with the same settings."""
-        raise DeclaredOnly
 
     @get("{name}", Resource.TOPIC, Access.OBSERVE)
     def describe_topic(self, name: TopicName) -> TopicInfo:
         """The topic with its partitions."""
-        raise DeclaredOnly
 
     @patch("{name}", Resource.TOPIC, Access.MANAGE)
     def update_topic(
@@ -127,12 +123,10 @@ class TopicsApi(Protocol):
         changes: Annotated[Mapping[str, object], bodies.TOPIC_CHANGES, WholeBody],
     ) -> TopicInfo:
         """Change settings; missing ones stay. Partitions can only grow."""
-        raise DeclaredOnly
 
     @delete("{name}", Resource.TOPIC, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
     def delete_topic(self, name: TopicName) -> None:
         """Delete the topic and everything in it."""
-        raise DeclaredOnly
 
     @post(
         "{name}/truncate",
@@ -145,7 +139,6 @@ class TopicsApi(Protocol):
         self, name: TopicName, before: Annotated[Position, bodies.BEFORE, WholeBody]
     ) -> TopicInfo:
         """Make all messages before a position unreadable, in every partition."""
-        raise DeclaredOnly
 
     @post(
         "{name}/erase",
@@ -166,7 +159,6 @@ class TopicsApi(Protocol):
         """Take the messages with a key, or the one with an id, out of the topic and the store for
         good; with a key also the delayed ones that wait. It may take minutes; after a failure,
         send it again."""
-        raise DeclaredOnly
 
     @get("{name}/offsets", Resource.TOPIC, Access.OBSERVE, errors=(OffsetOutOfRange,))
     def offsets(
@@ -177,8 +169,7 @@ class TopicsApi(Protocol):
     ) -> Annotated[
         Mapping[int, int], named("Offsets", "Offsets by partition.", "offsets", dict[int, int])
     ]:
-        """Which offsets a position is: of the first message there or after it, by partition."""
-        raise DeclaredOnly
+        """The offset of the first message at or after a position, by partition."""
 
     @get("{name}/inspect", Resource.TOPIC, Access.OBSERVE)
     def inspect(
@@ -189,8 +180,7 @@ class TopicsApi(Protocol):
             int, Meta(ge=1, le=1_000, description="How many blocks.")
         ] = BLOCKS_DEFAULT,
     ) -> PartitionInspection:
-        """How a partition stands in the store: segments, and the newest blocks."""
-        raise DeclaredOnly
+        """The state of a partition in the store: segments, and the newest blocks."""
 
     @post(
         "{name}/messages",
@@ -215,7 +205,6 @@ class TopicsApi(Protocol):
     ) -> list[Appended]:
         """Store messages: all of them, or none. JSON and CloudEvents are answered with places,
         blocks with ranges."""
-        raise DeclaredOnly
 
     @get(
         "{name}/messages",
@@ -247,11 +236,10 @@ class TopicsApi(Protocol):
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0,
-        isolation: View = Isolation.COMMITTED,
+        isolation: ReadIsolation = Isolation.COMMITTED,
         where: Filter | None = None,
     ) -> Fetched:
         """Read messages from a position on; may wait for the first one (long poll)."""
-        raise DeclaredOnly
 
 
 # --- queues and groups ----------------------------------------------------------------------------
@@ -265,25 +253,22 @@ class GroupsApi(Protocol):
         self, topic: TopicName
     ) -> Annotated[list[GroupSummary], named("Groups", "Groups.", "groups", list[GroupSummary])]:
         """The groups of a topic, with their lag."""
-        raise DeclaredOnly
 
     @get("{topic}/groups/{group}", Resource.GROUP, Access.OBSERVE)
-    def describe(self, topic: TopicName, group: Group) -> GroupInfo:
+    def describe(self, topic: TopicName, group: GroupName) -> GroupInfo:
         """Members of a group, and of each partition owner, position and lag."""
-        raise DeclaredOnly
 
     @post("{topic}/groups/{group}/members/{member}", Resource.GROUP, Access.CONSUME)
     def poll(
         self,
         topic: TopicName,
-        group: Group,
-        member: Member,
+        group: GroupName,
+        member: MemberName,
         session_s: SessionS = SESSION_S,
         holding: Annotated[Mapping[int, int], HOLDING] = {},
         reading: bool = False,
-    ) -> GroupStanding:
+    ) -> MemberAssignment:
         """Join a group, stay in it, and let partitions go; see docs/groups.md."""
-        raise DeclaredOnly
 
     @delete(
         "{topic}/groups/{group}/members/{member}",
@@ -292,42 +277,38 @@ class GroupsApi(Protocol):
         repeat=Repeat.NEVER,
         timeout_s=LEAVE_S,
     )
-    def leave(self, topic: TopicName, group: Group, member: Member) -> None:
+    def leave(self, topic: TopicName, group: GroupName, member: MemberName) -> None:
         """Leave a group: its partitions go to others at once."""
-        raise DeclaredOnly
 
     @get("{topic}/positions/{group}", Resource.GROUP, Access.OBSERVE)
     def positions(
-        self, topic: TopicName, group: Group
+        self, topic: TopicName, group: GroupName
     ) -> Annotated[Mapping[int, Position], commits.POSITIONS]:
-        """Where a group stands."""
-        raise DeclaredOnly
+        """The committed positions of a group."""
 
     @put(
         "{topic}/positions/{group}",
         Resource.GROUP,
         Access.CONSUME,
         form=Form(
-            path={"topic": TopicName, "group": Group},
+            path={"topic": TopicName, "group": GroupName},
             body={routes.JSON: commits.PositionsBody},
             answer={routes.JSON: commits.PositionsBody},
         ),
     )
     def move(self, changes: Sequence[PositionChange]) -> None:
-        """Move a group."""
-        raise DeclaredOnly
+        """Set positions of a group."""
 
     @delete("{topic}/positions/{group}", Resource.GROUP, Access.MANAGE)
-    def forget_positions(self, topic: TopicName, group: Group) -> None:
-        """Let a group begin anew."""
-        raise DeclaredOnly
+    def forget_positions(self, topic: TopicName, group: GroupName) -> None:
+        """Forget the positions of a group, so that it begins anew."""
 
 
 # --- transactions ---------------------------------------------------------------------------------
 
 
 class TransactionsApi(Protocol):
-    """Transactions. `tms.transactions.Transactions` documents the promises."""
+    """Transactions. `tms.transactions.transactions.Transactions` documents the promises."""
 
     @get("transactions", Resource.TRANSACTIONS, Access.OPERATE)
     def open(
@@ -337,7 +318,6 @@ class TransactionsApi(Protocol):
         named("Transactions", "Those in progress.", "transactions", list[TransactionInfo]),
     ]:
         """The transactions in progress."""
-        raise DeclaredOnly
 
     @post("transactions", Resource.TRANSACTIONS, Access.KNOWN, statuses=(routes.CREATED,))
     def begin(
@@ -349,29 +329,24 @@ class TransactionsApi(Protocol):
         caller: Annotated[str, Caller] = "",
     ) -> TransactionInfo:
         """Begin a transaction."""
-        raise DeclaredOnly
 
     @get("transactions/{id}", Resource.TRANSACTIONS, Access.KNOWN)
     def describe(self, id: Id) -> TransactionInfo:
-        """How it stands."""
-        raise DeclaredOnly
+        """The state of a transaction."""
 
     @delete("transactions/{id}", Resource.TRANSACTIONS, Access.KNOWN)
     def abort(self, id: Id) -> TransactionInfo:
-        """Abort it."""
-        raise DeclaredOnly
+        """Abort a transaction."""
 
     @post("transactions/{id}/invalidate", Resource.TRANSACTIONS, Access.OPERATE)
     def invalidate(self, id: Id) -> TransactionInfo:
-        """Make it invalid."""
-        raise DeclaredOnly
+        """Make a transaction invalid."""
 
     @post("transactions/prune", Resource.TRANSACTIONS, Access.OPERATE)
     def prune(
         self, before_ms: TimeMs
     ) -> Annotated[int, named("Pruned", "How many left the invalid list.", "pruned", int)]:
-        """Take old transactions off the invalid list; their messages are still never seen."""
-        raise DeclaredOnly
+        """Remove old transactions from the invalid list; their messages stay hidden."""
 
     @post(
         "{name}/staged",
@@ -383,7 +358,6 @@ class TransactionsApi(Protocol):
     )
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
         """Store blocks of a transaction, unseen until its commit names them or their producer."""
-        raise DeclaredOnly
 
     @post(
         "transactions/{id}/commit",
@@ -399,7 +373,6 @@ class TransactionsApi(Protocol):
     )
     def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
         """Commit with everything in it; see docs/transactions.md."""
-        raise DeclaredOnly
 
 
 class DelayedApi(Protocol):
@@ -414,8 +387,8 @@ class DelayedApi(Protocol):
         | None = None,
         limit: Annotated[int, Meta(ge=0, le=1_000)] = DELAYED_DEFAULT,
     ) -> Annotated[DelayedPage, delayed.PAGE]:
-        """How many messages wait, when the first is due, and some of them, the first ones first."""
-        raise DeclaredOnly
+        """The number of waiting messages, the time at which the first is due, and a page of them,
+        in the order in which they are due."""
 
     @post(
         "{name}/delayed",
@@ -440,7 +413,6 @@ class DelayedApi(Protocol):
         timeout_s: float = TIMEOUT_S,
     ) -> list[Deferred]:
         """Store messages until they are due: all of them, or none."""
-        raise DeclaredOnly
 
     @delete("{name}/delayed/{id}", Resource.TOPIC, Access.PUBLISH, repeat=Repeat.NEVER)
     def cancel(
@@ -448,12 +420,11 @@ class DelayedApi(Protocol):
     ) -> Annotated[
         bool, named("Cancelled", "False: it is delivered already, or never was.", "cancelled", bool)
     ]:
-        """Cancel a message that is not delivered yet; whether it is."""
-        raise DeclaredOnly
+        """Cancel a message that is not delivered yet; true if it was still waiting."""
 
 
-Kept = tuple[str, str, str]  # a kind, a topic, a group
-TRANSACTIONS: Kept = ("transactions", "", "")
+ShardKey = tuple[str, str, str]  # a kind, a topic, a group
+TRANSACTIONS: ShardKey = ("transactions", "", "")
 APIS: dict[str, type] = {
     "topics": TopicsApi,
     "queues": QueuesApi,
@@ -476,8 +447,9 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 
-def kept_with(operation: Operation, arguments: Mapping[str, Any]) -> Kept | None:
-    """With what somebody keeps that this concerns; None: with partitions, or nothing."""
+def kept_with(operation: Operation, arguments: Mapping[str, Any]) -> ShardKey | None:
+    """The shard or role that owns the resource of a request; None if partitions own it, or nothing
+    does."""
     match operation.api, operation.on:
         case "groups", Resource.GROUP:
             return "group", "", arguments["group"]

@@ -1,6 +1,5 @@
-"""What operations are given: types of parameters, with their bounds and words, and the queries of
-operations that have functions of their own.
-"""
+"""Types of the parameters of operations, with their bounds and descriptions, and the queries of
+operations with functions of their own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
@@ -24,7 +23,7 @@ from tms.model.queue import (
     TOKENS_MAX,
     check_cause,
 )
-from tms.model.snapshot import Isolation, Snapshot, View, as_view
+from tms.model.snapshot import Isolation, ReadIsolation, Snapshot, as_isolation
 from tms.model.spelling import (
     decimal_up_to,
     either,
@@ -50,7 +49,7 @@ LARGE_BYTES = 1 << 30  # of a body: whatever the service takes
 
 
 def number_in(name: str, limit: int) -> Callable[[str], int]:
-    """Reads a number below a limit that stands in a path. Raises `Invalid`."""
+    """Returns a reader of numbers below a limit in a path. The reader raises `Invalid`."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdigit() and int(text) < limit):
@@ -72,8 +71,8 @@ def name_in_path(chars_max: int) -> str:
 
 
 Namespace = Annotated[str, Codec(NAMESPACE_TEXT, check_namespace, str)]
-Group = Annotated[str, spelled(name_in_path(GROUP_CHARS_MAX)), Codec(str, check_group, str)]
-Member = Annotated[str, spelled(name_in_path(MEMBER_CHARS_MAX)), Codec(str, check_member, str)]
+GroupName = Annotated[str, spelled(name_in_path(GROUP_CHARS_MAX)), Codec(str, check_group, str)]
+MemberName = Annotated[str, spelled(name_in_path(MEMBER_CHARS_MAX)), Codec(str, check_member, str)]
 Id = Annotated[int, Meta(pattern="^[0-9]{1,19}$"), Codec(str, commits.transaction_id, str)]
 Tokens = Annotated[
     Sequence[str],
@@ -102,17 +101,17 @@ HOLDING: Codec[Mapping[int, int]] = Codec(
 )
 
 
-def _isolation_text(view: View) -> str:
-    return str(Isolation.SNAPSHOT if isinstance(view, Snapshot) else view)
+def _isolation_text(isolation: ReadIsolation) -> str:
+    return str(Isolation.SNAPSHOT if isinstance(isolation, Snapshot) else isolation)
 
 
 Shown = Annotated[
-    View,
+    ReadIsolation,
     Meta(
         description="Of committed messages, only decided ones.",
     ),
     one_of(Isolation.COMMITTED, Isolation.UNCOMMITTED),
-    Codec(str, as_view, _isolation_text),
+    Codec(str, as_isolation, _isolation_text),
 ]
 _DURABLE = "What the messages survive once acknowledged; left out: as the topic says."
 
@@ -133,7 +132,7 @@ DELAY_SHAPE = either(
 
 
 class PublishQuery(Struct):
-    """How messages are published."""
+    """The query of a publish."""
 
     durability: Annotated[Durability, Meta(description=_DURABLE)] | None = None
     expect: (
@@ -191,20 +190,20 @@ class FetchQuery(Struct):
     follow: Annotated[
         bool,
         Meta(
-            description="Whether the answer goes on with what is appended, as it is appended; "
-            "`wait_s` is then how often it says that nothing came."
+            description="True: the answer continues with each message as it is appended; "
+            "`wait_s` is then the interval of empty parts while none comes."
         ),
     ] = False
 
 
 class StageQuery(Struct):
-    """Whose blocks are staged."""
+    """The transaction of staged blocks."""
 
     transaction: Annotated[int, Meta(ge=1, description="The id of an open one.")]
 
 
 class DelayQuery(Struct):
-    """When messages are due: one of the first two."""
+    """The time at which messages are due: one of the first two."""
 
     delay_s: (
         Annotated[float, Meta(ge=0, le=SECONDS_MAX, description="So long from now on.")] | None

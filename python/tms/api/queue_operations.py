@@ -1,4 +1,4 @@
-"""What a client may ask of work queues: their part of the table of operations."""
+"""The operations on work queues."""
 
 from collections.abc import Mapping
 from typing import Annotated, Protocol
@@ -7,7 +7,6 @@ from msgspec import Meta
 
 from tms.api import queues, routes
 from tms.api.operation import (
-    DeclaredOnly,
     Form,
     Repeat,
     Resource,
@@ -19,7 +18,7 @@ from tms.api.operation import (
     post,
     put,
 )
-from tms.api.parameters import LARGE_BYTES, Cause, DelayS, Group, LeaseS, Tokens
+from tms.api.parameters import LARGE_BYTES, Cause, DelayS, GroupName, LeaseS, Tokens
 from tms.block.received import Received
 from tms.model.access import Access
 from tms.model.queue import (
@@ -42,7 +41,6 @@ class QueuesApi(Protocol):
         self, topic: TopicName
     ) -> Annotated[list[QueueInfo], named("Queues", "Queues.", "queues", queues.QUEUES)]:
         """The queues of a topic, by the names of their groups."""
-        raise DeclaredOnly
 
     @put(
         "{topic}/queues/{group}",
@@ -53,31 +51,27 @@ class QueuesApi(Protocol):
     def declare(
         self,
         topic: TopicName,
-        group: Group,
+        group: GroupName,
         settings: Annotated[QueueSettings, queues.NEW_QUEUE, WholeBody],
     ) -> Annotated[QueueInfo, queues.QUEUE]:
-        """Make the queue; 200 when it is there with the same settings."""
-        raise DeclaredOnly
+        """Make the queue; 200 if it exists with the same settings."""
 
     @get("{topic}/queues/{group}", Resource.QUEUE, Access.OBSERVE)
-    def describe(self, topic: TopicName, group: Group) -> Annotated[QueueInfo, queues.QUEUE]:
-        """The queue and how it stands."""
-        raise DeclaredOnly
+    def describe(self, topic: TopicName, group: GroupName) -> Annotated[QueueInfo, queues.QUEUE]:
+        """The queue and its state."""
 
     @patch("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE)
     def update(
         self,
         topic: TopicName,
-        group: Group,
+        group: GroupName,
         changes: Annotated[Mapping[str, object], queues.QUEUE_CHANGES, WholeBody],
     ) -> Annotated[QueueInfo, queues.QUEUE]:
         """Change settings; missing ones stay."""
-        raise DeclaredOnly
 
     @delete("{topic}/queues/{group}", Resource.QUEUE, Access.MANAGE, repeat=Repeat.UNTIL_GONE)
-    def delete(self, topic: TopicName, group: Group) -> None:
+    def delete(self, topic: TopicName, group: GroupName) -> None:
         """Delete the queue, not the messages of the topic."""
-        raise DeclaredOnly
 
     @post(
         "{topic}/queues/{group}/receive",
@@ -93,71 +87,64 @@ class QueuesApi(Protocol):
     def receive(
         self,
         topic: TopicName,
-        group: Group,
+        group: GroupName,
         limit: int = 1,
         wait_s: float = 0,
         bytes_max: int = RECEIVE_BYTES,
     ) -> Received:
         """Lease messages; may wait for the first one (long poll)."""
-        raise DeclaredOnly
 
     @get("{topic}/queues/{group}/peek", Resource.QUEUE, Access.CONSUME)
     def peek(
         self,
         topic: TopicName,
-        group: Group,
+        group: GroupName,
         limit: Annotated[int, Meta(ge=1, le=PEEK_MAX)] = 10,
     ) -> Annotated[list[QueuedMessage], named("Queued", "Messages.", "messages", queues.QUEUED)]:
         """Messages that are not settled, without leasing them."""
-        raise DeclaredOnly
 
     @post("{topic}/queues/{group}/ack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
     def ack(
-        self, topic: TopicName, group: Group, tokens: Tokens
+        self, topic: TopicName, group: GroupName, tokens: Tokens
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """Messages are done with."""
-        raise DeclaredOnly
+        """Acknowledge messages."""
 
     @post("{topic}/queues/{group}/nack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
     def nack(
         self,
         topic: TopicName,
-        group: Group,
+        group: GroupName,
         tokens: Tokens,
         delay_s: DelayS | None = None,
         cause: Cause = "",
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """Messages are to be delivered again after `delay_s`, or the back-off of the queue; those
-        whose last delivery that was become dead letters with this cause."""
-        raise DeclaredOnly
+        """Return messages for delivery after `delay_s`, or after the back-off of the queue; a
+        message that used its last delivery becomes a dead letter with this cause."""
 
     @post(
         "{topic}/queues/{group}/release", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
     )
     def release(
-        self, topic: TopicName, group: Group, tokens: Tokens
+        self, topic: TopicName, group: GroupName, tokens: Tokens
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """Messages that no handler has had are to be delivered again at once; this delivery does
-        not count."""
-        raise DeclaredOnly
+        """Return messages that no handler has had, for delivery at once; this delivery does not
+        count."""
 
     @post(
         "{topic}/queues/{group}/extend", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
     )
     def extend(
-        self, topic: TopicName, group: Group, tokens: Tokens, lease_s: LeaseS | None = None
+        self, topic: TopicName, group: GroupName, tokens: Tokens, lease_s: LeaseS | None = None
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """The leases of messages begin anew, for `lease_s`, or as long as the queue says."""
-        raise DeclaredOnly
+        """Renew the leases of messages for `lease_s`, or for the lease of the queue."""
 
     @post(
         "{topic}/queues/{group}/reject", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES
     )
     def reject(
-        self, topic: TopicName, group: Group, tokens: Tokens, cause: Cause = ""
+        self, topic: TopicName, group: GroupName, tokens: Tokens, cause: Cause = ""
     ) -> Annotated[TokenResult, queues.TOKEN_RESULT]:
-        """Messages go to the dead letters, with this cause."""
-        raise DeclaredOnly
+        """Move messages to the dead letters, with this cause."""
 
     @post(
         "{topic}/queues/{group}/redrive",
@@ -169,8 +156,7 @@ class QueuesApi(Protocol):
     def redrive(
         self,
         topic: TopicName,
-        group: Group,
+        group: GroupName,
         limit: Annotated[int, Meta(ge=1, le=queues.REDRIVE_MAX)] = queues.REDRIVE_DEFAULT,
     ) -> Annotated[int, named("Redriven", "How many were moved.", "moved", int)]:
         """Move dead letters back to the topic, in one transaction."""
-        raise DeclaredOnly

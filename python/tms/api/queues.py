@@ -1,6 +1,6 @@
 """Bodies of queues.
 
-What is received comes as JSON for people, or as `application/vnd.tms.blocks` for clients:
+Received messages come as JSON for people, or as `application/vnd.tms.blocks` for clients:
 
     0  4  bytes of the head, big-endian
     4  …  head: JSON, `ReceivedHead`: which messages of which block
@@ -8,15 +8,15 @@ What is received comes as JSON for people, or as `application/vnd.tms.blocks` fo
 
 Invariants
 
-* A block of which much is asked goes out as it is stored, and unpacking copies nothing: columns are
-  views of the body. Of the others the messages that are asked for go out together in a block made
+* A block goes out as it is stored if most of its messages are asked for; unpacking copies nothing:
+  columns are views of the body. The messages of all other blocks go out together in a block made
   for this answer, so that a hundred messages of a block of thousands cost a hundred.
 * A request names at most `TOKENS_MAX` messages, whatever its tokens join.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from struct import Struct as Layout
 from typing import Annotated, Any
 
@@ -50,6 +50,7 @@ FETCH_BYTES_MAX = 1 << 30  # what may be asked for; limits of the service bound 
 WAIT_S_MAX = 3_600.0  # so is the wait
 _WHOLE_BYTES = 4 << 10  # a block up to this size is not cut
 _LENGTH = Layout(">I")
+_BLOCK, _ORIGIN, _COUNT = map(attrgetter, ("block", "columns.origin", "count"))
 _Origin = tuple[int, int]  # number of the block in the answer, and where its slice begins
 
 
@@ -103,7 +104,7 @@ QUEUES = list_of(QUEUE)
 
 
 class TokensBody(msgspec.Struct):
-    """For how many messages it was done, and the tokens that came too late."""
+    """The number of messages that were settled, and the tokens that came too late."""
 
     done: int
     fenced: list[str]
@@ -118,7 +119,7 @@ TOKEN_RESULT: Codec[TokenResult] = Codec(
 
 def check_tokens(tokens: Sequence[str]) -> list[str]:
     """The tokens themselves. Raises `Invalid`, `TooLarge`."""
-    named = sum(token.count for token in map(Token.parse, tokens))
+    named = sum(map(_COUNT, map(Token.parse, tokens)))
     if named > TOKENS_MAX:
         raise TooLarge(
             f"One request names at most {TOKENS_MAX} messages, not {named}; send fewer at once."
@@ -152,7 +153,7 @@ class ReceivedBody(msgspec.Struct):
 
 
 class QueuedBody(MessageOut, kw_only=True):
-    """A message of a queue: how often it was delivered, and how it stands."""
+    """A message of a queue: its number of deliveries and its state."""
 
     topic: str
     deliveries: int
@@ -230,15 +231,15 @@ def received_json(received: Received) -> bytes:
 def encode_received(received: Received) -> list[Buffer]:
     """The messages as chunks of a body. Raises `DataCorrupt`."""
     slices = received.slices
-    wanted: Counter[int] = Counter()
-    for part in slices:
-        wanted[id(part.columns.origin[0])] += part.columns.count
+    origins = [*map(_ORIGIN, slices)]
+    wanted: dict[int, int] = {}
+    for part, (whole, _, _) in zip(slices, origins, strict=True):
+        wanted[id(whole)] = wanted.get(id(whole), 0) + part.columns.count
     blocks: list[NewBlock] = []
     numbers: dict[int, int] = {}
     places: list[_Origin | None] = []
     cut: list[Slice] = []
-    for part in slices:
-        whole, first, count = part.columns.origin
+    for part, (whole, first, count) in zip(slices, origins, strict=True):
         if 2 * wanted[id(whole)] < count and len(whole) > _WHOLE_BYTES:
             cut.append(part)
             places.append(None)
@@ -270,7 +271,7 @@ def _parts(
 
 
 def _joined(slices: Iterable[Slice]) -> bytearray:
-    """One block of all messages of the slices."""
+    """A block of all messages of the slices."""
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
     headers: list[Mapping[str, bytes] | None] = []
@@ -289,7 +290,7 @@ def decode_received(body: Buffer) -> Received:
     if not 0 < length <= len(view) - _LENGTH.size:
         raise Malformed("What was received begins with the length of its head and the head.")
     head = bodies.decode(view[_LENGTH.size : start], ReceivedHead)
-    columns = [block.decode(framed.block) for framed in bodies.unframe(view[start:])]
+    columns = [*map(block.decode, map(_BLOCK, bodies.unframe(view[start:])))]
     slices = []
     for part in head.slices:
         stop = part.first + part.count
@@ -306,4 +307,4 @@ def _id(text: str) -> MessageId:
     try:
         return MessageId.parse(text)
     except BadMessageId as exc:
-        raise Malformed(f"What was received has an id that is none: {exc.message}") from exc
+        raise Malformed(f"A received message has a malformed id: {exc.message}") from exc

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from tms.decoding import json_decoder
 from tms.errors import ErrorKind, TMSError, TooLarge, from_code
+from tms.runtime.decoding import json_decoder
 
 ROOT = "/v2"
 PREFIX = f"{ROOT}/namespaces"

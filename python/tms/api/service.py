@@ -1,9 +1,9 @@
-"""What operators ask of a service: how it is, and what it offers."""
+"""The operations on a service: its state and its features."""
 
 from typing import Any, Protocol
 
 from tms.api import bodies, routes
-from tms.api.operation import DeclaredOnly, Form, Resource, get
+from tms.api.operation import Form, Resource, get
 from tms.model.access import Access
 
 
@@ -13,7 +13,6 @@ class ServiceApi(Protocol):
     @get("/", Resource.SERVICE, Access.OPEN, form=Form(answer={routes.JSON: bodies.RootBody}))
     def root(self) -> None:
         """Name, version and links."""
-        raise DeclaredOnly
 
     @get(
         routes.LIVEZ,
@@ -23,7 +22,6 @@ class ServiceApi(Protocol):
     )
     def live(self) -> None:
         """200 while the process answers, whatever the store does."""
-        raise DeclaredOnly
 
     @get(
         routes.STARTUPZ,
@@ -33,8 +31,7 @@ class ServiceApi(Protocol):
         form=Form(answer={routes.JSON: bodies.StartedBody}),
     )
     def started(self) -> None:
-        """Whether the store was opened; once it was, for as long as the process lives."""
-        raise DeclaredOnly
+        """200 once the store was opened, for as long as the process lives."""
 
     @get(
         routes.READYZ,
@@ -44,13 +41,11 @@ class ServiceApi(Protocol):
         form=Form(answer={routes.JSON: bodies.ReadinessBody}),
     )
     def ready(self) -> None:
-        """Whether publishing would work."""
-        raise DeclaredOnly
+        """200 if publishing would work."""
 
     @get(routes.METRICS, Resource.SERVICE, Access.OBSERVE, form=Form(answer={routes.TEXT: str}))
     def metrics(self) -> None:
         """Prometheus metrics."""
-        raise DeclaredOnly
 
     @get(
         routes.OPENAPI,
@@ -60,4 +55,3 @@ class ServiceApi(Protocol):
     )
     def openapi(self) -> None:
         """This document."""
-        raise DeclaredOnly

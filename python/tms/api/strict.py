@@ -19,6 +19,7 @@ from tms.errors import BadJson, Invalid, TooLarge
 from tms.model.message import Buffer
 
 VALUES_MAX = 500_000
+_BLANKS = " \t\n\r"
 _T = TypeVar("_T")
 _WANTS_WHOLE = re.compile(r"Expected `int[^`]*`, got `float`")
 _WHOLE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(-?[0-9]+)\.0+(?![0-9.eE])', re.DOTALL)
@@ -58,10 +59,15 @@ def check_strict(body: Buffer, what: str = "The body") -> None:
         raise BadJson(f"{what} is not UTF-8: {exc.reason} at byte {exc.start}.") from exc
     if text.startswith("\ufeff"):
         raise BadJson(f"{what} begins with a byte order mark; send JSON without it.")
-    if _values(text) > VALUES_MAX and _values(_STRING.sub("", text)) > VALUES_MAX:
+    if len(text) > VALUES_MAX and _has_many(text):
         raise TooLarge(f"{what} has more than {VALUES_MAX} JSON values; send fewer at once.")
     try:
-        _STRICT.decode(text)
+        if text[:1] in _BLANKS:  # also without any text
+            _STRICT.decode(text)
+        else:
+            _, end = _STRICT.raw_decode(text)
+            if text[end:].strip(_BLANKS):
+                _STRICT.decode(text)  # names the place of what follows the value
     except RecursionError as exc:
         raise BadJson(f"{what}'s JSON is nested too deeply.") from exc
     except json.JSONDecodeError as exc:
@@ -78,6 +84,10 @@ def check_strict(body: Buffer, what: str = "The body") -> None:
 
 def _without_fraction(found: "re.Match[str]") -> str:
     return found[1] or found[0]
+
+
+def _has_many(text: str) -> bool:
+    return _values(text) > VALUES_MAX and _values(_STRING.sub("", text)) > VALUES_MAX
 
 
 def _values(text: str) -> int:

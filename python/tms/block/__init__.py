@@ -1,7 +1,7 @@
 """The block: packed once by a producer, unpacked once by a consumer, passed on as bytes between.
 
     0   48  header (`header`): count, CRC, base offset, producer, …     big-endian
-    48   …  of a sparse block: which of its messages are left (`header`)
+    48   …  of a sparse block: the index of its remaining messages (`header`)
     48   …  body: one encapsulated Arrow IPC RecordBatch message of the columns
             key: binary, value: binary, headers: map<utf8, binary>      little-endian (`arrow`)
 
@@ -9,8 +9,8 @@ Invariants
 
 * The producer sends the body and its own part of the header; the service fills in the rest with
   `place` and never touches the body.
-* What `check` passed can hurt no reader, and `decode` returns what was encoded or raises.
-* Messages go from a block in one way, `thin`; what is left keeps ids, offsets and bytes.
+* A block that `check` passed can hurt no reader; `decode` returns the encoded messages or raises.
+* `thin` is the only way to remove messages from a block; the others keep ids, offsets and bytes.
 * Importing this room does not import pyarrow; a lone message is never worth the wait.
 """
 
@@ -37,8 +37,8 @@ from tms.block.packing import (
     HEADER_VALUE_BYTES_MAX,
     HEADERS_ADDED_MAX,
     HEADERS_MAX,
-    Cells,
-    Headers,
+    BytesColumn,
+    HeadersColumn,
     SharedHeaders,
     compress,
     pack,
@@ -61,10 +61,12 @@ __all__ = [
     "HEADER_VALUE_BYTES_MAX",
     "MESSAGES_MAX",
     "BlockHeader",
+    "BytesColumn",
     "Columns",
     "Compression",
     "Ends",
     "Flags",
+    "HeadersColumn",
     "check",
     "checking_bytes",
     "decode",
@@ -82,9 +84,9 @@ __all__ = [
 
 
 def encode(
-    values: Cells,
-    keys: Cells | None = None,
-    headers: Headers | None = None,
+    values: BytesColumn,
+    keys: BytesColumn | None = None,
+    headers: HeadersColumn | None = None,
     *,
     producer_id: int = 0,
     producer_sequence: int = 0,
@@ -92,7 +94,7 @@ def encode(
 ) -> bytearray:
     """The whole block of these messages, with base offset 0.
 
-    Raises `Invalid` (with `index` where one message is to blame) and `TooLarge` for more than
+    Raises `Invalid` (with the `index` of a message that is to blame) and `TooLarge` for more than
     `MESSAGES_MAX` messages.
     """
     block = None
@@ -109,15 +111,15 @@ def encode(
 def encode_batch(
     batch: "pa.RecordBatch", *, producer_id: int = 0, producer_sequence: int = 0
 ) -> bytearray:
-    """The whole block of messages that Arrow has already as columns of `schema()`. Header names and
-    values must be what `encode` accepts: that is not looked at again. Raises like `encode`."""
+    """The whole block of messages that are Arrow columns of `schema()` already. Header names and
+    values must be such as `encode` accepts: they are not checked again. Raises like `encode`."""
     block = pack_batch(batch, HEADER_BYTES)
     write_header(block, batch.num_rows, producer_id, producer_sequence)
     return block
 
 
 def check(block: Buffer, message_bytes_max: int, decompressed_bytes_max: int) -> BlockHeader:
-    """The header of an incoming block, once everything about the block is found to be right.
+    """The header of an incoming block, after everything about the block was checked.
 
     Raises `BadBlock`, `CrcMismatch`, `DecompressedTooLarge`, `Invalid` and `TooLarge`; the last two
     carry the `index` of a message.

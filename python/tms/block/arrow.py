@@ -13,14 +13,15 @@ nodes and 15 buffers. Integers are little-endian here, as Arrow has them.
             1 ends       4 ends       7 ends                  10 ends       13 ends
             2 bytes      5 bytes                              11 bytes      14 bytes
 
-pyarrow lays this flatbuffer out in always the same way. So `write` fills in a template, and `read`
-looks for the template before it walks the flatbuffer of another writer, Java's for example.
+pyarrow always lays this flatbuffer out in the same way. So `write` fills in a template, and `read`
+compares with the template before it walks the flatbuffer of another writer, e.g. Java's.
 
 Invariants
 
-* What `write` makes is byte for byte what pyarrow makes for the same buffers.
-* What `read` returns lies within the block: the counts agree, each buffer is inside, aligned and,
-  unless compressed, long enough for its column. No memory is taken on the word of a foreign length.
+* The bytes of `write` equal those that pyarrow writes for the same buffers.
+* The layout that `read` returns lies within the block: the counts agree, each buffer is inside,
+  aligned and, unless compressed, long enough for its column. No memory is allocated by a foreign
+  length.
 """
 
 import struct
@@ -30,13 +31,13 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from tms.errors import BadBlock
-from tms.extras import needed
 from tms.model.message import Buffer
+from tms.runtime.extras import needed
 
-SMALL_MAX = 32  # messages and headers, up to which pyarrow is not faster (nor worth importing)
+SMALL_MAX = 32  # messages and headers; pyarrow is not faster up to here (nor worth importing)
 SMALL_ENDS = [struct.Struct(f"<{cells + 1}i") for cells in range(SMALL_MAX + 1)]
 METADATA_BYTES_MAX = 1_024  # pyarrow's have 424 to 448
-METADATA_CACHED_MAX = 512  # it repeats from block to block: sizes and counts do
+METADATA_CACHED_MAX = 512  # metadata repeats from block to block, as sizes and counts do
 NODES = 6
 BUFFERS = 15
 KEY, VALUE, HEADERS, NAME, HEADER_VALUE = 0, 3, 6, 9, 12  # each column's first buffer
@@ -50,7 +51,7 @@ _RECORD_BATCH = 3  # in the union MessageHeader
 
 
 class Compression(StrEnum):
-    """How the buffers of a block are compressed."""
+    """The compression of a block's buffers."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -62,14 +63,14 @@ _CODECS = {(0, 0): Compression.LZ4, (1, 0): Compression.ZSTD}  # codec, method
 
 @cache
 def library() -> Any:
-    """pyarrow. Raises `ConfigError` where it is not installed."""
+    """pyarrow. Raises `ConfigError` if it is not installed."""
     with needed("An Arrow record batch or a compressed block", "arrow"):
         import pyarrow
     return pyarrow
 
 
 class Layout(NamedTuple):
-    """Where the columns of a body are."""
+    """The location of the columns within a body."""
 
     small: bool  # the template's, not compressed, few cells: better read without pyarrow
     compressed: bool
@@ -135,7 +136,8 @@ def write(
     null_values: int,
     sizes: tuple[int, ...],
 ) -> tuple[bytes, int]:
-    """The metadata for buffers of these 15 sizes, and their length together, each padded to 8."""
+    """The metadata for buffers of these 15 sizes, and the sum of their lengths, each padded to
+    8."""
     at = 0
     buffers: list[int] = []
     for size in sizes:
@@ -152,7 +154,7 @@ def write(
 
 
 def read(block: Buffer, start: int) -> tuple[Layout, int]:
-    """The layout of the body that begins at `start`, and where its buffers begin.
+    """The layout of the body that begins at `start`, and the offset of its buffers.
 
     The body ends where the block ends. Raises `BadBlock`.
     """
@@ -213,7 +215,8 @@ def _check_sizes(messages: int, entries: int, nulls: Sequence[int], sizes: Seque
 
 
 def decompressed_bytes(block: Buffer, body: int, layout: Layout) -> int:
-    """How long all buffers are once decompressed, on their own word. Raises `BadBlock`."""
+    """The total length of all buffers when decompressed, as the block states it. Raises
+    `BadBlock`."""
     if not layout.compressed:
         return layout.body_bytes
     total = 0
@@ -245,7 +248,7 @@ def _match(metadata: bytes) -> _Found | None:
 
 
 def _walk(metadata: bytes) -> _Found:
-    """The same from a flatbuffer with any layout."""
+    """Compression, body length, count, buffers and nodes from a flatbuffer with any layout."""
     message = _Table(metadata, 8)
     if message.scalar(0, "<h") != _METADATA_VERSION or message.scalar(1, "<B") != _RECORD_BATCH:
         raise BadBlock("The block's body is not an Arrow record batch of metadata version 5.")
@@ -269,7 +272,7 @@ def _walk(metadata: bytes) -> _Found:
 
 
 class _Table:
-    """A flatbuffer table, found through the offset at `pointer`. Nothing outside of it is read."""
+    """A flatbuffer table, found through the offset at `pointer`. Only bytes within it are read."""
 
     __slots__ = ("_at", "_fields", "_metadata")
 
@@ -281,7 +284,7 @@ class _Table:
         self._fields = [self._read("<H", at) for at in range(vtable + 4, vtable + size - 1, 2)]
 
     def has(self, field: int) -> bool:
-        """Is the field there? An absent scalar is zero."""
+        """True if the field is present. An absent scalar is zero."""
         return field < len(self._fields) and self._fields[field] != 0
 
     def scalar(self, field: int, kind: str) -> int:
@@ -295,7 +298,7 @@ class _Table:
         return _Table(self._metadata, self._at + self._fields[field])
 
     def vector(self, field: int, numbers: int) -> tuple[int, ...]:
-        """The field's vector of structs, which hold so many 64-bit numbers together."""
+        """The field's vector of structs, each of `numbers` 64-bit numbers."""
         if not self.has(field):
             raise BadBlock("The metadata of the block's body lacks a vector.")
         pointer = self._at + self._fields[field]

@@ -1,14 +1,14 @@
-"""What the body of an incoming block must satisfy, so that no stored block can hurt a reader.
+"""Checks of an incoming block's body, so that no stored block can hurt a reader.
 
     metadata in bounds  ▶  size once decompressed  ▶  columns  ▶  headers  ▶  size of each message
 
-A few messages are checked right here, in less time than pyarrow takes to begin; many by pyarrow.
+A few messages are checked here, in less time than pyarrow takes to begin; many by pyarrow.
 
 Invariants
 
-* Each step sees only what the earlier ones passed; before the first two did, no foreign byte
-  reaches pyarrow and no memory is taken.
-* Whatever the bytes are, only errors of `tms.errors` come out.
+* Each step sees only bytes that the earlier ones passed; before the first two did, no foreign byte
+  reaches pyarrow and no memory is allocated.
+* Whatever the bytes are, only errors of `tms.errors` are raised.
 """
 
 import struct
@@ -36,7 +36,7 @@ _NO_HEADERS = bytes(24)  # the three ends of one message, each padded to 8
 
 
 class _Ends(NamedTuple):
-    """Where the cells of each column end, led by where the first one begins."""
+    """The ends of each column's cells, after the begin of the first one."""
 
     keys: Sequence[int]
     values: Sequence[int]
@@ -47,13 +47,14 @@ class _Ends(NamedTuple):
 
 
 def checking_bytes(block: Buffer) -> int:
-    """About how much memory it takes to check an incoming block, besides the block itself."""
+    """Approximate memory in bytes that checking an incoming block takes, besides the block
+    itself."""
     if lone_bytes(block) is not None:
         return 0
     try:
         layout, body = arrow.read(block, HEADER_BYTES)
         size = arrow.decompressed_bytes(block, body, layout) if layout.compressed else 0
-    except BadBlock:  # which `check_body` finds before it takes any
+    except BadBlock:  # `check_body` raises it before it allocates any
         return 0
     return size + _HEADER_COST_BYTES * layout.entries
 
@@ -61,7 +62,8 @@ def checking_bytes(block: Buffer) -> int:
 def check_body(
     block: Buffer, count: int, message_bytes_max: int, decompressed_bytes_max: int
 ) -> None:
-    """Raises `BadBlock`, `DecompressedTooLarge`, `Invalid`, `TooLarge` (both with `index`)."""
+    """Check the body. Raises `BadBlock`, `DecompressedTooLarge`, `Invalid`, `TooLarge`; the last
+    two with `index`."""
     layout, body = arrow.read(block, HEADER_BYTES)
     if layout.messages != count:
         raise BadBlock(f"The block's header says {count} messages, its body has {layout.messages}.")
@@ -174,8 +176,8 @@ def _large(batch: "pa.RecordBatch", layout: Layout) -> _Ends:
 
 
 def _is_one_header_each(block: Buffer, body: int, layout: Layout) -> bool:
-    """Whether each message has one header, and its name and its value are as long as those of the
-    others, and allowed: so it is where whoever publishes adds the place of a trace to all."""
+    """True if each message has one header, and all names and all values have the same allowed
+    lengths. So it is when the publisher adds the context of a trace to all messages."""
     cells, buffers = layout.messages, layout.buffers
     if layout.compressed or layout.nulls[2] or layout.entries != cells:
         return False

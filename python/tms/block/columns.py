@@ -1,21 +1,22 @@
 """The body of a block → messages.
 
-A few messages are unpacked right here, many by pyarrow, which is imported when it is first needed.
-Without pyarrow all are unpacked here, but for compressed blocks.
+A few messages are unpacked here, many by pyarrow, which is imported when it is first needed.
+Without pyarrow all are unpacked here, except those of compressed blocks.
 
 Invariants
 
 * The block passed `checking` when it came in and its CRC is right, so its ends are true.
-* One cell per message that the block has. A null map of headers reads as an empty one.
-* Of a compressed block, what was unpacked is kept by the slice that asked for it alone; `unpacked`
-  lets neighbours share it, and keeps nothing.
+* Each column has one cell for each message of the block. A null map of headers reads as an empty
+  one.
+* The unpacked buffers of a compressed block are kept only by the slice that needed them; `unpacked`
+  lets neighbours share them, and keeps nothing.
 """
 
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, repeat, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from tms.block import arrow
@@ -25,22 +26,16 @@ from tms.block.arrow import (
     KEY,
     NAME,
     SMALL_ENDS,
+    SMALL_MAX,
     VALUE,
     Layout,
     decompressed_bytes,
     library,
 )
-from tms.block.header import (
-    HEADER_BYTES,
-    Flags,
-    body_at,
-    body_crc,
-    index_of,
-    read_header,
-)
+from tms.block.header import HEADER_BYTES, Flags, body_at, body_crc, index_of, read_header
 from tms.errors import BadBlock, DataCorrupt
-from tms.extras import installed
 from tms.model.message import Buffer
+from tms.runtime.extras import installed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +54,8 @@ def schema() -> "pa.Schema":
 
 
 def decode(block: Buffer) -> "Columns":
-    """The messages of a stored block. Raises `DataCorrupt` if it is not as it was stored."""
+    """The messages of a stored block. Raises `DataCorrupt` if it has changed since it was
+    stored."""
     try:
         header = read_header(block)
         crc = body_crc(block)
@@ -79,20 +75,20 @@ def decode(block: Buffer) -> "Columns":
 
 
 def record_batch(block: Buffer, layout: Layout, start: int = HEADER_BYTES) -> "pa.RecordBatch":
-    """The body, which begins at `start`, as Arrow knows it. Raises `pyarrow.ArrowException` and
-    `OSError`."""
+    """The body, which begins at `start`, as an Arrow record batch. Raises `pyarrow.ArrowException`
+    and `OSError`."""
     pa = library()
     if not layout.compressed:
         return pa.ipc.read_record_batch(pa.py_buffer(block).slice(start), schema())
-    # Only a stream can be told to decompress in this thread; handing over to others costs more.
+    # Only a stream reader can decompress in this thread; handing over to others costs more.
     stream = b"".join((schema().serialize(), memoryview(block)[start:]))
     options = pa.ipc.IpcReadOptions(use_threads=False)
     return pa.ipc.open_stream(stream, options=options).read_next_batch()
 
 
 def unpacked(slices: "Iterable[Columns]") -> "Iterator[Columns]":
-    """The same slices one after the other, each to be read before the next: those of one block
-    that follow each other unpack it once, and nothing of that is kept."""
+    """Yields the slices one after the other, each to be read before the next: consecutive slices of
+    one block unpack it once, and no unpacked bytes are kept."""
     last: Columns | None = None
     for columns in slices:
         part = columns.slice(0, columns.count)
@@ -103,8 +99,8 @@ def unpacked(slices: "Iterable[Columns]") -> "Iterator[Columns]":
 
 
 class Ends(NamedTuple):
-    """Where the cells of each column end; of headers, the entries of each message and their
-    names and values."""
+    """The ends of each column's cells; of headers, the entries of each message and their names and
+    values."""
 
     keys: Sequence[int]
     values: Sequence[int]
@@ -112,20 +108,20 @@ class Ends(NamedTuple):
     names: Sequence[int]
     texts: Sequence[int]
 
-    def before(self, at: int) -> int:
-        """How many bytes lie before a message. The difference of two values is the size of the
-        messages between."""
-        size = self.keys[at] + self.values[at]
-        if not self.names:
-            return size
-        entry = self.headers[at]
-        return size + self.names[entry] + self.texts[entry]
+    def between(self, start: int, stop: int) -> int:
+        """The bytes of the messages from `start` up to, but not including, `stop`."""
+        keys, values, headers, names, texts = self
+        size = keys[stop] - keys[start] + values[stop] - values[start]
+        if names:
+            for ends in names, texts:
+                size += ends[headers[stop]] - ends[headers[start]]
+        return size
 
 
 class Columns:
-    """The messages of a block, column by column, each unpacked when it is asked for.
+    """The messages of a block, column by column, each unpacked at its first use.
 
-    Raises `DataCorrupt` when a column cannot be unpacked.
+    Raises `DataCorrupt` if a column cannot be unpacked.
     """
 
     __slots__ = ("_batch", "_block", "_body", "_first", "_index", "_layout", "_start", "count")
@@ -158,7 +154,7 @@ class Columns:
         return part
 
     def about(self, bytes_max: int) -> "Columns":
-        """About as many of the first messages as `bytes_max` allows, at least one."""
+        """The first messages, about as many as fit `bytes_max`, at least one."""
         part = self
         while part.cell_bytes > bytes_max and part.count > 1:
             part = part.slice(0, part.count // 2)
@@ -166,40 +162,41 @@ class Columns:
 
     @property
     def index(self) -> Sequence[int]:
-        """Of each message, its distance from the first one of the block as it was published."""
+        """The distance of each message from the first one of the block as it was published."""
         whole = range(self._layout.messages) if self._index is None else self._index
         return whole[self._first : self._first + self.count]
 
     @property
     def has_tombstones(self) -> bool:
-        """Whether a message of the block has no value."""
+        """True if a message of the block has no value."""
         return self._layout.nulls[1] > 0
 
     @property
     def compression(self) -> arrow.Compression:
-        """How the block is compressed."""
+        """The compression of the block."""
         return self._layout.compression
 
     @property
     def origin(self) -> tuple[Buffer, int, int]:
-        """The block that they stand in, the place of the first of them, and how many it has."""
+        """The block of these messages, the place of the first of them, and the number of the
+        block's messages."""
         return self._block, self._first, self._layout.messages
 
     @property
     def cell_bytes(self) -> int:
-        """About how many bytes the messages take, not compressed; of a slice, its share."""
+        """Approximate bytes of the messages, not compressed; of a slice, its share."""
         size = decompressed_bytes(self._block, self._body, self._layout)
         return size * self.count // self._layout.messages
 
     @property
     def unpacked_bytes(self) -> int:
-        """How much memory it takes to unpack the whole block; 0 when it is not compressed."""
+        """Memory in bytes that unpacking the whole block takes; 0 if it is not compressed."""
         if not self._layout.compressed:
             return 0
         return decompressed_bytes(self._block, self._body, self._layout)
 
     def ends(self) -> Ends:
-        """Where the cells of the whole block end. Unpacks nothing else."""
+        """The ends of the whole block's cells. Unpacks nothing else."""
         messages, entries = self._layout.messages, self._layout.entries
         return Ends(
             self._ends_of(KEY, messages),
@@ -216,7 +213,7 @@ class Columns:
 
     @property
     def few(self) -> bool:
-        """Whether the block has so few messages that unpacking them here is faster than Arrow."""
+        """True if the block has so few messages that unpacking them here is faster than Arrow."""
         return self._layout.small
 
     def values(self) -> list[bytes | None]:
@@ -228,7 +225,7 @@ class Columns:
         return self._binaries(KEY, self._layout.nulls[0])
 
     def arrays(self) -> tuple["pa.Array", "pa.Array"]:
-        """Keys and values as Arrow has them; nothing is copied that was not compressed."""
+        """Keys and values as Arrow arrays; buffers that were not compressed are not copied."""
         if self._layout.compressed:
             batch = self.record_batch()
             return batch.column(0), batch.column(1)
@@ -239,12 +236,12 @@ class Columns:
         """The headers; empty for messages without any."""
         layout = self._layout
         if not layout.entries:
-            return [{} for _ in range(self.count)]
+            return [*map(dict, repeat((), self.count))]
         ends: Sequence[int]
         if self._by_hand():
-            ends = self._ends(HEADERS, layout.messages)
-            names = [name.decode() for name in self._cells(NAME, layout.entries)]
-            texts = self._cells(HEADER_VALUE, layout.entries)
+            ends = self._ends(HEADERS, 0, layout.messages)
+            names = [name.decode() for name in self._cells(NAME, 0, layout.entries)]
+            texts = self._cells(HEADER_VALUE, 0, layout.entries)
         else:
             maps = self._whole_batch().column(2)
             ends, names, texts = (c.to_pylist() for c in (maps.offsets, maps.keys, maps.items))
@@ -254,7 +251,7 @@ class Columns:
         ]
 
     def record_batch(self) -> "pa.RecordBatch":
-        """The columns key, value and headers; nothing is copied that was not compressed."""
+        """The columns key, value and headers; buffers that were not compressed are not copied."""
         return self._whole_batch().slice(self._first, self.count)
 
     def _whole_batch(self) -> "pa.RecordBatch":
@@ -274,20 +271,20 @@ class Columns:
         if layout.compressed:
             cells = self.record_batch().column(column // 3).to_pylist()
             return cells
-        if not self._by_hand():
+        if count > SMALL_MAX and not self._by_hand():
             cells = self._array(column, nulls).to_pylist()
             return cells
-        cells = [*self._cells(column, layout.messages)]
+        cells = [*self._cells(column, first, count)]
         if nulls:
             at, size = self._span(column)
-            bits = int.from_bytes(self._block[at : at + size], "little")
+            bits = int.from_bytes(self._block[at : at + size], "little") >> first
             cells = [cell if bits >> i & 1 else None for i, cell in enumerate(cells)]
-        return cells if count == layout.messages else cells[first : first + count]
+        return cells
 
     def _by_hand(self) -> bool:
-        """Whether to do without pyarrow: where it is not faster, and, as long as nobody has loaded
-        it, where it would not be worth the time that loading takes: a reader at the tail must not
-        stand still for it when it meets a larger block. Where there is none, always."""
+        """True if the messages are unpacked without pyarrow: if it is not installed, if it is not
+        faster, or if it is not loaded and loading would take too long: a reader at the tail must
+        not stall when it meets a larger block."""
         layout = self._layout
         if layout.small or layout.compressed:
             return layout.small
@@ -299,21 +296,24 @@ class Columns:
         """One column of the slice, without the cost of the others."""
         pa = library()
         block = pa.py_buffer(self._block)
-        validity, ends, cells = (block.slice(*self._span(column + i)) for i in range(3))
+        spans = map(self._span, range(column, column + 3))
+        validity, ends, cells = starmap(block.slice, spans)
         buffers = [validity if nulls else None, ends, cells]
         null_count = -1 if nulls else 0  # -1: to be counted, a slice may have fewer
         return pa.Array.from_buffers(pa.binary(), self.count, buffers, null_count, self._first)
 
-    def _cells(self, column: int, count: int) -> list[bytes]:
-        at, size = self._span(column + 2)
-        cells = bytes(self._block[at : at + size])
-        ends = self._ends(column, count)
-        if count == 1:  # a lone message is in a hurry
-            return [cells[ends[0] : ends[1]]]
-        return [cells[start:stop] for start, stop in pairwise(ends)]
+    def _cells(self, column: int, first: int, count: int) -> list[bytes]:
+        """The cells of a column from `first` on, `count` of them."""
+        ends = self._ends(column, first, count)
+        at = self._body + self._layout.buffers[2 * column + 4]
+        if count == 1:  # a lone message, for which a caller waits
+            return [bytes(self._block[at + ends[0] : at + ends[1]])]
+        begin = ends[0]
+        cells = bytes(self._block[at + begin : at + ends[-1]])
+        return [cells[start - begin : stop - begin] for start, stop in pairwise(ends)]
 
-    def _ends(self, column: int, count: int) -> tuple[int, ...]:
-        at = self._span(column + 1)[0]
+    def _ends(self, column: int, first: int, count: int) -> tuple[int, ...]:
+        at = self._body + self._layout.buffers[2 * column + 2] + 4 * first
         if count < len(SMALL_ENDS):
             return SMALL_ENDS[count].unpack_from(self._block, at)
         return struct.unpack_from(f"<{count + 1}i", self._block, at)
@@ -336,6 +336,6 @@ class Columns:
         return unpacked
 
     def _span(self, buffer: int) -> tuple[int, int]:
-        """Where a buffer begins in the block, and its length."""
+        """The offset of a buffer in the block, and its length."""
         buffers = self._layout.buffers
         return self._body + buffers[2 * buffer], buffers[2 * buffer + 1]

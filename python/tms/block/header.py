@@ -14,18 +14,17 @@
 
 A sparse block lacks some of its messages. It begins with its index, little-endian like its columns:
 
-    48  4  n: how many messages are left, at least 1
+    48  4  n: number of remaining messages, at least 1
     52  4  zero
-    56  2n of each one, its distance from the block's first message, in id and in offset; ascending
+    56  2n the distance of each from the block's first message, in id and in offset; ascending
     …      zeros up to a multiple of 8; then the body of n messages
 
 Invariants
 
-* Who fills in what stands at the right; nobody changes the other's bytes.
-* The CRC covers the body, not the header: the service must be able to place a block. It covers the
-  index as well.
-* The count, the base offset and the id of the last message are those of the whole block, whatever
-  is left of it: so ids and offsets of messages never change.
+* The column at the right names the side that fills in a field; neither changes the other's bytes.
+* The CRC covers the body and the index, not the header: the service must be able to place a block.
+* The count, the base offset and the id of the last message are those of the whole block, also when
+  it is sparse: so ids and offsets of messages never change.
 """
 
 import struct
@@ -53,7 +52,8 @@ FLAGS_AT = 5
 
 
 class Flags:
-    """What the service knows of a block. Plain numbers: an enumeration's own `&` takes 1 µs."""
+    """The flags of a block, set by the service. Plain numbers: an enumeration's own `&` takes 1
+    µs."""
 
     TRANSACTIONAL: Final = 1
     STAGED: Final = 2  # the messages stand in the payload map
@@ -63,7 +63,8 @@ class Flags:
 
 
 class BlockHeader(Struct, frozen=True, gc=False):
-    """What a block's header says; magic, version and reserved bytes are checked and left out."""
+    """The fields of a block's header; magic, version and reserved bytes are checked and left
+    out."""
 
     flags: int
     count: int
@@ -75,7 +76,7 @@ class BlockHeader(Struct, frozen=True, gc=False):
 
 
 def read_header(block: Buffer) -> BlockHeader:
-    """The block's header; its body is not looked at. Raises `BadBlock`."""
+    """The block's header; its body is not read. Raises `BadBlock`."""
     if len(block) < HEADER_BYTES:
         raise BadBlock(f"A block has at least {HEADER_BYTES} bytes, this one has {len(block)}.")
     magic, version, flags, zero, count, crc, base, pointer, producer, sequence, zeros = (
@@ -107,7 +108,7 @@ def write_header(block: bytearray, count: int, producer_id: int, producer_sequen
 def place(
     block: bytearray | memoryview, base_offset: int, flags: int = 0, write_pointer: int = 0
 ) -> None:
-    """The service's part of a checked block, in place: magic, version, flags, base offset, write
+    """Fill in the service's part of a checked block: magic, version, flags, base offset, write
     pointer."""
     _START.pack_into(block, 0, _MAGIC, FORMAT_VERSION, flags, 0)
     _PLACE.pack_into(block, 16, base_offset, write_pointer)
@@ -119,8 +120,8 @@ def flags_of(block: Buffer) -> int:
 
 
 def index_of(block: Buffer, header: BlockHeader) -> Sequence[int]:
-    """Of each message that the block has, its distance from the first one, ascending; cheap where
-    nothing is gone. Raises `BadBlock`."""
+    """The distance of each message of the block from the first one, ascending; cheap if the block
+    is not sparse. Raises `BadBlock`."""
     if not header.flags & Flags.SPARSE:
         return range(header.count)
     if len(block) < _INDEX_AT:
@@ -135,13 +136,13 @@ def index_of(block: Buffer, header: BlockHeader) -> Sequence[int]:
 
 
 def pack_index(index: Sequence[int]) -> bytes:
-    """The bytes between header and body of a block that has only these messages left."""
+    """The bytes between header and body of a block with only these messages."""
     left = len(index)
     return struct.pack(f"<II{left}H{-2 * left % 8}x", left, 0, *index)
 
 
 def body_at(header: BlockHeader, index: Sequence[int]) -> int:
-    """Where the columns of a block with this index begin."""
+    """The offset of the columns of a block with this index."""
     if not header.flags & Flags.SPARSE:
         return HEADER_BYTES
     return _INDEX_AT + ((2 * len(index) + 7) & -8)

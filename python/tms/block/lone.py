@@ -1,14 +1,14 @@
-"""A lone message: a block of one message without headers, for which somebody waits.
+"""A lone message: a block of one message without headers, whose publisher waits for the answer.
 
-Everything else in such a block depends only on how long key and value are, so it is made once for
-each pair of lengths: packing joins five pieces, checking compares three.
+All other bytes of such a block depend only on the lengths of key and value, so they are made once
+for each pair of lengths: packing joins five pieces, checking compares three.
 
     before: header, metadata, ends of the key │ key │ between: ends of the value │ value │ behind
 
 Invariants
 
-* What `pack_lone` makes is byte for byte what `packing.pack` makes.
-* A block that `lone_bytes` knows is one that `pack_lone` makes but for its header: nothing in its
+* The bytes of `pack_lone` equal those of `packing.pack`.
+* A block that `lone_bytes` accepts equals one of `pack_lone` except for its header: nothing in its
   body can be wrong.
 """
 
@@ -20,16 +20,16 @@ from tms.block.header import HEADER_BYTES
 from tms.block.packing import pack
 from tms.model.message import Buffer
 
-LONE_BYTES_MAX = 64 << 10  # of key and of value; with more, joining is what takes the time
+LONE_BYTES_MAX = 64 << 10  # of key and of value; above, joining takes most of the time
 LONES_CACHED_MAX = 4_096  # at most 3 MB
 _NO_KEY = -1
-_ENDS_BYTES = 8  # where a cell begins and ends
+_ENDS_BYTES = 8  # the begin and the end of a cell
 _HEADERS_BYTES = 3 * _ENDS_BYTES  # of an empty map, its names and their values
 _SIZES = struct.Struct("<128xq40xq160xq80x")  # in the metadata: bytes of key, of value, null keys
 
 
 def pack_lone(value: bytes | None, key: bytes | None) -> bytearray | None:
-    """The block of this message, its header still zero; None when it is not of the kind."""
+    """The block of this message, its header still zero; None if the message is too large."""
     if type(value) is not bytes or len(value) > LONE_BYTES_MAX:
         return None
     if key is None:
@@ -42,7 +42,7 @@ def pack_lone(value: bytes | None, key: bytes | None) -> bytearray | None:
 
 
 def lone_bytes(block: Buffer) -> int | None:
-    """The size of the message in a block of the kind, None for any other block."""
+    """The size of the message in a lone message's block, None for any other block."""
     if len(block) < HEADER_BYTES + _SIZES.size:
         return None
     key_bytes, value_bytes, null_keys = _SIZES.unpack_from(block, HEADER_BYTES)
@@ -63,8 +63,8 @@ def lone_bytes(block: Buffer) -> int | None:
 
 
 def lone_cells(block: Buffer) -> tuple[bytes | None, bytes] | None:
-    """Key and value of the message in a block of the kind, None for any other block. Its checksum
-    is not looked at."""
+    """Key and value of the message in a lone message's block, None for any other block. The
+    checksum is not verified."""
     if lone_bytes(block) is None:
         return None
     key_bytes, value_bytes, null_keys = _SIZES.unpack_from(block, HEADER_BYTES)

@@ -7,8 +7,8 @@ Invariants
 * A cell may hold any bytes; None makes a null cell, not an empty one.
 * A message without headers gets an empty map, not a null one.
 * A message has at most `HEADERS_MAX` headers from its publisher, and up to `HEADERS_ADDED_MAX` more
-  as a dead letter: whatever is stored can be packed again. Names are not empty, values not None and
-  of at most `HEADER_VALUE_BYTES_MAX`.
+  as a dead letter: every stored message can be packed again. Names are not empty, values not None
+  and of at most `HEADER_VALUE_BYTES_MAX`.
 """
 
 import struct
@@ -34,13 +34,13 @@ HEADER_VALUE_BYTES_MAX = 64 << 10
 COUNTS_CACHED_MAX = 4  # most often the count is 1
 COMPRESSED_BYTES_MIN = 64  # smaller buffers stay as they are
 
-Cells = Sequence[bytes | None]
-Headers = Sequence[Mapping[str, bytes] | None]
+BytesColumn = Sequence[bytes | None]
+HeadersColumn = Sequence[Mapping[str, bytes] | None]
 
 # A column: validity (if any cell is null) and ends, each padded to 8; cells; the cells' bytes.
 _Column = tuple[bytes, Sequence[bytes], int]
 
-# How many headers; where each message's end, padded; their names; their values (texts, for short).
+# Number of headers; the end of each message's, padded; names; values (`texts`, for short).
 _HeaderColumns = tuple[int, bytes, _Column, _Column]
 
 _NO_CELLS: _Column = (bytes(8), (), 0)
@@ -51,7 +51,7 @@ _ENDS_OF_ONE = struct.Struct("<2i")
 
 
 class SharedHeaders(Sequence[Mapping[str, bytes]]):
-    """The same headers of so many messages, of which one is packed at once."""
+    """The headers that `count` messages share, of which one copy is packed."""
 
     __slots__ = ("_count", "row")
 
@@ -76,7 +76,9 @@ class SharedHeaders(Sequence[Mapping[str, bytes]]):
         return self.row if isinstance(rows, int) else SharedHeaders(self.row, len(rows))
 
 
-def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) -> bytearray:
+def pack(
+    values: BytesColumn, keys: BytesColumn | None, headers: HeadersColumn | None, room: int
+) -> bytearray:
     """`room` zero bytes, then the body, not compressed. Raises `Invalid` and `TooLarge`."""
     count = len(values)
     if not count:
@@ -117,8 +119,8 @@ def pack(values: Cells, keys: Cells | None, headers: Headers | None, room: int) 
 
 
 def pack_batch(batch: "pa.RecordBatch", room: int) -> bytearray:
-    """The same from columns that Arrow has already, of the schema of blocks; the caller has seen
-    to the invariants of headers. Raises `Invalid` and `TooLarge`."""
+    """`room` zero bytes, then the body of columns that are Arrow's already, with the schema of
+    blocks. The caller has checked the invariants of headers. Raises `Invalid` and `TooLarge`."""
     if batch.schema != schema():
         raise Invalid(f"A block has the columns {schema()}, got {batch.schema}.")
     if not batch.num_rows:
@@ -129,7 +131,7 @@ def pack_batch(batch: "pa.RecordBatch", room: int) -> bytearray:
 
 
 def compress(block: bytearray, room: int, compression: Compression) -> bytearray:
-    """What `pack` made with its buffers compressed, each unless that would make it longer."""
+    """The block of `pack` with compressed buffers; a buffer that would grow stays as it is."""
     codec = arrow.library().Codec(compression.value)
     layout, body = arrow.read(block, room)
     view = memoryview(block)
@@ -153,8 +155,8 @@ def compress(block: bytearray, room: int, compression: Compression) -> bytearray
     return bytearray().join((bytes(room), metadata, *parts))
 
 
-def _column(name: str, cells: Cells | None, count: int) -> tuple[int, _Column]:
-    """How many cells are null, and the column."""
+def _column(name: str, cells: BytesColumn | None, count: int) -> tuple[int, _Column]:
+    """The number of null cells, and the column."""
     if cells is None:
         return count, _nulls(count)
     if len(cells) != count:
@@ -183,7 +185,7 @@ def _no_headers(count: int) -> _HeaderColumns:
 
 
 def _joined(cells: Sequence[bytes]) -> _Column:
-    if len(cells) == 1:  # a lone message is in a hurry
+    if len(cells) == 1:  # a lone message, for which a caller waits
         size = len(cells[0])
         if size < 2**31:
             return _ENDS_OF_ONE.pack(0, size), cells, size
@@ -194,7 +196,7 @@ def _joined(cells: Sequence[bytes]) -> _Column:
         raise TooLarge("The messages of a block have less than 2 GiB together.") from exc
 
 
-def _header_columns(headers: Headers | None, count: int) -> _HeaderColumns:
+def _header_columns(headers: HeadersColumn | None, count: int) -> _HeaderColumns:
     if headers is None:
         return _no_headers(count)
     if len(headers) != count:
@@ -223,7 +225,7 @@ def _header_columns(headers: Headers | None, count: int) -> _HeaderColumns:
 
 
 def _repeated(count: int, row: Mapping[str, bytes]) -> _HeaderColumns:
-    """The same for one header that all messages share, such as the place of a trace."""
+    """The header columns for one header that all messages share, such as the context of a trace."""
     if _why_wrong(row):
         raise _wrong_headers([row])
     ((name, text),) = row.items()
@@ -235,7 +237,7 @@ def _repeated(count: int, row: Mapping[str, bytes]) -> _HeaderColumns:
 
 @lru_cache(COUNTS_CACHED_MAX)
 def even_ends(count: int, *sizes: int) -> list[bytes]:
-    """The ends of as many cells: of one header each, then of cells of these sizes; padded."""
+    """The ends of `count` cells: of one header each, then of cells of these sizes; padded."""
     even = struct.Struct(f"<{count + 1}i{(count + 1) % 2 * 4}x")
     try:
         return [even.pack(*map(size.__mul__, range(count + 1))) for size in (1, *sizes)]
@@ -243,8 +245,8 @@ def even_ends(count: int, *sizes: int) -> list[bytes]:
         raise TooLarge("The messages of a block have less than 2 GiB together.") from exc
 
 
-def _wrong_type(*columns: Cells | None) -> Invalid:
-    """What to raise when cells could not be joined; it names the first that is to blame."""
+def _wrong_type(*columns: BytesColumn | None) -> Invalid:
+    """The error for cells that could not be joined; it names the first one that is to blame."""
     for cells in columns:
         for index, cell in enumerate(cells or ()):
             if cell is not None and type(cell) not in _BYTES:
@@ -253,8 +255,8 @@ def _wrong_type(*columns: Cells | None) -> Invalid:
     return Invalid("Keys and values are bytes or None.")
 
 
-def _wrong_headers(headers: Headers) -> Invalid:
-    """What to raise when headers could not be joined; it names the first that are to blame."""
+def _wrong_headers(headers: HeadersColumn) -> Invalid:
+    """The error for headers that could not be joined; it names the first ones that are to blame."""
     for index, row in enumerate(headers):
         why = row and _why_wrong(row)
         if why:

@@ -1,13 +1,14 @@
-"""Where the messages of a stored block are: their offsets and ids, and which of them lie behind a
+"""The locations of a stored block's messages: offsets and ids, and the first message at or behind a
 position.
 
     distance    of a message from the block's first one, as it was published: offset and sequence
                 are the first one's plus the distance
-    place       of a message among those that the block has; the same unless it is sparse
+    place       of a message among those that the block has; equal to the distance unless it is
+                sparse
 
 Invariants
 
-* Distances are numbers of the whole block, also where a position lies on a message that is gone.
+* Distances are numbers of the whole block, also if a position names a removed message.
 """
 
 from bisect import bisect_left
@@ -45,8 +46,8 @@ def ids(stored: StoredBlock, header: BlockHeader, index: Sequence[int]) -> Itera
 
 
 def skipped(stored: StoredBlock, header: BlockHeader, position: Position) -> int:
-    """How far the first message at or behind a position is from the block's first; the block's
-    count when it lies behind."""
+    """The distance of the first message at or behind a position from the block's first; the block's
+    count if the position lies behind it."""
     count = header.count
     if position.kind is PositionKind.OFFSET:
         return min(count, max(0, position.number - header.base_offset))
@@ -62,8 +63,8 @@ def skipped(stored: StoredBlock, header: BlockHeader, position: Position) -> int
 
 
 def first_from(stored: StoredBlock, position: Position) -> int:
-    """The offset of the first message of a block that is at a position or behind it; behind the
-    block when there is none. Raises `BadBlock`."""
+    """The offset of the first message of a block at or behind a position; the offset behind the
+    block if there is none. Raises `BadBlock`."""
     header = read_header(stored.block)
     index = index_of(stored.block, header)
     place = place_of(index, skipped(stored, header, position))
@@ -84,5 +85,5 @@ def dense(columns: Columns) -> Iterator[tuple[int, Columns]]:
 
 
 def place_of(index: Sequence[int], distance: int) -> int:
-    """The place of the first message at a distance or behind it."""
+    """The place of the first message at or behind a distance."""
     return distance if isinstance(index, range) else bisect_left(index, distance)

@@ -1,11 +1,11 @@
-"""Messages as a queue hands them out: slices of blocks, each message with its token.
+"""Messages as a queue delivers them: slices of blocks, each message with its token.
 
     Received ─▶ slices: consecutive messages of one block, delivered equally often ─▶ messages
 
 Invariants
 
-* Nothing is unpacked before it is asked for: a worker that only counts, or forwards columns, makes
-  no object for each message.
+* Nothing is unpacked before its first use: a worker that only counts, or forwards columns, makes no
+  object for each message.
 * A compressed block is unpacked once for all of its slices, and only one at a time.
 * Slices stand in the order in which their messages are to be handled.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import repeat
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 from tms.block import Columns, unpacked
@@ -25,12 +26,12 @@ from tms.model.serializer import Decoder, Plain, V, decoded
 
 T = TypeVar("T")
 _PLAIN = Plain()
+_COLUMNS, _UNPACKED_BYTES = attrgetter("columns"), attrgetter("columns.unpacked_bytes")
 
 
 class Delivered(NamedTuple, Generic[V]):
-    """A message that a queue handed out, `deliveries` times by now, without those that were
-    released. `token` names this delivery;
-    `value` is None for a tombstone, `key` for a message without one."""
+    """A message that a queue has delivered `deliveries` times, without released deliveries. `token`
+    names this delivery; `value` is None for a tombstone, `key` for a message without one."""
 
     topic: str
     partition: int
@@ -53,7 +54,7 @@ class Delivered(NamedTuple, Generic[V]):
         return as_json(self.id, self.value, kind)
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
         `Undecodable` for a value that does not fit, and for a tombstone."""
         return decoded(self.value, decoder, self.id, self.topic)
 
@@ -65,12 +66,12 @@ class Delivered(NamedTuple, Generic[V]):
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was published, in ms since 1970-01-01T00:00Z."""
+        """Publish time, in ms since 1970-01-01T00:00Z."""
         return self.id.time_ms
 
     @property
     def timestamp(self) -> datetime:
-        """When it was published, in UTC."""
+        """Publish time, in UTC."""
         return utc(self.id.time_ms)
 
 
@@ -85,7 +86,7 @@ class Slice(NamedTuple):
     columns: Columns
 
     def token(self, epoch: int) -> Token:
-        """The token of all its messages."""
+        """The token of all messages of the slice."""
         return Token(self.partition, self.offset, self.deliveries, epoch, self.columns.count)
 
     def ids(self) -> list[MessageId]:
@@ -101,8 +102,8 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The answer to a receive: empty when nothing was there in time. `epoch` is the queue's, a part
-    of every token."""
+    """The answer to a receive: empty if no message was ready in time. `epoch` is the queue's, a
+    part of every token."""
 
     epoch: int
     slices: tuple[Slice, ...] = ()
@@ -112,8 +113,8 @@ class Received:
 
     @property
     def unpacked_bytes(self) -> int:
-        """How much memory it takes to unpack its blocks, one at a time."""
-        return max((part.columns.unpacked_bytes for part in self.slices), default=0)
+        """Memory in bytes that unpacking its blocks takes, one at a time."""
+        return max(map(_UNPACKED_BYTES, self.slices), default=0)
 
     def tokens(self) -> list[str]:
         """Tokens of all messages, one for each slice."""
@@ -123,10 +124,12 @@ class Received:
         """The messages one by one, of this class. Raises `DataCorrupt`."""
         make: Callable[[Iterable[object]], Delivered[V]] = partial(tuple.__new__, kind)
         messages: list[Delivered[V]] = []
-        parts = unpacked(part.columns for part in self.slices)
+        parts: Iterable[Columns] = map(_COLUMNS, self.slices)
+        if len(self.slices) != 1 or self.slices[0].columns.unpacked_bytes:
+            parts = unpacked(parts)
         for part, columns in zip(self.slices, parts, strict=True):
             count = columns.count
-            head, tail = f"{part.partition:x}.", f".{part.deliveries:x}.{self.epoch:x}"
+            token = f"{part.partition:x}.{{:x}}.{part.deliveries:x}.{self.epoch:x}".format
             offsets = range(part.offset, part.offset + count)
             cells = zip(
                 repeat(topic, count),
@@ -137,7 +140,7 @@ class Received:
                 columns.values(),
                 columns.headers(),
                 repeat(part.deliveries & DELIVERIES_MASK),
-                [f"{head}{offset:x}{tail}" for offset in offsets],
+                map(token, offsets),
             )
             messages += map(make, cells)
         return messages

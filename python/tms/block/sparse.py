@@ -1,4 +1,4 @@
-"""Taking messages out of a block: the only way in which they go from one that is stored.
+"""Removing messages from a block: the only way in which stored messages are removed from it.
 
     0123456789      ten messages, offsets 70 to 79
     ── thin(…, [1, 4, 9]) ─▶
@@ -6,33 +6,26 @@
 
 Invariants
 
-* Whoever is left keeps id, offset, key, value and headers; the block keeps its header but for flag
-  and CRC, its compression, and the place where it is stored.
-* Thinning is done or not: the same messages may be taken out again, in any order.
-* A block always has a message: one of which nothing is left is not stored at all.
+* The remaining messages keep id, offset, key, value and headers; the block keeps its header except
+  flag and CRC, its compression, and its key in the store.
+* Thinning is idempotent: the same messages may be removed again, in any order.
+* A block always has a message: a block without one is not stored at all.
 """
 
 from collections.abc import Sequence
 
 from tms.block.arrow import Compression, library
 from tms.block.columns import Columns, decode
-from tms.block.header import (
-    HEADER_BYTES,
-    Flags,
-    pack_index,
-    place,
-    read_header,
-    write_header,
-)
+from tms.block.header import HEADER_BYTES, Flags, pack_index, place, read_header, write_header
 from tms.block.packing import compress, pack, pack_batch
 from tms.errors import Invalid
 from tms.model.message import Buffer
 
 
 def thin(block: Buffer, keep: Sequence[int], columns: Columns | None = None) -> bytearray:
-    """The block without the messages that are not in `keep`, the ascending places of those to keep
-    among the ones that it has. `columns` are the block's, where the caller has them already. Raises
-    `Invalid` to keep none, `DataCorrupt`."""
+    """The block with only the messages in `keep`, ascending places among those that the block has.
+    `columns` are the block's, if the caller has them already. Raises `Invalid` to keep none,
+    `DataCorrupt`."""
     if not keep:
         raise Invalid("A block keeps at least one message; leave it out instead.")
     columns = columns or decode(block)

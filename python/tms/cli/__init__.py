@@ -1,4 +1,4 @@
-"""What the user typed, and what he sees: the command `tms`.
+"""The command `tms`.
 
 Standard output carries data only, standard error talk only. Nothing heavy is imported before a
 command needs it.

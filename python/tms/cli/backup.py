@@ -1,4 +1,4 @@
-"""`tms backup` and `tms restore`: everything in a store as it was at one moment, kept elsewhere."""
+"""`tms backup` and `tms restore`: copies of everything in a store, as it was at one moment."""
 
 import sys
 import threading
@@ -6,14 +6,16 @@ from pathlib import Path
 
 import click
 
-from tms.cli.session import Session, Shared, dry_run_option
+from tms.cli.output import columns
+from tms.cli.session import Session, dry_run_option, session_command
 from tms.cli.topics import time_text
 from tms.client.backups import SHARE
 
 _STANDARD_OUTPUT = Path("-")
+_MANIFEST = ("id", "moment_ms", "files", "bytes")  # of a backup, in results
 
 
-@click.command("backup", cls=Shared)
+@session_command("backup")
 @click.option(
     "--to",
     "target",
@@ -21,22 +23,21 @@ _STANDARD_OUTPUT = Path("-")
     required=True,
     help="A directory, which keeps the newest backup, or - for a tar archive.",
 )
-@click.pass_obj
 def command(session: Session, target: Path) -> None:
     """Back up everything as it is at one moment, also while the service runs.
 
     Topics, transactions, positions, groups, queues, delayed messages, tables, tokens and grants. Of
-    the service, or with --data of a directory that nobody has open. In the same directory again,
-    only what is new is copied.
+    the service, or with --data of a directory that no process has open. A second backup to the
+    same directory copies only new files.
 
     \b
       tms backup --to /backups/tms
       tms backup --to - | ssh elsewhere 'tar -x -C /backups/tms'
     """
-    from tms import __version__
-    from tms.backup.images import Images
-    from tms.backup.keeping import back_up, stream
-    from tms.compaction.throttle import Throttle
+    from tms.runtime.throttle import Throttle
+    from tms.runtime.version import VERSION
+    from tms.store.backup.images import Images
+    from tms.store.backup.writer import back_up, stream
 
     share = 1.0
     url, data = session.target()
@@ -51,9 +52,9 @@ def command(session: Session, target: Path) -> None:
     pause = Throttle(session.clock, share, threading.Event()).pause
     try:
         if target == _STANDARD_OUTPUT:
-            kept = stream(source, sys.stdout.buffer, __version__, pause)
+            kept = stream(source, sys.stdout.buffer, VERSION, pause)
         else:
-            kept = back_up(source, target, __version__, pause)
+            kept = back_up(source, target, VERSION, pause)
     finally:
         close()
     manifest = kept.manifest
@@ -63,18 +64,11 @@ def command(session: Session, target: Path) -> None:
     )
     if target != _STANDARD_OUTPUT:
         session.show_result(
-            {
-                "id": manifest.id,
-                "moment_ms": manifest.moment_ms,
-                "files": manifest.files,
-                "bytes": manifest.bytes,
-                "copied_files": kept.copied_files,
-                "copied_bytes": kept.copied_bytes,
-            }
+            columns(manifest, *_MANIFEST) | columns(kept, "copied_files", "copied_bytes")
         )
 
 
-@click.command("restore", cls=Shared)
+@session_command("restore")
 @click.option(
     "--from",
     "backup",
@@ -83,14 +77,13 @@ def command(session: Session, target: Path) -> None:
     help="The directory that `tms backup --to` was given.",
 )
 @dry_run_option
-@click.pass_obj
 def restore(session: Session, backup: Path, dry_run: bool) -> None:
     """Make a data directory of a backup. Needs --data, a new or empty directory.
 
-    Every checksum is compared; of a backup that is damaged or not whole nothing is restored. With
+    Every checksum is compared; nothing is restored of a backup that is damaged or not whole. With
     --dry-run the backup is only read, and no directory is needed.
     """
-    from tms.backup import restoring
+    from tms.store.backup import restoring
 
     data: Path | None = None
     if dry_run:
@@ -107,11 +100,5 @@ def restore(session: Session, backup: Path, dry_run: bool) -> None:
         f"{manifest.bytes:,} bytes"
     )
     session.show_result(
-        {
-            "id": manifest.id,
-            "moment_ms": manifest.moment_ms,
-            "files": manifest.files,
-            "bytes": manifest.bytes,
-            "data": None if data is None else str(data),
-        }
+        columns(manifest, *_MANIFEST) | {"data": None if data is None else str(data)}
     )

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tms.cli.output import Format, facts_text, table_text, write
-from tms.cli.session import SIZE, Session, Shared
+from tms.cli.session import SIZE, Session, one_of, session_command
 from tms.errors import TMSError
-from tms.model.topic import PARTITIONS_MAX, Durability
+from tms.model.topic import PARTITIONS_MAX, Durability, parse_durability
 
 if TYPE_CHECKING:
     import tms
@@ -27,18 +27,17 @@ _MB = 1_000_000
 _CALL_MESSAGES = 1_000
 
 
-@click.command("bench", cls=Shared)
+@session_command("bench")
 @click.option("-n", "--messages", type=click.IntRange(1, 100_000_000), default=200_000)
 @click.option("-s", "--size", type=SIZE, default=1024, help="Bytes of a message. [1024]")
 @click.option("--lone", type=click.IntRange(10, 1_000_000), default=2_000, show_default=True)
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), default=1, show_default=True)
 @click.option(
     "--durability",
-    type=click.Choice([one.value for one in Durability]),
+    type=one_of(Durability),
     default="written",
     show_default=True,
 )
-@click.pass_obj
 def command(
     session: Session,
     /,
@@ -54,7 +53,8 @@ def command(
     """
     with _bench_bus(session) as (bus, where):
         topic = f"bench-{secrets.token_hex(6)}"
-        bus.create_topic(topic, partitions=partitions, durability=durability, retention="1h")
+        level = parse_durability(durability)
+        bus.create_topic(topic, partitions=partitions, durability=level, retention="1h")
         try:
             run = _Run(session, bus, topic, size)
             results = [run.publish(messages), run.replay(messages), run.lone(lone)]
@@ -145,11 +145,11 @@ class _Run:
 
 
 def hardware() -> dict[str, Any]:
-    """What ran: version, processor, cores, memory, system, Python."""
-    from tms import __version__
+    """The environment of a run: version, processor, cores, memory, system, Python."""
+    from tms.runtime.version import VERSION
 
     return {
-        "version": __version__,
+        "version": VERSION,
         "processor": _processor(),
         "cores": os.cpu_count(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,

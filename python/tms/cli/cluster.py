@@ -1,7 +1,7 @@
-"""`tms cluster …`: the instances that share a store, what each owns, and who should own it instead.
+"""`tms cluster …`: the instances that share a store, and the owners of its partitions.
 
-Letting an instance own nothing asks for its name first, shows with `--dry-run` what it would do,
-and takes `--yes`.
+`drain` asks for the instance's name first, shows with `--dry-run` what it would do, and takes
+`--yes`.
 """
 
 import shlex
@@ -17,30 +17,27 @@ import msgspec
 
 from tms.api import routes
 from tms.api.instances import ClusterApi
-from tms.cli.output import Row
+from tms.cli.checks.probe import ask
+from tms.cli.operations import Given, runs, takes
+from tms.cli.output import Row, columns
 from tms.cli.session import (
     SECONDS,
     CommandGroup,
     Session,
-    Shared,
     dry_run_option,
-    topic_argument,
+    session_command,
     yes_option,
 )
-from tms.client.http.transport import HttpTransport
+from tms.cli.topics import time_text
+from tms.client.http.transport import transport_to
 from tms.client.rolling import restart_all
-from tms.doctor.probe import ask
 from tms.errors import Conflict, Invalid
-from tms.model.cluster import ClusterView, InstanceInfo
-from tms.model.ids import utc
-from tms.model.topic import TopicName
-from tms.tls import ClientTls
+from tms.model.cluster import ClusterEvent, ClusterView, InstanceInfo, TopicOwners
+from tms.runtime.tls import ClientTls
 
-_LOOK_S = 5.0  # of a question to an instance while others restart
+_LOOK_S = 5.0  # of a request to an instance while others restart
 _STDERR = 2  # the descriptor: standard output is the result
 _PAUSE_S = 0.5  # between two looks whether it is back
-_partition = click.argument("partition", type=click.IntRange(min=0))
-_instance = click.argument("instance")
 
 
 @click.group("cluster", cls=CommandGroup)
@@ -48,98 +45,75 @@ def command() -> None:
     """Show the instances of a cluster, move what they own, let one own nothing."""
 
 
-@command.command("status", cls=Shared)
-@click.pass_obj
-def status(session: Session) -> None:
-    """The instances, which of them keeps transactions, groups and queues, and which one answers."""
-    view = _cluster(session).view()
+@runs(command, "status", ClusterApi.view)
+def status(session: Session, view: ClusterView, given: Given) -> None:
+    """Show the instances, the coordinator of transactions, groups and queues, and the instance that
+    answers."""
     if not view.instances:
         session.say(f"{session.where()} is alone, or sees no instance: it is {view.state}.")
     rows: list[Row] = [
-        {
-            "instance": one.id,
-            "address": one.address,
-            "version": one.version,
-            "capacity": one.capacity,
-            "draining": one.draining,
-            "coordinates": one.id == view.coordinator,
-            "answered": one.id == view.answered_by,
-        }
+        {"instance": one.id}
+        | columns(one, "address", "version", "capacity", "draining")
+        | {"coordinates": one.id == view.coordinator, "answered": one.id == view.answered_by}
         for one in view.instances
     ]
     session.show(msgspec.to_builtins(view), rows)
 
 
-@command.command("events", cls=Shared)
-@click.pass_obj
-def events(session: Session) -> None:
-    """What the instances noticed and did since they were started, the newest thousand of each."""
-    found = _cluster(session).events()
+@runs(command, "events", ClusterApi.events)
+def events(session: Session, events: list[ClusterEvent], given: Given) -> None:
+    """Show the newest thousand events of each instance since its start."""
     rows: list[Row] = [
         {
-            "time": utc(event.time_ms).isoformat(timespec="milliseconds"),
+            "time": time_text(event.time_ms),
             "instance": event.instance,
             "event": event.what,
             "details": event.details,
         }
-        for event in found
+        for event in events
     ]
-    session.show(msgspec.to_builtins(found), rows)
+    session.show(msgspec.to_builtins(events), rows)
 
 
-@command.command("owners", cls=Shared)
-@topic_argument
-@click.pass_obj
-def owners(session: Session, topic: str) -> None:
-    """The instances that should own the partitions of TOPIC."""
-    found = _cluster(session).owners(TopicName.parse(topic))
+@runs(command, "owners", ClusterApi.owners, names={"name": "topic"})
+def owners(session: Session, owners: TopicOwners, given: Given) -> None:
+    """Show the instances that should own the partitions of TOPIC."""
     rows: list[Row] = [
-        {"partition": number, "instance": owner} for number, owner in enumerate(found.owners)
+        {"partition": number, "instance": owner} for number, owner in enumerate(owners.owners)
     ]
-    session.show(msgspec.to_builtins(found), rows)
+    session.show(msgspec.to_builtins(owners), rows)
 
 
-@command.command("move", cls=Shared)
-@topic_argument
-@_partition
-@_instance
-@click.pass_obj
-def move(session: Session, topic: str, partition: int, instance: str) -> None:
-    """Let INSTANCE own a partition of TOPIC, as long as it is there."""
-    _cluster(session).move(TopicName.parse(topic), partition, instance)
-    session.say(f"Partition {partition} of {topic} goes to {instance}.")
-    session.show_result({"topic": topic, "partition": partition, "instance": instance})
+@runs(command, "move", ClusterApi.move, names={"name": "topic", "to": "instance"})
+def move(session: Session, _: None, given: Given) -> None:
+    """Let INSTANCE own a partition of TOPIC, for as long as the instance is live."""
+    session.say("Partition {partition} of {topic} goes to {instance}.".format(**given))
+    session.show_result(given)
 
 
-@command.command("unpin", cls=Shared)
-@topic_argument
-@_partition
-@click.pass_obj
-def unpin(session: Session, topic: str, partition: int) -> None:
+@runs(command, "unpin", ClusterApi.unpin, names={"name": "topic"})
+def unpin(session: Session, _: None, given: Given) -> None:
     """Let placement choose the owner of a partition of TOPIC again."""
-    _cluster(session).unpin(TopicName.parse(topic), partition)
-    session.say(f"Partition {partition} of {topic} goes where placement puts it.")
-    session.show_result({"topic": topic, "partition": partition})
+    session.say("Partition {partition} of {topic} goes where placement puts it.".format(**given))
+    session.show_result(given)
 
 
-@command.command("drain", cls=Shared)
-@_instance
+@session_command("drain", command)
+@takes(ClusterApi.drain, names={"id": "instance"})
 @dry_run_option
 @yes_option
-@click.pass_obj
 def drain(session: Session, instance: str, dry_run: bool, yes: bool) -> None:
-    """Let INSTANCE own nothing, as long as there are others, until it is started anew."""
+    """Let INSTANCE own nothing while there are others, until its next start."""
     what = f"{instance} will hand over all that it owns."
     if session.proceed(what, instance, dry_run, yes):
-        _cluster(session).drain(instance)
+        session.transport().cluster.drain(instance)
     session.show_result({"instance": instance, "drained": not dry_run})
 
 
-@command.command("restart", cls=Shared)
+@session_command("restart", command)
 @click.argument("words", metavar="COMMAND…", nargs=-1, required=True)
 @click.option("--wait", type=SECONDS, default=120.0, help="For each to be ready again. [120s]")
 @dry_run_option
-@click.pass_obj
 def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool) -> None:
     """Restart the instances one after another, each by COMMAND, which ends when it has stopped the
     instance and started it again. In it {instance}, {host} and {address} are filled in:
@@ -148,7 +122,7 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
 
     The next one follows when it is ready and all others see it. The coordinator comes last."""
     tls = session.tls()
-    view = _cluster(session).view()
+    view = session.transport().cluster.view()
     stopped = ""  # the instance that restarts: the others say when it is back
 
     def look() -> ClusterView:
@@ -192,16 +166,11 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
 
 
 def _view_of(addresses: list[str], tls: ClientTls) -> ClusterView:
-    """The cluster, as one of these instances sees it."""
-    with closing(HttpTransport(",".join(addresses), timeout_s=_LOOK_S, tls=tls)) as transport:
+    """The view of one of these instances."""
+    with closing(transport_to(",".join(addresses), timeout_s=_LOOK_S, tls=tls)) as transport:
         return transport.cluster.view()
 
 
 def _is_ready(tls: ClientTls, one: InstanceInfo) -> bool:
     body = ask(one.address, routes.READYZ, _LOOK_S, tls).body
     return isinstance(body, dict) and body.get("ready") is True
-
-
-def _cluster(session: Session) -> ClusterApi:
-    """The cluster of the service that is meant. Raises `ConfigError` for a data directory."""
-    return session.transport().cluster

@@ -1,7 +1,6 @@
 """`tms consume`: prints the messages of a topic as they come.
 
-What is printed for a batch is written at once, so nothing waits in a buffer while the topic is
-quiet.
+Messages of a batch are written at once, so nothing waits in a buffer while the topic is quiet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,14 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from tms.cli.rendering import Render, renderer, write_bytes
-from tms.cli.session import SECONDS, START, Session, Shared, topic_argument
+from tms.cli.session import SECONDS, START, Session, session_command, topic_argument
 from tms.model.position import Position
+from tms.model.snapshot import Isolation
 
 if TYPE_CHECKING:
     import tms
 
 
-@click.command("consume", cls=Shared)
+@session_command("consume")
 @topic_argument
 @click.option(
     "--start",
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     default="committed",
     help="Whether to stop at open transactions. [committed]",
 )
-@click.option("--outage", type=SECONDS, help="Wait for an absent service so long. [no limit]")
+@click.option("--outage", type=SECONDS, help="Longest outage to wait for. [no limit]")
 @click.option("--where", help='Only what matches: "key ^= user- and header.kind = order".')
-@click.pass_obj
 def command(
     session: Session,
     topic: str,
@@ -74,7 +73,7 @@ def command(
             start=begin,
             partitions=list(partitions) or None,
             stop_at_end=not follow,
-            isolation=isolation,
+            isolation=Isolation(isolation),
             where=where,
         )
         with closing(consumer):

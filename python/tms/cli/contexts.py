@@ -1,17 +1,18 @@
-"""The contexts of the command line: by name, a service and how to show oneself to it.
+"""The contexts of the command line: named services, with credentials.
 
     $XDG_CONFIG_HOME/tms/contexts/    0700; without XDG_CONFIG_HOME ~/.config/tms/contexts/
         NAME.json                     0600; url, token_file, ca, cert, key; see `Context`
         NAME.0123456789abcdef.token   0600; the token of NAME, if it was given as such
         selected                      0600; the name of the selected context
-        .lock                         held with flock by who changes something
+        .lock                         held with flock during changes
 
 Invariants
 
 * A context changes by one rename, to a whole one: a crash leaves the old one or the new one.
-* Who reads gets the URL and the token of the same context, also while it is saved anew: the file of
-  each token has a name of its own, and what refers to it is renamed into place after it is written.
-* What others can read or write is not used, and no error shows a token.
+* A reader gets the URL and the token of the same context, also while it is saved again: the file of
+  each token has a name of its own, and the context that refers to it is renamed into place after
+  the token is written.
+* Files that other users can read or write are not used, and no error shows a token.
 * Nothing is made by reading.
 """
 
@@ -28,12 +29,12 @@ from typing import Any, NoReturn
 import msgspec
 
 from tms.client.http.credentials import read_token
-from tms.decoding import from_json
 from tms.errors import ConfigError, Invalid
+from tms.runtime.decoding import from_json
 
 CONTEXT_BYTES_MAX = 65_536
 LOCK_TRIES, LOCK_PAUSE_S = 500, 0.02
-READS_MAX = 3  # of a context that somebody else is saving meanwhile
+READS_MAX = 3  # of a context that another process is saving
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SELECTED, _LOCK = "selected", ".lock"
 
@@ -50,7 +51,7 @@ class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def keeps_token(self) -> bool:
-        """Whether its token is kept beside it, not in a file of the user's."""
+        """True if the token is stored beside the context, not in a file of the user's."""
         return bool(self.token_file) and not os.path.isabs(self.token_file)
 
 
@@ -61,7 +62,7 @@ class Contexts:
         # A relative XDG_CONFIG_HOME is to be ignored, says the XDG Base Directory Specification.
         place = environ.get("XDG_CONFIG_HOME", "")
         base = Path(place) if os.path.isabs(place) else Path(os.path.expanduser("~/.config"))
-        self._base = base  # relative where nobody knows a home: nothing is there, nor can be made
+        self._base = base  # relative without a home directory: no context exists then
         self.folder = base / "tms" / "contexts"
 
     def names(self) -> list[str]:
@@ -96,10 +97,12 @@ class Contexts:
             token = self._read(context.token_file, f"token of the context {name}")
             if token is not None:
                 return context, token.decode("utf-8", "replace").strip()
-            context = self._context(name)  # somebody saved it meanwhile, or its token is gone
+            context = self._context(
+                name
+            )  # another process saved it meanwhile, or its token is gone
         raise ConfigError(
             f"The token of the context {name} is not there: {self.folder / context.token_file}.",
-            next=f"save it anew: tms ctx save {name} --token-file FILE",
+            next=f"save it again: tms ctx save {name} --token-file FILE",
         )
 
     def save(
@@ -109,8 +112,8 @@ class Contexts:
         token: str | None,
         check: Callable[[Context, str | None], None],
     ) -> Context:
-        """Make a context, or change one: what is not said stays. `token` is kept beside it. `check`
-        raises for one that cannot be used; then nothing has changed."""
+        """Make a context, or change one; settings that are not given stay. `token` is stored beside
+        it. `check` raises for a context that cannot be used; then nothing has changed."""
         check_name(name)
         with self._locked():
             before = self._read(f"{name}.json", f"context {name}")
@@ -130,7 +133,7 @@ class Contexts:
             return context
 
     def select(self, name: str) -> None:
-        """Let this context be meant where nothing else is said."""
+        """Make this context the default of commands."""
         check_name(name)
         with self._locked():
             self._context(name)
@@ -167,7 +170,7 @@ class Contexts:
             path = self.folder / f"{name}.json"
             raise ConfigError(
                 f"The context {name} in {path} cannot be used: {exc}.",
-                next=f"correct the file, or tms ctx rm {name} and save it anew",
+                next=f"correct the file, or tms ctx rm {name} and save it again",
             ) from exc
         return context
 
@@ -181,7 +184,8 @@ class Contexts:
         )
 
     def _read(self, entry: str, what: str) -> bytes | None:
-        """What a file holds; None if it is not there. Others must not reach it."""
+        """The content of a file; None if it does not exist. Raises `ConfigError` if other users can
+        reach it."""
         path = self.folder / entry
         try:
             _require_closed(self.folder, "folder of contexts", os.stat(self.folder))
@@ -195,12 +199,12 @@ class Contexts:
         if len(text) > CONTEXT_BYTES_MAX:
             raise ConfigError(
                 f"The {what} in {path} has more than {CONTEXT_BYTES_MAX} bytes.",
-                next=f"look what it is, and remove it: rm {path}",
+                next=f"inspect the file, and remove it: rm {path}",
             )
         return text
 
     def _write(self, entry: str, text: bytes) -> None:
-        """Put a file there in one step, which lasts. A link that stands there stays."""
+        """Write a file in one durable step. A link in its place stays a link."""
         path = Path(os.path.realpath(self.folder / entry))
         new = path.with_name(f".{path.name}.new")
         try:

@@ -1,6 +1,6 @@
-"""`tms ctx …`: services under names of one's own, and the one that is meant when nothing is said.
+"""`tms ctx …`: services saved under names, and the default one.
 
-No command prints a token: `ls` and `show` say that there is one, and where.
+No command prints a token: `ls` and `show` say that there is one, and name its file.
 """
 
 import os
@@ -14,15 +14,15 @@ from tms.cli.session import (
     CommandGroup,
     ContextType,
     Session,
-    Shared,
     dry_run_option,
     given,
+    session_command,
     yes_option,
 )
 from tms.client.http.addresses import ServiceAddresses
 from tms.client.http.credentials import token_of
 from tms.errors import ConfigError, Invalid
-from tms.tls import ClientTls
+from tms.runtime.tls import ClientTls
 
 STDIN_TOKEN_BYTES_MAX = 16_384
 
@@ -41,13 +41,12 @@ def command() -> None:
     """
 
 
-@command.command("save", cls=Shared)
+@session_command("save", command)
 @name_argument
 @click.option("--token", help="The token itself, which is kept; `-`: read it from standard input.")
-@click.pass_obj
 def save(session: Session, name: str, token: str | None) -> None:
     """Make the context NAME of --url, --token-file or --token, --ca, --cert and --key, or change
-    it: what is not said stays.
+    it: settings that are not given stay.
 
     A token that is typed stands in the shell's history; `--token -` and --token-file avoid that.
 
@@ -75,18 +74,16 @@ def save(session: Session, name: str, token: str | None) -> None:
     session.show_result(_facts(name, context))
 
 
-@command.command("select", cls=Shared)
+@session_command("select", command)
 @name_argument
-@click.pass_obj
 def select(session: Session, name: str) -> None:
-    """Let commands talk to the context NAME where nothing else is said."""
+    """Make NAME the default context of commands."""
     Contexts(os.environ).select(name)
     session.say(f"The context {name} is selected.")
     session.show_result({"name": name, "selected": True})
 
 
-@command.command("ls", cls=Shared)
-@click.pass_obj
+@session_command("ls", command)
 def ls(session: Session) -> None:
     """All contexts; the selected one has a `*`."""
     contexts = Contexts(os.environ)
@@ -109,28 +106,26 @@ def ls(session: Session) -> None:
     session.show(documents, rows)
 
 
-@command.command("show", cls=Shared)
+@session_command("show", command)
 @click.argument("name", type=ContextType(), required=False)
-@click.pass_obj
 def show(session: Session, name: str | None) -> None:
-    """What the context NAME says, or the one that is meant: of --context or TMS_CONTEXT, or the
-    selected one."""
+    """Show the settings of the context NAME; without one, of --context, TMS_CONTEXT or the selected
+    context."""
     contexts = Contexts(os.environ)
     meant = name or session.context or os.environ.get("TMS_CONTEXT") or contexts.selected()
     if meant is None:
         raise ConfigError(
-            "No context is selected.", next="tms ctx select NAME; `tms ctx ls` shows what is there"
+            "No context is selected.", next="tms ctx select NAME; `tms ctx ls` lists the contexts"
         )
     context, _ = contexts.load(meant)
     facts = {**_facts(meant, context), "selected": meant == contexts.selected()}
     session.show_one(facts, facts)
 
 
-@command.command("rm", cls=Shared)
+@session_command("rm", command)
 @name_argument
 @dry_run_option
 @yes_option
-@click.pass_obj
 def rm(session: Session, name: str, dry_run: bool, yes: bool) -> None:
     """Remove the context NAME, with the token that is kept in it."""
     contexts = Contexts(os.environ)
@@ -144,7 +139,7 @@ def rm(session: Session, name: str, dry_run: bool, yes: bool) -> None:
 
 
 def _typed(token: str | None) -> str | None:
-    """The token that was given; `-` stands for standard input."""
+    """The token of the option; `-` reads it from standard input."""
     if token == "-":
         token = sys.stdin.read(STDIN_TOKEN_BYTES_MAX).strip()
     if token == "":

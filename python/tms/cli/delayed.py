@@ -5,7 +5,7 @@ from itertools import islice
 import click
 
 from tms.cli.output import Row, text_of
-from tms.cli.session import CommandGroup, Session, Shared, topic_argument
+from tms.cli.session import CommandGroup, Session, session_command, topic_argument
 from tms.cli.topics import time_text
 from tms.model.delayed import DelayedId, DelayedMessage
 
@@ -17,28 +17,26 @@ def command() -> None:
     """List, count and cancel messages that are not due yet."""
 
 
-@command.command("list", cls=Shared)
+@session_command("list", command)
 @topic_argument
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, help="At most so many. [20]")
 @click.option("--after", help="Begin behind the message with this id.")
-@click.pass_obj
 def list_(session: Session, topic: str, limit: int, after: str | None) -> None:
-    """The messages of TOPIC that wait, in the order in which they are due."""
+    """List the waiting messages of TOPIC, in the order in which they are due."""
     with session.bus() as bus:
-        waiting = list(islice(bus.delayed_messages(topic, after), limit))
+        waiting = list(islice(bus.list_delayed(topic, after), limit))
     if not waiting:
         session.say(f"Nothing waits in {topic}.")
     rows = [_row(message) for message in waiting]
     session.show(rows, rows)
 
 
-@command.command("count", cls=Shared)
+@session_command("count", command)
 @topic_argument
-@click.pass_obj
 def count(session: Session, topic: str) -> None:
-    """How many messages of TOPIC wait, and when the first is due."""
+    """Count the waiting messages of TOPIC, and show when the first is due."""
     with session.bus() as bus:
-        info = bus.delayed(topic)
+        info = bus.describe_delayed(topic)
     due_ms = info.next_due_ms
     facts: Row = {
         "topic": topic,
@@ -48,15 +46,16 @@ def count(session: Session, topic: str) -> None:
     session.show_one(facts, facts)
 
 
-@command.command("cancel", cls=Shared)
+@session_command("cancel", command)
 @topic_argument
 @click.argument("ids", nargs=-1, required=True)
-@click.pass_obj
 def cancel(session: Session, topic: str, ids: tuple[str, ...]) -> None:
-    """Cancel messages of TOPIC by their IDS. Those that are delivered already stay."""
+    """Cancel messages of TOPIC by their IDS. Messages that are delivered already stay."""
     wanted = [DelayedId.parse(id) for id in ids]
     with session.bus() as bus:
-        rows: list[Row] = [{"id": str(id), "cancelled": bus.cancel(topic, id)} for id in wanted]
+        rows: list[Row] = [
+            {"id": str(id), "cancelled": bus.cancel_delayed(topic, id)} for id in wanted
+        ]
     session.show(rows, rows)
 
 

@@ -6,22 +6,21 @@ from pathlib import Path
 
 import click
 
+from tms.cli.checks.finding import Finding, problem
+from tms.cli.checks.machine import Machine
 from tms.cli.findings import show
-from tms.cli.session import Session, Shared
-from tms.doctor.finding import Finding, problem
-from tms.doctor.machine import Machine
+from tms.cli.session import Session, session_command
 from tms.errors import ConfigError
-from tms.extras import installed, needed
+from tms.runtime.extras import installed, needed
 
 
-@click.command("doctor", cls=Shared)
+@session_command("doctor")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
     help="Configuration file of the service to check too.",
 )
-@click.option("--all", "all_", is_flag=True, help="Show also what is fine.")
-@click.pass_obj
+@click.option("--all", "all_", is_flag=True, help="Show good findings too.")
 def command(session: Session, config: Path | None, all_: bool) -> int:
     """Check this machine, the configuration, the data directory and the service.
 
@@ -32,13 +31,13 @@ def command(session: Session, config: Path | None, all_: bool) -> int:
 
 def examine(session: Session, config: Path | None, machine: Machine) -> Iterator[Finding]:
     """The findings of all checks that apply."""
-    from tms.doctor import directory, service
-    from tms.doctor import machine as this_machine
+    from tms.cli.checks import directory, service
+    from tms.cli.checks import machine as this_machine
 
     yield from this_machine.check(machine)
     if config is not None or installed("pydantic"):
         with needed("A configuration of the service", "server"):
-            from tms.doctor import configuration
+            from tms.cli.checks import configuration
         yield from configuration.check(config, machine)
     data = session.data or (Path(text) if (text := machine.environ.get("TMS_DATA")) else None)
     if data is not None:

@@ -1,6 +1,7 @@
 """`tms export`: a topic becomes a file of messages, which `tms import` takes.
 
-* What is exported is settled at the begin: up to `--end`, and no further than the topic's end then.
+* The range of an export is fixed at its begin: up to `--end`, and no further than the topic's end
+  at that time.
 * A file appears whole or not at all. It has the owner and the mode of the file that it replaces,
   and a link that names it stays.
 * A pipe, a device and standard output by any name are written to as they are.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from tms.cli.message_files import FORMS, form_of, writer_of
-from tms.cli.session import POSITION, Session, Shared, topic_argument
+from tms.cli.session import POSITION, Session, session_command, topic_argument
 from tms.model.position import Position
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _STANDARD_OUTPUT = Path("-")
 
 
-@click.command("export", cls=Shared)
+@session_command("export")
 @topic_argument
 @click.option(
     "--to",
@@ -42,7 +43,6 @@ _STANDARD_OUTPUT = Path("-")
 @click.option(
     "--format", "form", type=click.Choice(FORMS), help="[by the file's name, else ndjson]"
 )
-@click.pass_obj
 def command(
     session: Session,
     topic: str,

@@ -1,4 +1,4 @@
-"""How findings are shown, and what they make of the exit code."""
+"""The output of findings, and the exit code that follows from them."""
 
 import os
 import sys
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import click
 import msgspec
 
+from tms.cli.checks.finding import Finding, Status
 from tms.cli.output import Format, escape, write
 from tms.cli.session import Session
-from tms.doctor.finding import Finding, Status
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 

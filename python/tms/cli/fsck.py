@@ -10,16 +10,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from tms.cli.output import Format, escape, write
-from tms.cli.session import Session, Shared
-from tms.fsck.verify import Damage, Mend, Severity, Totals, Verifier
+from tms.cli.checks.verify import Damage, Mend, Severity, Totals, Verifier
+from tms.cli.output import Format, columns, escape, write
+from tms.cli.session import Session, session_command
 
 _PASSES = 4
 
 
-@click.command("fsck", cls=Shared)
+@session_command("fsck")
 @click.option("--repair", is_flag=True, help="Mend what can be; the damaged maps are kept.")
-@click.pass_obj
 def command(session: Session, repair: bool) -> int:
     """Verify a data directory: every checksum, header, offset and id. Needs --data.
 
@@ -31,7 +30,7 @@ def command(session: Session, repair: bool) -> int:
     steps: list[str] = []
     findings, totals = _verify(data)
     if repair:
-        from tms.fsck.repair import mend
+        from tms.cli.checks.repair import mend
 
         for _ in range(_PASSES):
             if all(finding.mend is Mend.NOTHING for finding in findings):
@@ -75,12 +74,7 @@ def _verify_once(data: Path) -> tuple[list[Damage], Totals]:
 
 def _show(session: Session, findings: list[Damage], totals: Totals, steps: list[str]) -> None:
     rows = [
-        {
-            "severity": finding.severity.value,
-            "where": finding.where,
-            "what": finding.what,
-            "map": finding.map,
-        }
+        {"severity": finding.severity.value, **columns(finding, "where", "what", "map")}
         for finding in findings
     ]
     document = {

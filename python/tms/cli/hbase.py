@@ -6,13 +6,20 @@ import subprocess
 import click
 import msgspec
 
-import tms
 from tms.cli import hbase_options as options
 from tms.cli.output import Format, escape, write
-from tms.cli.session import RETENTION, CommandGroup, Session, Shared, dry_run_option, yes_option
+from tms.cli.session import (
+    RETENTION,
+    CommandGroup,
+    Session,
+    dry_run_option,
+    session_command,
+    yes_option,
+)
 from tms.cli.topics import time_text
 from tms.errors import ConfigError, StorageUnavailable, TMSError
 from tms.model.topic import parse_retention
+from tms.runtime.version import VERSION
 from tms.store.hbase.coprocessor import bounds
 from tms.store.hbase.deployment import health, plan
 from tms.store.hbase.deployment import jar_places as places
@@ -40,7 +47,7 @@ def command() -> None:
     """
 
 
-@command.command("install", cls=Shared)
+@session_command("install", command)
 @options.store
 @options.jars
 @click.option("--no-coprocessor", is_flag=True, help="Tables only: nothing is cleaned.")
@@ -51,17 +58,16 @@ def command() -> None:
     help=f"Regions of a new table of messages. [{REGIONS}]",
 )
 @click.option(
-    "--ttl", type=RETENTION, help="Drop rows of unknown topics after so long: 90d. [forever]"
+    "--ttl", type=RETENTION, help="Drop rows of unknown topics after this time: 90d. [forever]"
 )
 @click.option(
     "--isolation",
     type=click.Choice(["uncommitted", "committed"]),
-    help="What readers see that do not ask for anything. [uncommitted]",
+    help="The isolation of readers that ask for none. [uncommitted]",
 )
 @click.option("--refresh", type=RETENTION, help="How often metadata is read. [10s]")
 @options.wait
 @dry_run_option
-@click.pass_obj
 def install(
     session: Session,
     store: str | None,
@@ -87,20 +93,19 @@ def install(
         build = None
         if not no_coprocessor:
             build, put = options.wanted(deployment, state, jars)
-        steps = plan.install(state, build, tuning, regions, tms.__version__, session.clock.now_ms())
+        steps = plan.install(state, build, tuning, regions, VERSION, session.clock.now_ms())
         if not dry_run:
             deployment.carry_out(steps, put)
         done = "TMS is installed" + (", and every region answers" if build is not None else "")
         options.show(session, deployment, steps, dry_run, done, build)
 
 
-@command.command("upgrade", cls=Shared)
+@session_command("upgrade", command)
 @options.store
 @options.jars
 @click.option("--rollback", is_flag=True, help="Go back to the coprocessor from before.")
 @options.wait
 @dry_run_option
-@click.pass_obj
 def upgrade(
     session: Session,
     store: str | None,
@@ -120,24 +125,23 @@ def upgrade(
         state = deployment.state()
         put: places.Put = _nothing
         if rollback:
-            build, steps = plan.roll_back(state, tms.__version__, now_ms)
+            build, steps = plan.roll_back(state, VERSION, now_ms)
             _require_jar(build, jars.webhdfs)
         else:
             build, put = options.wanted(deployment, state, jars)
-            steps = plan.upgrade(state, build, tms.__version__, now_ms)
+            steps = plan.upgrade(state, build, VERSION, now_ms)
         if not dry_run:
             _upgrade(session, deployment, state, build, steps, put)
         done = f"every region answers with the coprocessor {build.version}"
         options.show(session, deployment, steps, dry_run, done, build)
 
 
-@command.command("uninstall", cls=Shared)
+@session_command("uninstall", command)
 @options.store
 @click.option("--drop-tables", is_flag=True, help="Delete the tables too, with all messages.")
 @options.wait
 @dry_run_option
 @yes_option
-@click.pass_obj
 def uninstall(
     session: Session, store: str | None, drop_tables: bool, wait: str, dry_run: bool, yes: bool
 ) -> None:
@@ -148,7 +152,7 @@ def uninstall(
             steps = plan.drop(state)
             what = f"All of TMS in {deployment.admin.place} will be deleted, with every message."
         else:
-            steps = plan.take_off(state, tms.__version__, session.clock.now_ms())
+            steps = plan.take_off(state, VERSION, session.clock.now_ms())
             what = (
                 f"The tables in {deployment.admin.place} will lose their coprocessor: nothing is "
                 "cleaned any more, and other readers see every row."
@@ -160,10 +164,9 @@ def uninstall(
         options.show(session, deployment, steps, dry_run, done)
 
 
-@command.command("status", cls=Shared)
+@session_command("status", command)
 @options.store
 @options.webhdfs
-@click.pass_obj
 def status(session: Session, store: str | None, webhdfs: str | None) -> int:
     """Tables, regions, the coprocessor in each, how far they are cleaned, what to do next.
 
@@ -179,18 +182,10 @@ def status(session: Session, store: str | None, webhdfs: str | None) -> int:
     document = {
         "store": session.store,
         "cluster": cluster,
-        "tms": tms.__version__,
+        "tms": VERSION,
         "installed": None if note is None else msgspec.to_builtins(note),
         "tables": tables,
-        "findings": [
-            {
-                "severity": finding.severity.value,
-                "where": finding.where,
-                "what": finding.what,
-                "next": finding.next,
-            }
-            for finding in findings
-        ],
+        "findings": msgspec.to_builtins(findings),
         "healthy": not wrong,
     }
     session.show(document, [_row(table) for table in tables])
@@ -201,12 +196,11 @@ def status(session: Session, store: str | None, webhdfs: str | None) -> int:
     return 1 if wrong else 0
 
 
-@command.command("cleanup", cls=Shared)
+@session_command("cleanup", command)
 @options.store
 @dry_run_option
-@click.pass_obj
 def cleanup(session: Session, store: str | None, dry_run: bool) -> int:
-    """Have HBase write the tables anew now, without what nobody may read any more.
+    """Have HBase rewrite the tables now, without rows that no reader may see any more.
 
     The coprocessor does it. Tables without it need the command `hbase` on the path; without that,
     prints what to run where it is and ends with 1.
@@ -260,7 +254,7 @@ def _upgrade(
         session.say(f"{error.message} Going back.")
         try:
             now_ms = session.clock.now_ms()
-            back = plan.undo(deployment.state(), before, build, tms.__version__, now_ms)
+            back = plan.undo(deployment.state(), before, build, VERSION, now_ms)
             deployment.carry_out(back, _nothing)
         except TMSError as second:
             raise StorageUnavailable(
@@ -287,11 +281,11 @@ def _observed(deployment: Deployment, webhdfs: str | None) -> health.Observed:
         path = coprocessor_path(state.tables[name].table) if name in state.tables else None
         if path is not None and _is_gone(deployment, path, webhdfs):
             gone[name] = path
-    return health.Observed(state, answers, bounds(notes), gone, tms.__version__)
+    return health.Observed(state, answers, bounds(notes), gone, VERSION)
 
 
 def _is_gone(deployment: Deployment, path: str, webhdfs: str | None) -> bool:
-    """Whether the jar of a table is surely not there; what cannot be seen from here is not said."""
+    """True if the jar of a table surely does not exist; false if this machine cannot tell."""
     try:
         place, name = places.place_of(path, webhdfs)
         deployment.require_visible(place, shared=False)
@@ -329,7 +323,7 @@ def _run_shell(shell: str, lines: list[str]) -> None:
         said = (ended.stderr or ended.stdout).strip().splitlines()
         raise StorageUnavailable(
             f"`hbase shell -n` ended with {ended.returncode}: {said[-1] if said else 'no word'}",
-            next="run `tms hbase cleanup --dry-run`, and what it prints by hand",
+            next="run `tms hbase cleanup --dry-run`, then the printed lines by hand",
         )
 
 
@@ -339,13 +333,10 @@ def _row(facts: dict[str, object]) -> dict[str, object]:
     assert isinstance(servers, dict) and isinstance(verdicts, dict)
     cleaned = facts["cleaned_before_ms"]
     return {
-        "table": facts["table"],
-        "enabled": facts["enabled"],
-        "regions": facts["regions"],
+        **{name: facts[name] for name in ("table", "enabled", "regions")},
         "servers": len(servers),
         "coprocessor": ", ".join(f"{name} ({count})" for name, count in verdicts.items()) or None,
-        "metadata_age_ms": facts["metadata_age_ms"],
-        "image_age_ms": facts["image_age_ms"],
+        **{name: facts[name] for name in ("metadata_age_ms", "image_age_ms")},
         "cleaned_before": time_text(cleaned) if isinstance(cleaned, int) else None,
     }
 

@@ -1,7 +1,8 @@
-"""What the commands of `tms hbase` share: the store's address, how steps are shown, what they take.
+"""Options that the commands of `tms hbase` share: the store's address, the jar, the output of
+steps.
 
 * `--store` wins over TMS_STORE, and that over TMS__STORE, which configures the service.
-* A dry run says the steps and changes nothing.
+* A dry run prints the steps and changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from tms.store.hbase.admin import Admin
 from tms.store.hbase.deployment import jar, plan
 from tms.store.hbase.deployment import jar_places as places
 from tms.store.hbase.deployment.deploy import Deployment
-from tms.store.hbase.thrift.pool import HBasePlace, Limits
+from tms.store.hbase.pool import HBasePlace, Limits
 
 CALL_S, CONNECT_S = 15.0, 5.0
 WAIT = "60s"
@@ -53,7 +54,7 @@ class JarOptions:
 
     @property
     def given(self) -> bool:
-        """Whether a jar or its directory was named."""
+        """True if the options name a jar or its directory."""
         return bool(self.file or self.directory)
 
 
@@ -98,7 +99,7 @@ def jars(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def deployment(session: Session, url: str | None, wait: str = WAIT) -> Iterator[Deployment]:
-    """The namespace of HBase that is meant."""
+    """The deployment in the namespace of HBase that the options name."""
     if session.url is not None or session.data is not None or session.context is not None:
         raise click.UsageError("tms hbase takes --store instead of --url, --context and --data.")
     if not url:
@@ -122,8 +123,8 @@ def deployment(session: Session, url: str | None, wait: str = WAIT) -> Iterator[
 def wanted(
     deployment: Deployment, state: plan.TablesState, jars: JarOptions
 ) -> tuple[plan.Build, places.Put]:
-    """The jar that is meant, as tables name it, and what puts it there. Raises `ConfigError` when
-    region servers would not see it."""
+    """The jar to deploy, as tables name it, and the function that puts it there. Raises
+    `ConfigError` if region servers would not see it."""
     found = jar.find(jars.file)
     note = state.note
     known = (note.coprocessor or note.former) if note is not None else None

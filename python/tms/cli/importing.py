@@ -23,7 +23,7 @@ import click
 
 from tms.cli.message_files import CHUNK_BYTES, FORMS, FileMessage, form_in, read
 from tms.cli.output import Format, Row
-from tms.cli.session import Session, Shared, topic_argument
+from tms.cli.session import Session, session_command, topic_argument
 from tms.client import transaction
 from tms.client.batching import message_bytes
 from tms.errors import Invalid, TMSError, TooLarge
@@ -52,7 +52,7 @@ class _Checked(NamedTuple):
     messages: int
 
 
-@click.command("import", cls=Shared)
+@session_command("import")
 @topic_argument
 @click.argument(
     "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -61,7 +61,6 @@ class _Checked(NamedTuple):
     "--format", "form", type=click.Choice(FORMS), help="[by each file's name, else ndjson]"
 )
 @click.option("--by-key", is_flag=True, help="Keys decide the partitions, not the files.")
-@click.pass_obj
 def command(
     session: Session, topic: str, files: tuple[Path, ...], form: str | None, by_key: bool
 ) -> None:
@@ -162,7 +161,7 @@ def _digest(file: BinaryIO) -> str:
 def _checked_bytes(
     message: FileMessage | Invalid, settings: "TopicSettings", by_key: bool
 ) -> int | str:
-    """How large a message is; a text that says what is wrong with it."""
+    """The size of a message; a text with the fault if the message is invalid."""
     if isinstance(message, Invalid):
         return message.message
     try:

@@ -1,6 +1,6 @@
-"""`tms inspect`: how a topic stands in the store: segments, blocks, ids, flags.
+"""`tms inspect`: the state of a topic in the store: segments, blocks, ids, flags.
 
-Nothing changes: a service is asked, and of a data directory a copy is opened whose tables are
+Nothing changes: the command asks a service, or opens a copy of a data directory whose tables are
 links.
 """
 
@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tms.cli.output import Format, Row, table_text, write
-from tms.cli.session import Session, Shared, topic_argument
+from tms.cli.session import Session, session_command, topic_argument
 from tms.cli.topics import time_text
 from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
 
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 _FLAGS = ((1, "transactional"), (2, "staged"), (4, "rolled back"), (8, "sparse"))
 
 
-@click.command("inspect", cls=Shared)
+@session_command("inspect")
 @topic_argument
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this one. [all]")
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=5, help="Blocks. [5]")
-@click.pass_obj
 def command(session: Session, topic: str, partition: int | None, limit: int) -> None:
     """Show segments and the newest blocks of TOPIC, as they are stored."""
     with looking_bus(session) as bus:

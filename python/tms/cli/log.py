@@ -3,8 +3,8 @@
 import click
 import msgspec
 
-from tms.cli.output import Row
-from tms.cli.session import SECONDS, CommandGroup, Session, Shared
+from tms.cli.output import Row, columns
+from tms.cli.session import SECONDS, CommandGroup, Session, session_command
 from tms.cli.topics import time_text
 from tms.model.log_level import DEFAULT_LEVEL, LEVELS, LOGGER
 
@@ -14,12 +14,11 @@ def command() -> None:
     """Show and set how much a running service logs."""
 
 
-@command.command("level", cls=Shared)
+@session_command("level", command)
 @click.argument("level", required=False, type=click.Choice([*LEVELS, DEFAULT_LEVEL]))
 @click.option("--logger", default=LOGGER, help="tms, or a logger below it [tms].")
-@click.option("--for", "for_s", type=SECONDS, help="For so long, such as 10m [until a restart].")
+@click.option("--for", "for_s", type=SECONDS, help="For this time, such as 10m [until a restart].")
 @click.option("--everywhere", is_flag=True, help="At all instances of the cluster.")
-@click.pass_obj
 def level(
     session: Session, level: str | None, logger: str, for_s: float | None, everywhere: bool
 ) -> None:
@@ -37,9 +36,7 @@ def level(
     levels = port.levels() if level is None else port.set_level(level, logger, for_s, everywhere)
     rows: list[Row] = [
         {
-            "instance": one.instance,
-            "logger": one.logger,
-            "level": one.level,
+            **columns(one, "instance", "logger", "level"),
             "default": one.default or "-",
             "until": "-" if one.until_ms is None else time_text(one.until_ms),
         }

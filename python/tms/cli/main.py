@@ -18,7 +18,7 @@ import click
 
 from tms.cli.session import Session, Shared
 from tms.errors import ConfigError, ErrorKind, TMSError
-from tms.extras import needed
+from tms.runtime.extras import needed
 
 EXIT_CODES = {
     ErrorKind.MALFORMED: 2,
@@ -38,20 +38,20 @@ EXIT_CODES = {
 }
 FAILED, INTERRUPTED = 1, 130
 
-# What to do next, by error code. Where nothing fits, the error's own sentence has to do.
+# The next step, by error code. Other errors name it in their own sentence.
 _NEXT = {
-    "topic-not-found": "`tms topic list` shows what is there, `tms topic create` makes one",
-    "queue-not-found": "`tms queue list TOPIC` shows what is there, `tms queue create` makes one",
+    "topic-not-found": "`tms topic list` shows the topics, `tms topic create` makes one",
+    "queue-not-found": "`tms queue list TOPIC` shows the queues, `tms queue create` makes one",
     "group-not-found": "`tms group list` shows the groups of a topic",
     "transaction-not-found": "`tms tx list` shows those in progress",
     "topic-exists": "`tms topic describe` shows its settings, `tms topic update` changes them",
     "unauthenticated": "put the token into a file and name it with --token-file or TMS_TOKEN_FILE, "
     "or keep it: tms ctx save",
-    "forbidden": "`tms access whoami` shows what you may do; an administrator adds a grant",
+    "forbidden": "`tms access whoami` shows your grants; an administrator adds one",
     "unavailable": "`tms doctor` finds out why; `tms serve` starts a service",
     "already-running": "stop the other process, or talk to its service with --url",
     "data-corrupt": "`tms fsck --data DIR` names what is damaged and repairs it with --repair",
-    "storage-full": "free space on the disk; the service goes on by itself",
+    "storage-full": "free space on the disk; the service continues by itself",
     "timed-out": "try again, or give it more time; `tms doctor` measures the service",
     "offset-out-of-range": "`tms topic describe` shows the readable offsets",
     "config": "docs/operations.md lists every setting; `tms doctor` checks the file",
@@ -70,16 +70,16 @@ _COMMANDS = {
     "tx": ("tms.cli.transactions", "List, show, abort and invalidate transactions."),
     "queue": ("tms.cli.queues", "Make queues, work on them, see their dead letters."),
     "group": ("tms.cli.group", "List, show and reset groups of consumers, with their lag."),
-    "top": ("tms.cli.top", "Show what goes in and out, lag, queues and instances, live."),
-    "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move what they own."),
-    "log": ("tms.cli.log", "Show and set how much a running service logs."),
+    "top": ("tms.cli.top", "Show rates, lag, queues and instances, live."),
+    "cluster": ("tms.cli.cluster", "Show the instances of a cluster, and move partitions."),
+    "log": ("tms.cli.log", "Show and set the log level of a running service."),
     "ctx": ("tms.cli.ctx", "Save services under names, and select the one to talk to."),
     "token": ("tms.cli.access:token", "Create, list and revoke the tokens of programs."),
-    "grant": ("tms.cli.access:grant", "Add, list and remove what principals may do."),
-    "quota": ("tms.cli.access:quota", "Bound how much principals may ask for."),
-    "access": ("tms.cli.access:access", "Say who you are, and why something is allowed."),
+    "grant": ("tms.cli.access:grant", "Add, list and remove permissions of principals."),
+    "quota": ("tms.cli.access:quota", "Bound the rates of principals."),
+    "access": ("tms.cli.access:access", "Show your identity, and why a request is allowed."),
     "position": ("tms.cli.transactions:position", "Show and set single positions of groups."),
-    "inspect": ("tms.cli.inspect", "Show what is stored: segments, blocks, ids, flags."),
+    "inspect": ("tms.cli.inspect", "Show stored segments, blocks, ids and flags."),
     "fsck": ("tms.cli.fsck", "Verify a data directory, and repair it with --repair."),
     "backup": ("tms.cli.backup", "Back up everything as it is at one moment."),
     "restore": ("tms.cli.backup:restore", "Make a data directory of a backup."),
@@ -87,11 +87,11 @@ _COMMANDS = {
     "hbase": ("tms.cli.hbase", "Put TMS into an HBase, look after it, take it out."),
     "spark": ("tms.cli.spark", "Archive, report on, audit and query topics with Spark."),
     "bench": ("tms.cli.bench", "Measure publish, replay and latency."),
-    "doctor": ("tms.cli.doctor", "Look for what is wrong with this machine and its setup."),
+    "doctor": ("tms.cli.doctor", "Check this machine, its setup and the service."),
 }
 
 
-# What a command needs beyond a client's libraries: the extra that brings it.
+# The extra with the libraries that a command needs beyond a client's.
 _EXTRAS = {"serve": "server", "hbase": "hbase", "spark": "spark"}
 
 
@@ -121,9 +121,9 @@ class _Commands(Shared, click.Group):
 
 def _print_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        from tms import __version__
+        from tms.runtime.version import VERSION
 
-        click.echo(f"tms {__version__}")
+        click.echo(f"tms {VERSION}")
         ctx.exit()
 
 
@@ -196,7 +196,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _failure(session: Session, error: Exception) -> _Failure | None:
-    """What to tell about an error; None if its traceback was asked for."""
+    """The message about an error; None if the user asked for its traceback."""
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context is not None else "tms"
@@ -214,7 +214,7 @@ def _failure(session: Session, error: Exception) -> _Failure | None:
     if os.environ.get("TMS_TRACEBACK"):
         return None
     what = f"This is a defect of TMS: {type(error).__name__}: {error}"
-    next_step = "report it, with what the same command prints under TMS_TRACEBACK=1"
+    next_step = "report it, with the output of the same command under TMS_TRACEBACK=1"
     return _Failure(FAILED, "internal", what, session.where(), next_step)
 
 

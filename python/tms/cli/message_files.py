@@ -1,14 +1,14 @@
-"""Files of messages: what `tms export` writes and `tms import` reads.
+"""Files of messages, which `tms export` writes and `tms import` reads.
 
     NDJSON    one JSON document per line, as `tms consume --json` prints it; may be gzip
     Parquet   the rows that Spark sees, see `tms.spark.rows`; `tms spark archive` writes them, too
 
 * A value that is null is a tombstone, a key that is null is no key; both differ from empty ones.
 * In NDJSON key, value and headers are text, or base64 where one of them is not UTF-8; `encoding`
-  says which. No name stands twice in an object.
+  says which. An object has no name twice.
 * A reader knows each message's place in its file, so that an error names it.
-* A file of another kind that is in use is recognised by how it begins, and refused with the command
-  that converts it.
+* Files of other common kinds are recognised by their first bytes, and refused with the command that
+  converts them.
 """
 
 import base64
@@ -24,10 +24,10 @@ import msgspec
 from tms.api.strict import check_strict
 from tms.cli.output import Format
 from tms.cli.rendering import RenderedMessage, renderer
-from tms.decoding import json_decoder
 from tms.errors import BadJson, Invalid, TooLarge
-from tms.extras import needed
 from tms.model.topic import MESSAGE_BYTES_MAX
+from tms.runtime.decoding import json_decoder
+from tms.runtime.extras import needed
 
 NDJSON, PARQUET = "ndjson", "parquet"
 FORMS = (NDJSON, PARQUET)
@@ -94,12 +94,13 @@ class _MessageLine(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def form_of(form: str | None, path: Path) -> str:
-    """The format of a file: what was said, else what its name ends with."""
+    """The format of a file to write: the option's, else that of its suffix."""
     return form or (PARQUET if path.suffix == ".parquet" else NDJSON)
 
 
 def form_in(form: str | None, path: Path, file: BinaryIO) -> str:
-    """The format of a file to read: what was said, else how it begins, else its name."""
+    """The format of a file to read: the option's, else that of its first bytes, else that of its
+    suffix."""
     file.seek(0)
     return form or (PARQUET if file.read(len(_PARQUET)) == _PARQUET else form_of(None, path))
 

@@ -1,7 +1,7 @@
-"""How results are printed: as a table for people, as JSON, YAML or CSV for programs.
+"""The output of results: a table for people; JSON, YAML or CSV for programs.
 
 * Standard output carries data only; `say` talks on standard error.
-* What came from elsewhere (keys, values, names) cannot steer a terminal or a spreadsheet: control
+* Foreign text (keys, values, names) cannot steer a terminal or a spreadsheet: control
   and bidirectional characters are escaped, and a CSV cell that a spreadsheet would run begins with
   an apostrophe.
 * One document per command; a stream of messages is one JSON document per line.
@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 Row = Mapping[str, object]
 
@@ -42,6 +43,12 @@ def say(text: str) -> None:
     print("\n".join(escape(line) for line in text.split("\n")), file=sys.stderr, flush=True)
 
 
+def draw_line(line: str) -> None:
+    """Put a line in the place of the last one on standard error, which is a terminal."""
+    sys.stderr.write("\r\x1b[K" + line)
+    sys.stderr.flush()
+
+
 def escape(text: str) -> str:
     """`text` with everything that could steer a terminal written as an escape sequence."""
     return _CONTROL.sub(_escaped, text)
@@ -56,6 +63,11 @@ def _escaped(match: re.Match[str]) -> str:
 def text_of(raw: bytes | None) -> str | None:
     """Bytes as text; bytes that are not UTF-8 show as escapes."""
     return None if raw is None else raw.decode(errors="backslashreplace")
+
+
+def columns(value: object, *names: str) -> dict[str, Any]:
+    """Attributes of a value, as columns of its row."""
+    return {name: getattr(value, name) for name in names}
 
 
 def json_message(
@@ -130,7 +142,7 @@ def table_text(rows: Sequence[Row]) -> str:
 
 
 def facts_text(facts: Row) -> str:
-    """One fact per line, names aligned."""
+    """Facts as lines, with aligned names."""
     width = max(len(name) for name in facts)
     return "".join(
         f"{name.replace('_', ' '):<{width}}  {_cell(value)}\n" for name, value in facts.items()

@@ -5,6 +5,7 @@ value of binary or text, also as dictionaries; headers as a list of key and valu
 struct with a field for each; partitions of any integers. Other columns are passed over.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -18,6 +19,7 @@ from tms.errors import Invalid
 from tms.spark.rows import LOG_APPEND_TIME, WantedColumns, arrow_schema
 
 _SCHEMA = arrow_schema(WantedColumns(headers=True, message_id=True))
+_CELL = re.compile(r"(large_|fixed_size_)?(binary|string)(_view|\[\d+\])?|null")
 _AS_TEXT = (
     'python -c \'import pandas; t = pandas.read_parquet("FILE"); t["{0}"] = '
     't["{0}"].astype("{1}"); t.to_parquet("FILE.parquet")\''
@@ -109,16 +111,7 @@ def _is_cell(type: pa.DataType) -> bool:
     """True if Arrow gives bytes, text or None for each value."""
     if types.is_dictionary(type):
         type = type.value_type
-    return bool(
-        types.is_binary(type)
-        or types.is_large_binary(type)
-        or types.is_fixed_size_binary(type)
-        or types.is_binary_view(type)
-        or types.is_string(type)
-        or types.is_large_string(type)
-        or types.is_string_view(type)
-        or types.is_null(type)
-    )
+    return _CELL.fullmatch(str(type)) is not None
 
 
 def _is_number(type: pa.DataType) -> bool:

@@ -16,8 +16,8 @@ import click
 import msgspec
 
 from tms.api.strict import check_strict
-from tms.cli.output import Row
-from tms.cli.session import SECONDS, TIME, Session, Shared, topic_argument
+from tms.cli.output import Row, draw_line
+from tms.cli.session import SECONDS, TIME, Session, one_of, session_command, topic_argument
 from tms.cli.topics import time_text
 from tms.errors import BadJson, Invalid, TooLarge
 from tms.model.delayed import DelayedId
@@ -30,7 +30,7 @@ _LATER_LINES, _LATER_BYTES = 10_000, 1 << 20  # of one request
 
 
 class _InputLine:
-    """One message to be: its bytes and where they came from."""
+    """A line of the input: its bytes and its source."""
 
     __slots__ = ("number", "raw", "source")
 
@@ -41,7 +41,7 @@ class _InputLine:
         return f"{self.source}, line {self.number}"
 
 
-@click.command("publish", cls=Shared)
+@session_command("publish")
 @topic_argument
 @click.argument(
     "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -51,11 +51,10 @@ class _InputLine:
 @click.option("-K", "--key-delim", help="Lines are KEY, this text, VALUE.")
 @click.option("-H", "--header", "headers", multiple=True, help="NAME=VALUE, for every message.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Instead of by key.")
-@click.option("--durability", type=click.Choice([one.value for one in Durability]))
+@click.option("--durability", type=one_of(Durability))
 @click.option("--compression", type=click.Choice(_COMPRESSIONS), default="none", help="[none]")
-@click.option("--delay", type=SECONDS, help="Deliver them after so long: 90s, 1h, 2d.")
+@click.option("--delay", type=SECONDS, help="Deliver them after this time: 90s, 1h, 2d.")
 @click.option("--deliver-at", type=TIME, help="Deliver them then: 2026-11-01T00:00Z.")
-@click.pass_obj
 def command(
     session: Session,
     /,
@@ -157,7 +156,7 @@ class _Lines(NamedTuple):
 
 
 class _Keying:
-    """Where a line's key is."""
+    """The position of the key in a line."""
 
     def __init__(self, ndjson: bool, key_field: str | None, key_delim: str | None) -> None:
         if key_field is not None and key_delim is not None:
@@ -191,7 +190,8 @@ class _Keying:
         if self._field is None:
             return None
         if not isinstance(document, dict) or self._field not in document:
-            raise Invalid(f"{line} is no object with a field {self._field!r}.", line=line.number)
+            message = f"{line} is not an object with a field {self._field!r}."
+            raise Invalid(message, line=line.number)
         key = document[self._field]
         if key is None:
             return None
@@ -242,16 +242,10 @@ def _progress(session: Session, files: tuple[Path, ...]) -> Iterator[Callable[[i
             drawn_bytes = size
             rate = count / (session.clock.monotonic_s() - began_s)
             share = f"{size * 100 // total:>3} %  " if total else ""
-            _draw(f"{share}{size >> 20:,} MiB  {count:,} messages  {rate:,.0f} messages/s")
+            draw_line(f"{share}{size >> 20:,} MiB  {count:,} messages  {rate:,.0f} messages/s")
 
     try:
         yield at
     finally:
         if drawn_bytes:
-            _draw("")
-
-
-def _draw(line: str) -> None:
-    """Put a line in the place of the last one on standard error."""
-    sys.stderr.write("\r\x1b[K" + line)
-    sys.stderr.flush()
+            draw_line("")

@@ -13,15 +13,22 @@ import click
 
 from tms.api.queue_operations import QueuesApi
 from tms.block.received import Delivered
+from tms.cli.operations import takes
 from tms.cli.output import Format, Row
 from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
-from tms.cli.session import SECONDS, Session, Shared, group_argument, topic_argument
+from tms.cli.session import (
+    SECONDS,
+    Session,
+    Shared,
+    group_argument,
+    session_command,
+    topic_argument,
+)
 from tms.model.message import Message
 from tms.model.queue import (
     DEAD_CAUSE,
     DEAD_DELIVERIES,
     DEAD_PREFIX,
-    PEEK_MAX,
     RECEIVE_MAX,
     QueuedMessage,
     TokenResult,
@@ -49,18 +56,17 @@ _QUEUED_FIELDS: Fields = {
 }
 
 
-@click.command("receive", cls=Shared)
+@session_command("receive")
 @topic_argument
 @group_argument
 @click.option("-n", "--limit", type=click.IntRange(1, RECEIVE_MAX), default=1, help="[1]")
 @click.option("-w", "--wait", type=SECONDS, default=0.0, help="Wait for the first. [0s]")
 @click.option("-f", "--format", "template", help=r"For example '%a %v\n'; see docs/cli.md.")
-@click.pass_obj
 def receive(
     session: Session, topic: str, group: str, limit: int, wait: float, template: str | None
 ) -> None:
-    """Lease messages of a queue and print them with their tokens. Prints nothing when there is
-    nothing in time.
+    """Lease messages of a queue and print them with their tokens. Prints nothing if none comes in
+    time.
 
     \b
       tms queue receive jobs workers --wait 20s --format '%a %v\\n'
@@ -69,7 +75,7 @@ def receive(
     render = renderer(session.format, template, "%a\t%v\n", _facts, _DELIVERED_FIELDS)
     name = TopicName.parse(topic)
     with session.bus() as bus:
-        messages = bus.queue_port.receive(name, group, limit, wait).messages(str(name))
+        messages = bus.admin.queues.receive(name, group, limit, wait).messages(str(name))
     write_bytes(b"".join(map(render, messages)))
     session.say(f"{len(messages):,} messages")
 
@@ -78,18 +84,15 @@ def _facts(message: Delivered) -> dict[str, Any]:
     return {**facts_of(message), "deliveries": message.deliveries, "token": message.token}
 
 
-@click.command("peek", cls=Shared)
-@topic_argument
-@group_argument
-@click.option("-n", "--limit", type=click.IntRange(1, PEEK_MAX), default=10, help="[10]")
+@session_command("peek")
+@takes(QueuesApi.peek)
 @click.option("-f", "--format", "template", help=r"For example '%a %d %v\n'; see docs/cli.md.")
-@click.pass_obj
 def peek(session: Session, topic: str, group: str, limit: int, template: str | None) -> None:
-    """Print messages of a queue without leasing them: how they stand, how often they were
-    delivered, and their values."""
+    """Print messages of a queue without leasing them: their states, numbers of deliveries and
+    values."""
     render = renderer(session.format, template, "%a\t%d\t%v\n", _queued_facts, _QUEUED_FIELDS)
     with session.bus() as bus:
-        messages = bus.queue_port.peek(TopicName.parse(topic), group, limit)
+        messages = bus.admin.queues.peek(TopicName.parse(topic), group, limit)
     write_bytes(b"".join(map(render, messages)))
     session.say(f"{len(messages):,} messages")
 
@@ -98,47 +101,52 @@ def _queued_facts(message: QueuedMessage) -> dict[str, Any]:
     return {**facts_of(message), "deliveries": message.deliveries, "state": message.state}
 
 
-def _on_tokens(name: str, done: str, help: str, *options: Callable[[Any], Any]) -> click.Command:
-    """A command that hands tokens to the queue's operation of its name."""
+def _on_tokens(
+    method: Callable[..., TokenResult], done: str, help: str, **options: str
+) -> click.Command:
+    """A command that passes tokens to an operation of the queue; `-` reads tokens from standard
+    input."""
+    name = method.__name__
 
-    def run(session: Session, topic: str, group: str, tokens: tuple[str, ...], **more: Any) -> int:
+    @takes(method, help=options)
+    @click.pass_obj
+    def run(
+        session: Session, /, topic: str, group: str, tokens: tuple[str, ...], **more: Any
+    ) -> int:
         queue = TopicName.parse(topic), group
         return _done(
             session, done, tokens, lambda port, some: getattr(port, name)(*queue, some, **more)
         )
 
-    taken = click.argument("tokens", nargs=-1, required=True)
-    for decorator in (click.pass_obj, *options, taken, group_argument, topic_argument):
-        run = decorator(run)
     text = f"{help}; `-` reads tokens from standard input."
     return click.command(name, cls=Shared, help=text)(run)
 
 
 TOKEN_COMMANDS = (
-    _on_tokens("ack", "acked", "Messages with these TOKENS are done with"),
+    _on_tokens(QueuesApi.ack, "acked", "Acknowledge the messages with these TOKENS"),
     _on_tokens(
-        "nack",
+        QueuesApi.nack,
         "given back",
-        "Messages with these TOKENS are to be delivered again",
-        click.option("--delay", "delay_s", type=SECONDS, help="Not before. [the back-off]"),
-        click.option("--cause", default="", help="Goes with the dead letters, if it was the last."),
+        "Deliver the messages with these TOKENS again",
+        delay_s="Not before. [the back-off]",
+        cause="Goes with the dead letters, if it was the last.",
     ),
     _on_tokens(
-        "release",
+        QueuesApi.release,
         "released",
-        "Messages with these TOKENS are to be delivered again; this delivery does not count",
+        "Deliver the messages with these TOKENS again; this delivery does not count",
     ),
     _on_tokens(
-        "extend",
+        QueuesApi.extend,
         "extended",
-        "The leases of messages with these TOKENS begin anew",
-        click.option("--lease", "lease_s", type=SECONDS, help="From now on. [the queue's]"),
+        "Renew the leases of the messages with these TOKENS",
+        lease_s="From now on. [the queue's]",
     ),
     _on_tokens(
-        "reject",
+        QueuesApi.reject,
         "rejected",
-        "Messages with these TOKENS go to the dead letters",
-        click.option("--cause", default="", help="Goes with the dead letters."),
+        "Move the messages with these TOKENS to the dead letters",
+        cause="Goes with the dead letters.",
     ),
 )
 
@@ -149,13 +157,13 @@ def _done(
     tokens: tuple[str, ...],
     work: Callable[[QueuesApi, list[str]], TokenResult],
 ) -> int:
-    """Do it, and say for how many it was done; the exit code."""
+    """Call the operation, and say how many messages it settled; returns the exit code."""
     texts = (sys.stdin.read() if text == "-" else text for text in tokens)
     received = [token for text in texts for token in text.split()]
     if not received:
         return 0
     with session.bus() as bus:
-        result = work(bus.queue_port, received)
+        result = work(bus.admin.queues, received)
     session.say(f"{result.done:,} {what}")
     if result.fenced:
         session.say(f"too late: {' '.join(result.fenced)}")
@@ -165,28 +173,27 @@ def _done(
     return TOO_LATE if result.fenced else 0
 
 
-@click.command("dead", cls=Shared)
+@session_command("dead")
 @topic_argument
 @group_argument
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("-f", "--format", "template", help=r"For example '%c %v\n'; see docs/cli.md.")
-@click.pass_obj
 def dead(session: Session, topic: str, group: str, limit: int | None, template: str | None) -> None:
-    """Print the dead letters of a queue that were not moved back, with their headers, which say
-    what happened."""
+    """Print the dead letters of a queue that were not moved back, with headers that name their
+    causes."""
     name = TopicName.parse(topic)
     with session.bus() as bus:
-        info = bus.queue_port.describe(name, group)
+        info = bus.admin.queues.describe(name, group)
         if info.dying:
             session.say(f"{info.dying:,} messages are on their way to {info.dead_letter}")
-        letters = islice(bus.dead_letters(topic, group=group), limit)
+        letters = islice(bus.list_dead_letters(topic, group=group), limit)
         print_dead_letters(session, letters, template, info.dead_letter)
 
 
 def print_dead_letters(
     session: Session, letters: "Iterable[DeadLetter]", template: str | None, topic: TopicName
 ) -> None:
-    """Print dead letters, and how many they are; `topic` is where they are."""
+    """Print dead letters of `topic`, and their number."""
     render = renderer(session.format, template, "%h\t%v\n", _dead_facts, _DEAD_FIELDS)
     printed = 0
     for letter in letters:

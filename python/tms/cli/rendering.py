@@ -1,4 +1,4 @@
-"""How messages are printed, one after another.
+"""The output of messages, one after another.
 
 In a pipe bytes go through as they are; on a terminal they are escaped (see `tms.cli.output`).
 """
@@ -15,7 +15,7 @@ from tms.model.ids import MessageId
 
 
 class RenderedMessage(Protocol):
-    """A message, however it was come by."""
+    """A message of any source."""
 
     @property
     def topic(self) -> str: ...
@@ -82,7 +82,8 @@ def renderer(
     facts: Facts = facts_of,
     fields: Fields = FIELDS,
 ) -> Render:
-    """How each message is printed: with `facts` as a document, with `fields` by a format."""
+    """A function that prints a message: with `facts` as a document, or with `fields` by a
+    format."""
     if template is not None and form is not Format.TABLE:
         raise click.UsageError("Choose one of --format and --output.")
     match form:

@@ -1,6 +1,6 @@
 """`tms serve`: runs the service in this process. Every setting of the configuration is a flag.
 
-The flags are made from `tms.server.config.Settings`, so that none can be forgotten; `flag_of`
+The flags are made from `tms.serve.config.Settings`, so that none can be forgotten; `flag_of`
 names them.
 """
 
@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from tms.cli.session import Session, Shared
-from tms.extras import needed
-from tms.server.config import Settings
-from tms.server.config_sources import flag_of, load
+from tms.runtime.extras import needed
+from tms.serve.config import Settings
+from tms.serve.config_sources import flag_of, load
 
 
 class _Serve(Shared):
@@ -46,7 +46,7 @@ def command(session: Session, /, config: Path | None, **given: Any) -> None:
             "serve takes --tls-cert, --tls-key and --tls-ca instead of --cert, --key and --ca."
         )
     with needed("`tms serve`", "server"):
-        from tms.server.main import serve
+        from tms.serve.main import serve
 
     keys = {_parameter(flag): key for key, flag, _, _ in settings()}
     flags: dict[str, object] = {

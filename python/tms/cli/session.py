@@ -1,8 +1,7 @@
-"""What the commands share: which log they talk to, how they print, and the kinds of arguments they
-take.
+"""The base of all commands: the target, the output, and types of arguments.
 
 * The options of `_shared` may stand before or after the command's name.
-* What was typed wins over the environment, and that over the selected context; see `target`.
+* Options win over the environment, and the environment over the selected context; see `target`.
 """
 
 import os
@@ -11,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,19 +22,20 @@ from click.shell_completion import CompletionItem
 from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.cli.target import URL_DEFAULT, Target, target_of
 from tms.client.http.credentials import read_token, token_of
-from tms.clock import Clock, SystemClock
 from tms.errors import ConfigError, Invalid, NotFound, TMSError, Unavailable
 from tms.model.ids import TIME_MS_MAX
 from tms.model.quantity import seconds
 from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
+from tms.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     import tms
     from tms.client.http.transport import HttpTransport
     from tms.model.position import Position
-    from tms.tls import ClientTls
+    from tms.runtime.tls import ClientTls
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _FIRST_ANSWER_S = 5.0
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -56,23 +57,23 @@ class Session:
     quiet: bool = False
     no_input: bool = False
     printed_document: bool = False
-    takes_data: bool = True  # whether TMS_DATA says something to the command
+    takes_data: bool = True  # false: the command ignores TMS_DATA
     clock: Clock = field(default_factory=SystemClock)
 
     @cached_property
     def meant(self) -> Target:
-        """The service or the data directory that is meant, once the options are parsed."""
+        """The target of the command, once the options are parsed: a service or a data directory."""
         environ = dict(os.environ)
         if not self.takes_data:
             environ.pop("TMS_DATA", None)
         return target_of(self.url, self.data, self.context, environ)
 
     def remote(self) -> "Session":
-        """The same of what works on a service only, whatever directory is meant otherwise."""
+        """A copy for commands that need a service, whatever directory is selected."""
         return replace(self, data=None, takes_data=False)
 
     def target(self) -> tuple[str | None, Path | None]:
-        """The URL or the data directory that is meant; exactly one of them."""
+        """The URL or the data directory of the target; exactly one of them."""
         return self.meant.url, self.meant.data
 
     def where(self) -> str:
@@ -85,8 +86,8 @@ class Session:
             return "tms"
 
     def bus(self, create: bool = False, outage_s: float | None = 0) -> "tms.Bus":
-        """The log that is meant, opened; a data directory is made by who begins one. What reads on
-        and on survives an outage of `outage_s`, without end if None."""
+        """The target as an open bus. With `create` a missing data directory is made. Readers
+        survive an outage of `outage_s`, one without end if None."""
         import tms
 
         url, data = self.target()
@@ -103,9 +104,9 @@ class Session:
         )
 
     def transport(self) -> "HttpTransport":
-        """The service that is meant. Raises `ConfigError` for a data directory."""
+        """The transport of the target. Raises `ConfigError` for a data directory."""
         import tms
-        from tms.client.http.transport import HttpTransport
+        from tms.client.http.transport import transport_to
 
         url, data = self.target()
         if url is None:
@@ -115,29 +116,29 @@ class Session:
             )
         tls = self.tls()
         urls = answering(tms.instances_at(url, tls), tls)
-        return HttpTransport(urls, token=self.token(), tls=tls)
+        return transport_to(urls, token=self.token(), tls=tls)
 
     def token(self) -> str:
-        """The token in the file that was named, of the context, or of the environment; empty:
+        """The token of the named file, of the context, or of the environment; empty if there is
         none."""
         if self.token_file is not None:
             return token_of(read_token(self.token_file))
         return token_of(self.meant.token(os.environ))
 
     def trusted(self) -> str | None:
-        """The CA that was typed, or of the context; None: the one of the environment, if any."""
+        """The CA of --ca or of the context; None: that of the environment, if any."""
         return self.ca or self.meant.ca(os.environ)
 
     def own_certificate(self) -> tuple[str, str] | None:
-        """Certificate and key that were typed, of which the former may stand in TMS_CERT, or those
-        of the context; None: those of the environment, if any."""
+        """The certificate and key of --cert (or TMS_CERT) and --key, or of the context; None: those
+        of the environment, if any."""
         if self.cert or self.key:
             return self.cert or os.environ.get("TMS_CERT", ""), self.key or ""
         return self.meant.own_certificate(os.environ)
 
     def tls(self) -> "ClientTls":
-        """Whom to trust and who one is, in TLS with a service. Raises `ConfigError`."""
-        from tms.tls import ClientTls
+        """The CA and the own certificate for TLS with a service. Raises `ConfigError`."""
+        from tms.runtime.tls import ClientTls
 
         return ClientTls.of(self.trusted(), self.own_certificate())
 
@@ -153,11 +154,11 @@ class Session:
 
     @property
     def format(self) -> Format:
-        """How to print; a table if nothing else was asked for."""
+        """The format of the output; a table by default."""
         return self.form or Format.TABLE
 
     def wants_json(self, arguments: Sequence[str]) -> bool:
-        """Whether JSON was asked for, even if parsing did not come that far."""
+        """True if the arguments ask for JSON, even if parsing has failed before."""
         if self.form is not None:
             return self.form is Format.JSON
         asked = list(pairwise(arguments))
@@ -169,7 +170,7 @@ class Session:
         )
 
     def say(self, text: str) -> None:
-        """Talk to the person, unless he asked for quiet."""
+        """Print a line for the person, unless --quiet is given."""
         if not self.quiet:
             say(text)
 
@@ -187,13 +188,13 @@ class Session:
             show(self.format, document, [facts])
 
     def show_result(self, facts: Row) -> None:
-        """Print what a command did, where a program reads it; people were told already."""
+        """Print the result of a command for programs; people have read its messages."""
         if self.format is not Format.TABLE:
             self.show(facts, [facts])
 
     def proceed(self, what: str, name: str, dry_run: bool, yes: bool) -> bool:
-        """Whether to do what `what` says: not in a dry run, else only if the person types `name`,
-        or said --yes."""
+        """True if the command shall do `what`: not in a dry run, else only if the person types
+        `name` or said --yes."""
         if dry_run:
             self.say(f"dry run, nothing was changed: {what}")
         else:
@@ -201,21 +202,21 @@ class Session:
         return not dry_run
 
     def confirm(self, what: str, name: str, yes: bool) -> None:
-        """Go on only if the person types `name`, or said --yes."""
+        """Raise `click.UsageError` unless the person types `name` or said --yes."""
         if yes:
             return
         if self.no_input or not sys.stdin.isatty():
-            raise click.UsageError(f"{what} Nobody is here to confirm it: say --yes.")
+            raise click.UsageError(f"{what} There is no terminal to confirm it: add --yes.")
         say(what)
         typed = click.prompt("Type its name to go on", default="", show_default=False, err=True)
         if typed != name:
-            raise click.UsageError("That is not its name; nothing was changed.")
+            raise click.UsageError("The name does not match; nothing was changed.")
 
 
 def answering(urls: str, tls: "ClientTls | None" = None) -> str:
     """These URLs, beginning with one that answers. Raises `ConfigError`, `Unavailable`, which say
     at once, and best, what is wrong with the last of them."""
-    from tms.doctor.probe import Who, ask
+    from tms.cli.checks.probe import Who, ask
 
     several = urls.split(",")
     for number, url in enumerate(several):
@@ -233,7 +234,7 @@ def given(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same; there has to be one."""
+    """The settings that were typed. Raises `click.UsageError` if there are none."""
     changes = given(settings)
     if not changes:
         raise click.UsageError("Nothing to change was given.")
@@ -261,6 +262,21 @@ class Shared(click.Command):
 
 class CommandGroup(Shared, click.Group):
     """A group of commands that all take the shared options."""
+
+
+def session_command(
+    name: str, group: click.Group | None = None
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A decorator that makes a command, of a group or by itself, of a function that takes the
+    session and then its own parameters. Its docstring is the command's help."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        command = click.command(name, cls=Shared)(click.pass_obj(function))
+        if group is not None:
+            group.add_command(command)
+        return command
+
+    return decorate
 
 
 def _shared() -> list[click.Option]:
@@ -293,7 +309,7 @@ def _shared() -> list[click.Option]:
             "--token-file",
             keep=keep("token_file", Path),
             type=click.Path(dir_okay=False),
-            help="File with the token that the service asks for. [TMS_TOKEN_FILE, TMS_TOKEN]",
+            help="File with the token for the service. [TMS_TOKEN_FILE, TMS_TOKEN]",
         ),
         option("--ca", keep=keep("ca"), metavar="FILE", help="CA to trust with https. [TMS_CA]"),
         option(
@@ -305,13 +321,13 @@ def _shared() -> list[click.Option]:
         option("--key", keep=keep("key"), metavar="FILE", help="Its private key. [TMS_KEY]"),
         option("-o", "--output", type=forms, keep=keep("form", Format), help="[table]"),
         option("--json", "as_json", is_flag=True, keep=keep("form", lambda _: Format.JSON)),
-        option("-q", "--quiet", is_flag=True, keep=keep("quiet"), help="Say nothing but errors."),
+        option("-q", "--quiet", is_flag=True, keep=keep("quiet"), help="Print errors only."),
         option("--no-input", is_flag=True, keep=keep("no_input"), help="Never ask."),
     ]
 
 
 class ContextType(click.ParamType[str]):
-    """A context's name; completes with those that were saved."""
+    """The name of a context; completes with saved names."""
 
     name = "context"
 
@@ -371,7 +387,8 @@ class SizeType(click.ParamType[int | str]):
 
 
 class ParsedTime(click.ParamType[T]):
-    """The value that `parse` makes of a text at the present time in ms, or why it cannot."""
+    """A type of arguments: `parse` makes the value of a text and the present time in ms, or raises
+    the fault."""
 
     def __init__(self, name: str, parse: Callable[[str, int], T]) -> None:
         self.name = name
@@ -385,7 +402,7 @@ class ParsedTime(click.ParamType[T]):
 
 
 class Parsed(click.ParamType[T]):
-    """What `parse` makes of a text, or why it cannot."""
+    """A type of arguments: `parse` makes the value or raises the fault."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:
         self.name = name
@@ -411,12 +428,12 @@ def _parse_topic_retention(text: str) -> str:
 
 
 def _parse_start(text: str, now_ms: int) -> "Position | int":
-    """A place in a topic, or a negative number for so many messages before each end."""
+    """A position, or a negative number for so many messages before each end."""
     return int(text) if re.fullmatch(r"-[0-9]{1,15}", text) else _parse_position(text, now_ms)
 
 
 def _parse_position(text: str, now_ms: int) -> "Position":
-    """The same place in all partitions."""
+    """A position that is the same in all partitions."""
     from tms.model.position import Position
 
     if re.match(r"@|[0-9]{4}-|-[0-9.]+[a-z]", text):
@@ -463,6 +480,24 @@ TOPIC_RETENTION = Parsed("duration", _parse_topic_retention)
 SECONDS, TIME = Parsed("duration", partial(seconds, "A duration")), ParsedTime("time", _parse_time)
 START, POSITION = ParsedTime("position", _parse_start), ParsedTime("position", _parse_position)
 SIZE, LIMIT = SizeType(), SizeType(limit=True)
+
+
+def one_of(words: type[StrEnum]) -> click.Choice[str]:
+    """A type of arguments: one of the words of an enumeration."""
+    return click.Choice([word.value for word in words])
+
+
+def settings(*options: tuple[str, click.ParamType[Any], str]) -> Callable[[F], F]:
+    """A decorator that adds options: their names, type and help. The value of an option that is not
+    typed is None."""
+
+    def decorate(function: F) -> F:
+        for names, kind, text in reversed(options):
+            function = click.option(*names.split(), type=kind, help=text)(function)
+        return function
+
+    return decorate
+
 
 topic_argument = click.argument("topic", type=TOPIC)
 group_argument = click.argument("group", type=GROUP)

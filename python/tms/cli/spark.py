@@ -1,16 +1,16 @@
-"""`tms spark …`: what is wrong with Spark here, and jobs on topics."""
+"""`tms spark …`: checks of Spark's requirements, and jobs on topics."""
 
 import click
 
+from tms.cli.checks import spark as checks
+from tms.cli.checks.machine import Machine
 from tms.cli.findings import show
-from tms.cli.session import CommandGroup, Session, Shared
+from tms.cli.session import CommandGroup, Session, session_command
 from tms.cli.spark_archive import archive, restore
 from tms.cli.spark_audit import compact_check
 from tms.cli.spark_report import report
 from tms.cli.spark_running import require_no_directory, store_of_environment, store_option
 from tms.cli.spark_sql import sql
-from tms.doctor import spark as checks
-from tms.doctor.machine import Machine
 from tms.spark.runtime import Runtime
 
 
@@ -30,10 +30,9 @@ for job in (archive, restore, report, compact_check, sql):
     command.add_command(job)
 
 
-@command.command("doctor", cls=Shared)
+@session_command("doctor", command)
 @store_option
-@click.option("--all", "all_", is_flag=True, help="Show also what is fine.")
-@click.pass_obj
+@click.option("--all", "all_", is_flag=True, help="Show good findings too.")
 def doctor(session: Session, store: str | None, all_: bool) -> int:
     """Check Java, pyspark, Arrow, the Python of Spark's workers, and the way to the topics.
 

@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from tms.cli.session import TOPIC, Session, Shared, topic_argument
+from tms.cli.session import TOPIC, Session, session_command, topic_argument
 from tms.cli.spark_running import (
     counted,
     reading_from,
@@ -16,7 +16,7 @@ from tms.cli.spark_running import (
 from tms.spark.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 
 
-@click.command("archive", cls=Shared)
+@session_command("archive")
 @click.argument("topics", type=TOPIC, nargs=-1, required=True)
 @click.argument("directory")
 @click.option(
@@ -32,7 +32,6 @@ from tms.spark.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 )
 @store_option
 @spark_options
-@click.pass_obj
 def archive(
     session: Session,
     /,
@@ -61,9 +60,7 @@ def archive(
             spark,
             topics,
             directory,
-            place.url,
-            token=place.token,
-            store=place.store,
+            **place._asdict(),
             rows_per_batch=rows_per_batch,
             rows_per_file=min(rows_per_file, rows_per_batch),
             allow_loss=allow_loss,
@@ -75,13 +72,12 @@ def archive(
     session.show_result({"messages": done.rows, "batches": done.batches})
 
 
-@click.command("restore", cls=Shared)
+@session_command("restore")
 @click.argument("directory")
 @topic_argument
 @click.option("--from-topic", type=TOPIC, help="Its name in the archive. [TOPIC]")
 @click.option("--append", is_flag=True, help="Even if TOPIC has messages already.")
 @spark_options
-@click.pass_obj
 def restore(
     session: Session,
     /,

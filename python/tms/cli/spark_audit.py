@@ -1,4 +1,4 @@
-"""`tms spark compact-check`: whether everything that is stored of topics is there and sound."""
+"""`tms spark compact-check`: an audit of everything that is stored of topics."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +7,11 @@ import click
 import msgspec
 
 from tms.cli.output import Format, table_text, write
-from tms.cli.session import TOPIC, Session, Shared
+from tms.cli.session import TOPIC, Session, session_command
 from tms.cli.spark_running import reading_from, spark_options, started, store_option, watched
 
 
-@click.command("compact-check", cls=Shared)
+@session_command("compact-check")
 @click.argument("topics", type=TOPIC, nargs=-1, required=True)
 @click.option(
     "--allow-gaps",
@@ -20,7 +20,6 @@ from tms.cli.spark_running import reading_from, spark_options, started, store_op
 )
 @store_option
 @spark_options
-@click.pass_obj
 def compact_check(
     session: Session,
     /,
@@ -41,9 +40,7 @@ def compact_check(
         audit = run(
             spark,
             topics,
-            place.url,
-            token=place.token,
-            store=place.store,
+            **place._asdict(),
             allow_gaps=allow_gaps,
         )
     document: dict[str, Any] = msgspec.to_builtins(audit)

@@ -1,6 +1,6 @@
-"""What the commands of jobs share: where topics are, the session of Spark, how far it has come.
+"""The base of the commands of jobs: the place of the topics, the session of Spark, the progress.
 
-* Progress is shown on standard error, if that is a terminal and nobody asked for quiet.
+* Progress is shown on standard error if that is a terminal, and not with `--quiet`.
 """
 
 import os
@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from tms.cli.output import draw_line
 from tms.cli.session import Session
 from tms.spark.sessions import job_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from rich.progress import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LOOK_S = 0.3
+_BAR_CHARS = 30
 
 
 class Where(NamedTuple):
-    """The service or the HBase that topics are read from, and the token for the former."""
+    """The service or the HBase that topics are read from, and the token for the service."""
 
     url: str | None
     store: str | None
@@ -38,7 +39,7 @@ def spark_options(command: F) -> F:
 
 
 _master = click.option(
-    "--master", metavar="URL", help="Spark's master. [local[*], or what spark-submit was told]"
+    "--master", metavar="URL", help="Spark's master. [local[*], or that of spark-submit]"
 )
 _conf = click.option(
     "--conf",
@@ -55,7 +56,7 @@ store_option = click.option(  # for what reads only
 
 
 def reading_from(session: Session, store: str | None) -> Where:
-    """The service or the HBase to read from: what was typed, else TMS_URL or TMS_CONTEXT, else
+    """The service or the HBase to read from: the typed one, else TMS_URL or TMS_CONTEXT, else
     TMS_STORE or TMS__STORE, else the selected context or the service on this machine."""
     require_no_directory(session)
     typed = session.url is not None or session.context is not None
@@ -77,7 +78,7 @@ def store_of_environment() -> str | None:
 
 
 def service_of(session: Session) -> Where:
-    """The service that is meant, and the token for it."""
+    """The service of the target, and the token for it."""
     require_no_directory(session)
     remote = session.remote()
     if remote.trusted() or remote.own_certificate():
@@ -114,63 +115,64 @@ def started(master: str | None, confs: tuple[str, ...]) -> Iterator["SparkSessio
 
 @contextmanager
 def counted(session: Session, what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar for a job that tells how much it has done, of how much."""
+    """Show the progress of a job that reports how much of how much it has done; yields the function
+    to report to, None if nothing is shown."""
     if not _is_watched(session):
         yield None
         return
-    with _bar() as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    progress = _Progress(session, what)
+    try:
+        yield progress.draw
+    finally:
+        draw_line("")
 
 
 @contextmanager
 def watched(session: Session, spark: "SparkSession", what: str) -> Iterator[None]:
-    """A bar for a job that does not: of the tasks that Spark knows of."""
+    """Show the progress of a job by the tasks that Spark knows of."""
     if not _is_watched(session):
         yield
         return
     ended = threading.Event()
-    with _bar() as bar:
-        thread = threading.Thread(target=_watch, args=(spark, bar, what, ended), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+    progress = _Progress(session, what)
+    thread = threading.Thread(target=_watch, args=(spark, progress, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        draw_line("")
 
 
-def _watch(spark: "SparkSession", bar: "Progress", what: str, ended: threading.Event) -> None:
+class _Progress:
+    """A line on standard error: the work, a bar, the share that is done, the time since."""
+
+    def __init__(self, session: Session, what: str) -> None:
+        self._what = what
+        self._clock = session.clock
+        self._began_s = session.clock.monotonic_s()
+
+    def draw(self, done: int, total: int) -> None:
+        """Draw `done` of `total` in place of the line before."""
+        filled = _BAR_CHARS * done // max(total, 1)
+        bar = "#" * filled + "-" * (_BAR_CHARS - filled)
+        took_s = int(self._clock.monotonic_s() - self._began_s)
+        draw_line(f"{self._what} {bar} {done:,}/{total:,} {took_s // 60}:{took_s % 60:02d}")
+
+
+def _watch(spark: "SparkSession", progress: _Progress, ended: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
-    shown = bar.add_task(what, total=None)
     known: dict[int, tuple[int, int]] = {}
     while not ended.wait(_LOOK_S):
-        for stage in tracker.getActiveStageIds():
+        active = set(tracker.getActiveStageIds())
+        for stage in active:
             info = tracker.getStageInfo(stage)
             if info is not None:
                 known[stage] = (info.numCompletedTasks, info.numTasks)
-        active = set(tracker.getActiveStageIds())
-        tasks = [
-            (total if one not in active else done, total) for one, (done, total) in known.items()
-        ]
-        if tasks:
-            done, total = map(sum, zip(*tasks, strict=True))
-            bar.update(shown, completed=done, total=total)
+        done = sum(done if one in active else total for one, (done, total) in known.items())
+        progress.draw(done, sum(total for _, total in known.values()))
 
 
 def _is_watched(session: Session) -> bool:
     return not session.quiet and sys.stderr.isatty()
-
-
-def _bar() -> "Progress":
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tms.cli.session import TOPIC, Session, Shared
+from tms.cli.session import TOPIC, Session, session_command
 from tms.cli.spark_running import (
     Where,
     reading_from,
@@ -34,7 +34,7 @@ _ENDS = ("exit", "quit")
 _PROMPT = "sql> "
 
 
-@click.command("sql", cls=Shared)
+@session_command("sql")
 @click.argument("query", required=False)
 @click.option("-t", "--topic", "topics", type=TOPIC, multiple=True, help="[all of `default`]")
 @click.option(
@@ -45,7 +45,6 @@ _PROMPT = "sql> "
 @click.option("--rows", type=click.IntRange(min=1), default=ROWS, help="Print up to so many.")
 @store_option
 @spark_options
-@click.pass_obj
 def sql(
     session: Session,
     /,
@@ -91,7 +90,7 @@ def _all(place: Where) -> list[str]:
 
 @dataclass(frozen=True)
 class _SqlSources:
-    """What statements run on."""
+    """The views that statements read."""
 
     session: Session
     spark: "SparkSession"
@@ -101,7 +100,7 @@ class _SqlSources:
     rows: int
 
     def run(self, statement: str) -> None:
-        """Print its result. The topics that it names are looked at anew."""
+        """Run a statement and print its result. The topics that it names are read anew."""
         from tms.spark import jobs
         from tms.spark.jobs.place import errors_told
         from tms.spark.jobs.views import view_name
@@ -114,9 +113,7 @@ class _SqlSources:
                     self.spark,
                     named,
                     None,
-                    self.place.url,
-                    token=self.place.token,
-                    store=self.place.store,
+                    **self.place._asdict(),
                     json_schema=self.json_schema,
                 )
             found = self.spark.sql(statement)

@@ -1,12 +1,12 @@
-"""Which service or data directory a command means.
+"""The target of a command: a service or a data directory.
 
     --url, --data, --context  >  TMS_URL, TMS_DATA, TMS_CONTEXT  >  the selected context
                               >  the service on this machine
 
 * The token and the files of a context go to its own URL only, or to one that is typed beside
-  `--context`. Of two URLs of the same rank that of TMS_URL is meant, and the context is left aside.
-* What is typed wins over what the context says; a context that is typed wins over the environment,
-  and the environment over any other context.
+  `--context`. Of TMS_URL and TMS_CONTEXT, TMS_URL wins, and the context is left aside.
+* A typed option wins over a setting of the context. A typed context wins over the environment, and
+  the environment over any other context.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Target:
     typed: bool = False  # the context was
 
     def token(self, environ: Mapping[str, str]) -> str | None:
-        """That of the context; None: what the environment says, if anything."""
+        """The token of the context; None: that of the environment, if any."""
         from tms.cli.contexts import token_in
 
         context = self._context(environ, "TMS_TOKEN", "TMS_TOKEN_FILE")
@@ -60,7 +60,8 @@ class Target:
 def target_of(
     url: str | None, data: Path | None, context: str | None, environ: Mapping[str, str]
 ) -> Target:
-    """What is meant by what was typed. Raises `click.UsageError`, `ConfigError`."""
+    """The target of these options and this environment. Raises `click.UsageError`,
+    `ConfigError`."""
     from tms.cli.contexts import Contexts
 
     contexts = Contexts(environ)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from tms.cli.output import Format, escape, write
-from tms.cli.session import SECONDS, Session, Shared, namespace_option
+from tms.cli.session import SECONDS, Session, namespace_option, session_command
 from tms.cli.top_view import SORTS, Look, document, lines
 from tms.errors import Forbidden, TMSError
 
@@ -40,12 +40,11 @@ _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _QUIT, _SORT = "qQ\x1b\x04", "sS"
 
 
-@click.command("top", cls=Shared)
+@session_command("top")
 @namespace_option
 @click.option("--interval", type=SECONDS, default=INTERVAL_S, help="Between two looks. [2s]")
 @click.option("--sort", type=click.Choice(SORTS), default=SORTS[0], help="[most]")
 @click.option("--once", is_flag=True, help="Look twice, print, and end.")
-@click.pass_obj
 def command(session: Session, namespace: str, interval: float, sort: str, once: bool) -> None:
     """Show what goes in and out, lag by group, queues, transactions and instances, live.
 
@@ -61,7 +60,7 @@ def command(session: Session, namespace: str, interval: float, sort: str, once: 
 
 
 def _look(session: Session, bus: "tms.Bus", namespace: str) -> Look:
-    """What there is now. Raises what keeps everything from being seen."""
+    """Ask for the present state. Raises the error that keeps everything from being seen."""
     clock = session.clock
     refused: list[Forbidden] = []
 
@@ -75,9 +74,9 @@ def _look(session: Session, bus: "tms.Bus", namespace: str) -> Look:
     look = Look(
         clock.now_ms(),
         clock.monotonic_s(),
-        seen(bus.instances),
-        seen(lambda: list(bus.topic_sizes(namespace))),
-        seen(lambda: list(bus.list_groups(namespace))),
+        seen(bus.list_instances),
+        seen(lambda: list(bus.list_topic_sizes(namespace))),
+        seen(lambda: list(bus.list_groups(namespace=namespace))),
         seen(lambda: list(bus.list_queues(namespace))),
     )
     if len(refused) == 4:

@@ -1,10 +1,10 @@
-"""What `tms top` shows: two looks at a service, as rates, rows and lines.
+"""The content of `tms top`: two looks at a service, as rates, rows and lines.
 
 Invariants
 
-* A rate is known from the second look on. One that would be negative, because an instance was
-  started anew or a topic made anew, is unknown.
-* What could not be asked, or may not be seen, is None, and its table says so.
+* A rate is known from the second look on. A negative rate, after an instance was restarted or a
+  topic made again, counts as unknown.
+* Answers that failed, or that this caller may not see, are None, and their tables say so.
 * No line is wider than the terminal, and there are no more lines than it has.
 """
 
@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tms.cli.output import Row, escape, table_text
+from tms.cli.output import Row, columns, escape, table_text
+from tms.cli.session import seconds_of
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad, TopicSize
 from tms.model.queue import QueueSummary
@@ -25,7 +26,7 @@ _TIME_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a service said at a time. None: this caller may not see it."""
+    """The answers of a service at a time. None: this caller may not see it."""
 
     at_ms: int
     at_s: float  # monotonic
@@ -78,19 +79,14 @@ def _instances(look: Look, before: Look | None) -> list[dict[str, Any]] | None:
         rows.append(
             {
                 "instance": one.instance or "this one",
-                "address": one.address,
-                "answers": one.answers,
-                "ready": one.ready,
+                **columns(one, "address", "answers", "ready"),
                 "uptime_s": one.uptime_ms // 1_000,
                 "in_s": rate("messages_in"),
                 "in_bytes_s": rate("bytes_in"),
                 "out_bytes_s": rate("bytes_out"),
-                "connections": one.connections,
-                "partitions": one.partitions,
-                "transactions_open": one.transactions_open,
+                **columns(one, "connections", "partitions", "transactions_open"),
                 "transactions_oldest_s": one.transactions_oldest_ms / 1_000,
-                "transactions_invalid": one.transactions_invalid,
-                "partitions_blocked": one.partitions_blocked,
+                **columns(one, "transactions_invalid", "partitions_blocked"),
             }
         )
     return rows
@@ -102,9 +98,7 @@ def _topics(look: Look, before: Look | None) -> list[dict[str, Any]] | None:
     earlier = {one.topic: one for one in (before and before.topics) or ()}
     return [
         {
-            "topic": one.topic,
-            "messages": one.messages,
-            "stored_bytes": one.stored_bytes,
+            **columns(one, "topic", "messages", "stored_bytes"),
             "in_s": _rates(look, before, one, earlier.get(one.topic))("published"),
         }
         for one in look.topics
@@ -122,11 +116,8 @@ def _groups(look: Look, before: Look | None) -> list[dict[str, Any]] | None:
         known = passed_s and old is not None and one.lag is not None
         rows.append(
             {
-                "group": one.group,
-                "topic": one.topic,
-                "members": one.members,
-                "lag": one.lag,
-                "lag_seconds": None if one.lag_ms is None else one.lag_ms / 1_000,
+                **columns(one, "group", "topic", "members", "lag"),
+                "lag_seconds": seconds_of(one.lag_ms),
                 "lag_change_s": round((one.lag - old) / passed_s, 1) if known else None,  # type: ignore[operator]
             }
         )
@@ -137,14 +128,8 @@ def _queues(look: Look) -> list[dict[str, Any]] | None:
     if look.queues is None:
         return None
     return [
-        {
-            "group": one.group,
-            "topic": one.topic,
-            "waiting": one.waiting,
-            "leased": one.leased,
-            "dead": one.dead,
-            "oldest_seconds": None if one.oldest_ms is None else one.oldest_ms / 1_000,
-        }
+        columns(one, "group", "topic", "waiting", "leased", "dead")
+        | {"oldest_seconds": seconds_of(one.oldest_ms)}
         for one in look.queues
     ]
 
@@ -152,7 +137,7 @@ def _queues(look: Look) -> list[dict[str, Any]] | None:
 def _rates(
     look: Look, before: Look | None, now: object, old: object | None
 ) -> Callable[[str], float | None]:
-    """How fast a counter grew, a second."""
+    """The growth of a counter, a second."""
 
     def rate(name: str) -> float | None:
         if before is None or old is None or look.at_s <= before.at_s:

@@ -1,13 +1,12 @@
 """`tms topic …`: topics and their settings.
 
-Truncating and deleting ask for the topic's name first, show with `--dry-run` what they would do,
+`truncate` and `delete` ask for the topic's name first, show with `--dry-run` what they would do,
 and take `--yes`.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -21,11 +20,13 @@ from tms.cli.session import (
     TOPIC_RETENTION,
     CommandGroup,
     Session,
-    Shared,
     changes_of,
     dry_run_option,
     given,
     namespace_option,
+    one_of,
+    session_command,
+    settings,
     topic_argument,
     yes_option,
 )
@@ -36,8 +37,6 @@ from tms.model.topic import PARTITIONS_MAX, Cleanup, Durability, TopicInfo
 
 _DAY_MS = 86_400_000
 _UNITS = ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
-_PARTITIONS = click.IntRange(1, PARTITIONS_MAX)
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @click.group("topic", cls=CommandGroup)
@@ -45,65 +44,56 @@ def command() -> None:
     """Create, describe, list, update, truncate and delete topics, erase messages."""
 
 
-def _settings(function: _F) -> _F:
-    """The options for a topic's settings; None for each that was not typed."""
-    durability = click.Choice([one.value for one in Durability])
-    cleanup = click.Choice([one.value for one in Cleanup])
-    for option in (
-        click.option(
-            "--tombstone-retention",
-            type=RETENTION,
-            help="How long compaction keeps a tombstone: 24h, forever. [24h]",
-        ),
-        click.option(
-            "--cleanup",
-            type=cleanup,
-            help="compact keeps the newest message of each key, whatever its age. [delete]",
-        ),
-        click.option("--message-bytes-max", type=SIZE, help="Largest message. [8M]"),
-        click.option(
-            "--durability",
-            type=durability,
-            help="What an acknowledged message survives by default: nothing, a crash, power loss.",
-        ),
-        click.option("--retention-bytes", type=LIMIT, help="Keep at most this much per partition."),
-        click.option(
-            "--retention",
-            type=TOPIC_RETENTION,
-            help="Keep this long: 36h, 14d, forever; default is the store's. [default]",
-        ),
-        click.option("-p", "--partitions", type=_PARTITIONS, help="Number of partitions."),
-    ):
-        function = option(function)
-    return function
+_settings = settings(
+    ("-p --partitions", click.IntRange(1, PARTITIONS_MAX), "Number of partitions."),
+    (
+        "--retention",
+        TOPIC_RETENTION,
+        "Keep messages this long: 36h, 14d, forever; default is the store's. [default]",
+    ),
+    ("--retention-bytes", LIMIT, "Keep at most this much per partition."),
+    (
+        "--durability",
+        one_of(Durability),
+        "Survive nothing (none), a crash (written), power loss (synced).",
+    ),
+    ("--message-bytes-max", SIZE, "Largest message. [8M]"),
+    (
+        "--cleanup",
+        one_of(Cleanup),
+        "compact keeps the newest message of each key, whatever its age. [delete]",
+    ),
+    (
+        "--tombstone-retention",
+        RETENTION,
+        "Least age of a tombstone that compaction removes: 24h, forever. [24h]",
+    ),
+)
 
 
-@command.command("create", cls=Shared)
+@session_command("create", command)
 @topic_argument
 @_settings
-@click.pass_obj
-def create(session: Session, /, topic: str, **settings: Any) -> None:
+def create(session: Session, /, topic: str, **chosen: Any) -> None:
     """Create TOPIC. Doing it again with the same settings changes nothing."""
-    if settings["retention_bytes"] == "unlimited":
-        settings["retention_bytes"] = None
+    if chosen["retention_bytes"] == "unlimited":
+        chosen["retention_bytes"] = None
     with session.bus(create=True) as bus:
-        _show_topic(session, bus.create_topic(topic, **given(settings)))
+        _show_topic(session, bus.create_topic(topic, **given(chosen)))
 
 
-@command.command("update", cls=Shared)
+@session_command("update", command)
 @topic_argument
 @_settings
-@click.pass_obj
-def update(session: Session, /, topic: str, **settings: Any) -> None:
+def update(session: Session, /, topic: str, **chosen: Any) -> None:
     """Change settings of TOPIC; partitions can only be added."""
-    changes = changes_of(settings)
+    changes = changes_of(chosen)
     with session.bus() as bus:
         _show_topic(session, bus.update_topic(topic, **changes))
 
 
-@command.command("describe", cls=Shared)
+@session_command("describe", command)
 @topic_argument
-@click.pass_obj
 def describe(session: Session, topic: str) -> None:
     """Show settings and partitions of TOPIC."""
     with session.bus() as bus:
@@ -113,14 +103,13 @@ def describe(session: Session, topic: str) -> None:
         write("\n" + table_text([msgspec.to_builtins(part) for part in info.partition_infos]))
 
 
-@command.command("list", cls=Shared)
+@session_command("list", command)
 @namespace_option
-@click.pass_obj
 def list_(session: Session, namespace: str) -> None:
     """List the topics of a namespace, with what they hold."""
     with session.bus() as bus:
         infos = list(bus.list_topics(namespace))
-        sizes = {size.topic: size for size in bus.topic_sizes(namespace)} if infos else {}
+        sizes = {size.topic: size for size in bus.list_topic_sizes(namespace)} if infos else {}
     if not infos and session.format is Format.TABLE:
         session.say(f"No topics in the namespace {namespace}; `tms topic create NAME` makes one.")
     held = [_held(sizes.get(str(info.name))) for info in infos]
@@ -134,17 +123,16 @@ def _held(size: TopicSize | None) -> Row:
     return {"messages": messages, "stored_bytes": stored}
 
 
-@command.command("truncate", cls=Shared)
+@session_command("truncate", command)
 @topic_argument
 @click.option(
     "--before",
     type=POSITION,
     default="latest",
-    help="Keep what is at or after this position. [latest]",
+    help="Keep messages at or after this position. [latest]",
 )
 @dry_run_option
 @yes_option
-@click.pass_obj
 def truncate(session: Session, topic: str, before: Position, dry_run: bool, yes: bool) -> None:
     """Remove the messages of TOPIC before a position. This cannot be undone."""
     with session.bus() as bus:
@@ -155,14 +143,13 @@ def truncate(session: Session, topic: str, before: Position, dry_run: bool, yes:
     _show_topic(session, info)
 
 
-@command.command("erase", cls=Shared)
+@session_command("erase", command)
 @topic_argument
 @click.option("-k", "--key", help="Erase the messages with this key.")
 @click.option("--key-hex", help="The same, the key's bytes in hexadecimal.")
 @click.option("--id", "message_id", help="Erase the message with this id.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only there. [all]")
 @yes_option
-@click.pass_obj
 def erase(
     session: Session,
     topic: str,
@@ -172,8 +159,8 @@ def erase(
     partition: int | None,
     yes: bool,
 ) -> None:
-    """Take the messages of a key, also those that are not due yet, or one message, out of TOPIC
-    and out of the store for good.
+    """Erase the messages of a key, also those that are not due yet, or one message, from TOPIC and
+    from the store for good.
 
     \b
       tms topic erase orders --key user-17
@@ -185,7 +172,9 @@ def erase(
         raw = key.encode(errors="surrogateescape") if key is not None else None
         raw = bytes.fromhex(key_hex) if key_hex is not None else raw
     except ValueError as exc:
-        raise click.BadParameter("These are no pairs of digits.", param_hint="--key-hex") from exc
+        raise click.BadParameter(
+            "A key in hexadecimal has pairs of digits.", param_hint="--key-hex"
+        ) from exc
     id = None if message_id is None else MessageId.parse(message_id)
     what = f"the message {id}" if id is not None else f"every message with the key {raw!r}"
     with session.bus() as bus:
@@ -196,11 +185,10 @@ def erase(
     session.show_result({"topic": topic, "erased": erased})
 
 
-@command.command("delete", cls=Shared)
+@session_command("delete", command)
 @topic_argument
 @dry_run_option
 @yes_option
-@click.pass_obj
 def delete(session: Session, topic: str, dry_run: bool, yes: bool) -> None:
     """Delete TOPIC and all its messages. This cannot be undone."""
     with session.bus() as bus:

@@ -1,23 +1,26 @@
 """`tms tx …` and `tms position …`: transactions and single positions of groups.
 
-Making a transaction invalid and moving a group ask for a name first, show with `--dry-run` what
-they would do, and take `--yes`.
+`invalidate` and `position set` ask for a name first, show with `--dry-run` what they would do, and
+take `--yes`.
 """
 
+from types import MappingProxyType
 from typing import Any
 
 import click
 import msgspec
 
+from tms.api.operations import TransactionsApi
+from tms.cli.operations import Given, runs, takes
 from tms.cli.output import Row
 from tms.cli.session import (
     POSITION,
     RETENTION,
     CommandGroup,
     Session,
-    Shared,
     dry_run_option,
     group_argument,
+    session_command,
     topic_argument,
     yes_option,
 )
@@ -27,6 +30,8 @@ from tms.model.position import Position
 from tms.model.topic import parse_retention
 from tms.model.transaction import TransactionInfo
 
+_ID = MappingProxyType({"id": "transaction"})
+
 
 @click.group("tx", cls=CommandGroup)
 def command() -> None:
@@ -35,85 +40,73 @@ def command() -> None:
 
 @click.group("position", cls=CommandGroup)
 def position() -> None:
-    """Show and set where groups stand in single partitions; see also `tms group`."""
+    """Show and set positions of groups in single partitions; see also `tms group`."""
 
 
-@command.command("list", cls=Shared)
-@click.pass_obj
-def list_(session: Session) -> None:
-    """The transactions in progress, oldest first, and those begun elsewhere that readers wait
+@runs(command, "list", TransactionsApi.open)
+def list_(session: Session, infos: list[TransactionInfo], given: Given) -> None:
+    """List the transactions in progress, oldest first, and those begun elsewhere that readers wait
     for."""
-    with session.bus() as bus:
-        open_ = bus.transactions.open()
-    if not open_:
+    if not infos:
         session.say("No transaction is in progress.")
-    session.show([msgspec.to_builtins(info) for info in open_], [_row(info) for info in open_])
+    session.show([msgspec.to_builtins(info) for info in infos], [_row(info) for info in infos])
 
 
-@command.command("show", cls=Shared)
-@click.argument("transaction", type=int)
-@click.pass_obj
-def show(session: Session, transaction: int) -> None:
-    """How TRANSACTION stands: open, committed, aborted, invalid or timed-out."""
-    with session.bus() as bus:
-        _show(session, bus.transactions.describe(transaction))
+@runs(command, "show", TransactionsApi.describe, names=_ID)
+def show(session: Session, info: TransactionInfo, given: Given) -> None:
+    """Show the state of TRANSACTION: open, committed, aborted, invalid or timed-out."""
+    _show(session, info)
 
 
-@command.command("abort", cls=Shared)
-@click.argument("transaction", type=int)
-@click.pass_obj
-def abort(session: Session, transaction: int) -> None:
-    """Abort TRANSACTION; what it has published is taken back."""
-    with session.bus() as bus:
-        _show(session, bus.transactions.abort(transaction))
+@runs(command, "abort", TransactionsApi.abort, names=_ID)
+def abort(session: Session, info: TransactionInfo, given: Given) -> None:
+    """Abort TRANSACTION; its messages are rolled back."""
+    _show(session, info)
 
 
-@command.command("invalidate", cls=Shared)
-@click.argument("transaction", type=int)
+@session_command("invalidate", command)
+@takes(TransactionsApi.invalidate, names=_ID)
 @yes_option
-@click.pass_obj
 def invalidate(session: Session, transaction: int, yes: bool) -> None:
-    """Make TRANSACTION invalid: nothing of it will ever be seen. Of one that was begun elsewhere,
-    the messages are rolled back, and no more are accepted."""
+    """Make TRANSACTION invalid: no reader will ever see its messages. The messages of one begun
+    elsewhere are rolled back, and no more are accepted."""
     with session.bus() as bus:
-        info = bus.transactions.describe(transaction)
+        info = bus.admin.transactions.describe(transaction)
         what = f"The transaction {transaction} ({info.outcome}) will be invalid for good."
         session.confirm(what, str(transaction), yes)
-        _show(session, bus.transactions.invalidate(transaction))
+        _show(session, bus.admin.transactions.invalidate(transaction))
 
 
-@command.command("prune", cls=Shared)
+@session_command("prune", command)
 @click.option(
-    "--older-than", type=RETENTION, default="50h", help="Those that began so long ago [50h]."
+    "--older-than", type=RETENTION, default="50h", help="Least age of the transactions [50h]."
 )
 @dry_run_option
 @yes_option
-@click.pass_obj
 def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
-    """Take old transactions off the invalid list, so that snapshots get shorter. Their messages are
-    still never seen. Cells that they left in HBase tables must be gone before."""
+    """Remove old transactions from the invalid list, so that snapshots get shorter. Their messages
+    stay hidden. Their cells in HBase tables must be gone before."""
     before_ms = max(0, session.clock.now_ms() - (parse_retention(older_than) or 0))
     what = f"Invalid transactions from before {time_text(before_ms)} will not be listed any more."
     pruned = 0
     if session.proceed(what, "prune", dry_run, yes):
         with session.bus() as bus:
-            pruned = bus.transactions.prune(before_ms)
+            pruned = bus.admin.transactions.prune(before_ms)
     done: Row = {"before": time_text(before_ms), "pruned": pruned}
     session.show_result(done)
 
 
-@position.command("show", cls=Shared)
+@session_command("show", position)
 @topic_argument
 @group_argument
-@click.pass_obj
 def show_position(session: Session, topic: str, group: str) -> None:
-    """Where GROUP stands in TOPIC, and how many messages it is behind."""
+    """Show the positions of GROUP in TOPIC, and its lag in messages."""
     places: dict[int, tuple[str | None, int | None]]
     with session.bus() as bus:
         try:
             places = {
                 part.partition: (part.position, part.lag)
-                for part in bus.group(topic, group=group).partitions
+                for part in bus.describe_group(topic, group=group).partitions
             }
         except GroupNotFound:  # it has everything before it
             places = {
@@ -127,7 +120,7 @@ def show_position(session: Session, topic: str, group: str) -> None:
     session.show(rows, rows)
 
 
-@position.command("set", cls=Shared)
+@session_command("set", position)
 @topic_argument
 @group_argument
 @click.argument("to", type=POSITION)
@@ -136,7 +129,6 @@ def show_position(session: Session, topic: str, group: str) -> None:
 )
 @dry_run_option
 @yes_option
-@click.pass_obj
 def set_position(
     session: Session,
     topic: str,

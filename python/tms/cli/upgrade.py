@@ -4,20 +4,19 @@ from pathlib import Path
 
 import click
 
-from tms.cli.session import Session, Shared, dry_run_option, yes_option
+from tms.cli.session import Session, dry_run_option, session_command, yes_option
 
 
-@click.command("upgrade", cls=Shared)
-@click.option("--check", is_flag=True, help="Only say what the directory is, and what is to do.")
+@session_command("upgrade")
+@click.option("--check", is_flag=True, help="Only describe the directory and the necessary steps.")
 @dry_run_option
 @yes_option
-@click.pass_obj
 def command(session: Session, check: bool, dry_run: bool, yes: bool) -> None:
     """Move a data directory from LevelDB to RocksDB. Needs --data.
 
     For Pythons that plyvel has no wheels for. There is no way back, so copy the directory first.
-    Every map is built anew beside the old one, so there must be space for them, but for large
-    values, which are shared. What is interrupted changes nothing.
+    Every map is rebuilt beside the old one, so there must be space for them, except for large
+    values, which are shared. An interrupted upgrade changes nothing.
 
     With --check nothing changes: it says whether this release reads the directory, also one that is
     in use, and what an upgrade would do. It ends with 78 when this one does not read it.
@@ -41,17 +40,17 @@ def command(session: Session, check: bool, dry_run: bool, yes: bool) -> None:
 
 
 def _check(session: Session, data: Path) -> None:
-    from tms import __version__
+    from tms.runtime.version import VERSION
     from tms.store.leveldb.upgrade import look
 
     found = look(data)
     session.say(
         f"{data} has format {found.format} and the database {found.store}; maps: {found.maps:,}. "
-        f"This release, {__version__}, reads and writes it as it is."
+        f"This release, {VERSION}, reads and writes it as it is."
     )
     if found.anew:
         session.say(
-            f"tms upgrade would move it to rocksdb, for good: {found.anew:,} maps are built anew, "
+            f"tms upgrade would move it to rocksdb, for good: {found.anew:,} maps are rebuilt, "
             f"with up to {found.anew_bytes:,} bytes; {found.free_bytes:,} are free. No need to, "
             "unless it goes to a Python without plyvel."
         )

@@ -1,4 +1,4 @@
-"""What a bus does about backups: everything in its store, kept in a directory."""
+"""The backup of everything in a bus's store to a directory."""
 
 import os
 import threading
@@ -24,9 +24,9 @@ class BackupCalls(BusCalls):
         while another backup is made there, `StorageFull`, `StorageUnavailable`, `Closed`: then the
         backup that was there before is still whole.
         """
-        from tms import __version__
-        from tms.backup.keeping import back_up
-        from tms.compaction.throttle import Throttle
+        from tms.runtime.throttle import Throttle
+        from tms.runtime.version import VERSION
+        from tms.store.backup.writer import back_up
 
         if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
             raise Invalid(
@@ -39,7 +39,7 @@ class BackupCalls(BusCalls):
                 raise Closed("The bus was closed while it made a backup.")
             throttle.pause()
 
-        kept = back_up(self._transport.backups, Path(directory), __version__, pause)
+        kept = back_up(self._transport.backups, Path(directory), VERSION, pause)
         manifest = kept.manifest
         return BackupInfo(
             manifest.id,

@@ -24,6 +24,8 @@ from tms.block import (
     encode,
 )
 from tms.client.delivery import Numbering
+from tms.client.receipts import Receipt
+from tms.client.telemetry.places import Place, PlacedMessages, PlaceOf, PlaceRoom
 from tms.errors import Invalid, PartitionNotFound, TooLarge
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
@@ -31,7 +33,6 @@ from tms.model.message import NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
 from tms.model.serializer import Serializer, V, encoded
 from tms.model.topic import TopicName
-from tms.telemetry.places import Place, PlacedMessages, PlaceOf, PlaceRoom
 
 MESSAGE_OVERHEAD_BYTES = 8
 REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
@@ -44,9 +45,9 @@ Expect = MessageId | str  # the last message that the caller knows, or "nothing"
 
 
 class _Filling:
-    """What waits for one partition."""
+    """The messages that wait for one partition."""
 
-    __slots__ = ("bytes", "headers", "keys", "places", "values")
+    __slots__ = ("bytes", "headers", "keys", "places", "receipt", "values")
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -54,6 +55,7 @@ class _Filling:
         self.headers: list[Headers | None] | None = None
         self.places: list[tuple[int, Place | None]] = []  # of runs of messages, in a trace
         self.bytes = 0
+        self.receipt = Receipt()
 
     def begin_run(self, place: Place | None, count: int) -> None:
         """The last messages have this place, which those before may have, too."""
@@ -62,7 +64,7 @@ class _Filling:
 
 
 class KnownTopic(NamedTuple):
-    """What publishing needs to know of a topic."""
+    """The settings of a topic that publishing needs."""
 
     name: TopicName
     partitions: int
@@ -73,6 +75,8 @@ class KnownTopic(NamedTuple):
 class Batcher(Generic[V]):
     """The messages of one topic that wait to be packed, their values written by a serializer if
     there is one. Not thread-safe."""
+
+    newest: _Filling  # with the last message that was added
 
     def __init__(
         self,
@@ -97,12 +101,12 @@ class Batcher(Generic[V]):
         self.place: PlaceOf | None = None  # where the program is traced
 
     def drop(self) -> None:
-        """Nothing waits any more."""
+        """Drop the messages that wait."""
         self.fillings, self._bytes = {}, 0
 
     @property
     def count(self) -> int:
-        """How many messages wait to be packed."""
+        """The number of messages that wait to be packed."""
         return sum(len(filling.values) for filling in self.fillings.values())
 
     def add(
@@ -113,24 +117,42 @@ class Batcher(Generic[V]):
         data: bytes | None = value  # type: ignore[assignment]  # without a serializer it is
         if self._serializer is not None and value is not None:
             data = encoded(value, self._serializer)
-        size = message_bytes(data, key, headers, self.message_bytes_max)
+        if type(data) is bytes and not headers and (key is None or type(key) is bytes):
+            size = len(data) if key is None else len(data) + len(key)
+            if size > self.message_bytes_max:
+                raise _too_large(size, self.message_bytes_max)
+        else:
+            size = message_bytes(data, key, headers, self.message_bytes_max)
         if partition is None:
             partition = self._sticky if key is None else partition_for_key(key, self.partitions)
         filling = self.fillings.get(partition)
         if filling is None:
             filling = self._open(partition)
-        if key is not None and filling.keys is None:
-            filling.keys = [None] * len(filling.values)
+        values = filling.values
+        keys = filling.keys
+        if keys is not None:
+            keys.append(key)
+        elif key is not None:
+            filling.keys = [*[None] * len(values), key]
         if headers and filling.headers is None:
-            filling.headers = [None] * len(filling.values)
-        filling.values.append(data)
-        if filling.keys is not None:
-            filling.keys.append(key)
+            filling.headers = [None] * len(values)
+        values.append(data)
         if filling.headers is not None:
             filling.headers.append(dict(headers) if headers else None)
         if self.place is not None:
             filling.begin_run(self.place(), 1)
-        return self._grew(filling, size + MESSAGE_OVERHEAD_BYTES)
+        self.newest = filling
+        filling.bytes = waiting = filling.bytes + size + MESSAGE_OVERHEAD_BYTES  # as `_grew` does
+        self._bytes += size + MESSAGE_OVERHEAD_BYTES
+        return (
+            waiting >= self._batch_bytes
+            or self._bytes >= REQUEST_BYTES
+            or len(values) >= MESSAGES_MAX
+        )
+
+    def receipts(self) -> list[Receipt]:
+        """The receipts of the blocks that `pack` makes next, in their order."""
+        return [filling.receipt for filling in self.fillings.values()]
 
     def add_many(
         self,
@@ -144,13 +166,11 @@ class Batcher(Generic[V]):
 
         Raises like `add`, with `index`; the messages before that one are taken.
         """
-        _require_many("values", values)
-        for name, column in (("keys", keys), ("headers", headers)):
-            _require_many(name, column)
-            if column is not None and len(column) != len(values):
-                raise Invalid(
-                    f"There are {len(values)} values but {len(column)} {name}.", field=name
-                )
+        _require_many("values", values, len(values))
+        if keys is not None:
+            _require_many("keys", keys, len(values))
+        if headers is not None:
+            _require_many("headers", headers, len(values))
         plain = self._serializer is None and keys is None and headers is None
         if plain and set(map(type, values)) <= {bytes}:
             yield from self._add_values(values, partition)  # type: ignore[arg-type]
@@ -261,13 +281,13 @@ class Batcher(Generic[V]):
         return blocks
 
     def partition_of(self, key: bytes | None) -> int:
-        """Where a message with this key goes now."""
+        """The partition of a message with this key."""
         return self._sticky if key is None else partition_for_key(key, self.partitions)
 
     def partitions_of(
         self, count: int, keys: Sequence[bytes | None] | None, partition: int | None
     ) -> Iterator[int]:
-        """Where messages went that were given to `add_many` with these arguments."""
+        """The partitions of messages that were given to `add_many` with these arguments."""
         if partition is None and keys is not None:
             return map(self.partition_of, keys)
         return repeat(self._sticky if partition is None else partition, count)
@@ -277,7 +297,7 @@ class Batcher(Generic[V]):
         self._sticky = (self._sticky + 1) % self.partitions
 
     def _grew(self, filling: _Filling, size: int) -> bool:
-        """Whether it is time to pack."""
+        """True if it is time to pack."""
         filling.bytes += size
         self._bytes += size
         return (
@@ -303,12 +323,14 @@ def check_partition(partition: int, partitions: int) -> None:
         )
 
 
-def _require_many(name: str, column: object) -> None:
+def _require_many(name: str, column: Sequence[object], count: int) -> None:
     if isinstance(column, bytes | str):
         raise Invalid(
             f"{name} are a list with one for each message, got {type(column).__name__}.",
             field=name,
         )
+    if len(column) != count:
+        raise Invalid(f"There are {count} values but {len(column)} {name}.", field=name)
 
 
 def message_bytes(

@@ -1,9 +1,9 @@
-"""What the parts of a bus have in common."""
+"""The common base of the parts of a bus."""
 
 from collections import deque
 from collections.abc import Mapping
 from threading import Event
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 from tms.api.access import AccessApi
@@ -13,20 +13,29 @@ from tms.block import Compression
 from tms.client.batching import KnownTopic
 from tms.client.cursor import Page, asks, page, page_of
 from tms.client.delivery import Delivery, Numbering
-from tms.client.known import PublishMemory, as_durability
 from tms.client.member import Member
+from tms.client.topic_cache import TopicCache, as_compression, as_durability
 from tms.client.transport import LocalTransport, RemoteTransport
-from tms.clock import Clock
 from tms.model.position import Position
 from tms.model.quantity import Duration, timeout
 from tms.model.topic import TopicName
-from tms.retrying import Outage
+from tms.runtime.clock import Clock
+from tms.runtime.retrying import Outage
 
 
 class Closing(Protocol):
-    """What a bus closes."""
+    """An object that a bus closes."""
 
     def close(self) -> None: ...
+
+
+class Administration(NamedTuple):
+    """Ports for those who run a service: tokens, grants and quotas; all queues; all
+    transactions."""
+
+    access: AccessApi
+    queues: QueuesApi
+    transactions: TransactionsApi
 
 
 class BusCalls:
@@ -35,7 +44,7 @@ class BusCalls:
     def __init__(
         self,
         transport: LocalTransport | RemoteTransport,
-        publishing: PublishMemory,
+        publishing: TopicCache,
         clock: Clock,
         timeout_s: float,
         outage_s: float | None,
@@ -50,44 +59,31 @@ class BusCalls:
         self._leavers: deque[Member] = deque()  # of groups, whose consumers were dropped
 
     @property
-    def publishing(self) -> PublishMemory:
-        """The remembered topics, for the asyncio bus."""
-        return self._publishing
+    def admin(self) -> Administration:
+        """Access control, queues and transactions of the whole service, for those who run it."""
+        transport = self._transport
+        return Administration(transport.access, transport.queues, transport.transactions)
 
-    @property
-    def transactions(self) -> TransactionsApi:
-        """All transactions, for those who look after them; to make one: `Bus.transaction`."""
-        return self._transport.transactions
-
-    @property
-    def access(self) -> AccessApi:
-        """Tokens, grants, and who asks."""
-        return self._transport.access
-
-    @property
-    def queue_port(self) -> QueuesApi:
-        """All queues, for those who look after them; to work on one: `Bus.queue`."""
-        return self._transport.queues
-
-    def delivery(
+    def _delivery(
         self,
         name: TopicName,
         numbering: Numbering,
         durability: str | None,
         timeout_s: Duration | None,
-        compression: Compression = Compression.NONE,
+        compression: str = Compression.NONE,
     ) -> Delivery:
-        """How blocks under this numbering are appended to a topic. Raises `Invalid`."""
+        """The delivery of blocks under this numbering to a topic. Raises `Invalid`."""
         limit_s = timeout(timeout_s, self._timeout_s)
-        return Delivery(name, numbering, as_durability(durability), compression, limit_s)
+        packing = compression if type(compression) is Compression else as_compression(compression)
+        return Delivery(name, numbering, as_durability(durability), packing, limit_s)
 
-    def outage(self, name: str) -> Outage:
-        """How something that reads or works on and on survives outages; its name for the log."""
+    def _outage(self, name: str) -> Outage:
+        """The outages that an object with this name in the log survives."""
         local = not hasattr(self._transport, "open_channel")
         return Outage(name, self._outage_s, Event(), local)
 
-    def refresh_topic(self, topic: str) -> KnownTopic:
-        """Ask for a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""
+    def _refresh_topic(self, topic: str) -> KnownTopic:
+        """Look up a topic's partitions and limits, and remember them. Raises `TopicNotFound`."""
         self._publishing.forget(topic)
         info = self._transport.describe_topic(TopicName.parse(topic))
         return self._publishing.learn(topic, info)

@@ -1,5 +1,4 @@
-"""The bus: everything a program does with topics and messages, over an engine in the same process
-or over HTTP.
+"""The bus: topics and their messages, over an engine in the same process or over HTTP.
 
 Invariants
 
@@ -13,64 +12,75 @@ Invariants
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Self, Unpack
 
 from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.backups import BackupCalls
-from tms.client.batching import REQUEST_BYTES, Expect, Headers, KnownTopic
+from tms.client.batching import Batcher, Expect, Headers, KnownTopic
+from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.coalescing import Coalescing
 from tms.client.committed import CommittedPositions
-from tms.client.consumer import FETCH_BYTES, WAIT_S, Consumer, ConsumerSettings, consumer_name
-from tms.client.cursor import Cursor, Page, Start, check_flag, start_positions
+from tms.client.consumer import Consumer, ThreadIo
+from tms.client.consuming import ConsumerPlan, PartitionChoice
+from tms.client.cursor import Page, Start, check_flag, start_positions
+from tms.client.dead_letters import GroupDeadLetters, RetryOptions
 from tms.client.delayed import DelayedCalls
 from tms.client.delivery import Append, Delivery, Numbering, Unacknowledged, deliver
-from tms.client.glance import GlanceCalls
 from tms.client.group_calls import GroupCalls
-from tms.client.group_consumer import MemberConsumer
-from tms.client.group_letters import (
-    BACKOFF_FIRST_S,
-    BACKOFF_MAX_S,
-    DELIVERIES,
-    GroupLetters,
-    LetterOptions,
-)
-from tms.client.group_options import (
-    DeliveryMode,
-    MemberOptions,
-    Told,
-    check_letters,
-    member_options,
-)
-from tms.client.known import Lone, PublishMemory, as_compression, as_durability, ids_in_order
+from tms.client.group_options import Group, as_group, check_dead_letter, member_options
+from tms.client.group_reading import MemberReader
+from tms.client.overview import OverviewCalls
 from tms.client.producer import Producer
 from tms.client.queue import QueueCalls
-from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
+from tms.client.reading import (
+    FETCH_BYTES,
+    ConsumerSettings,
+    FetchOptions,
+    Reader,
+    ReaderIo,
+    ReaderParts,
+    consumer_name,
+)
+from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, ProducerPlan, Sending
 from tms.client.table import Table
+from tms.client.topic_cache import Lone, Publication, TopicCache, as_durability
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
-from tms.client.transport import Channel, LocalTransport, RemoteTransport, open_channel
+from tms.client.transport import LocalTransport, RemoteTransport, open_channel
 from tms.client.view import ViewCalls
-from tms.clock import Clock, SystemClock
 from tms.errors import Invalid, NotFound, TMSError
 from tms.model.filter import Filter, as_filter
-from tms.model.group import SESSION_S
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position, PositionKind
-from tms.model.preconditions import ANSWERED
 from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.serializer import Decoder, Serializer, V
-from tms.model.snapshot import Isolation
-from tms.model.topic import Durability, TopicName, parse_durability
+from tms.model.topic import TopicName, parse_durability
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.options import check_options
 
 
-class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCalls, GlanceCalls):
-    """Made by `tms.open(path)` and `tms.connect(url)`. Thread-safe. Use it as a context manager, or
-    close it."""
+class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCalls, OverviewCalls):
+    """Topics and their messages, over an engine in this process or a service.
 
-    _producer_type: type[Producer[Any]] = Producer
+        with tms.open("data/") as bus:                     # or tms.connect("http://host:7070")
+            bus.create_topic("flights", partitions=4)
+            id = bus.publish("flights", b"LH 400", key=b"LH")
+            with bus.producer("flights") as producer:      # batches by itself
+                producer.send(b"LH 401", key=b"LH")
+            for message in bus.consumer("flights", stop_at_end=True):
+                print(message.id, message.value)
+            with bus.consumer("flights", group="billing") as consumer:
+                message = consumer.poll(timeout_s=5)       # the members of a group share a topic
+                consumer.ack()
+            with bus.transaction() as tx:                  # all or nothing
+                tx.send("flights", b"LH 402")
+
+    Thread-safe. Use it as a context manager, or close it. docs/python.md has more.
+    """
+
     _transaction_type: type[Transaction] = Transaction
 
     def __init__(
@@ -83,7 +93,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         place: str = "",
     ) -> None:
         clock = clock or SystemClock()
-        memory = PublishMemory(clock, getattr(transport, "place", None))
+        memory = TopicCache(clock, getattr(transport, "place", None))
         super().__init__(transport, memory, clock, timeout_s, outage_s)
         self._place = place
         send = partial(_send, transport.append, clock, timeout_s)  # without a cycle: see `_send`
@@ -101,7 +111,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
-        durability: str | None = None,
+        durability: DurabilityChoice | None = None,
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> MessageId | None:
@@ -116,21 +126,21 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         `Invalid`, `TooLarge`, `WrongLastId`; `TimedOut` when it is unknown whether it is stored.
         """
         if expect is not None:
-            some = None if key is None else [key], None if headers is None else [headers]
+            cells = as_columns(key, headers)
             [id] = self.publish_many(
-                topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
+                topic, [value], *cells, partition, durability, timeout_s=timeout_s, expect=expect
             )
             return id
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
-        known = self._publishing.known(topic) or self.refresh_topic(topic)
+        known = self._publishing.known(topic) or self._refresh_topic(topic)
         if self._publishing.place is not None:
             headers = self._publishing.placed(known, value, key, headers)
         message = Lone(value, key, headers, partition)
         try:
             return self._coalescing.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
-            known = self.refresh_topic(topic)
+            known = self._refresh_topic(topic)
             return self._coalescing.publish(known, message, durability, timeout_s)
 
     def publish_many(
@@ -140,8 +150,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
-        durability: str | None = None,
-        compression: str = Compression.NONE,
+        durability: DurabilityChoice | None = None,
+        compression: CompressionChoice = Compression.NONE,
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> list[MessageId]:
@@ -153,30 +163,15 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         all go as one. Errors carry `index` where one message is the reason; then nothing of the
         request was sent, unless it is larger than that.
         """
-        packing, publishing = as_compression(compression), self._publishing
-        if expect is not None and durability == Durability.NONE:
-            raise Invalid(ANSWERED, field="expect")
-        known = publishing.known(topic) or self.refresh_topic(topic)
-        numbering = publishing.take_numbering()
-        batcher = publishing.batcher(
-            known,
-            numbering,
-            batch_bytes=REQUEST_BYTES,
-            compression=packing,
-            partition=partition,
-        )
-        delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
+        known = self._publishing.known(topic) or self._refresh_topic(topic)
+        numbering = self._publishing.take_numbering()
+        delivery = self._delivery(known.name, numbering, durability, timeout_s, compression)
         append = self._transport.append
-        appended: list[Appended] = []
-        try:
-            for blocks in batcher.requests(values, keys, headers, partition, expect):
+        with Publication(self._publishing, topic, known, delivery, partition) as publication:
+            for blocks in publication.requests(values, keys, headers, expect):
                 left = Unacknowledged(delivery, blocks)
-                appended += deliver(append, left, self._clock, delivery.timeout_s)
-        except NotFound:
-            publishing.forget(topic)
-            raise
-        publishing.return_numbering(numbering)
-        return ids_in_order(appended, batcher.partitions_of(len(values), keys, partition))
+                publication.appended += deliver(append, left, self._clock, delivery.timeout_s)
+        return publication.ids(len(values), keys)
 
     def producer(
         self,
@@ -184,8 +179,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         *,
         linger_ms: Duration = 0,
         batch_bytes: int = BATCH_BYTES,
-        compression: str = Compression.NONE,
-        durability: str | None = None,
+        compression: CompressionChoice = Compression.NONE,
+        durability: DurabilityChoice | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         timeout_s: Duration | None = None,
         serializer: Serializer[V] | None = None,
@@ -197,25 +192,15 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. With a
         `serializer` it takes objects, see `tms.serializers`. Raises `TopicNotFound`, `Invalid`.
         """
-        pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
-        packing = as_compression(compression)
-        known = self.refresh_topic(topic)
-        numbering = Numbering()
-        batcher = self._publishing.batcher(
-            known,
-            numbering,
-            batch_bytes=batch_bytes,
-            compression=packing,
-            serializer=serializer,
+        plan = self._producer_plan(
+            topic, linger_ms, batch_bytes, compression, durability, in_flight_max, timeout_s
         )
-        delivery = self.delivery(known.name, numbering, durability, timeout_s, packing)
-        producer = self._producer_type(
+        batcher = plan.batcher(self._publishing, self._refresh_topic(topic), serializer)
+        producer: Producer[V] = Producer(
             self._transport,
-            batcher,
-            delivery,
+            self._sending(plan, batcher),
             self._clock,
-            lambda: self.refresh_topic(topic).partitions,
-            pace,
+            lambda: self._refresh_topic(topic).partitions,
         )
         self._open.add(producer)
         return producer
@@ -226,80 +211,44 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         self,
         topic: str,
         start: Start | Mapping[int, Start] = "earliest",
-        partitions: Sequence[int] | Literal["all"] | None = None,
+        partitions: PartitionChoice = None,
         stop_at_end: bool = False,
         *,
-        wait_s: Duration = WAIT_S,
-        bytes_max: int = FETCH_BYTES,
-        timeout_s: Duration | None = None,
-        isolation: str | bytes = Isolation.COMMITTED,
-        group: str = "",
+        group: str | Group = "",
         where: str | Filter | None = None,
-        delivery: str = DeliveryMode.EXPLICIT,
-        session_s: Duration = SESSION_S,
-        on_assigned: Told | None = None,
-        on_revoked: Told | None = None,
-        dead_letter: str | None = None,
-        deliveries_max: int = DELIVERIES,
-        backoff_first_s: Duration = BACKOFF_FIRST_S,
-        backoff_max_s: Duration = BACKOFF_MAX_S,
         serializer: Decoder[V] | None = None,
+        **fetching: Unpack[FetchOptions],
     ) -> Consumer[V]:
-        """A consumer of all partitions, or of those named; with `where` of the messages that match,
-        see `Filter`. With a group it is a member, see docs/groups.md: the members share the
-        partitions, each beginning where the group stands; with `partitions` too (some, or `"all"`)
-        it reads them whoever else does. `delivery` says when the group's position moves: `explicit`
-        (by `ack`), `at-most-once`, `at-least-once` or `exactly-once` (in a transaction).
-        `dead_letter` and what follows are about `Consumer.handle`.
+        """A consumer of all partitions, or of those given; with `where` of the messages that match,
+        see `Filter`.
+
+        With a `group`, a name or a `tms.Group` with settings, the consumer is a member: members
+        share the partitions, each beginning at the group's position; with `partitions` too (some,
+        or `"all"`) it reads them beside the members.
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
         with time zone, any position's text, or a mapping of partitions to these. With `stop_at_end`
         it ends where each partition ended when it was first read. A `serializer` gives messages
-        `decoded`, see `tms.serializers`. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        `decoded`, see `tms.serializers`. `fetching` are `FetchOptions`: `wait_s`, `bytes_max`,
+        `timeout_s`, `isolation`. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
-        name, wanted = TopicName.parse(topic), as_filter(where)
-        check_flag("stop_at_end", stop_at_end)
-        options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        retries = LetterOptions.of(dead_letter, deliveries_max, backoff_first_s, backoff_max_s)
-        check_letters(retries.dead_letter, options)
-        committed = CommittedPositions(name, group, self._transport.groups)
-        known = committed if options is None else None
-        positions = self.starts(topic, start, partitions, known)
-        begun = positions if options is None else {}
-        cursor = Cursor(str(name), begun, stop_at_end, wanted, serializer)
-        limit_s = timeout(timeout_s, self._timeout_s)
-        outage = self.outage(consumer_name(name, group))
-        settings = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
-        place = (name, open_channel(self._transport), cursor, self._clock, settings, committed)
-        return self._consumer(place, options, retries, positions)
-
-    def _consumer(
-        self,
-        place: tuple[TopicName, Channel, Cursor, Clock, ConsumerSettings, CommittedPositions],
-        options: MemberOptions | None,
-        retries: LetterOptions,
-        starts: Mapping[int, Position],
-    ) -> Consumer[V]:
-        if options is None:
-            consumer: Consumer[V] = Consumer(*place)
-        else:
-            name, _, cursor, _, _, committed = place
-            letters = GroupLetters(name, committed.group, retries, self)
-            member = self.member(name, options)
-            member.begin(cursor, committed, starts)
-            consumer = MemberConsumer(*place, member=member, letters=letters)
+        plan = self._consumer_plan(
+            topic, start, partitions, stop_at_end, group, where, serializer, fetching
+        )
+        io = ThreadIo(open_channel(self._transport), self._clock, plan.settings)
+        consumer: Consumer[V] = Consumer(self._reader(plan, io), io)
         self._open.add(consumer)
         return consumer
 
     def transaction(
-        self, *, durability: str | None = None, timeout_s: Duration | None = None
+        self, *, durability: DurabilityChoice | None = None, timeout_s: Duration | None = None
     ) -> Transaction:
         """A transaction over messages and positions: `with bus.transaction() as tx: tx.send(…)`.
         Its durability is the strongest of its topics', unless given."""
         limit_s = timeout(timeout_s, self._timeout_s)
         return self._transaction_type(
             self._publishing,
-            self.refresh_topic,
+            self._refresh_topic,
             self._transport,
             self._clock,
             None if durability is None else parse_durability(durability),
@@ -337,14 +286,14 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         waiting_s = seconds("wait_s", wait_s) if wait_s else 0
         name = TopicName.parse(topic) if known is None else known.name
         positions = start_positions(
-            start, partitions, lambda: (known or self.refresh_topic(topic)).partitions
+            start, partitions, lambda: (known or self._refresh_topic(topic)).partitions
         )
         try:
             return self._fetch(name, positions, bytes_max, waiting_s)
         except NotFound:  # the topic may have changed since it was remembered
             if known is None or partitions is not None:
                 raise
-        positions = start_positions(start, None, lambda: self.refresh_topic(topic).partitions)
+        positions = start_positions(start, None, lambda: self._refresh_topic(topic).partitions)
         return self._fetch(name, positions, bytes_max, waiting_s)
 
     # --- closing ----------------------------------------------------------------------------------
@@ -366,25 +315,108 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def starts(
+    def _producer_plan(
+        self,
+        topic: str,
+        linger_ms: Duration,
+        batch_bytes: int,
+        compression: str,
+        durability: str | None,
+        in_flight_max: int,
+        timeout_s: Duration | None,
+    ) -> ProducerPlan:
+        """The checked arguments of `producer`. Raises `Invalid`."""
+        name, numbering = TopicName.parse(topic), Numbering()
+        return ProducerPlan.of(
+            self._delivery(name, numbering, durability, timeout_s, compression),
+            linger_ms,
+            batch_bytes,
+            in_flight_max,
+        )
+
+    def _sending(self, plan: ProducerPlan, batcher: Batcher[Any] | None) -> Sending[Any]:
+        """The state of a producer; `batcher` is None until its topic is looked up."""
+        return Sending(plan.delivery, plan.pace, batcher)
+
+    def _consumer_plan(
         self,
         topic: str,
         start: Start | Mapping[int, Start],
-        partitions: Sequence[int] | Literal["all"] | None,
-        committed: CommittedPositions | None,
-    ) -> dict[int, Position]:
-        """Where a consumer begins: where its group stands, if it has one; `latest` is meant as of
-        now."""
-        wanted = None if partitions == "all" else partitions
-        positions = start_positions(start, wanted, lambda: self.refresh_topic(topic).partitions)
-        if committed is not None and committed.group:
-            stored = self.positions(topic, group=committed.group)
+        partitions: PartitionChoice,
+        stop_at_end: bool,
+        group: str | Group,
+        where: str | Filter | None,
+        serializer: Decoder[Any] | None,
+        fetching: FetchOptions,
+    ) -> ConsumerPlan:
+        """The checked arguments of `consumer`. Raises `Invalid`."""
+        name = TopicName.parse(topic)
+        settings = as_group(group)
+        check_flag("stop_at_end", stop_at_end)
+        options = member_options(settings, partitions)
+        retries = RetryOptions.of(settings)
+        check_dead_letter(retries.dead_letter, options)
+        dead_letters = None
+        if options is not None:
+            dead_letters = GroupDeadLetters(name, settings.name, retries, self)
+        check_options("bus.consumer", fetching, FetchOptions.__annotations__)
+        limit_s = timeout(fetching.get("timeout_s"), self._timeout_s)
+        outage = self._outage(consumer_name(name, settings.name))
+        return ConsumerPlan(
+            start,
+            partitions,
+            stop_at_end,
+            as_filter(where),
+            serializer,
+            ConsumerSettings.of(fetching, limit_s, outage),
+            CommittedPositions(name, settings.name, self._transport.groups),
+            options,
+            dead_letters,
+        )
+
+    def _reader(self, plan: ConsumerPlan, io: ReaderIo) -> Reader[Any]:
+        """The reader of a consumer: looks up where it begins. Raises `TopicNotFound`."""
+        positions = self._starts(plan)
+        cursor = plan.cursor(positions)
+        offsets = partial(_offsets, self._transport, plan)
+        parts = ReaderParts(cursor, plan.committed, plan.settings, self._clock, io, offsets)
+        if plan.options is None or plan.dead_letters is None:
+            return Reader(parts)
+        member = self._member(plan.committed.name, plan.options)
+        member.begin(cursor, plan.committed, positions)
+        return MemberReader(parts, member, plan.dead_letters)
+
+    def _starts(self, plan: ConsumerPlan) -> dict[int, Position]:
+        """The positions at which a consumer begins: those of its group, if it has some; `latest`
+        is meant as of now."""
+        name = plan.committed.name
+        committed = plan.committed
+        wanted = None if plan.partitions == "all" else plan.partitions
+        positions = start_positions(
+            plan.start, wanted, lambda: self._refresh_topic(str(name)).partitions
+        )
+        if plan.options is None and committed.group:
+            stored = self.positions(str(name), group=committed.group)
             committed.learn(stored)
             positions.update({p: position for p, position in stored.items() if p in positions})
         latest = {p: at for p, at in positions.items() if at.kind is PositionKind.LATEST}
         if latest:
-            positions.update(self._fetch(TopicName.parse(topic), latest, 1, 0).next)
+            positions.update(self._fetch(name, latest, 1, 0).next)
         return positions
+
+
+def _offsets(
+    transport: LocalTransport | RemoteTransport, plan: ConsumerPlan, position: Position
+) -> Mapping[int, int]:
+    """The offsets of a position, as the consumer of a plan reads."""
+    return transport.offsets(plan.committed.name, position, plan.settings.isolation)
+
+
+def as_columns(
+    key: bytes | None, headers: Headers | None
+) -> tuple[list[bytes | None] | None, list[Headers | None] | None]:
+    """Key and headers of one message as columns of one cell, None where there is no value."""
+    return None if key is None else [key], None if headers is None else [headers]
 
 
 def _send(
@@ -392,7 +424,7 @@ def _send(
     clock: Clock,
     timeout_s: float,
     known: KnownTopic,
-    durability: str | None,
+    durability: DurabilityChoice | None,
     numbering: Numbering,
     left_s: float | None,
     blocks: list[NewBlock],

@@ -21,24 +21,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from tms import forks
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, KnownTopic
 from tms.client.delivery import Numbering
-from tms.client.known import Lone, PublishMemory, ids_in_order
+from tms.client.topic_cache import Lone, TopicCache, ids_in_order
 from tms.client.transport import Transport
-from tms.clock import Clock
 from tms.errors import TimedOut, TMSError, Unavailable
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName, parse_durability
-from tms.retrying import attempt_s
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.retrying import attempt_s
 
 GROUP_BYTES = 1 << 20
 GROUP_MESSAGES = 4_096
 
 Answer = TypeVar("Answer")
-Place = tuple[TopicName, str | None]
+PublishKey = tuple[TopicName, str | None]
 
 
 class WaitingPublish(NamedTuple, Generic[Answer]):
@@ -54,21 +54,22 @@ class SingleFlight(Generic[Answer]):
     Pure state; not thread-safe."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Place, deque[WaitingPublish[Answer]]] = {}
+        self._waiting: dict[PublishKey, deque[WaitingPublish[Answer]]] = {}
 
-    def begin(self, place: Place) -> bool:
-        """Whether no request is under way. Then the caller's is, until `next_group` is empty."""
+    def begin(self, place: PublishKey) -> bool:
+        """True if no request is under way. Then the caller's is, until `next_group` is empty."""
         if place in self._waiting:
             return False
         self._waiting[place] = deque()
         return True
 
-    def join(self, place: Place, waiting: WaitingPublish[Answer]) -> None:
+    def join(self, place: PublishKey, waiting: WaitingPublish[Answer]) -> None:
         """Wait for the next group."""
         self._waiting[place].append(waiting)
 
-    def next_group(self, place: Place) -> list[WaitingPublish[Answer]]:
-        """Who goes together now, in the order in which they came; nobody: the place is free."""
+    def next_group(self, place: PublishKey) -> list[WaitingPublish[Answer]]:
+        """The publishes of the next request, in the order in which they came; none if no publish
+        waits, which ends the flight."""
         queue, size = self._waiting[place], 0
         group: list[WaitingPublish[Answer]] = []
         while queue and len(group) < GROUP_MESSAGES and (not group or size < GROUP_BYTES):
@@ -92,7 +93,7 @@ class PackedGroup(NamedTuple):
 
 
 def pack(
-    publishing: PublishMemory, known: KnownTopic, messages: Sequence[Lone], numbering: Numbering
+    publishing: TopicCache, known: KnownTopic, messages: Sequence[Lone], numbering: Numbering
 ) -> PackedGroup:
     """The blocks of messages that were checked before."""
     batcher = publishing.batcher(
@@ -107,21 +108,21 @@ def pack(
 
 
 class _Outcome:
-    """What a waiting thread is told: the outcome, or that it has to lead its group."""
+    """The outcome of a waiting publish, or the group that its thread has to lead."""
 
-    __slots__ = ("_gate", "_lock", "abandoned", "error", "group", "id")
+    __slots__ = ("_gate", "_lock", "abandoned", "error", "id", "led_group")
 
     def __init__(self) -> None:
         self.id: MessageId | None = None
         self.error: TMSError | None = None
-        self.group: list[WaitingPublish[_Outcome]] | None = None
+        self.led_group: _Group | None = None
         self.abandoned = False
         self._lock = threading.Lock()
         self._gate = threading.Lock()
         self._gate.acquire()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether there is something to be told in time; otherwise nothing will be."""
+        """True if an outcome or a group came in time; otherwise the publish is abandoned."""
         if self._gate.acquire(timeout=timeout_s):
             return True
         with self._lock:
@@ -137,12 +138,15 @@ class _Outcome:
             return True
 
 
+_Group = list[WaitingPublish[_Outcome]]
+
+
 class Coalescing:
     """Single publishes of all threads of a bus."""
 
     def __init__(
         self,
-        publishing: PublishMemory,
+        publishing: TopicCache,
         transport: Transport,
         send: Callable[..., list[Appended]],
         timeout_s: float,
@@ -193,40 +197,38 @@ class Coalescing:
                 self._hand_over(known, place, group)
 
     def _with_others(
-        self, known: KnownTopic, place: Place, message: Lone, timeout_s: float | None
+        self, known: KnownTopic, place: PublishKey, message: Lone, timeout_s: float | None
     ) -> MessageId | None:
         waiting = WaitingPublish(message, message.check(known), _Outcome())
         with self._lock:
             if self._publishes.begin(place):  # they have just finished
-                waiting.answer.group = [waiting]
+                waiting.answer.led_group = [waiting]
             else:
                 self._publishes.join(place, waiting)
         answer = waiting.answer
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        if answer.group is None and not answer.wait(timeout_s):
+        if answer.led_group is None and not answer.wait(timeout_s):
             raise late(timeout_s)
-        if answer.group is not None:
-            self._lead(known, place, answer.group)
+        if answer.led_group is not None:
+            self._lead(known, place, answer.led_group)
         if answer.error is not None:
             raise answer.error
         return answer.id
 
-    def _hand_over(
-        self, known: KnownTopic, place: Place, group: list[WaitingPublish[_Outcome]]
-    ) -> None:
+    def _hand_over(self, known: KnownTopic, place: PublishKey, group: _Group) -> None:
         """Let this group go, led by the first of it who still waits, or else the next one."""
         while group:
             for one in group:
-                one.answer.group = group
+                one.answer.led_group = group
                 if one.answer.tell():
                     return
-                one.answer.group = None
+                one.answer.led_group = None
             # Nobody waits any more: what they sent may be stored or not, so it is not.
             with self._lock:
                 group = self._publishes.next_group(place)
 
-    def _lead(self, known: KnownTopic, place: Place, group: list[WaitingPublish[_Outcome]]) -> None:
-        leader = next(one.answer for one in group if one.answer.group is not None)
+    def _lead(self, known: KnownTopic, place: PublishKey, group: _Group) -> None:
+        leader = next(one.answer for one in group if one.answer.led_group is not None)
         try:
             numbering = self._publishing.take_numbering()
             packed = pack(self._publishing, known, [one.message for one in group], numbering)
@@ -249,7 +251,7 @@ class Coalescing:
 
 
 def told(error: BaseException) -> TMSError:
-    """What those are told whose group failed with this error: one for each, as each is raised."""
+    """A copy of the group's error for each waiting caller."""
     if isinstance(error, TMSError):
         return copy.copy(error)
     return Unavailable(

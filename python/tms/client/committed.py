@@ -1,10 +1,10 @@
-"""Where a consumer's group stands, as far as the consumer knows."""
+"""The positions of a consumer's group, as far as the consumer knows them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tms.api.operations import GroupsApi
-from tms.errors import Conflict, Invalid, TMSError
+from tms.errors import Conflict, Fenced, Invalid, TMSError
 from tms.model.position import Position, PositionKind
 from tms.model.topic import TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey
@@ -17,7 +17,7 @@ class Acknowledgement(NamedTuple):
     changes: list[PositionChange]
 
     def done(self) -> None:
-        """They are moved."""
+        """The positions are moved."""
         self.committed.note(self.changes)
 
 
@@ -41,20 +41,27 @@ class CommittedPositions:
         self._positions: dict[int, str] = {}
         self.owners: dict[int, Owner] = {}
         self.owed: dict[int, PositionChange] = {}
+        self._sought: set[int] = set()  # partitions to be committed where they were sought
         self.by_itself = ""
 
     def forget(self) -> None:
         """Know nothing, and owe nothing."""
         self._positions = {}
+        self._sought.clear()
         self.owners, self.owed = {}, {}
 
+    def seek(self, partition: int) -> None:
+        """Let the next acknowledgement move the group to the consumer's position in a partition,
+        though no message was handed out behind it."""
+        self._sought.add(partition)
+
     def learn(self, positions: Mapping[int, Position]) -> None:
-        """The group stands there."""
+        """Remember the positions of the group."""
         self._positions = {partition: str(at) for partition, at in positions.items()}
 
     def behind(self, handed_out: Mapping[int, Position]) -> Acknowledgement:
-        """What moves the group behind what was handed out, each position from where it is known to
-        stand. Raises `Invalid` without a group."""
+        """The changes that move the group behind the messages that were handed out, each position
+        from its known one. Raises `Invalid` without a group."""
         if not self.group:
             raise Invalid("The consumer has no group; make it with bus.consumer(topic, group=…).")
         if self.by_itself:
@@ -65,7 +72,8 @@ class CommittedPositions:
     def changes(
         self, to: Mapping[int, Position], kinds: Collection[PositionKind] = (PositionKind.AFTER,)
     ) -> list[PositionChange]:
-        """What moves the group there, where the position is of such a kind and it is not there."""
+        """The position changes that move the group to `to`, without partitions that are there
+        already and, unless they were sought, positions of other kinds."""
         return [
             PositionChange(
                 PositionKey(self.group, self.name, partition),
@@ -74,7 +82,8 @@ class CommittedPositions:
                 self.owners.get(partition),
             )
             for partition, position in to.items()
-            if position.kind in kinds and self._positions.get(partition) != str(position)
+            if (position.kind in kinds or partition in self._sought)
+            and self._positions.get(partition) != str(position)
         ]
 
     def move(self, changes: Sequence[PositionChange]) -> Callable[[], None]:
@@ -87,8 +96,8 @@ class CommittedPositions:
             nonlocal unsure
             try:
                 self._port.move(changes)
-            except Conflict:
-                if not (unsure and self._stands_there(changes)):
+            except Conflict as error:  # the next owner may stand there, too
+                if isinstance(error, Fenced) or not (unsure and self._stands_there(changes)):
                     raise
             except TMSError as error:
                 unsure = unsure or error.retriable
@@ -105,13 +114,15 @@ class CommittedPositions:
         return self._positions.get(partition, "")
 
     def know(self, partition: int, position: Position | None) -> None:
-        """The group stands there in a partition."""
+        """Remember the position of the group in a partition."""
+        self._sought.discard(partition)
         if position is None:
             self._positions.pop(partition, None)
         else:
             self._positions[partition] = str(position)
 
     def note(self, changes: Iterable[PositionChange]) -> None:
-        """These positions are so now."""
+        """Remember positions that were moved."""
         for change in changes:
             self._positions[change.key.partition] = str(change.position)
+            self._sought.discard(change.key.partition)

@@ -1,4 +1,4 @@
-"""What is read, without I/O: positions, batches, pages, and where a consumer stands. Shared by the
+"""Reading without I/O: positions, batches, pages, and the cursor of a consumer. Shared by the
 synchronous and the asyncio client.
 
 Invariants
@@ -11,7 +11,8 @@ Invariants
 * Whether a partition is read to its end only offsets tell: an answer without messages does not.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat, starmap
@@ -69,8 +70,8 @@ def start_positions(
     partitions: Sequence[int] | None,
     count: Callable[[], int],
 ) -> dict[int, Position]:
-    """Where each partition begins; `count` tells how many there are. Raises `Invalid`,
-    `BadMessageId`."""
+    """The position at which each partition begins; `count` returns the number of partitions. Raises
+    `Invalid`, `BadMessageId`."""
     if type(start) is not dict and not isinstance(start, Mapping):
         wanted = range(count()) if partitions is None else numbers(partitions)
         return dict.fromkeys(wanted, as_position(start))
@@ -264,7 +265,7 @@ class Page(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is there at `next`, as of this answer; a page without batches may not be
+        """True if there was nothing at `next` as of this answer; a page without batches may not be
         the last."""
         return all(self.reached[partition] >= end for partition, end in self.ends.items())
 
@@ -275,7 +276,7 @@ class Page(NamedTuple):
 
 
 def page(topic: str, asked: Mapping[int, Position], answers: Iterable[Fetched]) -> Page:
-    """What fetches from these positions brought together."""
+    """The page of several fetches from these positions."""
     whole = Page([], {}, {}, {})
     for fetched in answers:
         part = page_of(topic, asked, fetched)
@@ -292,7 +293,7 @@ def page_of(
     fetched: Fetched,
     kind: type[Message[Any]] = Message,
 ) -> Page:
-    """What a fetch from these positions brought, without the messages before them."""
+    """The page of a fetch from these positions, without the messages before them."""
     batches = []
     for block in fetched.blocks:
         header = read_header(block.block)
@@ -310,7 +311,7 @@ def page_of(
 
 
 class Cursor:
-    """Where a consumer stands in each partition. Pure state, shared by the synchronous and the
+    """The positions of a consumer by partition. Pure state, shared by the synchronous and the
     asyncio consumer. `where`: only messages that match are fetched; `serializer` reads their
     values."""
 
@@ -323,7 +324,6 @@ class Cursor:
         serializer: Decoder[object] | None = None,
     ) -> None:
         self._kind: type[Message[Any]] = reading(Message, serializer)
-        self.finished = not positions
         self.stop_at_end = stop_at_end
         self.where = where
         self._topic = topic
@@ -331,11 +331,15 @@ class Cursor:
         self._handed = dict(positions)  # behind what the caller has
         self._passed: dict[int, Position] = {}  # behind what the last answer was made of
         self._stops: dict[int, int] = {}  # end offsets at each partition's first answer
+        self._offsets: dict[int, int] = {}  # of `_handed`, where known
+        self._suspended: set[int] = set()  # not fetched, because the caller wants none of them
+        self.waiting: deque[Batch[Any]] = deque()  # fetched, not handed out
         self.message: Message[Any] | None = None  # the last one handed out by itself
         self._round = -1
 
     def ask(self, wait_s: float) -> tuple[list[PartitionPosition], float]:
-        """What to fetch next, of partitions that have not reached their end, and how long to wait.
+        """The positions of the next fetch, of partitions that have not reached their end, and its
+        wait in seconds.
 
         When they are many they take turns, and each gets its part of the time. Each time another
         one comes first.
@@ -344,6 +348,10 @@ class Cursor:
         self._round += 1
         round, turn = divmod(self._round, len(turns))
         return in_turn(turns[turn], round), wait_s / len(turns)
+
+    def take_back(self) -> None:
+        """The last `ask` is not answered: the next one is for the same partitions."""
+        self._round -= 1
 
     def accept(self, fetched: Fetched) -> list[Batch[Any]]:
         """Go on behind an answer; its batches in order."""
@@ -372,62 +380,97 @@ class Cursor:
         for partition, offset in found.reached.items():
             if offset >= min(self._stops[partition], found.ends[partition]):
                 self._fetched.pop(partition, None)
-        self.finished = not self._fetched
         return wanted
+
+    def next_waiting(self) -> Batch[Any] | None:
+        """The next batch to hand out; None if none waits."""
+        try:
+            return self.waiting.popleft()
+        except IndexError:  # another thread may have rewound it, whose iteration goes on
+            return None
 
     def hand_out(self, batch: Batch[Any]) -> None:
         """The caller gets this batch as a whole."""
         self.message = None
         self._handed[batch.partition] = Position.after(batch.last_id)
+        self._offsets[batch.partition] = batch.end_offset
 
     def settle(self) -> None:
         """The caller has all batches of the last answer: what a filter passed over behind them is
         done as well."""
         if self.where is not None:
-            self._handed.update(
-                (partition, there)
-                for partition, there in self._passed.items()
-                if partition in self._handed
-            )
+            for partition, there in self._passed.items():
+                if partition in self._handed:
+                    self._handed[partition] = there
+                    self._offsets.pop(partition, None)
 
-    def unsettle(self, partitions: Iterable[int]) -> None:
-        """The caller does not get all batches of these partitions."""
+    def drop(self, partitions: Collection[int]) -> None:
+        """The caller does not get the batches of these partitions that wait."""
+        self.waiting = deque(batch for batch in self.waiting if batch.partition not in partitions)
         for partition in partitions:
             self._passed.pop(partition, None)
 
     def positions(self) -> dict[int, Position]:
-        """Where to go on, for each partition."""
-        if self.message is not None:
-            self._handed[self.message.partition] = Position.after(self.message.id)
+        """The position at which to go on, by partition."""
+        message = self.message  # another thread may hand out the next one
+        if message is not None:
+            self._handed[message.partition] = Position.after(message.id)
+            self._offsets[message.partition] = message.offset + 1
         return dict(self._handed)
+
+    def offsets(self) -> dict[int, int]:
+        """The offsets of `positions`, of the partitions for which they are known."""
+        self.positions()
+        return dict(self._offsets)
 
     def rewind(self, partitions: Iterable[int] | None = None) -> None:
         """Forget what was fetched but not handed out; go on with these partitions, or all."""
+        self.waiting.clear()
         handed = self.positions()
         wanted = handed if partitions is None else partitions
-        self._fetched = {partition: handed[partition] for partition in wanted}
-        self.finished = not self._fetched
+        self._fetched = {p: handed[p] for p in wanted if p not in self._suspended}
 
     # Partitions that come and go
 
     @property
     def asks(self) -> bool:
-        """Whether there is a partition to fetch from."""
+        """True if there is a partition to fetch from."""
         return bool(self._fetched)
+
+    @property
+    def finished(self) -> bool:
+        """True if no partition is left to read, nor suspended."""
+        return not self._fetched and not self._suspended
+
+    def suspend(self, partition: int) -> None:
+        """Fetch nothing from a partition until `unsuspend`, whatever else resumes it."""
+        self._suspended.add(partition)
+        self.pause(partition)
+
+    def unsuspend(self, partition: int) -> None:
+        """Fetch from a suspended partition again, behind what was handed out."""
+        if partition in self._suspended:
+            self._suspended.remove(partition)
+            self.resume(partition)
 
     def give(self, partition: int, position: Position) -> None:
         """Read a partition too, from there on."""
+        is_suspended = partition in self._suspended
         self.take(partition)
-        self._fetched[partition] = self._handed[partition] = position
-        self.finished = False
+        self._handed[partition] = position
+        if is_suspended:
+            self._suspended.add(partition)
+        else:
+            self._fetched[partition] = position
 
     def take(self, partition: int) -> None:
-        """Know nothing of a partition any more."""
+        """Forget a partition."""
         self.positions()
         if self.message is not None and self.message.partition == partition:
             self.message = None
-        for places in (self._fetched, self._handed, self._passed, self._stops):
-            places.pop(partition, None)
+        self._suspended.discard(partition)
+        for known in (self._fetched, self._handed, self._passed, self._stops, self._offsets):
+            known.pop(partition, None)
 
     def keep(self, partitions: Iterable[int]) -> set[int]:
         """Fetch from no others than these; from which it did."""
@@ -443,5 +486,5 @@ class Cursor:
 
     def resume(self, partition: int) -> None:
         """Go on behind what was handed out of a partition."""
-        self._fetched[partition] = self.positions()[partition]
-        self.finished = False
+        if partition not in self._suspended:
+            self._fetched[partition] = self.positions()[partition]

@@ -1,4 +1,4 @@
-"""What a bus does with delayed messages: publishing them, cancelling them, looking at what waits.
+"""The methods of a bus for delayed messages: publishing, cancelling and listing them.
 
 Invariants
 
@@ -13,15 +13,16 @@ from datetime import UTC, datetime, timedelta
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, Headers
 from tms.client.calls import BusCalls
+from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.delivery import Numbering
-from tms.client.known import as_compression, as_durability, ids_in_order
+from tms.client.topic_cache import as_compression, as_durability, ids_in_order
 from tms.errors import Invalid, NotFound
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
 from tms.model.ids import TIME_MS_MAX
 from tms.model.message import NewBlock
 from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.topic import TopicName
-from tms.retrying import retrying
+from tms.runtime.retrying import retrying
 
 At = datetime | int  # a time with its zone, or ms since 1970
 PAGE = 1_000
@@ -43,12 +44,12 @@ class DelayedCalls(BusCalls):
         *,
         at: At | None = None,
         delay: Duration | None = None,
-        durability: str | None = None,
+        durability: DurabilityChoice | None = None,
         timeout_s: Duration | None = None,
     ) -> DelayedId:
         """Publish one message that is delivered at a time (a datetime with its zone, or ms since
         1970), or after a delay (seconds, a timedelta, "5m"), and wait until it is stored; its id,
-        to `cancel` it with.
+        to `cancel_delayed` it with.
 
         It is never delivered early, and gets its place and id in the log when it is due. What is
         past already is due at once. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`,
@@ -77,8 +78,8 @@ class DelayedCalls(BusCalls):
         *,
         at: At | None = None,
         delay: Duration | None = None,
-        durability: str | None = None,
-        compression: str = Compression.NONE,
+        durability: DurabilityChoice | None = None,
+        compression: CompressionChoice = Compression.NONE,
         timeout_s: Duration | None = None,
     ) -> list[DelayedId]:
         """Publish messages that are due together; their ids in this order. Up to 4 MiB of them are
@@ -86,7 +87,7 @@ class DelayedCalls(BusCalls):
         reason."""
         due, level = as_due(at, delay), as_durability(durability)
         packing, publishing = as_compression(compression), self._publishing
-        known = publishing.known(topic) or self.refresh_topic(topic)
+        known = publishing.known(topic) or self._refresh_topic(topic)
         batcher = publishing.batcher(
             known, Numbering(), batch_bytes=REQUEST_BYTES, compression=packing, partition=partition
         )
@@ -111,9 +112,11 @@ class DelayedCalls(BusCalls):
             raise
         return ids_in_order(deferred, batcher.partitions_of(len(values), keys, partition))
 
-    def cancel(self, topic: str, id: DelayedId | str, timeout_s: Duration | None = None) -> bool:
-        """Whether a delayed message is cancelled: it is never delivered. False when it is delivered
-        already, or there is none with this id. Raises `TopicNotFound`, `Invalid`."""
+    def cancel_delayed(
+        self, topic: str, id: DelayedId | str, timeout_s: Duration | None = None
+    ) -> bool:
+        """True if a delayed message is cancelled, so that it is never delivered; False if it was
+        delivered already, or there is none with this id. Raises `TopicNotFound`, `Invalid`."""
         name, wanted = TopicName.parse(topic), as_id(id)
         port = self._transport.delayed
         return retrying(
@@ -123,13 +126,13 @@ class DelayedCalls(BusCalls):
             what="delayed.cancel",
         )
 
-    def delayed(self, topic: str) -> DelayedInfo:
-        """How many messages of a topic wait until they are due, and when the first is. Raises
-        `TopicNotFound`."""
+    def describe_delayed(self, topic: str) -> DelayedInfo:
+        """The number of messages of a topic that wait until they are due, and when the first is
+        due. Raises `TopicNotFound`."""
         page = self._transport.delayed.page(TopicName.parse(topic), None, 0)
         return DelayedInfo(page.waiting, page.next_due_ms)
 
-    def delayed_messages(
+    def list_delayed(
         self, topic: str, after: DelayedId | str | None = None
     ) -> Iterator[DelayedMessage]:
         """The messages of a topic that wait, in the order in which they are due, from behind the
@@ -141,7 +144,7 @@ class DelayedCalls(BusCalls):
 
 
 def as_due(at: At | None, delay: Duration | None) -> Due:
-    """When a caller means. Raises `Invalid`."""
+    """The due time of `at` or `delay`. Raises `Invalid`."""
     if (at is None) == (delay is None):
         raise Invalid("Say when messages are due: either at=… or delay=….", field="at")
     if at is not None:

@@ -31,14 +31,14 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
-from tms import forks
 from tms.block import Compression, decode, encode, read_header
-from tms.clock import Clock
 from tms.errors import OutcomeUnknown, OutOfOrderSequence, Overloaded, TMSError
-from tms.events import BoundedLog
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
-from tms.retrying import is_retriable, retrying, retrying_async
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.events import BoundedLog
+from tms.runtime.retrying import is_retriable, retrying, retrying_async
 
 SEQUENCE_LIMIT = 1 << 32
 PLACES_MAX = 16_384
@@ -46,7 +46,7 @@ REPEATED_S = 600.0
 _REFUSALS = (OutOfOrderSequence, Overloaded)  # after which nothing of a block is stored
 _log = BoundedLog(__name__)
 
-Place = tuple[TopicName, int]
+TopicPartition = tuple[TopicName, int]
 Answer = TypeVar("Answer")
 Append = Callable[[TopicName, Sequence[NewBlock], Durability | None, float], Answer]
 
@@ -62,9 +62,9 @@ class Numbering:
     def _begin(self) -> None:
         self._generation = forks.generation
         self._id = _new_producer_id()
-        self._next: dict[Place, tuple[int, int]] = {}
+        self._next: dict[TopicPartition, tuple[int, int]] = {}
 
-    def take(self, place: Place) -> tuple[int, int]:
+    def take(self, place: TopicPartition) -> tuple[int, int]:
         """Producer id and sequence of the next block."""
         if self._generation != forks.generation:
             self._begin()
@@ -78,7 +78,7 @@ class Numbering:
         self._next[place] = (number[0], number[1] + 1)
         return number
 
-    def renew(self, place: Place) -> None:
+    def renew(self, place: TopicPartition) -> None:
         """Begin anew at `place`, under a new producer id."""
         self._next[place] = (_new_producer_id(), 0)
 
@@ -89,8 +89,8 @@ def _new_producer_id() -> int:
 
 
 class Delivery(NamedTuple):
-    """How the blocks of one producer are appended to a topic: under these numbers, as durably as
-    that (None: as the topic says), packed anew like that, within that time."""
+    """The delivery of one producer's blocks to a topic: their numbers, durability (None: that of
+    the topic), compression when they are packed anew, and time-out."""
 
     name: TopicName
     numbering: Numbering
@@ -129,7 +129,7 @@ class Unacknowledged:
         self._renewed: set[int] = set()  # partitions that have begun anew
 
     def __str__(self) -> str:
-        """What is requested, for the log."""
+        """The request, as the log names it."""
         return f"publish to {self._delivery.name}"
 
     def request(self, append: Append[Answer]) -> Callable[[float], Answer]:
@@ -139,7 +139,7 @@ class Unacknowledged:
         return partial(append, name, blocks, durability)
 
     def count(self) -> int:
-        """How many messages they have."""
+        """The number of messages of the blocks."""
         return sum(read_header(entry.block).count for entry in self.blocks)
 
     def acknowledge(self, appended: Sequence[Appended]) -> None:
@@ -203,7 +203,7 @@ class Unacknowledged:
         )
 
     def _renumbered(self, entry: NewBlock) -> NewBlock:
-        """The same messages, packed anew: an engine may hold on to the old bytes."""
+        """A block with its messages packed anew: an engine may hold on to the old bytes."""
         name, numbering, _, compression, _ = self._delivery
         columns = decode(entry.block)
         producer_id, sequence = numbering.take((name, entry.partition))
@@ -248,7 +248,7 @@ async def deliver_async(
     clock: Clock,
     timeout_s: float,
 ) -> list[Appended]:
-    """The same as `deliver`, for coroutines."""
+    """`deliver` for coroutines."""
     deadline_s, left_s = clock.monotonic_s() + timeout_s, max(0.001, timeout_s)
     while left.blocks:
         request = left.request(append)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tms.api.messages import arrow_schema
 from tms.block.arrow import library
 from tms.errors import Invalid
-from tms.extras import needed
+from tms.runtime.extras import needed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,4 +1,4 @@
-"""What a bus does with groups, apart from consuming."""
+"""The methods of a bus for groups, apart from consuming."""
 
 from collections.abc import Mapping
 from os import getpid
@@ -10,7 +10,7 @@ from tms.client.cursor import Start, as_position, numbers
 from tms.client.group_options import MemberOptions
 from tms.client.member import Member
 from tms.errors import Invalid
-from tms.model.group import GroupInfo, GroupSummary
+from tms.model.group import GroupInfo
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange, PositionKey, check_group
@@ -19,7 +19,7 @@ from tms.model.transaction import PositionChange, PositionKey, check_group
 class GroupCalls(BusCalls):
     """The part of a bus that looks after groups. Thread-safe."""
 
-    def member(self, name: TopicName, options: MemberOptions) -> Member:
+    def _member(self, name: TopicName, options: MemberOptions) -> Member:
         """A new member of a group; for consumers."""
         return Member(
             lambda: f"{gethostname()[:60]}-{getpid()}-{token_hex(8)}".replace("/", "-"),
@@ -30,18 +30,13 @@ class GroupCalls(BusCalls):
             self._leavers,
         )
 
-    def groups(self, topic: str) -> list[GroupSummary]:
-        """The groups that have members or positions in a topic, with their lag. Raises
-        `TopicNotFound`."""
-        return self._transport.groups.list_groups(TopicName.parse(topic))
-
-    def group(self, topic: str, *, group: str) -> GroupInfo:
-        """How a group stands in a topic: its members, and of each partition owner, position and
+    def describe_group(self, topic: str, *, group: str) -> GroupInfo:
+        """The state of a group in a topic: its members, and of each partition owner, position and
         lag. Raises `TopicNotFound`, `GroupNotFound`."""
         return self._transport.groups.describe(TopicName.parse(topic), check_group(group))
 
     def positions(self, topic: str, *, group: str) -> dict[int, Position]:
-        """Where a group stands in a topic, by partition."""
+        """The positions of a group in a topic, by partition."""
         name = TopicName.parse(topic)
         return dict(self._transport.groups.positions(name, check_group(group)))
 
@@ -55,7 +50,7 @@ class GroupCalls(BusCalls):
                 field="positions",
             )
         numbers(positions, "positions")
-        self.refresh_topic(topic)
+        self._refresh_topic(topic)
         self._transport.groups.move(
             [
                 PositionChange(PositionKey(check_group(group), name, p), as_position(start))

@@ -1,8 +1,9 @@
-"""How a consumer takes part in its group."""
+"""The settings of a consumer's group, and the options of its member."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from tms.errors import Invalid
 from tms.model.group import SESSION_S, check_session
@@ -19,59 +20,88 @@ class DeliveryMode(StrEnum):
     EXACTLY_ONCE = "exactly-once"  # in the transaction that has what was made of it
 
 
-Told = Callable[[Sequence[int]], None]
-AnyTold = Callable[[Sequence[int]], object]  # for asyncio, what is returned may be awaited
+DeliveryChoice = DeliveryMode | Literal["explicit", "at-most-once", "at-least-once", "exactly-once"]
+AssignmentCallback = Callable[[Sequence[int]], object]  # asyncio awaits an awaitable result
+DELIVERIES = 5
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 30.0
 
 
-def _nobody(partitions: Sequence[int]) -> None:
+def _ignore(partitions: Sequence[int]) -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """A group and how a consumer takes part in it; see docs/groups.md.
+
+    `delivery` says when the group's position moves: `explicit` (by `ack`), `at-most-once`,
+    `at-least-once` or `exactly-once` (in a transaction). A member that is silent for `session_s`
+    loses its partitions. `on_assigned` is called with partitions that were assigned, `on_revoked`
+    with those that are to be released or were lost. The others are for `Consumer.handle`: after
+    `deliveries_max` failures, with pauses from `backoff_first_s` doubling up to `backoff_max_s`, a
+    message goes to the topic `dead_letter` (`""` is TOPIC-GROUP-dead).
+    """
+
+    name: str
+    delivery: DeliveryChoice = DeliveryMode.EXPLICIT
+    session_s: Duration = SESSION_S
+    on_assigned: AssignmentCallback | None = None
+    on_revoked: AssignmentCallback | None = None
+    dead_letter: str | None = None
+    deliveries_max: int = DELIVERIES
+    backoff_first_s: Duration = BACKOFF_FIRST_S
+    backoff_max_s: Duration = BACKOFF_MAX_S
+
+
+@dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """How a consumer takes part in its group. The callbacks are told which partitions it got, and
-    which it has to let go or has lost."""
+    """The options of a member of a group; see `Group`."""
 
     delivery: DeliveryMode = DeliveryMode.EXPLICIT
     session_s: float = SESSION_S
-    on_assigned: AnyTold = _nobody
-    on_revoked: AnyTold = _nobody
+    on_assigned: AssignmentCallback = _ignore
+    on_revoked: AssignmentCallback = _ignore
 
 
-def member_options(
-    group: str,
-    partitions: Sequence[int] | str | None,
-    delivery: str,
-    session_s: Duration,
-    on_assigned: AnyTold | None,
-    on_revoked: AnyTold | None,
-) -> MemberOptions | None:
-    """The options of a consumer that is a member of a group; None if it is none, because it has no
-    group, or names its partitions. Raises `Invalid` for what is wrong or does not go together."""
-    if group != "":
-        check_group(group)
-    for name, told in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
-        if told is not None and not callable(told):
+def as_group(group: str | Group) -> Group:
+    """The group with this name, or these settings. Raises `Invalid`."""
+    if isinstance(group, str):
+        group = Group(group)
+    if not isinstance(group, Group):
+        raise Invalid(f"A group is a name or a tms.Group, got {group!r:.80}.", field="group")
+    if group.name != "":
+        check_group(group.name)
+    return group
+
+
+def member_options(group: Group, partitions: Sequence[int] | str | None) -> MemberOptions | None:
+    """The options of a consumer that is a member of a group; None for one that has no group, or
+    names its partitions. Raises `Invalid` for options that are wrong or do not go together."""
+    callbacks = (("on_assigned", group.on_assigned), ("on_revoked", group.on_revoked))
+    for name, callback in callbacks:
+        if callback is not None and not callable(callback):
             raise Invalid(
-                f"{name} is a function that takes partitions, got {told!r:.80}.", field=name
+                f"{name} is a function that takes partitions, got {callback!r:.80}.", field=name
             )
-    if delivery not in list(DeliveryMode):
+    if group.delivery not in list(DeliveryMode):
         modes = ", ".join(DeliveryMode)
-        raise Invalid(f"A delivery is one of {modes}, got {delivery!r}.", field="delivery")
-    session_s = check_session(session_s)
-    if group and partitions is None:
-        mode = DeliveryMode(delivery)
-        return MemberOptions(mode, session_s, on_assigned or _nobody, on_revoked or _nobody)
-    if delivery != DeliveryMode.EXPLICIT:
+        raise Invalid(f"A delivery is one of {modes}, got {group.delivery!r}.", field="delivery")
+    mode = DeliveryMode(group.delivery)
+    session_s = check_session(group.session_s)
+    if group.name and partitions is None:
+        return MemberOptions(
+            mode, session_s, group.on_assigned or _ignore, group.on_revoked or _ignore
+        )
+    if mode is not DeliveryMode.EXPLICIT:
         raise Invalid(
-            f"The delivery {delivery} is for members of a group: name a group, and no partitions.",
+            f"The delivery {mode} is for members of a group: name a group, and no partitions.",
             field="delivery",
         )
     return None
 
 
-def check_letters(dead_letter: str | None, options: MemberOptions | None) -> None:
-    """Raise `Invalid` for dead letters of a consumer that has none."""
+def check_dead_letter(dead_letter: str | None, options: MemberOptions | None) -> None:
+    """Raises `Invalid` if a consumer with these options makes no dead letters."""
     if dead_letter is None:
         return
     if options is None:
@@ -88,7 +118,7 @@ def check_letters(dead_letter: str | None, options: MemberOptions | None) -> Non
 
 
 def check_handler(handler: object) -> None:
-    """Raise `Invalid` for what cannot be called."""
+    """Raises `Invalid` if the handler is no function."""
     if not callable(handler):
         raise Invalid(
             f"A handler is a function of a message, got {handler!r:.80}.", field="handler"

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tms import forks
 from tms.block.received import Delivered
-from tms.clock import Clock
 from tms.errors import TMSError
-from tms.events import BoundedLog
 from tms.model.queue import Token, TokenResult, join_tokens
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.events import BoundedLog
 
 AHEAD_MAX = 16  # messages that are leased ahead of their handler
 AHEAD_S = 1.0  # of work that is leased ahead, and less than a quarter of a lease
@@ -31,8 +31,9 @@ _log = BoundedLog(__name__)
 
 
 class Pace:
-    """How many messages a handler may lease at once, by how long it took for the last ones. Begins
-    with one; where a second delivery is the end of a message, none is leased before its turn."""
+    """The number of messages that a handler may lease at once, by how long it took for the last
+    ones. Begins with one; where a second delivery is the end of a message, none is leased before
+    its turn."""
 
     def __init__(self, lease_s: float, deliveries_max: int) -> None:
         self._room_s = min(AHEAD_S, lease_s / 4)
@@ -91,6 +92,11 @@ class Leases:
             kept.lost = kept.settled = kept.done = True
         self._begin()
 
+    @property
+    def any_held(self) -> bool:
+        """True if messages are being handled."""
+        return bool(self._kept)
+
     # -- what is kept ------------------------------------------------------------------------------
 
     def keep(self, messages: Iterable[Delivered[Any]]) -> list[HeldMessage]:
@@ -140,7 +146,7 @@ class Leases:
                 kept.done = True
 
     def _of(self, tokens: Sequence[str]) -> list[HeldMessage]:
-        """What is kept of the messages of these tokens."""
+        """The held messages of these tokens."""
         if not self._kept:
             return []
         named = [Token.parse(token) for token in tokens]

@@ -25,20 +25,20 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from tms import forks
 from tms.client.committed import CommittedPositions
 from tms.client.cursor import Batch, Cursor
 from tms.client.group_options import DeliveryMode, MemberOptions
 from tms.client.transport import Transport
-from tms.clock import Clock
 from tms.errors import Conflict, Fenced, Invalid, TMSError
-from tms.events import BoundedLog
-from tms.model.group import GroupStanding
+from tms.model.group import MemberAssignment
 from tms.model.ids import MessageId
 from tms.model.message import Message
 from tms.model.position import Position, PositionKind
 from tms.model.topic import TopicName
 from tms.model.transaction import Owner, PositionChange
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.events import BoundedLog
 
 LOOK_S = 0.2
 COMING_S = 0.05  # between two looks while partitions are on their way to this member
@@ -81,14 +81,14 @@ class Member:
         self._releasing: dict[int, float] = {}  # partition → when it was asked for
         self._holding: dict[int, int] = {}
         self._look_at_s = self._commit_at_s = 0.0
-        self._told = GroupStanding(0, {}, frozenset(), 0)
+        self._told = MemberAssignment(0, {}, frozenset(), 0)
         self._joined = False
         self._touched: set[int] = set()  # what is in hand of these is void
         self.out: Message[Any] | Batch[Any] | None = None  # handed out, the next not asked for
-        self.waiting: deque[Batch[Any]] = deque()  # fetched, not handed out
 
     def _forked(self) -> None:
         self._join_anew()
+        self.cursor.waiting.clear()
         self._leavers.clear()
         self._committed.forget()
         self._inherited = True
@@ -96,7 +96,7 @@ class Member:
     def begin(
         self, cursor: Cursor, committed: CommittedPositions, starts: Mapping[int, Position]
     ) -> None:
-        """What it reads with; once, before everything else."""
+        """Give the member its cursor, positions and starts; once, before everything else."""
         self._group = committed.group
         self.cursor = cursor
         self._committed = committed
@@ -109,27 +109,30 @@ class Member:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to `tend`."""
+        """True if it is time to `tend`."""
         return self._clock.monotonic_s() >= self._look_at_s
 
     @property
     def pause_s(self) -> float:
-        """How long until then."""
+        """Seconds until `due`."""
         return max(0.0, self._look_at_s - self._clock.monotonic_s())
 
     def is_complete(self) -> bool:
-        """Whether everything was read that had to be, of a member that reads up to the end; this
-        may `tend`."""
+        """True if a member that reads up to the end has read everything; may `tend`."""
         if looked := self.due:
             self.tend()
-        if self.cursor.asks:
+        if not self.cursor.finished:
             self.reading = True
             return False
         if self.reading or not looked:
             self.reading = False
             self.tend()
         coming = self._told.coming or self._told.reading
-        return not self.cursor.asks and (bool(self._releasing) or not coming)
+        return self.cursor.finished and (bool(self._releasing) or not coming)
+
+    def hand_out(self, out: Message[Any] | Batch[Any]) -> None:
+        """The caller gets a message or a batch; the next one is not asked for."""
+        self.out = out
 
     def take_touched(self) -> set[int]:
         """Partitions of which messages that were on their way are void."""
@@ -144,10 +147,9 @@ class Member:
             self._forget()
 
     def _forget(self) -> None:
-        """What is in hand of touched partitions is void."""
+        """Drop the batches of touched partitions that wait."""
         if self._touched:
-            self.waiting = deque(b for b in self.waiting if b.partition not in self._touched)
-            self.cursor.unsettle(self._touched)
+            self.cursor.drop(self._touched)
 
     def _tend(self) -> None:
         while self._leavers:
@@ -174,7 +176,7 @@ class Member:
         for partition in inherited:
             self.cursor.take(partition)
 
-    def _poll(self) -> GroupStanding:
+    def _poll(self) -> MemberAssignment:
         self._joined = True
         told = self._groups.poll(
             self._topic,
@@ -189,7 +191,7 @@ class Member:
         self._look_at_s = self._clock.monotonic_s() + pause_s
         return told
 
-    def _learn(self, told: GroupStanding) -> set[int]:
+    def _learn(self, told: MemberAssignment) -> set[int]:
         """Do what the service said; the partitions that are touched by it."""
         lost = [p for p, epoch in self._holding.items() if told.partitions.get(p) != epoch]
         self._touched.update(lost)
@@ -281,16 +283,16 @@ class Member:
 
     @property
     def moves_by_itself(self) -> bool:
-        """Whether the group moves without a word of the caller."""
+        """True if the group's position moves without a call of `ack`."""
         modes = (DeliveryMode.AT_MOST_ONCE, DeliveryMode.AT_LEAST_ONCE)
         return self.options.delivery in modes
 
     def claim(self) -> None:
-        """What is waiting is to be handed out. With at-most-once the group moves behind it before
-        that."""
+        """The batches that wait are to be handed out. With at-most-once the group moves behind it
+        before that."""
         if self.options.delivery is not DeliveryMode.AT_MOST_ONCE:
             return
-        ends = {batch.partition: Position.after(batch.last_id) for batch in self.waiting}
+        ends = {batch.partition: Position.after(batch.last_id) for batch in self.cursor.waiting}
         with self._lock:
             try:
                 self._move(ends)
@@ -307,6 +309,12 @@ class Member:
             positions[out.partition] = Position.at(out.id)
         return positions
 
+    def give(self, partition: int, position: Position) -> None:
+        """Go on at another position of a partition, unless it is to be released."""
+        self.cursor.give(partition, position)
+        if partition in self._releasing:
+            self.cursor.pause(partition)
+
     def put_back(self, message: Message[Any]) -> None:
         """The message that was handed out last is not handled: it comes again, and everything
         behind it, unless its partition was lost, or the group was moved."""
@@ -315,9 +323,7 @@ class Member:
             here = self.cursor.positions().get(partition)
             if partition not in self._holding or here != Position.after(message.id):
                 return
-            self.cursor.give(partition, Position.at(message.id))
-            if partition in self._releasing:
-                self.cursor.pause(partition)
+            self.give(partition, Position.at(message.id))
             self._touched.add(partition)
             self._forget()
 
@@ -332,6 +338,12 @@ class Member:
             if stored == behind:
                 self._committed.know(partition, stored)
             return stored == behind
+
+    def unsuspend(self, partition: int) -> None:
+        """Fetch from a suspended partition again, unless it is to be released."""
+        self.cursor.unsuspend(partition)
+        if partition in self._releasing:
+            self.cursor.pause(partition)
 
     def look_now(self) -> None:
         """Let the next `tend` commit and look, whatever the time is."""
@@ -384,25 +396,15 @@ class Member:
             elif self._committed.known(partition) != _text(position):
                 self._committed.know(partition, position)
                 start = self._starts.get(partition, Position.earliest())
-                self.cursor.give(partition, position or start)
+                self.give(partition, position or start)
                 moved.append(partition)
-                if partition in self._releasing:
-                    self.cursor.pause(partition)
         return moved
-
-    def next_waiting(self) -> Batch[Any] | None:
-        """The next batch to hand out, None if none waits."""
-        try:
-            return self.waiting.popleft()
-        except IndexError:  # maybe another thread has rewound it just now, which is refused then
-            return None
 
     # -- the end ---------------------------------------------------------------------------------
 
     def rewind(self) -> None:
         """Forget what was fetched but not handed out."""
         self.out = None  # the next is asked for
-        self.waiting.clear()
         self.reading = self.cursor.stop_at_end
         with contextlib.suppress(ValueError):
             self._leavers.remove(self)

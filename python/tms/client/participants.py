@@ -76,7 +76,7 @@ class Decider(Protocol):
 
     @property
     def decided(self) -> bool:
-        """Whether it has committed, or may have."""
+        """True if the transaction has committed, or may have."""
         ...
 
 
@@ -90,7 +90,7 @@ class Participants:
 
     @property
     def unknown(self) -> bool:
-        """Whether a commit was sent of which it is not known what became."""
+        """True if a commit was sent whose outcome is not known."""
         return self._sent is not None
 
     def join(self, participant: Participant[C_co], transaction: Transacted) -> C_co:
@@ -197,7 +197,8 @@ class Participants:
         return request
 
     def _is_committed(self, id: int, error: BaseException | None) -> bool:
-        """How a commit ended whose answer was an error: what is not committed yet never will be."""
+        """The outcome of a commit whose answer was an error: what is not committed yet never will
+        be."""
         try:
             return self._transactions().invalidate(id).outcome == COMMITTED
         except TransactionNotFound:

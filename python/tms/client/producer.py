@@ -15,23 +15,25 @@ What is promised stands in `tms.client.sending`.
 
 import atexit
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cache
-from typing import Any, Generic, NoReturn, Self
+from functools import cache, partial
+from typing import Any, Generic, NamedTuple, NoReturn, Self
 from weakref import WeakValueDictionary, finalize, ref
 
-from tms import forks
 from tms.client.batching import Batcher, Headers
-from tms.client.delivery import Delivery, deliver
-from tms.client.known import REFRESH_S
-from tms.client.sending import STALLED_S, Flight, Sending, SendPace, dropped, tell_lost
+from tms.client.delivery import deliver
+from tms.client.receipts import Receipt, settle
+from tms.client.sending import STALLED_S, Sending, closing_after, dropped, tell_lost
+from tms.client.topic_cache import REFRESH_S
 from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport, open_channel
-from tms.clock import Clock, SystemClock
 from tms.errors import TimedOut, TMSError, again
-from tms.model.message import Appended
+from tms.model.ids import MessageId
+from tms.model.message import Appended, NewBlock
 from tms.model.serializer import V
-from tms.retrying import attempt_s, is_retriable
+from tms.runtime import forks
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.retrying import attempt_s, is_retriable
 
 CALM_S = 0.000_2  # after a push, a message may be followed by others that soon
 BUSY_S = 0.005  # how long the driver stays away while the caller fills blocks
@@ -47,25 +49,24 @@ class Producer(Generic[V]):
     def __init__(
         self,
         transport: LocalTransport | RemoteTransport,
-        batcher: Batcher[V],
-        delivery: Delivery,
+        sending: Sending[PendingAnswer[list[Appended]]],
         clock: Clock,
         count_partitions: Callable[[], int],
-        pace: SendPace,
     ) -> None:
         self._append = transport.append
         self._channel = open_channel(transport)
-        self._batcher = batcher
-        self._sending: Sending[PendingAnswer[list[Appended]]] = Sending(delivery, pace, batcher)
-        self._delivery = delivery
+        assert sending.batcher is not None, "the topic is looked up before"
+        self._batcher: Batcher[V] = sending.batcher
+        self._sending = sending
         self._clock = clock
         self._count_partitions = count_partitions
-        self._linger_s, self._in_flight_max = pace
-        self._attempt_s = attempt_s(delivery.timeout_s)
+        self._linger_s, self._in_flight_max = sending.pace
+        self._attempt_s = attempt_s(sending.delivery.timeout_s)
         self._full_pushes = self._full_pushes_seen = 0
         self._pushed_at_s = -1.0
         self._send_at_s = 0.0
         self._refresh_at_s = clock.monotonic_s() + REFRESH_S
+        self._weakly = ref(self)  # a held outcome does not keep the producer
         self._begin()
         forks.in_child(self._begin)
         self._end = finalize(self, dropped, self._sending, self._channel.close)
@@ -90,8 +91,9 @@ class Producer(Generic[V]):
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
-    ) -> None:
-        """Publish one message; it is acknowledged when a later `flush` or `close` returns.
+    ) -> "Sent":
+        """Publish one message; it is acknowledged when a later `flush` or `close` returns, or the
+        `result` of what this returns, which is its id.
 
         A key decides the partition, unless `partition` does; with neither, messages are spread in
         blocks. `None` as value is a tombstone. The producer's serializer writes the value; without
@@ -103,19 +105,23 @@ class Producer(Generic[V]):
         stored.
         """
         with self._lock:
-            if self._sending.ended:
-                self._sending.check()
-            if self._sending.stalled is not None:
+            sending, batcher = self._sending, self._batcher
+            if sending.ended:
+                sending.check()
+            if sending.stalled is not None:
                 self._resume()
-            batcher = self._batcher
             first = not batcher.fillings
-            if batcher.add(value, key, headers, partition):
+            is_full = batcher.add(value, key, headers, partition)
+            newest = batcher.newest
+            sent = _AS_SENT((self._weakly, newest.receipt, len(newest.values) - 1))
+            if is_full:
                 try:
                     self._push_full()
                 except TMSError as error:
-                    self._sending.raise_unless_kept(error)
+                    sending.raise_unless_kept(error)
             elif first:
                 self._begin_waiting()
+            return sent
 
     def send_many(
         self,
@@ -140,10 +146,7 @@ class Producer(Generic[V]):
                     self._push_full()
                     first = True
             except TMSError as error:
-                if error is self._sending.stalled and accepted < len(values):
-                    error.details["accepted"] = accepted
-                    raise
-                self._sending.raise_unless_kept(error)
+                self._sending.raise_unless_kept(error, accepted < len(values), accepted)
             finally:
                 if first and self._batcher.fillings and self._sending.stalled is None:
                     self._begin_waiting()
@@ -183,13 +186,8 @@ class Producer(Generic[V]):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
+        with closing_after(error):
             self.close()
-            return
-        try:
-            self.close()
-        except TMSError as second:
-            error.add_note(f"The producer could not be closed cleanly: {second}")
 
     # --- pushing; the caller of these holds the lock ----------------------------------------------
 
@@ -233,18 +231,19 @@ class Producer(Generic[V]):
         if now_s >= self._refresh_at_s:
             self._refresh(now_s)
         try:
-            blocks = self._batcher.pack()
+            self._sending.launch(self._submit, now_s + self._attempt_s)
         except TMSError as error:
             self._fail(error)
-        self._batcher.next_partition()
-        try:
-            pending = self._channel.submit(self._delivery.name, blocks, self._delivery.durability)
-        except TMSError as error:
-            pending = _RefusedAppend(error)
-        flights.append(Flight(pending, blocks, now_s + self._attempt_s))
         self._pushed_at_s = now_s
         if self._driver_sleeps:
             self._wake.notify()
+
+    def _submit(self, blocks: Sequence[NewBlock]) -> PendingAnswer[list[Appended]]:
+        delivery = self._sending.delivery
+        try:
+            return self._channel.submit(delivery.name, blocks, delivery.durability)
+        except TMSError as error:
+            return _RefusedAppend(error)
 
     def _refresh(self, now_s: float) -> None:
         self._refresh_at_s = now_s + REFRESH_S
@@ -255,7 +254,7 @@ class Producer(Generic[V]):
                 self._fail(error)
 
     def _deadline(self) -> float:
-        return self._clock.monotonic_s() + self._delivery.timeout_s
+        return self._clock.monotonic_s() + self._sending.delivery.timeout_s
 
     def _collect(self) -> None:
         """Take the answers that are there, and repeat what is overdue."""
@@ -270,7 +269,7 @@ class Producer(Generic[V]):
         flight = self._sending.flights[0]
         until_s = min(flight.due_s, deadline_s)
         try:
-            flight.pending.result(max(0.0, until_s - self._clock.monotonic_s()))
+            appended = flight.pending.result(max(0.0, until_s - self._clock.monotonic_s()))
         except TimedOut as error:
             if until_s < flight.due_s and not flight.pending.done():
                 self._sending.stall(error)
@@ -279,7 +278,7 @@ class Producer(Generic[V]):
         except TMSError as error:
             self._recover(error, deadline_s)
         else:
-            self._sending.flights.popleft()
+            self._sending.landed(appended)
 
     def _flush_for(self, left_s: float) -> int:
         """Flush for so long at most; the number of messages that are lost then."""
@@ -320,7 +319,8 @@ class Producer(Generic[V]):
                 self._channel.reset()
             for flight in others:
                 try:
-                    flight.pending.result(max(0.0, flight.due_s - self._clock.monotonic_s()))
+                    wait_s = max(0.0, flight.due_s - self._clock.monotonic_s())
+                    settle(flight.receipts, flight.pending.result(wait_s))
                 except TMSError as later:
                     self._sending.require_retriable(later)
                     failed.append((flight, later))
@@ -347,13 +347,13 @@ class Producer(Generic[V]):
             try:
                 if left_s <= 0 and late is not None:
                     raise again(late)
-                deliver(self._append, left, self._clock, left_s)
+                appended = deliver(self._append, left, self._clock, left_s)
             except TMSError as error:
                 if not is_retriable(error):
                     self._fail(error)
                 self._sending.stall(error)
                 raise
-            self._sending.left = None
+            self._sending.recovered(appended)
         self._sending.stalled = None
 
     def _fail(self, error: TMSError) -> NoReturn:
@@ -387,10 +387,10 @@ class Producer(Generic[V]):
             if not self._has_work():
                 return
         if self._sending.flights:
-            pending, _, due_s = self._sending.flights[0]
+            oldest = self._sending.flights[0]
             self._lock.release()
             try:
-                _await(pending, max(0.0, due_s - self._clock.monotonic_s()))
+                _await(oldest.pending, max(0.0, oldest.due_s - self._clock.monotonic_s()))
             finally:
                 self._lock.acquire()
             self._collect()
@@ -407,6 +407,31 @@ class Producer(Generic[V]):
         self._driver_sleeps = True
         self._wake.wait(pause_s)
         self._driver_sleeps = False
+
+
+class Sent(NamedTuple):
+    """The outcome of `Producer.send`."""
+
+    producer: ref[Producer[Any]]
+    receipt: Receipt
+    number: int  # of the message within its block
+
+    def done(self) -> bool:
+        """True if the message is acknowledged, or never will be. Never waits."""
+        return self.receipt.is_settled
+
+    def result(self) -> MessageId | None:
+        """The id of the message, None with durability `none`; flushes the producer if it is not
+        known yet. Raises like `Producer.flush`; `OutcomeUnknown` or another error of the
+        message."""
+        if not self.done() and (producer := self.producer()) is not None:
+            with self.receipt.awaited():
+                producer.flush()
+        return self.receipt.id(self.number)
+
+
+# A third of the time of calling the class.
+_AS_SENT: Callable[[Iterable[object]], Sent] = partial(tuple.__new__, Sent)
 
 
 def _drive(held: ref[Producer[Any]], lock: threading.Lock, wake: threading.Condition) -> None:

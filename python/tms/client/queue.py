@@ -9,13 +9,14 @@ Invariants
 
 * Any number of them, in any number of processes, are one queue: it knows nothing of it but which
   messages are being handled here, whose leases it extends.
-* Whoever handles a message is told when its lease was lost.
+* A handler learns if the lease of its message was lost.
 * Neighbours among the messages of a call go as one token.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from tms.api.queue_operations import QueuesApi
@@ -25,7 +26,6 @@ from tms.block.received import Delivered, Received
 from tms.client.calls import BusCalls
 from tms.client.leases import HeldMessage, Leases, Pace
 from tms.client.worker import DRAIN_S, Handler, Worker, WorkerOptions
-from tms.clock import Clock
 from tms.errors import (
     Fenced,
     GroupNotFound,
@@ -61,34 +61,41 @@ from tms.model.queue import (
 from tms.model.serializer import Decoder, V, reading
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
-from tms.retrying import Outage, retrying
+from tms.runtime.clock import Clock
+from tms.runtime.retrying import Outage, retrying, retrying_async
 
 T = TypeVar("T")
-Messages = Delivered[V] | Received | str | Iterable[Delivered[V] | str]
+Deliveries = Delivered[V] | Received | str | Iterable[Delivered[V] | str]
+_Settle = Callable[[TopicName, str, list[str]], TokenResult]
 Ahead = deque[tuple[Delivered[V], HeldMessage]]  # messages that are leased, and not handled yet
+MarkFailed = Callable[[BaseException], object]
+_UNTRACED = nullcontext[MarkFailed](lambda error: None)
 WAIT_S = 20.0  # of an iteration, before it asks again
 
 
 class QueuePatience(NamedTuple):
-    """How long a queue repeats a call, and how its loops survive outages."""
+    """The time for which a queue repeats a call, and the outages that its loops survive."""
 
     clock: Clock
     timeout_s: float
     outage: Outage
 
     def survive(self, call: Callable[[], T]) -> T:
-        """What the call, which has a time-out of its own, gives once the service is there."""
+        """The result of a call with a time-out of its own, once the service is there."""
         return retrying(lambda _: call(), self.clock, self.timeout_s, outage=self.outage)
+
+    async def survive_async(self, call: Callable[[], Awaitable[T]]) -> T:
+        """As `survive`, for coroutines."""
+        clock, timeout_s, outage = self
+        return await retrying_async(lambda _: call(), clock, timeout_s, outage=outage)
 
 
 class Queue(Generic[V]):
     """Made by `Bus.queue`. Thread-safe."""
 
-    _worker_type: type[Worker[Any]] = Worker
-
     def __init__(
         self,
-        port: Callable[[], QueuesApi],
+        port: QueuesApi,
         name: TopicName,
         group: str,
         settings: QueueSettings,
@@ -99,6 +106,7 @@ class Queue(Generic[V]):
         self._port = port
         self.group = group
         self.name = name
+        self._topic = str(name)
         self.settings = settings
         self.patience = patience
         self.leases = Leases(
@@ -111,7 +119,7 @@ class Queue(Generic[V]):
     @property
     def topic(self) -> str:
         """The topic, as messages name it."""
-        return str(self.name)
+        return self._topic
 
     def __repr__(self) -> str:
         return f"<Queue {self.group} of {self.name}>"
@@ -124,20 +132,21 @@ class Queue(Generic[V]):
         """Up to `limit` messages, leased to the caller; waits up to `wait_s` for the first one.
         Those that were delivered before come first. Raises `QueueNotFound`, `Invalid`."""
         received = self.receive_slices(limit, wait_s, bytes_max)
-        return received.messages(self.topic, self.kind)
+        return received.messages(self._topic, self.kind)
 
     def receive_slices(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> Received:
-        """The same, as slices of blocks with their columns: faster where messages are many."""
+        """The messages of `receive` as slices of blocks with their columns: faster if they are
+        many."""
         wait_s = check_receive(limit, wait_s, bytes_max)
-        return self._port().receive(self.name, self.group, limit, wait_s, bytes_max)
+        return self._port.receive(self.name, self.group, limit, wait_s, bytes_max)
 
     def peek(self, limit: int = 10) -> list[QueuedMessage]:
         """Up to `limit` messages that are not settled, up to 1,000 and about 4 MiB of them, without
         leasing them: first those that were delivered before, with how they stand."""
         whole("limit", limit, 1, PEEK_MAX)
-        return self._port().peek(self.name, self.group, limit)
+        return self._port.peek(self.name, self.group, limit)
 
     def __iter__(self) -> Iterator[Delivered[V]]:
         """Messages without end; each is to be acknowledged before the next one. Its lease lasts for
@@ -162,18 +171,15 @@ class Queue(Generic[V]):
         Its lease lasts while the block runs. An ack waits for a service that is away. Raises
         `Fenced` when the lease was lost all the same: then the message is handled elsewhere, too.
         """
-        (kept,) = self.leases.keep((message,))
-        try:
-            yield message
-        except BaseException as error:
-            if not kept.settled and self.nack(message, cause=error_text(error)).fenced:
-                error.add_note(lease_lost(self, message).message)
-            raise
-        else:
+        with held(self, message) as kept:
+            try:
+                yield message
+            except BaseException as error:
+                if not kept.settled and self.nack(message, cause=error_text(error)).fenced:
+                    error.add_note(lease_lost(self, message).message)
+                raise
             if not kept.settled and self.patience.survive(lambda: self.ack(message)).fenced:
                 raise lease_lost(self, message)
-        finally:
-            self.leases.release(kept)
 
     @overload
     def worker(
@@ -197,67 +203,72 @@ class Queue(Generic[V]):
         once it is to stop. Raises `Invalid`."""
         if handler is None:
             return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
-        return self._worker_type(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
+        return Worker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     # -- what became of them -----------------------------------------------------------------------
 
-    def ack(self, messages: Messages[V]) -> TokenResult:
+    def ack(self, messages: Deliveries[V]) -> TokenResult:
         """Messages are done with; by messages, tokens, or what `receive_slices` gave. Those that
         came too late are named in the result: others have them now."""
-        tokens = tokens_of(messages)
-        with self.leases.settling(tokens):
-            return self._port().ack(self.name, self.group, tokens)
+        return self._settle(messages, self._port.ack)
 
     def nack(
-        self, messages: Messages[V], delay_s: Duration | None = None, cause: str = ""
+        self, messages: Deliveries[V], delay_s: Duration | None = None, cause: str = ""
     ) -> TokenResult:
         """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
         a message whose last delivery that was goes to the dead letters, with this cause."""
-        tokens = tokens_of(messages)
         if delay_s is not None:
             delay_s = seconds("delay_s", delay_s, 0, DELAY_S_MAX)
-        with self.leases.settling(tokens):
-            return self._port().nack(self.name, self.group, tokens, delay_s, cause)
+        return self._settle(messages, partial(self._port.nack, delay_s=delay_s, cause=cause))
 
-    def release(self, messages: Messages[V]) -> TokenResult:
+    def release(self, messages: Deliveries[V]) -> TokenResult:
         """Messages that no handler has had are to be delivered again at once: this delivery does
         not count, so that it brings none of them nearer to the dead letters."""
-        tokens = tokens_of(messages)
-        with self.leases.settling(tokens):
-            return self._port().release(self.name, self.group, tokens)
+        return self._settle(messages, self._port.release)
 
-    def extend(self, messages: Messages[V], lease_s: Duration | None = None) -> TokenResult:
+    def extend(self, messages: Deliveries[V], lease_s: Duration | None = None) -> TokenResult:
         """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
         `settling` do so by themselves."""
         tokens = tokens_of(messages)
         if lease_s is not None:
             lease_s = seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
-        return self._port().extend(self.name, self.group, tokens, lease_s)
+        return self._port.extend(self.name, self.group, tokens, lease_s)
 
-    def reject(self, messages: Messages[V], cause: str = "") -> TokenResult:
+    def reject(self, messages: Deliveries[V], cause: str = "") -> TokenResult:
         """Messages go to the dead letters, with this cause."""
-        tokens = tokens_of(messages)
-        with self.leases.settling(tokens):
-            return self._port().reject(self.name, self.group, tokens, cause)
+        return self._settle(messages, partial(self._port.reject, cause=cause))
 
-    def settlement(self, messages: Messages[V]) -> Settlement:
-        """What a transaction carries to ack messages with its commit."""
+    def _settle(self, messages: Deliveries[V], settle: _Settle) -> TokenResult:
+        """End the leases of messages by this call of the port; they are not extended any more."""
+        tokens = tokens_of(messages)
+        if not self.leases.any_held:
+            return settle(self.name, self.group, tokens)
+        with self.leases.settling(tokens):
+            return settle(self.name, self.group, tokens)
+
+    def settlement(self, messages: Deliveries[V]) -> Settlement:
+        """The settlement by which a transaction acks messages with its commit."""
         tokens = tokens_of(messages)
         self.leases.hand_over(tokens)
         return Settlement(self.group, self.name, tuple(tokens))
 
+    def _processing(self, message: Delivered[V]) -> AbstractContextManager[MarkFailed]:
+        """Within, a message is worked on: a span where the program is traced. The function that it
+        gives takes the error of a handler."""
+        return _UNTRACED
+
     def _extend_kept(self, tokens: list[str]) -> TokenResult:
-        return self._port().extend(self.name, self.group, tokens, None)
+        return self._port.extend(self.name, self.group, tokens, None)
 
     # -- the queue ---------------------------------------------------------------------------------
 
     def describe(self) -> QueueInfo:
-        """How it stands."""
-        return self._port().describe(self.name, self.group)
+        """The settings of the queue, and the numbers of its messages."""
+        return self._port.describe(self.name, self.group)
 
     def update(self, /, **changes: Unpack[QueueOptions]) -> QueueInfo:
         """Change settings. Raises `Invalid`, `Conflict` for one that is fixed."""
-        info = self._port().update(self.name, self.group, in_seconds(changes))
+        info = self._port.update(self.name, self.group, in_seconds(changes))
         self.settings = info.settings
         return info
 
@@ -265,11 +276,11 @@ class Queue(Generic[V]):
         """Publish dead letters to the topic again, up to `limit`; how many. Raises `Conflict` when
         somebody else does so, too."""
         whole("limit", limit, 1, REDRIVE_MAX)
-        return self._port().redrive(self.name, self.group, limit)
+        return self._port.redrive(self.name, self.group, limit)
 
     def delete(self) -> None:
         """Forget the queue; topic and dead letters stay."""
-        self._port().delete(self.name, self.group)
+        self._port.delete(self.name, self.group)
 
 
 class DeadLetter(NamedTuple):
@@ -289,14 +300,14 @@ class QueueCalls(BusCalls):
 
     _queue_type: type[Queue[Any]] = Queue
 
-    def dead_letters(
+    def list_dead_letters(
         self, topic: str, *, group: str, dead_letter: str | None = None
     ) -> Iterator[DeadLetter]:
         """The dead letters of a queue that were not moved back, or of a group, the oldest of each
         partition first, up to the end. `dead_letter` is their topic, if it is another one than
         the queue's, or TOPIC-GROUP-dead for a group. Raises `TopicNotFound`, `QueueNotFound`."""
         name = TopicName.parse(topic)
-        letters = self.dead_letter_topic(name, check_group(group), dead_letter)
+        letters = self._dead_letter_topic(name, check_group(group), dead_letter)
         try:
             partitions = len(self._transport.describe_topic(letters).partition_infos)
         except TopicNotFound:  # it is made for the first one
@@ -311,8 +322,8 @@ class QueueCalls(BusCalls):
                     yield DeadLetter(message, *origin)
             positions, ended = page.next, page.ended
 
-    def dead_letter_topic(self, name: TopicName, group: str, chosen: str | None) -> TopicName:
-        """Where the dead letters of a queue or a group are."""
+    def _dead_letter_topic(self, name: TopicName, group: str, chosen: str | None) -> TopicName:
+        """The topic of the dead letters of a queue or a group."""
         if chosen is not None:
             return dead_letter_topic(group, name, chosen)
         try:
@@ -344,13 +355,11 @@ class QueueCalls(BusCalls):
                 info = port.describe(name, group)
         if info is None:
             info = port.declare(name, group, QueueSettings.of(in_seconds(settings)))
-        outage = self.outage(f"queue {group} of {name}")
+        outage = self._outage(f"queue {group} of {name}")
         patience = QueuePatience(self._clock, self._timeout_s, outage)
-        return self._queue_type(
-            lambda: self._transport.queues, name, group, info.settings, patience, serializer
-        )
+        return self._queue_type(port, name, group, info.settings, patience, serializer)
 
-    def queues(self, topic: str) -> list[QueueInfo]:
+    def describe_queues(self, topic: str) -> list[QueueInfo]:
         """The queues of a topic, by name. Raises `TopicNotFound`."""
         return self._transport.queues.list_queues(TopicName.parse(topic))
 
@@ -360,6 +369,17 @@ def check_receive(limit: int, wait_s: Duration, bytes_max: int) -> float:
     whole("limit", limit, 1, RECEIVE_MAX)
     whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
     return seconds("wait_s", wait_s)
+
+
+@contextmanager
+def held(queue: Queue[V], message: Delivered[V]) -> Iterator[HeldMessage]:
+    """Within, a message is worked on, and its lease lasts."""
+    with queue._processing(message):
+        (kept,) = queue.leases.keep((message,))
+        try:
+            yield kept
+        finally:
+            queue.leases.release(kept)
 
 
 @contextmanager
@@ -406,11 +426,13 @@ def lease_lost(queue: Queue[V], message: Delivered[V]) -> Fenced:
     )
 
 
-def tokens_of(messages: Messages[V]) -> list[str]:
+def tokens_of(messages: Deliveries[V]) -> list[str]:
     """The tokens of messages, one for each run of neighbours. Raises `Invalid`."""
+    if isinstance(messages, Delivered):
+        return [messages.token]
     if isinstance(messages, Received):
         return messages.tokens()
-    if isinstance(messages, Delivered | str):
+    if isinstance(messages, str):
         messages = (messages,)
     tokens: list[Token] = []
     partition, first, stop, delivery = -1, 0, 0, ""

@@ -1,4 +1,5 @@
-"""What a producer has accepted and no answer has acknowledged: one state for threads and asyncio.
+"""The messages that a producer has accepted and no answer has acknowledged: one state for threads
+and asyncio.
 
     add ──▶ batcher ──▶ pack ──▶ requests under way ──▶ acknowledged
                                       └─ one failed ──▶ all that is left is repeated
@@ -21,19 +22,23 @@ Invariants
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from tms.block import read_header
-from tms.client.batching import REQUEST_BYTES, Batcher
+from tms.client.batching import REQUEST_BYTES, Batcher, KnownTopic
 from tms.client.delivery import Delivery, Unacknowledged, is_in_doubt
-from tms.errors import Closed, TMSError
-from tms.events import EventLog
-from tms.model.message import NewBlock
+from tms.client.receipts import Receipt, refuse, settle
+from tms.client.topic_cache import TopicCache
+from tms.errors import Closed, OutcomeUnknown, TMSError
+from tms.model.message import Appended, NewBlock
 from tms.model.quantity import Duration, milliseconds, whole
+from tms.model.serializer import Serializer, V
 from tms.model.topic import TopicName
-from tms.retrying import is_retriable, tell_retried
+from tms.runtime.events import EventLog
+from tms.runtime.retrying import is_retriable, log_retried
 
 BATCH_BYTES = 512 << 10
 IN_FLIGHT_MAX = 8
@@ -46,18 +51,41 @@ _log = EventLog(__name__)
 
 
 class SendPace(NamedTuple):
-    """How a producer sends: how long a message waits for others, and how many requests may be
+    """The pace of a producer: how long a message waits for others, and how many requests may be
     under way."""
 
     linger_s: float
     in_flight_max: int
 
+
+class ProducerPlan(NamedTuple):
+    """A producer that is to be made: how it delivers, paces and sizes its blocks."""
+
+    delivery: Delivery
+    pace: SendPace
+    batch_bytes: int
+
     @classmethod
-    def of(cls, linger_ms: Duration, batch_bytes: int, in_flight_max: int) -> "SendPace":
-        """Raises `Invalid`."""
+    def of(
+        cls, delivery: Delivery, linger_ms: Duration, batch_bytes: int, in_flight_max: int
+    ) -> Self:
+        """A checked plan. Raises `Invalid`."""
         whole("batch_bytes", batch_bytes, 1, REQUEST_BYTES)
         whole("in_flight_max", in_flight_max, 1, IN_FLIGHT_LIMIT)
-        return cls(milliseconds("linger_ms", linger_ms, 0, LINGER_MS_MAX) / 1_000, in_flight_max)
+        linger_s = milliseconds("linger_ms", linger_ms, 0, LINGER_MS_MAX) / 1_000
+        return cls(delivery, SendPace(linger_s, in_flight_max), batch_bytes)
+
+    def batcher(
+        self, topics: TopicCache, known: KnownTopic, serializer: Serializer[V] | None
+    ) -> Batcher[V]:
+        """The batcher of the producer."""
+        return topics.batcher(
+            known,
+            self.delivery.numbering,
+            batch_bytes=self.batch_bytes,
+            compression=self.delivery.compression,
+            serializer=serializer,
+        )
 
 
 class Flight(NamedTuple, Generic[Pending]):
@@ -65,6 +93,7 @@ class Flight(NamedTuple, Generic[Pending]):
 
     pending: Pending
     blocks: list[NewBlock]
+    receipts: list[Receipt]
     due_s: float = inf
 
 
@@ -84,6 +113,7 @@ class Sending(Generic[Pending]):
             self.batcher.drop()
         self.flights: deque[Flight[Pending]] = deque()
         self.left: Unacknowledged | None = None  # of requests that failed
+        self.left_receipts: list[Receipt] = []  # of all blocks of `left`, also acknowledged ones
         self.stalled: TMSError | None = None  # why what is accepted does not get through
         self.failure: TMSError | None = None
         self.told = False  # whether the caller has met the failure
@@ -106,7 +136,7 @@ class Sending(Generic[Pending]):
         """A request failed. Raises `error` if there is no use in repeating it."""
         if not is_retriable(error):
             raise error
-        tell_retried(f"publish to {self.delivery.name}", error, 1, 0.0)
+        log_retried(f"publish to {self.delivery.name}", error, 1, 0.0)
 
     def repeat(
         self, failed: Sequence[tuple[Flight[Pending], TMSError]], now_s: float
@@ -117,22 +147,45 @@ class Sending(Generic[Pending]):
         self.left = Unacknowledged(
             self.delivery, blocks, one_by_one=True, doubtful=doubtful, since_s=now_s
         )
+        self.left_receipts = [receipt for flight, _ in failed for receipt in flight.receipts]
         self.flights.clear()
         return self.left
 
+    def launch(self, begin: Callable[[Sequence[NewBlock]], Pending], due_s: float = inf) -> None:
+        """Pack the messages that wait, and `begin` their request. Raises what packing raises."""
+        assert self.batcher is not None, "messages are accepted once the topic is looked up"
+        receipts = self.batcher.receipts()
+        blocks = self.batcher.pack()
+        self.batcher.next_partition()
+        self.flights.append(Flight(begin(blocks), blocks, receipts, due_s))
+
+    def landed(self, appended: Sequence[Appended]) -> None:
+        """The oldest request has succeeded."""
+        settle(self.flights.popleft().receipts, appended)
+
+    def recovered(self, appended: Sequence[Appended]) -> None:
+        """The blocks that were left are acknowledged."""
+        settle(self.left_receipts, appended)
+        self.left = self.stalled = None
+        self.left_receipts = []
+
     def stall(self, error: TMSError) -> None:
-        """What is accepted does not get through for now. `error` says how much that is."""
+        """The accepted messages do not get through for now; `error` gets their number."""
         error.details["unacknowledged"] = self.unacknowledged()
         self.stalled = error
 
-    def raise_unless_kept(self, error: TMSError) -> None:
+    def raise_unless_kept(self, error: TMSError, refused: bool = False, accepted: int = 0) -> None:
         """After a call has accepted messages: raise `error`, unless it only says that these and
-        others before them are late. The next call goes on with all."""
-        if error is not self.stalled:
-            raise error
+        others before them are late. The next call goes on with all. If some were `refused`, it
+        raises with the number of those that were accepted."""
+        if error is self.stalled:
+            if not refused:
+                return
+            error.details["accepted"] = accepted
+        raise error
 
     def unacknowledged(self) -> int:
-        """How many messages are accepted and not acknowledged."""
+        """The number of messages that are accepted and not acknowledged."""
         waiting = 0 if self.batcher is None else self.batcher.count
         left = 0 if self.left is None else self.left.count()
         flying = (entry for flight in self.flights for entry in flight.blocks)
@@ -149,11 +202,28 @@ class Sending(Generic[Pending]):
         self.closed = self.ended = True
 
     def give_up(self, error: TMSError) -> None:
-        """What is not acknowledged now never will be."""
+        """Give up all messages that are not acknowledged, because of an error."""
         error.details["unacknowledged"] = self.unacknowledged()
+        waiting = [] if self.batcher is None else self.batcher.receipts()
+        if self.left is not None:
+            settle(self.left_receipts, self.left.appended)
+        flying = (receipt for flight in self.flights for receipt in flight.receipts)
+        refuse((*self.left_receipts, *flying, *waiting), error)
         self.failure, self.ended = error, True
         self.left = self.stalled = None
+        self.left_receipts = []
         self.flights.clear()
+
+
+@contextmanager
+def closing_after(error: BaseException | None) -> Iterator[None]:
+    """Within, a producer is closed. If its block has raised, an error of closing is a note."""
+    try:
+        yield
+    except TMSError as second:
+        if error is None:
+            raise
+        error.add_note(f"The producer could not be closed cleanly: {second}")
 
 
 def dropped(sending: Sending[Any], release: Callable[[], None] | None = None) -> None:
@@ -161,6 +231,9 @@ def dropped(sending: Sending[Any], release: Callable[[], None] | None = None) ->
     closed by its event loop."""
     name = sending.delivery.name
     lost = sending.lost()
+    if sending.failure is None:
+        text = "The producer was dropped before the message was acknowledged; close producers."
+        sending.give_up(OutcomeUnknown(text, topic=str(name)))
     sending.close()
     if release is not None:
         release()

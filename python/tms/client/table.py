@@ -32,7 +32,7 @@ WRITES_BYTES_MAX = 64 << 20
 
 
 class TablesPort(Protocol):
-    """The engine's tables; see `tms.tables.tables.Tables`."""
+    """The engine's tables; see `tms.transactions.tables.Tables`."""
 
     def snapshot(self, transaction: int) -> Snapshot: ...
 
@@ -123,7 +123,7 @@ class TableWrites:
         return _over(self._tables.scan(self._name, start, stop, self._snapshot), own)
 
     def is_of(self, name: str, tables: TablesPort) -> bool:
-        """Whether this is that table."""
+        """True if this is that table."""
         return self._name == name and self._tables is tables
 
     def _set(self, key: bytes, value: bytes | None) -> None:

@@ -1,14 +1,15 @@
-"""What a bus does with topics, apart from their messages."""
+"""The methods of a bus for topics, apart from their messages."""
 
 from collections.abc import Iterator, Mapping
 
 from tms.client.calls import BusCalls
+from tms.client.choices import CleanupChoice, DurabilityChoice, IsolationChoice
 from tms.client.cursor import Start, as_position
 from tms.errors import Invalid
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
 from tms.model.quantity import Duration, timeout, whole
-from tms.model.snapshot import Isolation, as_view
+from tms.model.snapshot import Isolation, as_isolation
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
     PARTITIONS_MAX,
@@ -31,7 +32,7 @@ TOMBSTONE_RETENTION = "24h"
 
 
 class TopicCalls(BusCalls):
-    """The half of a bus that creates, describes, changes and deletes topics. Thread-safe."""
+    """The part of a bus that creates, describes, changes and deletes topics. Thread-safe."""
 
     def create_topic(
         self,
@@ -39,9 +40,9 @@ class TopicCalls(BusCalls):
         partitions: int = 1,
         retention: Duration | None = RETENTION_DEFAULT,
         retention_bytes: int | None = None,
-        durability: str = Durability.SYNCED,
+        durability: DurabilityChoice = Durability.SYNCED,
         message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
-        cleanup: str = Cleanup.DELETE,
+        cleanup: CleanupChoice = Cleanup.DELETE,
         tombstone_retention: Duration | None = TOMBSTONE_RETENTION,
     ) -> TopicInfo:
         """Create a topic, `name` or `namespace:name`; one that exists with the same settings is
@@ -86,9 +87,9 @@ class TopicCalls(BusCalls):
         partitions: int | None = None,
         retention: Duration | None = None,
         retention_bytes: int | str | None = None,
-        durability: str | None = None,
+        durability: DurabilityChoice | None = None,
         message_bytes_max: int | None = None,
-        cleanup: str | None = None,
+        cleanup: CleanupChoice | None = None,
         tombstone_retention: Duration | None = None,
     ) -> TopicInfo:
         """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift
@@ -153,7 +154,10 @@ class TopicCalls(BusCalls):
         self._transport.delete_topic(TopicName.parse(topic))
 
     def offsets(
-        self, topic: str, at: Start = "latest", isolation: str | bytes = Isolation.COMMITTED
+        self,
+        topic: str,
+        at: Start = "latest",
+        isolation: IsolationChoice | bytes = Isolation.COMMITTED,
     ) -> Mapping[int, int]:
         """By partition, the offset of the first message at or after a position, or of the next one
         where there is none.
@@ -161,10 +165,12 @@ class TopicCalls(BusCalls):
         Of committed messages, never beyond the first that is not decided: what lies before will
         always be read as it is now, until its retention ends. Raises `TopicNotFound`, `Invalid`.
         """
-        return self._transport.offsets(TopicName.parse(topic), as_position(at), as_view(isolation))
+        return self._transport.offsets(
+            TopicName.parse(topic), as_position(at), as_isolation(isolation)
+        )
 
     def inspect(self, topic: str, partition: int = 0, limit: int = 20) -> PartitionInspection:
-        """How a partition stands in the store: its segments and newest blocks."""
+        """The state of a partition in the store: its segments and newest blocks."""
         whole("partition", partition, 0, PARTITIONS_MAX - 1)
         whole("limit", limit, 0, INSPECTED_MAX)
         return self._transport.inspect(TopicName.parse(topic), partition, limit)

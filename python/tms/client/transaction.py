@@ -20,7 +20,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self, TypeVar, overload
 
-from tms import forks
 from tms.client.batches import Batches, parts_of
 from tms.client.batching import (
     Expect,
@@ -32,11 +31,10 @@ from tms.client.batching import (
 )
 from tms.client.committed import Acknowledgement, CommittedPositions
 from tms.client.delivery import Numbering
-from tms.client.known import PublishMemory
 from tms.client.participants import COMMITTED, Participant, Participants
-from tms.client.queue import Messages, Queue
+from tms.client.queue import Deliveries, Queue
+from tms.client.topic_cache import TopicCache
 from tms.client.transport import Transport
-from tms.clock import Clock
 from tms.errors import Closed, Invalid, TMSError, TooLarge, TransactionEnded
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
@@ -47,7 +45,9 @@ from tms.model.queue import Settlement
 from tms.model.serializer import V
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange, TopicBlock, TopicStaged
-from tms.retrying import attempt_s, retrying
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.retrying import attempt_s, retrying
 
 C = TypeVar("C")
 WAITING_BYTES = 15 << 20  # a request has at most 16 MiB
@@ -66,7 +66,7 @@ class Transaction:
 
     def __init__(
         self,
-        publishing: PublishMemory,
+        publishing: TopicCache,
         refresh: Callable[[str], KnownTopic],
         transport: Transport,
         clock: Clock,
@@ -180,9 +180,9 @@ class Transaction:
     def ack(self, source: "_Consumer") -> None: ...
 
     @overload
-    def ack(self, source: Queue[V], messages: Messages[V]) -> None: ...
+    def ack(self, source: Queue[V], messages: Deliveries[V]) -> None: ...
 
-    def ack(self, source: "_Consumer | Queue[V]", messages: Messages[V] | None = None) -> None:
+    def ack(self, source: "_Consumer | Queue[V]", messages: Deliveries[V] | None = None) -> None:
         """With the commit: of a consumer, the position of its group moves behind what it has handed
         out by then; of a queue, these messages are done with. The commit fails with `Conflict`
         when another consumer has moved the position meanwhile, with `Fenced` when a message was
@@ -215,7 +215,7 @@ class Transaction:
 
     @property
     def participants(self) -> tuple[Participant[object], ...]:
-        """What has joined."""
+        """The participants that have joined."""
         return tuple(self._participants.all)
 
     def join(self, participant: Participant[C]) -> C:
@@ -270,8 +270,6 @@ class Transaction:
             return commit(request, attempt_s(self._timeout_s))
         except TMSError as error:
             left_s = self._timeout_s - (self._clock.monotonic_s() - begun_s)
-            if left_s <= 0:
-                raise
             return retrying(
                 lambda left_s: commit(request, left_s),
                 self._clock,

@@ -1,7 +1,7 @@
-"""What the client needs from below: a transport, and channels on it.
+"""The ports below the client: a transport, and channels on it.
 
-* A `Transport` has the engine's methods; the engine itself is one, `client.http.HttpTransport` the
-  other.
+* A `Transport` has the engine's methods. The engine itself is one,
+  `client.http.transport.HttpTransport` the other.
 * A `Channel` carries the appends or fetches of one producer or consumer in order, several at once.
   `LocalChannel` makes one of an engine; HTTP has its own, a connection with pipelined requests.
 """
@@ -22,7 +22,7 @@ from tms.api.queue_operations import QueuesApi
 from tms.errors import Closed
 from tms.model.filter import Filter
 from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosition
-from tms.model.snapshot import Isolation, View
+from tms.model.snapshot import Isolation, ReadIsolation
 from tms.model.topic import Durability, TopicName
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class PendingAnswer(Protocol[T_co]):
     """An answer that is under way."""
 
     def done(self) -> bool:
-        """Whether `result` returns without waiting. Never waits."""
+        """True if `result` returns without waiting. Never waits."""
         ...
 
     def result(self, timeout_s: float | None = None) -> T_co:
@@ -72,20 +72,20 @@ class Transport(TopicsApi, Protocol):
 
 
 class FetchRequest(NamedTuple):
-    """What is fetched: from these positions, about so many bytes, after waiting so long at most for
-    the first message. `goes_on`: the next fetch begins where this one ends, and an answer without
+    """A fetch from these positions, of about so many bytes, which waits so long at most for the
+    first message. `goes_on`: the next fetch begins where this one ends, and an answer without
     messages may come sooner."""
 
     name: TopicName
     positions: Sequence[PartitionPosition]
     bytes_max: int
     wait_s: float
-    isolation: View = Isolation.COMMITTED
+    isolation: ReadIsolation = Isolation.COMMITTED
     where: Filter | None = None
     goes_on: bool = False
 
     def after(self, fetched: Fetched, wait_s: float) -> "FetchRequest":
-        """The same from where an answer without messages has ended."""
+        """The request that goes on where an answer without messages has ended."""
         positions = [PartitionPosition(*place) for place in fetched.next.items()]
         return self._replace(positions=positions, wait_s=wait_s)
 
@@ -104,6 +104,11 @@ class Channel(Protocol):
         """Begin a fetch; the caller goes on while it is under way."""
         ...
 
+    def leave(self) -> None:
+        """Like `reset`, for answers that the caller does not need any more: the service is not at
+        fault."""
+        ...
+
     def reset(self) -> None:
         """Give up on everything under way; its outcome is unknown. The channel stays usable."""
         ...
@@ -120,7 +125,7 @@ class LocalPending(PendingAnswer[list[Appended]], Protocol):
 
 
 class LocalTransport(Transport, Protocol):
-    """What an engine in this process can do besides."""
+    """The further methods of an engine in this process."""
 
     def submit(
         self, name: TopicName, blocks: Sequence[NewBlock], durability: Durability | None = None
@@ -131,7 +136,7 @@ class LocalTransport(Transport, Protocol):
         name: TopicName,
         positions: Sequence[PartitionPosition],
         bytes_max: int,
-        isolation: View = Isolation.COMMITTED,
+        isolation: ReadIsolation = Isolation.COMMITTED,
     ) -> Fetched | None: ...
 
     def watch(
@@ -140,7 +145,7 @@ class LocalTransport(Transport, Protocol):
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
         held: Mapping[int, Holder] | None = None,
-        isolation: View = Isolation.COMMITTED,
+        isolation: ReadIsolation = Isolation.COMMITTED,
     ) -> Callable[[], None]: ...
 
 
@@ -171,6 +176,9 @@ class LocalChannel:
 
     def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
         return _LocalFetch(self, self._transport, request)
+
+    def leave(self) -> None:
+        self.reset()
 
     def reset(self) -> None:
         pass  # nothing of a fetch is under way before its result is asked for

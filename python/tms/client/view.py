@@ -16,7 +16,6 @@ from itertools import count
 from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
 from weakref import finalize, ref
 
-from tms import forks
 from tms.client.batching import KnownTopic
 from tms.client.calls import BusCalls
 from tms.client.cursor import Start, as_position, asks, page
@@ -28,7 +27,6 @@ from tms.client.transport import (
     open_channel,
 )
 from tms.client.view_state import Apply, ViewSnapshot, ViewState
-from tms.clock import Clock
 from tms.errors import Closed, Conflict, Invalid, OffsetOutOfRange, TMSError, ViewFailed
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
@@ -37,7 +35,9 @@ from tms.model.position import Position
 from tms.model.quantity import Duration, timeout
 from tms.model.serializer import Decoder
 from tms.model.topic import TopicName
-from tms.retrying import Outage, retrying
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.retrying import Outage, retrying
 
 V = TypeVar("V")
 FETCH_BYTES = 4 << 20
@@ -52,7 +52,7 @@ class Current(NamedTuple, Generic[V]):
 
 
 class ViewFold(NamedTuple, Generic[V]):
-    """What becomes of messages: the value of a key, and who is told of it."""
+    """The functions of a view: the value of a key, and the callback that gets it."""
 
     apply: Apply[V] | None
     on_change: Callable[[bytes, V | None], None] | None
@@ -60,7 +60,7 @@ class ViewFold(NamedTuple, Generic[V]):
 
 
 class ViewPatience(NamedTuple):
-    """How long a view repeats a call, and how its thread survives outages."""
+    """The time for which a view repeats a call, and the outages that its thread survives."""
 
     timeout_s: float
     outage: Outage
@@ -142,7 +142,7 @@ class View(Mapping[bytes, V]):
         return None if entry is None else entry.id
 
     def expect(self, key: bytes) -> MessageId:
-        """What a publish of the key has to `expect`, so that it is stored only if this view has
+        """The `expect` of a publish of the key, so that it is stored only if this view has
         seen everything of the key. Take it before the value that the decision rests on, or both
         together with `current`."""
         self._check()
@@ -217,7 +217,7 @@ class View(Mapping[bytes, V]):
         forks.in_child(self._forked)
 
     def _forked(self) -> None:
-        """Nobody follows here, and a batch may have been applied by half."""
+        """In a forked child: no thread follows, and a batch may have been applied by half."""
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._thread = None
@@ -274,7 +274,7 @@ class View(Mapping[bytes, V]):
                 turn = [] if fetched.ended else self._again(turn)
 
     def _again(self, turn: list[PartitionPosition]) -> list[PartitionPosition]:
-        """The same partitions, where they are to be read on."""
+        """The positions at which these partitions are to be read on."""
         state = self._state
         with self._lock:
             return [
@@ -323,7 +323,7 @@ class View(Mapping[bytes, V]):
             self._error.__cause__ = error
 
     def _next(self, left_s: float) -> tuple[list[PartitionPosition], Fetched]:
-        """What to ask next, and its answer."""
+        """The next fetch, and its answer."""
         channel = self._channel
         assert channel is not None, "follow has not begun"
         self._grow()
@@ -431,9 +431,9 @@ class ViewCalls(BusCalls):
         made: View[V] = View(
             parsed,
             self._transport,
-            lambda: self._publishing.known(topic) or self.refresh_topic(topic),
+            lambda: self._publishing.known(topic) or self._refresh_topic(topic),
             self._clock,
-            ViewPatience(limit_s, self.outage(f"view of {parsed}")),
+            ViewPatience(limit_s, self._outage(f"view of {parsed}")),
             ViewFold(apply, on_change, serializer),
         )
         made.load(at, snapshot)

@@ -1,4 +1,4 @@
-"""What a view has applied so far. Pure state.
+"""The state of a view: the messages that it has applied so far. Pure state.
 
 Invariants
 
@@ -19,7 +19,7 @@ Apply = Callable[[V | None, Message], V | None]
 
 
 class ViewEntry(NamedTuple, Generic[V]):
-    """What a key has come to, and the id of its last message."""
+    """The value of a key, and the id of its last message."""
 
     value: V
     id: MessageId
@@ -35,7 +35,7 @@ class ViewSnapshot(NamedTuple, Generic[V]):
 
 
 class ViewState(Generic[V]):
-    """What was applied so far. Not thread-safe."""
+    """The messages that were applied so far. Not thread-safe."""
 
     def __init__(self, apply: Apply[V] | None, serializer: Decoder[V] | None = None) -> None:
         self.entries: dict[bytes, ViewEntry[V]] = {}
@@ -101,7 +101,7 @@ class ViewState(Generic[V]):
             yield message.offset, message.key, value, message.id
 
     def _newer(self, key: bytes, id: MessageId) -> bool:
-        """Whether nothing newer is known of a key: it may have been in another partition when there
+        """True if nothing newer is known of a key: it may have been in another partition when there
         were fewer."""
         entry = self.entries.get(key)
         if entry is not None:

@@ -19,20 +19,24 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from tms.block.received import Delivered
 from tms.client.leases import HeldMessage, Pace
+from tms.client.reading import run
 from tms.errors import Conflict, Invalid, TMSError
-from tms.events import EventLog
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import TokenResult, dead_letter_topic, error_text
 from tms.model.serializer import V
-from tms.retrying import is_retriable
+from tms.runtime.events import EventLog
+from tms.runtime.retrying import is_retriable
 
 if TYPE_CHECKING:
-    from tms.client.queue import Queue
+    import asyncio
 
+    from tms.client.queue import Queue, QueuePatience
+
+T = TypeVar("T")
 CONCURRENCY_MAX = 1_000
 DRAIN_S = 30.0
 WAIT_S = 1.0  # of a receive: a worker stops within it
@@ -44,14 +48,14 @@ _log = EventLog(__name__)
 
 
 class WorkerOptions(NamedTuple):
-    """How many messages are handled at once, and how long those that are get to finish."""
+    """The number of messages that are handled at once, and the time they get to finish."""
 
     concurrency: int
     drain_s: float
 
     @classmethod
     def of(cls, handler: object, concurrency: int, drain_s: Duration) -> Self:
-        """What a caller gave. Raises `Invalid`."""
+        """Checked options. Raises `Invalid`."""
         if not callable(handler):
             raise Invalid(
                 f"A worker's handler is a function of a message, got {handler!r:.80}.",
@@ -59,6 +63,127 @@ class WorkerOptions(NamedTuple):
             )
         whole("concurrency", concurrency, 1, CONCURRENCY_MAX)
         return cls(concurrency, seconds("drain_s", drain_s))
+
+    def describe(self, worker: object, queue: object) -> str:
+        """The worker of a queue, as `repr` shows it."""
+        return f"<{type(worker).__name__} of {queue!r}, {self.concurrency} at once>"
+
+
+class HandlerIo(Protocol):
+    """The I/O of a worker. An error of a handler that is `passing` does not stop the worker."""
+
+    passing: tuple[type[BaseException], ...]
+
+    async def call(self, handler: Callable[[Delivered[V]], Any], message: Delivered[V]) -> None:
+        """Call a handler with a message."""
+        ...
+
+    async def survive(self, call: Callable[[], T]) -> T:
+        """The result of a call that blocks, once the service is there."""
+        ...
+
+
+class Handling(Generic[V]):
+    """The messages of one worker in its handler, without I/O: when they are acked and nacked, and
+    why the worker cannot go on, if it cannot."""
+
+    def __init__(
+        self,
+        queue: "Queue[V]",
+        handler: Callable[[Delivered[V]], Any],
+        make_io: Callable[["QueuePatience"], HandlerIo],
+        stop: Callable[[], object],
+    ) -> None:
+        self.name = f"worker of the queue {queue.group} of {queue.name}"
+        outage = queue.patience.outage.beside(self.name)
+        self.patience = queue.patience._replace(outage=outage)
+        self.handler = handler
+        self._queue = queue
+        self._io = make_io(self.patience)
+        self._stop = stop
+        self._failure: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the worker for an error; one that may pass does not count once it is to stop."""
+        if not (self.patience.outage.ended.is_set() and is_retriable(error)):
+            self._failure = self._failure or error
+        self._stop()
+
+    def reraise(self) -> None:
+        """Raises the first error that counts."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def handle(self, message: Delivered[V], held: HeldMessage) -> None:
+        """Handle and settle a message. Raises an error that is to stop the worker."""
+        try:
+            with self._queue._processing(message) as mark_failed:
+                result = await self._settled(message, held, mark_failed)
+        except TMSError as error:
+            if not error.retriable:
+                raise
+            _log.warning("message_not_settled", **self._facts(message), error=error.message)
+        else:
+            if result.fenced and not held.lost:  # else that is told already
+                _log.warning("lease_lost", **self._facts(message))
+
+    def not_drained(self, handlers: int) -> None:
+        """Log that handlers have not finished in the time to drain."""
+        _log.warning("worker_not_drained", worker=self.name, handlers=handlers)
+
+    async def _settled(
+        self,
+        message: Delivered[V],
+        held: HeldMessage,
+        mark_failed: Callable[[BaseException], object],
+    ) -> TokenResult:
+        """Handle a message; the result of its settlement."""
+        queue = self._queue
+        result = NOTHING_DONE
+        try:
+            await self._io.call(self.handler, message)
+        except BaseException as error:
+            mark_failed(error)
+            cause = error_text(error)
+            facts = _place(message)
+            _log.exception("handler_failed", worker=self.name, **facts, error=cause)
+            if not held.settled:
+                result = await self._io.survive(lambda: queue.nack(message, cause=cause))
+                self._tell_dead(message, result)
+            if not isinstance(error, self._io.passing):
+                raise
+        else:
+            if not held.settled:
+                result = await self._io.survive(lambda: queue.ack(message))
+        return result
+
+    def _tell_dead(self, message: Delivered[V], result: TokenResult) -> None:
+        """Log that a message is a dead letter, if that was its last delivery."""
+        queue = self._queue
+        settings = queue.settings
+        if result.done and 0 < settings.deliveries_max <= message.deliveries:
+            to = dead_letter_topic(queue.group, queue.name, settings.dead_letter)
+            _log.warning("dead_letter", **self._facts(message), to=str(to))
+
+    def _facts(self, message: Delivered[V]) -> dict[str, Any]:
+        return {"worker": self.name, **_place(message)}
+
+
+class ThreadHandlerIo:
+    """The I/O of a worker with threads; see `HandlerIo`."""
+
+    passing: tuple[type[BaseException], ...] = (Exception,)
+
+    def __init__(self, patience: "QueuePatience") -> None:
+        self._patience = patience
+
+    async def call(self, handler: Handler[V], message: Delivered[V]) -> None:
+        """As `HandlerIo.call`."""
+        handler(message)
+
+    async def survive(self, call: Callable[[], T]) -> T:
+        """As `HandlerIo.survive`."""
+        return self._patience.survive(call)
 
 
 class Worker(Generic[V]):
@@ -71,26 +196,23 @@ class Worker(Generic[V]):
 
     def __init__(self, queue: "Queue[V]", handler: Handler[V], options: WorkerOptions) -> None:
         self._queue = queue
-        self._handler = handler
         self._options = options
-        self._name = f"worker of the queue {queue.group} of {queue.name}"
-        outage = queue.patience.outage.beside(self._name)
-        self._patience = queue.patience._replace(outage=outage)
-        self._stopping = outage.ended
+        self._handling = Handling(queue, handler, ThreadHandlerIo, self.stop)
+        self._patience = self._handling.patience
+        self._stopping = self._patience.outage.ended
         self._pace = Pace(queue.settings.lease_s, queue.settings.deliveries_max)
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()  # guards what follows
         self._waiting: deque[tuple[Delivered[V], HeldMessage]] = deque()
         self._busy = 0
         self._draining = False
-        self._error: BaseException | None = None
 
     def __call__(self, message: Delivered[V]) -> object:
-        """What the handler says."""
-        return self._handler(message)
+        """The result of the handler."""
+        return self._handling.handler(message)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._queue!r}, {self._options.concurrency} at once>"
+        return self._options.describe(self, self._queue)
 
     def run(self) -> None:
         """Work until `stop`, or, in the main thread, until SIGTERM or SIGINT, whose second has its
@@ -102,7 +224,7 @@ class Worker(Generic[V]):
                 thread.join(LOOK_S)
                 if signals:
                     self.stop()
-        self._raise()
+        self._handling.reraise()
 
     def start(self) -> None:
         """Work in threads until `close`."""
@@ -117,7 +239,7 @@ class Worker(Generic[V]):
         self.stop()
         if self._thread is not None:
             self._thread.join()
-        self._raise()
+        self._handling.reraise()
 
     def __enter__(self) -> Self:
         self.start()
@@ -135,16 +257,6 @@ class Worker(Generic[V]):
         self._thread.start()
         return self._thread
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _fail(self, error: BaseException) -> None:
-        """It cannot go on."""
-        if not (self._stopping.is_set() and is_retriable(error)):
-            self._error = self._error or error
-        self.stop()
-
     def _work(self) -> None:
         threads = [
             threading.Thread(target=self._handle_on, name=f"tms-handler-{number}", daemon=True)
@@ -156,7 +268,7 @@ class Worker(Generic[V]):
             while not self._stopping.is_set():
                 self._receive()
         except Exception as error:
-            self._fail(error)
+            self._handling.fail(error)
         finally:
             self._drain(threads)
 
@@ -191,7 +303,7 @@ class Worker(Generic[V]):
         for thread in threads:
             thread.join(max(0.0, until_s - clock.monotonic_s()))
         if late := sum(thread.is_alive() for thread in threads):
-            tell_not_drained(self._name, late)
+            self._handling.not_drained(late)
 
     # -- handling ----------------------------------------------------------------------------------
 
@@ -208,9 +320,9 @@ class Worker(Generic[V]):
             began_s = clock.monotonic_s()
             try:
                 if not held.lost:  # else others have it
-                    self._handle(message, held)
+                    run(self._handling.handle(message, held))
             except BaseException as error:
-                self._fail(error)
+                self._handling.fail(error)
             finally:
                 self._queue.leases.release(held)
                 with self._changed:
@@ -218,62 +330,10 @@ class Worker(Generic[V]):
                     self._pace.took(clock.monotonic_s() - began_s)
                     self._changed.notify_all()
 
-    def _handle(self, message: Delivered[V], held: HeldMessage) -> None:
-        queue, survive = self._queue, self._patience.survive
-        result = NOTHING_DONE
-        try:
-            try:
-                self._handler(message)
-            except BaseException as error:
-                tell_failed(self._name, message, error)
-                cause = error_text(error)
-                if not held.settled:
-                    result = survive(lambda: queue.nack(message, cause=cause))
-                    tell_dead(self._name, queue, message, result)
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                if not held.settled:
-                    result = survive(lambda: queue.ack(message))
-        except TMSError as error:
-            if not error.retriable:
-                raise
-            tell_unsettled(self._name, message, error)
-        if result.fenced and not held.lost:  # else that is told already
-            tell_lost(self._name, message)
-
 
 def once(worker: object) -> Conflict:
-    """The error for who starts a worker again."""
+    """The error of a worker that is started again."""
     return Conflict(f"{worker!r} was started already. Make another one with queue.worker(…).")
-
-
-def tell_failed(worker: str, message: Delivered[V], error: BaseException) -> None:
-    """Log that a handler has raised."""
-    _log.exception("handler_failed", worker=worker, **_place(message), error=error_text(error))
-
-
-def tell_dead(worker: str, queue: "Queue[V]", message: Delivered[V], result: TokenResult) -> None:
-    """Log that a message is a dead letter, if that was its last delivery."""
-    settings = queue.settings
-    if result.done and 0 < settings.deliveries_max <= message.deliveries:
-        to = dead_letter_topic(queue.group, queue.name, settings.dead_letter)
-        _log.warning("dead_letter", worker=worker, **_place(message), to=str(to))
-
-
-def tell_unsettled(worker: str, message: Delivered[V], error: TMSError) -> None:
-    """Log that the service was not told what became of a message, which comes again."""
-    _log.warning("message_not_settled", worker=worker, **_place(message), error=error.message)
-
-
-def tell_lost(worker: str, message: Delivered[V]) -> None:
-    """Log that somebody else got a message while it was handled."""
-    _log.warning("lease_lost", worker=worker, **_place(message))
-
-
-def tell_not_drained(worker: str, handlers: int) -> None:
-    """Log that handlers have not finished in the time to drain."""
-    _log.warning("worker_not_drained", worker=worker, handlers=handlers)
 
 
 def _place(message: Delivered[V]) -> dict[str, int]:
@@ -285,24 +345,31 @@ def _place(message: Delivered[V]) -> dict[str, int]:
 
 
 @contextmanager
-def on_signals(call: Callable[[int], object]) -> Iterator[None]:
-    """While the block runs in the main thread, the first SIGTERM or SIGINT calls this; the second
-    has its usual effect."""
+def on_signals(
+    call: Callable[[int], object], loop: "asyncio.AbstractEventLoop | None" = None
+) -> Iterator[None]:
+    """While the block runs in the main thread, the first SIGTERM or SIGINT calls this, on the event
+    loop if there is one; the second has its usual effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     usual = {one: signal.getsignal(one) or signal.SIG_DFL for one in SIGNALS}
 
-    def first(number: int, _: FrameType | None) -> None:
+    def first(number: int, _: FrameType | None = None) -> None:
         restore()
         call(number)
 
     def restore() -> None:
         for one, handler in usual.items():
+            if loop is not None:
+                loop.remove_signal_handler(one)
             signal.signal(one, handler)
 
     for one in SIGNALS:
-        signal.signal(one, first)
+        if loop is None:
+            signal.signal(one, first)
+        else:
+            loop.add_signal_handler(one, first, one)
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""Who owns a shared store."""
+"""Owners of a shared store, and the instances of a cluster that share one."""

@@ -1,18 +1,17 @@
-"""The instances that share a store, as one of them: what it should own, what it may answer, whom it
-asks for the rest.
+"""One of the instances that share a store: it knows what it should own, may answer from memory only
+while no other has moved its fence, and asks the owners for the rest.
 
-    membership ─▶ placement ─▶ settle_roles: close what others should own, open what is ours
-    standing   ─▶ recheck: close what others have taken
+    membership ─▶ placement ─▶ settle_roles: close what others should own, open the rest
+    fence      ─▶ recheck: close what others have taken over
 
 Invariants
 
-* Who should own what is computed from the newest view; that it is wrong for a moment does no harm,
-  because the epoch of a partition decides who owns it.
-* Nothing is answered before it was looked up, since the request came, whether others have moved
-  this instance's record (`confirm`).
-* While it cannot be told whether the others see this instance it writes nothing; once they do not,
-  it owns nothing.
-* Nobody waits for an answer of an instance that is not in the view.
+* Owners are computed from the newest view. A view that is wrong for a moment does no harm, because
+  the epoch of a partition decides who owns it.
+* Between a request and its answer the instance looks whether others have moved its record
+  (`confirm`).
+* While its membership is unknown the instance writes nothing; once it has lost it, it owns nothing.
+* No request waits for an instance that is not in the view.
 * An instance that cannot work owns nothing, though ZooKeeper sees it (`fitness`).
 """
 
@@ -25,62 +24,67 @@ from typing import Protocol
 
 import msgspec
 
-from tms.clock import Clock
-from tms.cluster.decisions import AskedDecisions
 from tms.cluster.events import ClusterEvents
+from tms.cluster.fence import InstanceFence
 from tms.cluster.fitness import Fitness, unfit, unfit_reason
 from tms.cluster.membership import ClusterMember, InstanceRecord, MembershipState, MembershipView
 from tms.cluster.ownership import Ownership
 from tms.cluster.peers import ClusterPeer, PeerConnector
 from tms.cluster.placement import Instance, Placement
+from tms.cluster.remote_decisions import RemoteDecisions
 from tms.cluster.skew import ClockSkews
-from tms.cluster.standing import Standing
-from tms.decoding import from_json
 from tms.errors import NotOwner, StorageUnavailable, TMSError, Unavailable
-from tms.events import EventLog
 from tms.model import keys
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
+from tms.runtime.clock import Clock
+from tms.runtime.decoding import from_json
+from tms.runtime.events import EventLog
 from tms.store.base import Map
 from tms.topics.owners import Peer
 from tms.topics.sharding import SHARD_JOURNALS, count_shards
 
 ASKING_THREADS = 32
-LOOK_S = 5.0  # after which it is looked whether owners were chosen, if nobody has said so
+LOOK_S = 5.0  # between two looks whether owners were chosen, without a sign of a change
 AGAIN_S = 0.5  # after which roles that could not be settled are tried again
-REACH_S = 0.25  # between two looks at what this instance reaches
+REACH_S = 0.25  # between two examinations of this instance
 COORDINATOR = (0, 0)  # its place, behind which are those of shards; no topic has the uid 0
 _log = EventLog(__name__)
 
 
-class KeptShards(Protocol):
+class HeldShards(Protocol):
     """The shards of a process."""
 
-    kept: frozenset[int]
+    @property
+    def held(self) -> frozenset[int]:
+        """The numbers of the shards that it holds."""
+        ...
 
 
 class RolePlayer(Protocol):
-    """Who opens and closes what an instance owns: the engine."""
+    """The engine, which opens and closes the roles that an instance owns."""
 
     @property
     def coordinates(self) -> bool:
-        """Whether it keeps transactions."""
+        """True if it coordinates transactions."""
         ...
 
     @property
-    def shards(self) -> KeptShards:
-        """The shards that it keeps."""
+    def shards(self) -> HeldShards:
+        """Its shards."""
         ...
 
     def settle_roles(self, cluster: "Cluster") -> None:
-        """Open what this process should own, close what others should. One at a time calls it."""
+        """Open the roles that this process should hold, close those that others should. One thread
+        at a time calls it."""
         ...
 
     def resign(self, cluster: "Cluster", reason: TMSError | None = None) -> None:
-        """Close what others should keep; with a reason all partitions, too. Asks no store."""
+        """Close the roles that others should hold, and with a reason also all partitions. Asks no
+        store."""
         ...
 
     def recheck(self, cluster: "Cluster") -> None:
-        """Others have taken something over, or changed topics: forget what was true before."""
+        """Forget everything that other instances have taken over or changed."""
         ...
 
 
@@ -94,13 +98,15 @@ class _Owners:
         self._records = {record.id: record for record in view.instances}
         self._of: dict[tuple[int, int], list[InstanceRecord]] = {}  # by uid and partitions
         out = unfit(view.instances)
-        instances = [
-            Instance(one.id, one.capacity, one.draining or one.id in out) for one in view.instances
+        instances = [  # a draining one owns rather than an unfit one, which would refuse requests
+            Instance(one.id, one.capacity, one.draining)
+            for one in view.instances
+            if one.id not in out
         ]
         self._placement = Placement(instances) if instances else None
 
     def of(self, place: tuple[int, int], partitions: int) -> InstanceRecord:
-        """The owner of a place. Raises `Unavailable` while nobody is seen."""
+        """The owner of a place. Raises `Unavailable` while the view shows no instance."""
         uid, number = place
         owners = self._of.get((uid, partitions))
         if owners is None:
@@ -133,9 +139,9 @@ class Cluster:
         self._ownership = ownership
         self._connect = connect
         self.identity = connect.identity
-        self._standing = Standing(metadata, record.id)
-        self.name = self._standing.name
-        self.decisions = AskedDecisions(self.coordinator, clock, lifetime_ms)
+        self._fence = InstanceFence(metadata, record.id)
+        self.name = self._fence.name
+        self.decisions = RemoteDecisions(self.coordinator, clock, lifetime_ms)
         self.taken_over = self.released = 0  # partitions
         self.events = ClusterEvents(record.id, clock)
         self.skews = ClockSkews(clock)
@@ -147,7 +153,7 @@ class Cluster:
         self._cut = ""  # why all requests are refused
         self._draining = False
         self._ends = False  # soon
-        self._checking = threading.Lock()  # held by who looks what others have changed
+        self._checking = threading.Lock()  # held during a recheck
         self._lock = threading.Lock()  # guards what follows
         self._owners = _Owners(MembershipView(), {})
         self._peers: dict[tuple[str, str], ClusterPeer] = {}  # by id and address
@@ -159,9 +165,9 @@ class Cluster:
     # -- playing roles -------------------------------------------------------------------------
 
     def play(self, player: RolePlayer) -> None:
-        """Be an instance from now on, in the background. Raises what keeps it from being one."""
+        """Be an instance from now on, in the background. Raises the error that prevents it."""
         self._player = player
-        self._standing.join()
+        self._fence.join()
         self._ownership.confirm()
         self._read_pins()
         self._thread = roles = threading.Thread(target=self._run, name="tms-cluster", daemon=True)
@@ -183,8 +189,8 @@ class Cluster:
         self._changed.set()
 
     def drain(self, ends: bool = False) -> None:
-        """Let others own everything, as long as there are others. Before this process `ends` it
-        asks nobody twice: the others may end, too."""
+        """Let others own everything, as long as there are others. An instance that soon `ends`
+        repeats no request to its peers: they may end, too."""
         self._draining = True
         if ends:
             with self._lock:
@@ -200,7 +206,7 @@ class Cluster:
         self._asking.shutdown(wait=False, cancel_futures=True)
         self._fitness.close()
         try:
-            self._standing.leave()
+            self._fence.leave()
         except TMSError as error:  # the next process with this id writes over it
             _log.warning("leaving_failed", error=error.message)
         alone = all(one.id == self._record.id for one in self._member.view.instances)
@@ -212,11 +218,11 @@ class Cluster:
 
     @property
     def lost(self) -> TMSError | None:
-        """Why this process can own nothing any more."""
+        """The reason why this process can own nothing any more; None if it can."""
         return self._ownership.lost
 
     def _look_round(self) -> None:
-        """The view is another one: nobody waits any longer for who is not there."""
+        """Follow a new view: give up the requests to instances that it does not show."""
         instances = self.view.instances
         self.identity.see({one.id: one.keys for one in instances})
         here = {(one.id, one.address) for one in instances}
@@ -259,8 +265,8 @@ class Cluster:
             roles.join(REACH_S)
 
     def examine(self) -> None:
-        """Show the others what this instance reaches, and resign what it cannot keep. Never waits
-        for the store."""
+        """Show the others what this instance reaches, and resign the roles that it cannot hold.
+        Never waits for the store."""
         member = self._member
         view = self.view.instances
         record = msgspec.structs.replace(
@@ -283,20 +289,20 @@ class Cluster:
             raise StorageUnavailable(self._cut)
 
     def settle(self) -> None:
-        """Open what this instance should own, close what others should, and say what is still to be
-        said. Raises what keeps it from that; it may be called again."""
+        """Open what this instance should own, close what others should, and announce what is still
+        to be announced. Raises the error that prevents it; it may be called again."""
         if self._owes:
-            self._standing.announce()
+            self._fence.announce()
             self._owes = False
         self._read_pins()
         if self._player is None:
             return
         player, began_s = self._player, self._clock.monotonic_s()
-        before = player.coordinates, player.shards.kept
+        before = player.coordinates, player.shards.held
         try:
             player.settle_roles(self)
         finally:
-            coordinates, shards = player.coordinates, player.shards.kept
+            coordinates, shards = player.coordinates, player.shards.held
             if coordinates > before[0] or shards - before[1]:
                 self._opening_s = self._clock.monotonic_s() - began_s
             self.events.look(self, coordinates, len(shards), self._opening_s)
@@ -315,19 +321,19 @@ class Cluster:
 
     @property
     def state(self) -> MembershipState:
-        """How this instance stands with the others."""
+        """The state of the membership of this instance."""
         return self._member.state
 
     @property
     def coordinates(self) -> bool:
-        """Whether this instance should keep transactions."""
+        """True if this instance should coordinate transactions."""
         try:
             return self._role().id == self._record.id
         except Unavailable:
             return False
 
     def shards(self) -> frozenset[int]:
-        """The shards that this instance should keep."""
+        """The numbers of the shards that this instance should hold."""
         try:
             ids = [self._role(1 + number).id for number in range(self._shards)]
         except Unavailable:
@@ -335,25 +341,27 @@ class Cluster:
         return frozenset(number for number, id in enumerate(ids) if id == self._record.id)
 
     def _role(self, number: int = 0) -> InstanceRecord:
-        """Who should keep transactions (0), or a shard (from 1 on). Raises `Unavailable`."""
+        """The instance that should coordinate transactions (0), or hold a shard (from 1 on). Raises
+        `Unavailable`."""
         return self._owner((COORDINATOR[0], number), 1 + self._shards)
 
     def owner(self, name: TopicName, place: tuple[int, int], partitions: int) -> InstanceRecord:
-        """Who should own a partition. Raises `Unavailable`."""
+        """The instance that should own a partition. Raises `Unavailable`."""
         place, partitions = self.place_of(name, place, partitions)
         return self._owner(place, partitions)
 
     def place_of(
         self, name: TopicName, place: tuple[int, int], partitions: int
     ) -> tuple[tuple[int, int], int]:
-        """As what a partition is placed: a journal with whose journal it is."""
+        """The place, and the number of places, by which a partition is placed. A journal has the
+        place of the role that it belongs to."""
         if name.namespace != SYSTEM_NAMESPACE:
             return place, partitions
         number = 1 + place[1] if name in SHARD_JOURNALS else 0
         return (COORDINATOR[0], number), 1 + self._shards
 
     def peer_of(self, name: TopicName, place: tuple[int, int], partitions: int) -> Peer | None:
-        """See `Owners`."""
+        """The other instance that owns a partition, None: this one; as in `Owners`."""
         owner = self.owner(name, place, partitions)
         return None if owner.id == self._record.id else self._peer(owner)
 
@@ -365,8 +373,8 @@ class Cluster:
         """The instance that coordinates, if it is another one. Raises `Unavailable`."""
         return self._other(0)
 
-    def keeper(self, number: int) -> ClusterPeer:
-        """The instance that keeps a shard, if it is another one. Raises `Unavailable`."""
+    def shard_owner(self, number: int) -> ClusterPeer:
+        """The instance that should own a shard, if it is another one. Raises `Unavailable`."""
         return self._other(1 + number)
 
     def _other(self, role: int) -> ClusterPeer:
@@ -380,7 +388,7 @@ class Cluster:
         return {
             "cluster_instances": len(self.view.instances),
             "cluster_coordinates": int(player.coordinates),
-            "cluster_shards": len(player.shards.kept),
+            "cluster_shards": len(player.shards.held),
             "cluster_taken_over": self.taken_over,
             "cluster_released": self.released,
             "cluster_fates_asked": self.decisions.asked,
@@ -391,21 +399,24 @@ class Cluster:
         }
 
     def coordinator_id(self) -> str:
-        """Who should coordinate; empty while nobody can tell."""
+        """The id of the instance that should coordinate; empty while the view does not say."""
         try:
             return self._role().id
         except Unavailable:
             return ""
 
     def not_coordinator(self) -> TMSError:
-        """The error of an instance that is asked for transactions and does not keep them."""
-        return self._not_keeper(0, "Transactions are")
+        """The error of an instance that is asked for transactions and does not coordinate them."""
+        return self._not_role_owner(0, "Transactions are")
 
-    def not_keeper(self, number: int) -> TMSError:
-        """The error of an instance that is asked for a shard that it does not keep."""
-        return self._not_keeper(1 + number, "This group, queue, or topic's delayed messages are")
+    def not_shard_owner(self, number: int) -> TMSError:
+        """The error of an instance that is asked for a shard that it does not hold; as in
+        `Owners`."""
+        return self._not_role_owner(
+            1 + number, "This group, queue, or topic's delayed messages are"
+        )
 
-    def _not_keeper(self, role: int, what: str) -> TMSError:
+    def _not_role_owner(self, role: int, what: str) -> TMSError:
         try:
             owner = self._role(role)
         except Unavailable as error:
@@ -474,11 +485,11 @@ class Cluster:
     # -- owning --------------------------------------------------------------------------------
 
     def is_confirmed(self) -> bool:
-        """Whether `confirm` surely has nothing to do; from any thread, without waiting."""
+        """True if `confirm` surely has nothing to do; from any thread, without waiting."""
         return False
 
     def confirm(self) -> None:
-        """See `Owners`."""
+        """Raise `NotOwner` if this instance owns nothing now; as in `Owners`."""
         if self._ownership.lost is not None:
             self._ownership.confirm()
         self.require_reach()
@@ -489,28 +500,29 @@ class Cluster:
             if moved is not None and self._player is not None:
                 self._read_pins()
                 self._player.recheck(self)
-                self._standing.settle(moved)
+                self._fence.settle(moved)
 
     def _look(self) -> int | None:
         try:
-            return self._standing.look()
+            return self._fence.look()
         except NotOwner:
             self._ownership.confirm()  # says it better if the store is owned otherwise
             raise
 
     def require_owner(self) -> None:
-        """See `Owners`."""
+        """Raise `NotOwner` or `StorageUnavailable` if this instance may not write now; as in
+        `Owners`."""
         if self._ownership.lost is not None:
             self._ownership.confirm()
         self.require_member()
 
     def require_member(self) -> None:
-        """See `Owners`."""
+        """Raise `StorageUnavailable` if this instance surely may not write now; as in `Owners`."""
         if self._member.state is not MembershipState.MEMBER:
             raise StorageUnavailable(self.reasons()[-1])
 
     def reasons(self) -> list[str]:
-        """Why this instance cannot store, in sentences."""
+        """The reasons why this instance cannot store, in sentences."""
         reasons = self._ownership.reasons()
         if self._member.state is not MembershipState.MEMBER:
             reasons.append(
@@ -521,28 +533,33 @@ class Cluster:
             reasons.append(unfit_reason(self._member.record, self._member.session_s))
         return reasons
 
+    def count_released(self, partitions: int) -> None:
+        """Count partitions that this instance released to others."""
+        self.released += partitions
+
     def hindrances(self) -> list[str]:
         """The other instances that cannot work as they should now, in sentences."""
         others = (one.id for one in self.view.instances if one.away and one.id != self.id)
         return [f"The instance {id} does not reach the store." for id in others]
 
     def fence(self, owners: Collection[str]) -> None:
-        """See `Owners`."""
-        self._standing.fence(owners)
+        """Let these instances answer nothing from memory; as in `Owners`."""
+        self._fence.fence(owners)
         self.taken_over += 1
 
     def announce(self) -> None:
-        """See `Owners`. What could not be said is said later, too."""
+        """Let no instance answer by what it knew of topics; as in `Owners`. An announcement that
+        failed is repeated by `settle`."""
         self._owes = True
         try:
-            self._standing.announce()
+            self._fence.announce()
         except TMSError:
             self._changed.set()
             raise
         self._owes = False
 
     def ask(self, question: Callable[[], None]) -> None:
-        """See `Owners`."""
+        """Ask a peer in the background; as in `Owners`."""
         self._asking.submit(question)
 
 

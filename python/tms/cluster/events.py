@@ -1,4 +1,4 @@
-"""What an instance noticed of the others, and what it owned since: the newest of it, in memory.
+"""The newest events of an instance, in memory: changes of the view, and of what it owns.
 
 Each is logged, too.
 """
@@ -6,18 +6,18 @@ Each is logged, too.
 from collections import deque
 from typing import Protocol
 
-from tms.clock import Clock
 from tms.cluster.fitness import unfit
 from tms.cluster.membership import MembershipState, MembershipView
-from tms.events import EventLog
 from tms.model.cluster import ClusterEvent
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 
 EVENTS_MAX = 1_000
 _log = EventLog(__name__)
 
 
 class Counted(Protocol):
-    """What changes between two looks."""
+    """The parts of a cluster that change between two looks."""
 
     @property
     def view(self) -> MembershipView: ...

@@ -1,4 +1,4 @@
-"""Which instances can do their work: ZooKeeper may see one that reaches neither store nor peers.
+"""The fitness of instances: ZooKeeper may see an instance that reaches neither store nor peers.
 
     the store    no answer for `away_s` ─▶ away
                  for `bound_s`, in which another one always had answers ─▶ resigned
@@ -13,7 +13,8 @@ Invariants
   instance resigns for `bound_s`: where the store is away for all, nobody resigns.
 * An instance is fit again once it has reached for `bound_s`, without a break, what it did not.
 * An instance that is away, or unfit, says nothing of other instances, and the silence of one that
-  is away does not count: when the store or a network is back, none is blamed for the time before.
+  is away does not count: when the store or a network is back, no instance is blamed for the time
+  before.
 * Time in which this process itself stood still does not count.
 * As membership is, this is a hint: the epochs of partitions decide who owns them.
 """
@@ -23,16 +24,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import msgspec
 
-from tms.clock import Clock
 from tms.cluster.membership import InstanceRecord
 from tms.errors import TimedOut, TMSError, Unavailable
+from tms.runtime.clock import Clock
 
 WATCHED = 3  # other instances that one watches: those behind it in the ring of ids
 
 
 class Reach:
-    """How long something has been reached, or not, with breaks of less than `away_s`. For one
-    thread but for `reached_s`."""
+    """The time since a store or peer is reached, or is not, with breaks of less than `away_s`. For
+    one thread but for `reached_s`."""
 
     def __init__(self, now_s: float, away_s: float, bound_s: float) -> None:
         self._away_s = away_s
@@ -42,13 +43,13 @@ class Reach:
         self.lost = False  # from `bound_s` without an answer on, until `bound_s` with answers
 
     def skip(self, seconds: float) -> None:
-        """So long nobody looked, and nothing could be answered."""
+        """Leave out a time in which this process did not look and nothing could be answered."""
         self._steady_s += seconds
         self._seen_s += seconds
         self.reached_s += seconds
 
     def look(self, now_s: float) -> None:
-        """See what has been answered until now."""
+        """Take into account what was answered until now."""
         if self.reached_s - self._seen_s > self._away_s:
             self._steady_s = self.reached_s
         self._seen_s = self.reached_s
@@ -61,8 +62,9 @@ class Reach:
 
 
 class Fitness:
-    """What an instance reaches. `look` is for one thread. `ask` asks another instance whether it
-    answers within so many seconds, and raises `Unavailable` or `TimedOut` if it does not."""
+    """The fitness of an instance: what it reaches. `look` is for one thread. `ask` asks another
+    instance whether it answers within so many seconds, and raises `Unavailable` or `TimedOut` if it
+    does not."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Fitness:
         return msgspec.structs.replace(record, away=away, resigned=resigned, unreached=unreached)
 
     def close(self) -> None:
-        """Ask nobody any more. Never waits."""
+        """Stop asking other instances. Never waits."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _unreached(
@@ -171,7 +173,7 @@ def unfit(view: Sequence[InstanceRecord]) -> frozenset[str]:
 
 
 def unfit_reason(record: InstanceRecord, session_s: float) -> str:
-    """Why an unfit instance owns nothing, in sentences."""
+    """The reason why an unfit instance owns nothing, in sentences."""
     if record.resigned:
         return (
             f"The instance {record.id} owns nothing until it has reached the store for "
@@ -185,12 +187,12 @@ def unfit_reason(record: InstanceRecord, session_s: float) -> str:
 
 
 def _blame(ids: list[str], fit: Mapping[str, InstanceRecord], id: str) -> float:
-    """Which part of the fit instances that watch one do not reach it."""
+    """The part of the fit watchers of an instance that do not reach it."""
     watchers = [fit[one] for one in _watchers(ids, id) if one in fit]
     return sum(id in one.unreached for one in watchers) / len(watchers) if watchers else 0.0
 
 
 def _watchers(ids: list[str], id: str) -> list[str]:
-    """Those before an instance in the ring of sorted ids."""
+    """The instances before this one in the ring of sorted ids."""
     at = ids.index(id)
     return [ids[at - step] for step in range(1, min(WATCHED, len(ids) - 1) + 1)]

@@ -32,9 +32,9 @@ from hashlib import sha256
 from itertools import count
 from typing import NamedTuple
 
-from tms.clock import Clock
 from tms.errors import Forbidden, Unavailable
 from tms.model.message import Buffer
+from tms.runtime.clock import Clock
 
 KEY_S = 86_400.0
 SPREAD_S = 60.0
@@ -227,7 +227,7 @@ class InstanceIdentity:
         return key
 
     def _numbers_of(self, pair: tuple[bytes, bytes], now_ms: int) -> "TakenNumbers":
-        """The numbers of a sender that is new; those whose proofs nobody believes any more go."""
+        """The numbers of a new sender; forgets senders whose proofs have expired."""
         for old, numbers in [*self._numbers.items()]:
             if old[0] not in self._by_key and now_ms - numbers.used_ms > 2 * SKEW_MS_MAX:
                 del self._numbers[old]

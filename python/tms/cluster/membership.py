@@ -15,10 +15,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+HTTP = "http"
+
 
 class InstanceRecord(msgspec.Struct, frozen=True):
     """An instance, as it shows itself. `address` is the URL at which the others reach it; `keys`
-    are public, see `InstanceIdentity`. What it reaches is told by the last three: see `fitness`."""
+    are public, see `InstanceIdentity`; `away`, `resigned` and `unreached` say what it reaches, see
+    `fitness`; `number` stays with the id, 0 in records of earlier releases; `endpoints` are
+    HOST:PORT of its front ends, by their names."""
 
     id: str
     address: str
@@ -29,6 +33,13 @@ class InstanceRecord(msgspec.Struct, frozen=True):
     away: bool = False  # it does not reach the store now
     resigned: bool = False  # it has not reached the store for a session, and owns nothing
     unreached: tuple[str, ...] = ()  # instances that have not answered it for a session
+    number: int = 0
+    endpoints: dict[str, str] = {}
+
+    def endpoint(self, name: str) -> str | None:
+        """The endpoint of a protocol: for `http` the URL, for a front end HOST:PORT; None if the
+        instance does not speak it."""
+        return self.address if name == HTTP else self.endpoints.get(name)
 
 
 class MembershipView(NamedTuple):
@@ -53,7 +64,7 @@ class ClusterMember(Protocol):
 
     @property
     def record(self) -> InstanceRecord:
-        """What it says of itself."""
+        """The record that it shows the others."""
         ...
 
     @property

@@ -1,17 +1,18 @@
-"""Who owns a store that several processes can reach: one process at a time, named by a record.
+"""The owner of a store that several processes can reach: one process at a time, named by a record.
 
     owner   OwnerRecord   in the map `metadata`; absent while the store never had an owner
 
 Invariants
 
 * The record changes by compare-and-set only, and every owner has an epoch of its own.
-* What an owner answers counts only if it found itself in the record after the request had come, and
-  what it writes only if it found itself there after it had written (`confirm`). So no clock decides
-  what is true: an owner that was paused, cut off or replaced refuses, however late it wakes.
-* An owner moves the record's `beat` while it lives. That only says whom a newcomer may replace
-  without being told to: an owner that has released the store, whose process is gone, or whose beat
-  stands still for `silent_s` by the newcomer's own clock. A wrong guess takes the store from an
-  owner that lives, which is told so; nothing is lost or repeated by it.
+* An owner answers a request only if it found itself in the record after the request had come, and
+  acknowledges a write only if it found itself there after it had written (`confirm`). So no clock
+  decides what is true: an owner that was paused, cut off or replaced refuses, however late it
+  wakes.
+* An owner moves the record's `beat` while it lives. The beat only says which owner a newcomer may
+  replace without being told to: an owner that has released the store, whose process is gone, or
+  whose beat stands still for `silent_s` by the newcomer's own clock. A wrong guess takes the store
+  from an owner that lives, which is told so; nothing is lost or repeated by it.
 * Beats that get no answer tell the owner itself that the store is away.
 """
 
@@ -26,14 +27,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from tms.clock import Clock
-from tms.cluster.standing import remove_all
-from tms.decoding import from_json
-from tms.errors import AlreadyRunning, DataCorrupt, NotOwner, StorageUnavailable, TMSError
-from tms.events import EventLog
+from tms.cluster.fence import remove_all
+from tms.errors import (
+    AlreadyRunning,
+    DataCorrupt,
+    NotOwner,
+    StorageUnavailable,
+    TMSError,
+    Unavailable,
+)
 from tms.model.keys import OWNER
 from tms.model.topic import TopicName
-from tms.options import named_fields
+from tms.runtime.clock import Clock
+from tms.runtime.decoding import from_json
+from tms.runtime.events import EventLog
+from tms.runtime.options import named_fields
 from tms.store.base import Map, Store
 from tms.topics.sweep import open_metadata
 
@@ -44,15 +52,15 @@ _log = EventLog(__name__)
 @named_fields
 @dataclass(frozen=True, slots=True)
 class OwnerLimits:
-    """How owners of a shared store notice each other. Seconds."""
+    """The times after which owners of a shared store notice each other. Seconds."""
 
     beat_s: float = 1.0
     silent_s: float = 10.0  # so long without a beat, and an owner is taken for dead
 
 
 class OwnerRecord(msgspec.Struct, frozen=True):
-    """The owner of a store. `name` is what people are told, `process` what tells on its own machine
-    whether it lives."""
+    """The owner of a store. People are told its `name`; `process` says on its own machine if it
+    lives."""
 
     epoch: int
     instance: str
@@ -169,11 +177,12 @@ class Ownership:
 
     @property
     def lost(self) -> TMSError | None:
-        """Why this process owns the store no more, as far as it knows."""
+        """The reason why this process owns the store no more; None as far as it knows that it
+        does."""
         return self._reason
 
     def reasons(self) -> list[str]:
-        """Why this owner surely cannot store now, in sentences."""
+        """The reasons why this owner surely cannot store now, in sentences."""
         if self.reached_s is None:
             return []
         silent_s = self._clock.monotonic_s() - self.reached_s
@@ -191,23 +200,29 @@ class Ownership:
         self._read_again()
 
     def require_member(self) -> None:
-        """See `topics.owners.Owners`. Whoever has lost the store is told when it writes."""
+        """Do nothing; as in `topics.owners.Owners`. An owner that has lost the store learns it when
+        it writes."""
 
     def require_owner(self) -> None:
-        """See `topics.owners.Owners`."""
+        """Raise `NotOwner` unless this process owns the store; as in `topics.owners.Owners`."""
         self.confirm()
 
     def fence(self, owners: Collection[str]) -> None:
-        """See `topics.owners.Owners`. Instances that owned the store are none any more."""
+        """Do nothing; as in `topics.owners.Owners`. Taking the store has removed the records of its
+        instances."""
 
     def announce(self) -> None:
-        """See `topics.owners.Owners`. Nobody else has to know."""
+        """Do nothing; as in `topics.owners.Owners`. No other process has to know."""
 
     def peer_of(self, name: TopicName, place: tuple[int, int], partitions: int) -> None:
-        """See `topics.owners.Owners`. It owns everything."""
+        """None: this process owns everything; as in `topics.owners.Owners`."""
+
+    def not_shard_owner(self, number: int) -> TMSError:
+        """The error of a shard that is not open: this process owns all of them."""
+        return Unavailable(f"The shard {number} is being opened. Try again.")
 
     def ask(self, question: Callable[[], None]) -> None:
-        """See `topics.owners.Owners`. There is nobody to ask."""
+        """Not called: there are no peers; as in `topics.owners.Owners`."""
         raise NotImplementedError
 
     def beat(self) -> None:
@@ -290,8 +305,8 @@ class Ownership:
 
 
 def machine() -> str:
-    """Names a boot of this machine and a space of process ids on it; empty where that is unknown:
-    then nobody is taken for dead by its process id."""
+    """The name of a boot of this machine and of a space of process ids on it; empty where that is
+    unknown, so that no owner is taken for dead by its process id."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -300,8 +315,8 @@ def machine() -> str:
 
 
 def process(pid: int) -> str | None:
-    """Names a living process of this machine, unlike a later one with its id; None when there is
-    none."""
+    """The name of a living process of this machine, which no later process with its id has; None if
+    there is no such process."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     except (OSError, ValueError):
@@ -310,7 +325,7 @@ def process(pid: int) -> str | None:
 
 
 def _is_gone(found: OwnerRecord) -> bool:
-    """Whether an owner surely lives no more, because it ran on this machine."""
+    """True if an owner surely lives no more, because it ran on this machine."""
     if not found.machine or not found.process or found.machine != machine():
         return False
     return process(int(found.process.partition(" ")[0])) != found.process
@@ -329,8 +344,8 @@ def _decoded(raw: bytes) -> OwnerRecord:
 def own(
     store: Store, clock: Clock, name: str, limits: OwnerLimits, take_over: bool = False
 ) -> Ownership | None:
-    """The ownership of a shared store, shown from now on; None for a store that one process has for
-    itself. `name` is what people are told of this process. See `Ownership.take`."""
+    """The ownership of a shared store, shown from now on; None for a store that only one process
+    can reach. People are told `name`. Raises as `Ownership.take`."""
     if not store.shared:
         return None
     ownership = Ownership(open_metadata(store), clock, name, limits)

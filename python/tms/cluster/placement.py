@@ -1,13 +1,13 @@
-"""Which instance owns which partition: everybody computes it from who is there.
+"""The placement of partitions on instances, which every process computes from the view.
 
     partition ─▶ a score with every instance ─▶ the best of those that have room for it
 
 Invariants
 
 * It is a function of the instances, the topic's uid and its number of partitions: the same in every
-  process. Other topics make no difference, so nobody has to know them all.
+  process. Other topics make no difference, so no process has to know them all.
 * An instance owns at most its share of a topic's partitions and a tenth more, rounded up: a topic
-  is spread over instances even if it has few partitions. What is pinned may be more.
+  is spread over instances even if it has few partitions. Pinned partitions may be more.
 * An instance that is draining owns nothing, unless all are.
 """
 

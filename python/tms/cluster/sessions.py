@@ -1,12 +1,12 @@
-"""ZooKeeper sessions, one after another, in a thread of their own. With `zookeeper`, all that knows
-kazoo.
+"""ZooKeeper sessions, one after another, in a thread of their own. Only this file and `zookeeper`
+know kazoo.
 
 Invariants
 
-* Nobody waits for ZooKeeper but this thread.
-* One session at a time: when it is lost its ephemeral nodes go with it, and the next one begins
-  anew. One that is interrupted for longer than `abandon_s` is given up, and a new one tried:
-  servers that have lost their data refuse for ever who has seen what they had.
+* No other thread waits for ZooKeeper.
+* One session at a time: when it is lost its ephemeral nodes go with it, and the next one starts
+  from nothing. A session that is interrupted for longer than `abandon_s` is given up, and a new one
+  tried: servers that have lost their data refuse for ever a client that has seen newer data.
 * Between attempts there is a pause that grows up to `PAUSE_S_MAX`; an outage is logged once.
 """
 
@@ -20,8 +20,8 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import make_digest_acl
 
-from tms.events import EventLog
-from tms.tls import ClientTls
+from tms.runtime.events import EventLog
+from tms.runtime.tls import ClientTls
 
 SESSION_S = 10.0
 ABANDON_S = 2 * SESSION_S
@@ -51,8 +51,8 @@ def session(
     session_s: float = SESSION_S,
     tls: ClientTls | None = None,
 ) -> Any:
-    """A session with these servers, not connected yet; over TLS if that is given. With a user it
-    lets nobody else see or change what it makes."""
+    """A session with these servers, not connected yet; over TLS if that is given. With a user, only
+    that user can see or change the nodes that it makes."""
     silent = logging.getLogger("tms.kazoo")  # it tells of every attempt, we once
     silent.setLevel(logging.CRITICAL + 1)
     access: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def session(
 
 
 class SessionUser(Protocol):
-    """What is done with sessions. Called in their thread; an error ends the session."""
+    """The work that is done with sessions. Called in their thread; an error ends the session."""
 
     def begin(self, zookeeper: Any) -> None:
         """A session has begun."""
@@ -83,7 +83,7 @@ class SessionUser(Protocol):
         ...
 
     def interrupted(self) -> None:
-        """Whether the session still is cannot be told, until `ended` or the next `begin`."""
+        """The session may have ended, which is unknown until `ended` or the next `begin`."""
         ...
 
     def ended(self, lost: bool) -> None:
@@ -92,7 +92,7 @@ class SessionUser(Protocol):
 
 
 class Sessions:
-    """One session after another until they are stopped."""
+    """Sessions, one after another until they are stopped."""
 
     def __init__(
         self, connect: Callable[[], Any], user: SessionUser, abandon_s: float | None = None

@@ -11,27 +11,13 @@ Invariants
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
-from tms.clock import Clock
 from tms.errors import TMSError
-from tms.model.lag import InstanceLoad
+from tms.runtime.clock import Clock
+from tms.topics.owners import Peer
 
 LOOK_S = 30.0
 SKEW_MS_MAX = 1_000  # beyond which there is a warning
-
-
-class TimedPeer(Protocol):
-    """Another instance, which can be asked for its time."""
-
-    @property
-    def name(self) -> str:
-        """Its id."""
-        ...
-
-    def load(self) -> InstanceLoad:
-        """What it does, with its time."""
-        ...
 
 
 class ClockSkews:
@@ -44,7 +30,7 @@ class ClockSkews:
         self._asking: set[str] = set()
         self._due_s = 0.0
 
-    def look(self, peers: Iterable[TimedPeer], ask: Callable[[Callable[[], None]], object]) -> None:
+    def look(self, peers: Iterable[Peer], ask: Callable[[Callable[[], None]], object]) -> None:
         """Measure the skews if that is due; `ask` runs a question in the background."""
         now_s = self._clock.monotonic_s()
         if now_s < self._due_s:
@@ -59,7 +45,7 @@ class ClockSkews:
                 self._asking.add(id)
                 ask(partial(self._measure, peer))
 
-    def _measure(self, peer: TimedPeer) -> None:
+    def _measure(self, peer: Peer) -> None:
         try:
             before_ms = self._clock.now_ms()
             before_s = self._clock.monotonic_s()

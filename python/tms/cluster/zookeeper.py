@@ -8,8 +8,8 @@ Invariants
 * The id of a cluster is random: of two clusters that have one folder in two ZooKeepers only one can
   own a store (`ownership`). Instances write theirs again where ZooKeeper has lost its data.
 
-* Only sessions, ephemeral nodes and watches are used. Nothing that is found out here has to be
-  right: see `membership`.
+* Only sessions, ephemeral nodes and watches are used. What they say may be wrong
+  for a moment, as `membership` allows.
 * A view is read as a whole whenever something has changed. Its number is the newest ZooKeeper
   transaction that made it, which only grows.
 """
@@ -24,10 +24,10 @@ from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.sessions import SESSION_S, Sessions, session
-from tms.decoding import from_json
 from tms.errors import Invalid, Unavailable
-from tms.events import EventLog
-from tms.tls import ClientTls
+from tms.runtime.decoding import from_json
+from tms.runtime.events import EventLog
+from tms.runtime.tls import ClientTls
 
 PORT, TLS_PORT = 2_181, 2_281
 CLUSTER = "cluster"
@@ -35,7 +35,8 @@ _log = EventLog(__name__)
 
 
 class Ensemble(NamedTuple):
-    """Where ZooKeeper is: its servers, the folder of this cluster, and whom it lets in."""
+    """The place of a cluster in ZooKeeper: the servers, the folder, and the users that it lets
+    in."""
 
     hosts: str
     folder: str
@@ -126,7 +127,7 @@ def cluster_id(connect: Callable[[], Any], folder: str) -> str:
 
 
 class ZooKeeperMember:
-    """One instance in the folder of its cluster, which has the id `cluster`; see `ClusterMember`.
+    """One instance in the folder of its cluster, which has the id `cluster`; a `ClusterMember`.
     `connect` makes a session, of `session_s`."""
 
     def __init__(
@@ -150,17 +151,17 @@ class ZooKeeperMember:
         self.state = MembershipState.LOST
 
     def join(self, changed: Callable[[], None]) -> None:
-        """See `ClusterMember`."""
+        """Become a member; as in `ClusterMember`."""
         self._changed = changed
         self._sessions.start()
 
     def show(self, record: InstanceRecord) -> None:
-        """See `ClusterMember`."""
+        """Show this record to the others; as in `ClusterMember`."""
         self.record = record
         self._sessions.poke()
 
     def leave(self) -> None:
-        """See `ClusterMember`."""
+        """Cease to be a member; as in `ClusterMember`."""
         self._sessions.stop()
 
     # -- in the thread of the sessions ---------------------------------------------------------
@@ -182,7 +183,7 @@ class ZooKeeperMember:
         _log.info("cluster_joined", instance=self.record.id)
 
     def look(self, zookeeper: Any) -> None:
-        """See the others."""
+        """Read the records of all instances."""
         record = self.record
         if record != self._shown:
             zookeeper.set(self._path, msgspec.json.encode(record))

@@ -1,10 +1,10 @@
-"""What is asked of the delayed messages of a topic: to add some, or to cancel one. Each is decided
-from what is stored, together with all that came with it, and answered once it is written.
+"""Changes of the delayed messages of a topic: additions and cancellations. A group of changes is
+decided from the stored rows, and answered once it is written.
 
 Invariants
 
-* What is decided later in a group sees what was decided before in it.
-* A repetition is decided like the first time, as long as that is remembered.
+* A later change of a group sees the earlier ones.
+* A repeated request gets the first decision, as long as that is remembered.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,22 +32,22 @@ class CheckedBlock(NamedTuple):
 
 
 class ChangeDecider(Protocol):
-    """Who decides: the topic's delayed messages."""
+    """The delayed messages of a topic, as a change sees them."""
 
     stored: StoredDelayQueue
 
-    def lends(self, id: DelayedId) -> bool:
-        """Whether the scheduler has this entry."""
+    def is_taken(self, id: DelayedId) -> bool:
+        """True if the scheduler has taken this entry."""
         ...
 
     def note_cancelled(self, id: DelayedId, together: int) -> None:
-        """A message is cancelled, of an entry of so many."""
+        """Note a cancelled message of an entry with `together` messages."""
         ...
 
 
 @dataclass(slots=True)
 class Addition:
-    """Blocks that are to wait."""
+    """Blocks to be delayed."""
 
     blocks: Sequence[CheckedBlock]
     due: Due
@@ -58,11 +58,11 @@ class Addition:
 
     @property
     def size(self) -> int:
-        """About how many bytes are to be written."""
+        """About how many bytes the change writes."""
         return sum(len(block.block) for block in self.blocks)
 
     def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
-        """Give the request its place, or the place that it has already."""
+        """Assign an id to each block; a repeated request gets the ids of the first one."""
         stored = to.stored
         known = stored.requests.find(self.token, self.digest) if self.token else None
         if known is None:
@@ -105,13 +105,13 @@ class Addition:
         return request
 
     def fail(self, error: TMSError) -> None:
-        """It was not stored, or nobody knows."""
+        """Answer with an error: the blocks were not stored, or the outcome is unknown."""
         self.answer.fail(1, error)
 
 
 @dataclass(slots=True)
 class Cancellation:
-    """A message that is not to be delivered. The answer is None while it is lent."""
+    """A message to be cancelled. The answer is None while the scheduler has taken its entry."""
 
     id: DelayedId
     durability: Durability
@@ -119,11 +119,11 @@ class Cancellation:
 
     @property
     def size(self) -> int:
-        """About how many bytes are to be written."""
+        """About how many bytes the change writes."""
         return _MARK_BYTES
 
     def decide(self, to: ChangeDecider, now_ms: int, writes: RowWrites) -> Callable[[], None]:
-        """Mark it, if it is there and was not moved."""
+        """Mark the message as cancelled if it exists and was not moved."""
         cancelled = self._decide(to, writes)
         return lambda: self.answer.settle(0, (cancelled,))
 
@@ -132,7 +132,7 @@ class Cancellation:
         if key in writes.marks:
             return True
         entry, epoch = stored.holding(self.id), stored.mark(self.id)
-        if entry is not None and to.lends(entry.id):
+        if entry is not None and to.is_taken(entry.id):
             return None
         late = entry is None or stored.moved.covers(entry.id)
         if epoch is not None:
@@ -152,8 +152,8 @@ class Cancellation:
         return True
 
     def fail(self, error: TMSError) -> None:
-        """It was not cancelled, or nobody knows."""
+        """Answer with an error: the message was not cancelled, or the outcome is unknown."""
         self.answer.fail(1, error)
 
 
-DelayedChange = Addition | Cancellation  # what waits to be decided
+DelayedChange = Addition | Cancellation  # a change of a group

@@ -1,8 +1,8 @@
-"""The delayed messages of an engine: what can be done with them, over all topics.
+"""The delayed messages of an engine, over all topics.
 
 Invariants
 
-* Of a deleted topic nothing that waited is ever delivered.
+* No waiting message of a deleted topic is ever delivered.
 * A message that was acknowledged is stored as durably as its topic says.
 """
 
@@ -14,7 +14,7 @@ from tms.block import BlockHeader, decode
 from tms.delayed.changes import Addition, CheckedBlock
 from tms.delayed.entries import hashed
 from tms.delayed.erasing import DelayedEraseTarget, DelayedErasing
-from tms.delayed.scheduler import Lateness, Scheduler
+from tms.delayed.scheduler import Scheduler
 from tms.delayed.stored_queue import StoredDelayQueue
 from tms.delayed.topic_queue import DelayQueue
 from tms.errors import Closed, Invalid, TMSError, TopicNotFound, again
@@ -23,20 +23,24 @@ from tms.model import keys
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, DelayedPage, Due
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicName
+from tms.runtime.histogram import Histogram
 from tms.topics.retention import RetentionClock
 from tms.topics.topics import Topics
-from tms.transactions.participants import OwnCommits, OwnPositions
+from tms.transactions.participants import InternalCommits, InternalPositions
 
 LIST_MAX = 10_000
 LIST_BYTES = 8 << 20
 _SCAN_BYTES = 1 << 20
+CLOSE_S = 0.5
 _TIMEOUT_S = 30.0
 
 
 class DelayedMessages:
-    """Messages that wait until they are due. Thread-safe."""
+    """The delayed messages of an engine. Thread-safe."""
 
-    def __init__(self, topics: Topics, commits: OwnCommits, positions: OwnPositions) -> None:
+    def __init__(
+        self, topics: Topics, commits: InternalCommits, positions: InternalPositions
+    ) -> None:
         self._shards = topics.shards
         self._store = topics.store
         self._registry = topics.registry
@@ -46,51 +50,52 @@ class DelayedMessages:
         self._time = RetentionClock(topics.clock, None)
         self._run_in_background = topics.run_in_background
         self._lock = threading.Lock()  # guards what follows
-        self._kept: frozenset[int] = frozenset()  # shards
+        self._shards_here: frozenset[int] = frozenset()
         self._waiting: dict[int, DelayQueue] = {}  # by topic uid
         self._gone: TMSError | None = None
         self._deleted: set[int] = set()
         self._scheduler = Scheduler(
-            topics.registry, commits, topics.clock, self._time.now_ms, self._topics, self.tidy
+            topics.registry, commits, self._time.now_ms, self._topics, self.tidy
         )
 
     # -- shards ------------------------------------------------------------------------------------
 
     def open(self, number: int) -> None:
-        """Keep the delayed messages of the topics of a shard."""
+        """Open the delayed messages of the topics of a shard."""
         with self._lock:
-            self._kept |= {number}
+            self._shards_here |= {number}
         self.find(at_start=True)
 
     def close(self, number: int) -> None:
-        """Keep them no more."""
+        """Close the delayed messages of the topics of a shard. Waits at most `CLOSE_S` for each
+        topic's writer: if the store does not answer it, the epoch of the next owner refuses it."""
         with self._lock:
-            self._kept -= {number}
+            self._shards_here -= {number}
             gone = [
                 self._waiting.pop(uid)
                 for uid, waiting in [*self._waiting.items()]
                 if self._shards.of_delayed(waiting.stored.name) == number
             ]
-        self._retire(gone, self._shards.missing(number))
+        self._retire(gone, self._shards.missing(number), CLOSE_S)
 
-    def _retire(self, gone: Sequence[DelayQueue], reason: TMSError) -> None:
+    def _retire(self, gone: Sequence[DelayQueue], reason: TMSError, timeout_s: float = -1) -> None:
         for waiting in gone:
-            waiting.retire(reason)
+            waiting.retire(reason, timeout_s)
             self._scheduler.forget(waiting.stored.uid)
-            self._store.let_go(keys.delayed_map(waiting.stored.uid))
+            self._store.close_maps(keys.delayed_map(waiting.stored.uid))
 
     @property
-    def lateness(self) -> Lateness:
-        """How late messages were."""
+    def lateness(self) -> Histogram:
+        """The lateness of moved messages, in seconds."""
         return self._scheduler.lateness
 
     @property
     def waiting(self) -> int:
-        """How many messages wait, in all topics that were looked at."""
+        """The number of waiting messages in all open topics."""
         return sum(queue.stored.waiting for queue in self._topics())
 
     def warnings(self) -> list[str]:
-        """What keeps messages that are due from being delivered, in sentences."""
+        """Topics whose due messages cannot be delivered, with the reason, in sentences."""
         return self._scheduler.warnings()
 
     # -- publishing and cancelling -----------------------------------------------------------------
@@ -104,9 +109,9 @@ class DelayedMessages:
         token: str = "",
     ) -> Pending[list[Deferred]]:
         """Check blocks and store them until they are due; the calling thread does not wait. With a
-        token a repetition is answered like the first time, and stores nothing, for ten minutes.
-        Raises what is wrong with them."""
-        addition = self._asked(name, blocks, due, durability, token)
+        token a repetition within ten minutes gets the first answer, and stores nothing. Raises an
+        error for invalid blocks."""
+        addition = self._addition(name, blocks, due, durability, token)
         self._of(name).submit(addition, may_wait=False)
         return addition.answer
 
@@ -119,14 +124,15 @@ class DelayedMessages:
         token: str = "",
         timeout_s: float = _TIMEOUT_S,
     ) -> list[Deferred]:
-        """Publish later and wait; the outcome of each block, in the order given."""
-        addition = self._asked(name, blocks, due, durability, token)
+        """Store blocks until they are due, and wait until they are stored; returns the outcome of
+        each block, in the order given."""
+        addition = self._addition(name, blocks, due, durability, token)
         self._of(name).submit(addition, may_wait=True)
         return addition.answer.result(timeout_s)[0]
 
     def cancel(self, name: TopicName, id: DelayedId, timeout_s: float = _TIMEOUT_S) -> bool:
-        """Whether the message is cancelled: it is never delivered. False when it is too late, or
-        there is no such message. A repetition gives the same answer, for ten minutes at least."""
+        """Cancel a message; True if it is never delivered, False if it is too late or does not
+        exist. A repetition gets the same answer for at least ten minutes."""
         name.require_writable()
         durability = self._registry.find(name).durability
         return self._of(name).cancel(id, durability, timeout_s)
@@ -138,22 +144,23 @@ class DelayedMessages:
         partition: int | None = None,
         timeout_s: float = _TIMEOUT_S,
     ) -> int:
-        """Cancel the messages with a key that wait now, of one partition or of all, and take their
-        bytes out of the rows of the store; how many. What is being moved meanwhile is in the log
-        when this returns. After a failure, repeat it."""
+        """Cancel the waiting messages with a key, of one partition or of all, and remove their
+        bytes from the store; returns how many. Messages that are being moved meanwhile are in the
+        log when this returns. Repeat it after a failure."""
         name.require_writable()
         return DelayedErasing(self._of(name), DelayedEraseTarget(key, partition), timeout_s).run()
 
     # -- looking -----------------------------------------------------------------------------------
 
     def info(self, name: TopicName) -> DelayedInfo:
-        """How many messages of a topic wait, and when the first is due."""
+        """The number of waiting messages of a topic, and the time at which the first is due."""
         return self._of(name).info()
 
     def page(
         self, name: TopicName, after: DelayedId | None = None, limit: int = 100
     ) -> DelayedPage:
-        """How many messages of a topic wait, when the first is due, and up to `limit` of them."""
+        """The number of waiting messages of a topic, the time at which the first is due, and up to
+        `limit` of them."""
         info = self.info(name)
         messages = self.messages(name, after, limit) if limit else []
         return DelayedPage(info.waiting, info.next_due_ms, messages)
@@ -161,8 +168,8 @@ class DelayedMessages:
     def messages(
         self, name: TopicName, after: DelayedId | None = None, limit: int = 100
     ) -> list[DelayedMessage]:
-        """Up to `limit` messages that wait, in the order in which they are due, after the one
-        named `after`; fewer when they are large, but at least one if there is one."""
+        """Up to `limit` waiting messages after the one with the id `after`, by due time; fewer if
+        they are large, but at least one if there is one."""
         if not 0 < limit <= LIST_MAX:
             raise Invalid(f"limit is 1 to {LIST_MAX}, got {limit}.", field="limit")
         waiting = self._of(name)
@@ -213,7 +220,7 @@ class DelayedMessages:
             return
         for name, record in self._registry.all():
             with self._lock:
-                is_kept = self._shards.of_delayed(name) in self._kept
+                is_kept = self._shards.of_delayed(name) in self._shards_here
                 if is_kept and record.uid in uids - self._waiting.keys() - self._deleted:
                     queue = self._waiting[record.uid] = self._make(name, record.uid)
                     if at_start:
@@ -249,7 +256,7 @@ class DelayedMessages:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _asked(
+    def _addition(
         self,
         name: TopicName,
         blocks: Sequence[NewBlock],
@@ -263,7 +270,7 @@ class DelayedMessages:
         if durability is None:
             durability = self._registry.find(name).durability
         headers = self._publisher.check(name, blocks)
-        due.after(self._time.now_ms())  # whether it can be said at all
+        due.after(self._time.now_ms())  # raises `Invalid` for a time that cannot be stored
         return Addition(
             [
                 CheckedBlock(new.partition, header.count, new.block)
@@ -284,7 +291,7 @@ class DelayedMessages:
         with self._lock:
             if self._gone is not None:
                 raise again(self._gone)
-            if number not in self._kept:
+            if number not in self._shards_here:
                 raise self._shards.missing(number)
             if uid in self._deleted:
                 raise TopicNotFound(f"The topic {name} was deleted.", topic=str(name))
@@ -305,10 +312,10 @@ class DelayedMessages:
 
 
 def _digest(blocks: Sequence[NewBlock], headers: Sequence[BlockHeader], due: Due) -> str:
-    """What a repetition has in common with the first time."""
+    """A digest that a repetition of a request shares with the request."""
     parts = [
         (new.partition, header.count, header.crc)
         for new, header in zip(blocks, headers, strict=True)
     ]
-    said = repr((due.at_ms, due.delay_ms, parts))
-    return blake2b(said.encode(), digest_size=12).hexdigest()
+    text = repr((due.at_ms, due.delay_ms, parts))
+    return blake2b(text.encode(), digest_size=12).hexdigest()

@@ -11,32 +11,32 @@
     key      0  1  x                        a message that was cancelled
              1  8  due, ms
              9  8  its sequence
-    value    0  8  epoch of the owner who did it
+    value    0  8  epoch of the owner that cancelled it
 
-    key      0  1  a                        a request that was stored, so that it is stored once
+    key      0  1  a                        a request, so that a repeated one is not stored
              1  8  when, ms
              9 16  its token
     value       …  JSON: due, sequence of the first message, entries, digest, first of its group,
-                   what a later owner has decided of it
+                   the decision of a later owner
 
     key      0  1  h                        the owner
-    value       …  JSON: epoch, sequences that were given away, groups that are settled
+    value       …  JSON: epoch, reserved sequences, settled groups
 
-    key      0  1  n                        how many wait
-    value       …  JSON: the position at which that is so, how many
+    key      0  1  n                        the number of waiting messages
+    value       …  JSON: a position, the number at that position
 
-Where the scheduler stands is the position of the group `system:delayed` in partition 0, an id whose
-20 bytes are read as
+The scheduler's position is that of the group `system:delayed` in partition 0, an id whose 20 bytes
+are read as
 
     0   8  due of the last entry that was moved
     8   6  its sequence
-    14  6  every entry with a lower sequence that was due before it was moved; none from here on
+    14  6  entries with a lower sequence that were due earlier were moved, none from here on
 
 Invariants
 
-* A sequence is given once in a topic's generation. So an entry that comes after a move is never
-  taken for one that was moved, whenever it is due: a clock that goes back does no harm.
-* Requests sort before entries: of a write that is cut off they are rather there than the entries.
+* A sequence is assigned once in a topic's generation, so an entry stored after a move never counts
+  as moved, whenever it is due: a clock that goes back does no harm.
+* Requests sort before entries, so a write that is cut off rather has them than the entries.
 """
 
 import struct
@@ -65,24 +65,24 @@ _VERSION = 1
 
 
 class Moved(NamedTuple):
-    """Which entries were moved: those up to (`due_ms`, `last`) with a sequence below `before`."""
+    """The set of moved entries: those up to (`due_ms`, `last`) with a sequence below `before`."""
 
     due_ms: int = 0
     last: int = 0
     before: int = 0
 
     def covers(self, id: DelayedId) -> bool:
-        """Whether this entry was moved."""
+        """True if this entry was moved."""
         return id.sequence < self.before and id <= (self.due_ms, self.last)
 
     def position(self) -> Position:
-        """The position that says so."""
+        """The position that encodes this set."""
         last, before = self.last.to_bytes(6, "big"), self.before.to_bytes(6, "big")
         return Position.at(MessageId.from_bytes(_MOVED.pack(self.due_ms, last, before)))
 
     @classmethod
     def of(cls, position: Position | None) -> Self:
-        """What a position says."""
+        """The set that a position encodes."""
         if position is None or position.id is None:
             return cls()
         due_ms, last, before = _MOVED.unpack(bytes(position.id))
@@ -90,9 +90,9 @@ class Moved(NamedTuple):
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """Who may write: the owner that raised the epoch last. It gives sequences up to `reserved`. Of
-    the groups in `settled`, half-open ranges, those requests count that a later owner has found
-    whole, and no others: they came too late."""
+    """The owner that raised the epoch last, which alone may write, and assigns sequences up to
+    `reserved`. `settled` are half-open ranges of groups: of their requests only those count that a
+    later owner found whole; the others were stored too late."""
 
     epoch: int
     reserved: int
@@ -104,14 +104,14 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):
-    """How many messages wait when the scheduler stands at a position."""
+    """The number of waiting messages when the scheduler is at a position."""
 
     moved: tuple[int, int, int]
     waiting: int
 
 
 class RequestState(IntEnum):
-    """What an owner that came later has decided of a request, for good."""
+    """The final decision of a later owner about a request."""
 
     NONE = 0
     WHOLE = 1
@@ -119,8 +119,8 @@ class RequestState(IntEnum):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """What was stored for a token: entries with these partitions and counts, one behind the other.
-    `group` is the first sequence of all that were written with it."""
+    """A stored request: entries with these partitions and counts, one after another. `group` is the
+    first sequence of all requests that were written with it."""
 
     due_ms: int
     sequence: int
@@ -130,7 +130,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     state: RequestState = RequestState.NONE
 
     def ids(self) -> list[DelayedId]:
-        """The ids of the entries: of the first message of each."""
+        """The ids of the entries, each that of its first message."""
         ids, sequence = [], self.sequence
         for _, count in self.entries:
             ids.append(DelayedId(self.due_ms, sequence))
@@ -139,7 +139,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DelayedEntry(NamedTuple):
-    """A stored entry: a block of so many messages."""
+    """A stored entry: a block of `messages` messages."""
 
     id: DelayedId
     partition: int
@@ -147,16 +147,16 @@ class DelayedEntry(NamedTuple):
     block: memoryview
 
     def id_at(self, place: int) -> DelayedId:
-        """The id of a message, counted from 0."""
+        """The id of a message by its index."""
         return DelayedId(self.id.due_ms, self.id.sequence + place)
 
     @property
     def end(self) -> DelayedId:
-        """The smallest id behind its messages."""
+        """The smallest id after its messages."""
         return self.id_at(self.messages)
 
     def places_of(self, ids: Container[DelayedId]) -> set[int]:
-        """Which of its messages have one of these ids, counted from 0."""
+        """The indexes of its messages with one of these ids."""
         return {at for at in range(self.messages if ids else 0) if self.id_at(at) in ids}
 
 
@@ -176,7 +176,7 @@ def request_key(made_ms: int, token: bytes) -> bytes:
 
 
 def split_request_key(key: bytes) -> tuple[int, bytes]:
-    """When a request was made, and its token."""
+    """The time at which a request was made, and its token."""
     _, made_ms, token = _REQUEST.unpack(key)
     return made_ms, token
 

@@ -1,13 +1,13 @@
 """Erasing: the waiting messages of a key are cancelled, and their bytes leave the store.
 
-    look at a page ─▶ is one of the key in it? ─▶ cancel them ─▶ write their entries anew, or delete
+    read a page ─▶ find messages of the key ─▶ cancel them ─▶ rewrite or delete their entries
 
 Invariants
 
-* They are cancelled first, durably: an entry of which some messages are emptied is never delivered
-  with them. What a crash leaves is found by a repetition, because the key still stands there.
+* Messages are cancelled first, durably: an entry with emptied messages is never delivered with
+  them. A repetition after a crash finds the rest, because it still has the key.
 * An entry keeps its id, its count and the ids of its messages.
-* What is lent is left alone: either it is moved, and in the log from then on, or it is given back.
+* An entry that the scheduler has taken is left alone: it is moved into the log, or released.
 * The topic's lock is held for a page, and only where there is something to erase.
 """
 
@@ -25,20 +25,20 @@ PAGE_BYTES = 128 << 10
 
 
 class DelayedEraseTarget(NamedTuple):
-    """What is to be erased: the messages with a key, of one partition or of all."""
+    """The messages to erase: those with a key, of one partition or of all."""
 
     key: bytes
     partition: int | None
 
     def places(self, entry: DelayedEntry) -> set[int]:
-        """Which of an entry's messages it is. Raises `DataCorrupt`."""
+        """The indexes of an entry's messages to erase. Raises `DataCorrupt`."""
         if self.partition not in (None, entry.partition):
             return set()
         return {at for at, key in enumerate(decode(entry.block).keys()) if key == self.key}
 
 
 class DelayedErasing:
-    """One erasing from what waits of a topic."""
+    """Erases waiting messages of a topic."""
 
     def __init__(self, waiting: DelayQueue, wanted: DelayedEraseTarget, timeout_s: float) -> None:
         self._waiting = waiting
@@ -48,7 +48,8 @@ class DelayedErasing:
         self._erased = 0
 
     def run(self) -> int:
-        """Erase what waits now; how many messages. Raises `TimedOut` when a move does not end."""
+        """Erase the messages that wait now; returns how many. Raises `TimedOut` if a move does not
+        end."""
         start = self._stored.peek()[1]
         while start is not None:
             page = self._stored.scan(start, None, PAGE_BYTES)
@@ -61,7 +62,7 @@ class DelayedErasing:
         return self._erased
 
     def _page(self, start: DelayedId) -> DelayedId | None:
-        """Erase from a page; where to go on."""
+        """Erase from a page; returns the start of the next one."""
         page = self._stored.scan(start, None, PAGE_BYTES)
         if not page:
             return None
@@ -76,7 +77,7 @@ class DelayedErasing:
             places = self._wanted.places(entry)
             if not places:
                 continue
-            if self._waiting.lends(entry.id):
+            if self._waiting.is_taken(entry.id):
                 following = entry.id
                 break
             gone = entry.places_of(cancelled)
@@ -90,24 +91,24 @@ class DelayedErasing:
         return following
 
     def _change(self, changed: list[tuple[DelayedEntry, set[int]]]) -> None:
-        """Write entries anew without some of their messages, which are cancelled."""
-        anew: list[tuple[DelayedEntry, bytes]] = []
+        """Rewrite entries without some of their messages, which are cancelled."""
+        rewritten: list[tuple[DelayedEntry, bytes]] = []
         nothing_left: list[DelayedId] = []
         for entry, gone in changed:
             whole = len(gone) == entry.messages
             if whole and not self._stored.shared:
                 nothing_left.append(entry.id)
                 continue
-            # Whoever takes over would hold a request whose entry is missing for one that never
-            # came as a whole. So it is deleted once its request is forgotten.
+            # A later owner would take a request with a missing entry for one that was not stored
+            # whole. So the entry is deleted once its request is forgotten.
             if whole:
                 self._waiting.note_cancelled(entry.id, together=1)
-            anew.append((entry, _emptied(entry, gone)))
-        self._stored.rewrite(anew, nothing_left)
+            rewritten.append((entry, _emptied(entry, gone)))
+        self._stored.rewrite(rewritten, nothing_left)
 
 
 def _emptied(entry: DelayedEntry, gone: set[int]) -> bytes:
-    """The value of an entry with nothing left of some of its messages but their places."""
+    """The value of an entry in which some messages have no key, value and headers any more."""
     columns = decode(entry.block)
     cells = zip(columns.values(), columns.keys(), columns.headers(), strict=True)
     left = [(None, None, None) if at in gone else cell for at, cell in enumerate(cells)]

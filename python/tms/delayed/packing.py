@@ -1,12 +1,12 @@
-"""Entries that are due → blocks for the log.
+"""Packing due entries into blocks for the log.
 
-    entries, in order ─▶ without what was cancelled ─▶ few together, many as they are ─▶ blocks
+    entries, in order ─▶ without cancelled ones ─▶ small ones together, large as they are ─▶ blocks
 
 Invariants
 
 * The messages of a partition stay in the order of their entries.
 * A block that is made here holds at most about `BLOCK_BYTES` of entries.
-* Nothing that is damaged comes into the log, nor what is due after it.
+* Neither a damaged entry nor one that is due after it comes into the log.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ WHOLE_MESSAGES, WHOLE_BYTES = 64, 32 << 10  # from here on an entry's block is u
 
 
 class _DelayedFilling:
-    """The messages of a partition that are not in a block yet."""
+    """Messages of a partition that are not in a block yet."""
 
     __slots__ = ("bytes", "headers", "keys", "values")
 
@@ -33,13 +33,13 @@ class _DelayedFilling:
         self.bytes = 0
 
     def add_lone(self, key: bytes | None, value: bytes) -> None:
-        """Take the only message of an entry."""
+        """Add the only message of an entry."""
         self.values.append(value)
         self.keys.append(key)
         self.headers.append(None)
 
     def add(self, columns: Columns, gone: set[int]) -> None:
-        """Take the messages of an entry, but for some."""
+        """Add the messages of an entry, without those at the indexes `gone`."""
         values, keys, headers = columns.values(), columns.keys(), columns.headers()
         left = [at for at in range(columns.count) if at not in gone]
         self.values += [values[at] for at in left]
@@ -47,20 +47,20 @@ class _DelayedFilling:
         self.headers += [headers[at] for at in left]
 
     def block(self) -> bytearray:
-        """All of them, in a block."""
+        """A block of all messages."""
         keys = self.keys if any(key is not None for key in self.keys) else None
         return encode(self.values, keys, self.headers if any(self.headers) else None)
 
 
 class Packer:
-    """Makes blocks of entries, which come in order."""
+    """Packs entries, which come in order, into blocks."""
 
     def __init__(self) -> None:
         self._blocks: list[NewBlock] = []
         self._fillings: dict[int, _DelayedFilling] = {}
 
     def add(self, entry: DelayedEntry, gone: set[int]) -> None:
-        """Take an entry, but for some of its messages. Raises `DataCorrupt`."""
+        """Add an entry, without its messages at the indexes `gone`. Raises `DataCorrupt`."""
         if entry.messages == 1 and (lone := unpack_lone(entry.block)) is not None:
             self._room(entry).add_lone(*lone)
             return
@@ -72,7 +72,7 @@ class Packer:
             self._room(entry).add(columns, gone)
 
     def blocks(self) -> list[NewBlock]:
-        """The blocks of everything that was taken."""
+        """The blocks of all added entries."""
         for partition in list(self._fillings):
             self._finish(partition)
         return self._blocks
@@ -99,8 +99,8 @@ class Packer:
 def blocks_of(
     entries: Iterable[DelayedEntry], cancelled: set[DelayedId]
 ) -> tuple[list[NewBlock], list[tuple[int, int]]]:
-    """The blocks, and for each entry when it was due and how many messages of it are in them; up
-    to an entry that is damaged. Raises `DataCorrupt` if that is the first."""
+    """The blocks of entries, and for each entry its due time and the number of its messages in
+    them; up to a damaged entry. Raises `DataCorrupt` if that is the first."""
     packer = Packer()
     counts: list[tuple[int, int]] = []
     for entry in entries:

@@ -1,10 +1,10 @@
-"""The requests of late: a repetition is answered like the first one, and stores nothing. Those that
-are stored are read by and by, at the latest when one is looked for.
+"""Recent requests: a repetition gets the answer of the first one, and stores nothing. Stored
+requests are read in steps, all of them before the first look-up.
 
 Invariants
 
-* Those of the last ten minutes are remembered, over restarts too; of more than `REQUESTS_MAX` the
-  newest.
+* The requests of the last ten minutes are remembered, also over a restart, up to the newest
+  `REQUESTS_MAX`.
 """
 
 from collections import OrderedDict
@@ -17,25 +17,25 @@ from tms.log.records import decode
 
 REMEMBERED_MS = 600_000
 REQUESTS_MAX = 100_000
-_DROPPED_MAX = 10_000  # at once
+_DROPPED_MAX = 10_000  # keys of one deletion
 
 
 class Requests:
-    """The requests of one topic, oldest first; `stored` gives some rows after a key. Not
+    """The recent requests of one topic, oldest first; `stored` returns some rows after a key. Not
     thread-safe."""
 
     def __init__(
         self, stored: Callable[[bytes], Sequence[tuple[bytes, bytes]]] = lambda after: ()
     ) -> None:
         self._stored = stored
-        self._read = b""  # the last key that was
+        self._read = b""  # the last key that was read
         self._all_read = False
         self._known: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
-        self._gone: list[bytes] = []  # keys of those that were pushed out
+        self._gone: list[bytes] = []  # keys of dropped requests
 
     def find(self, token: bytes, digest: str) -> Request | None:
-        """What was stored for a token. Raises `IdempotencyKeyReused` if that was something
-        else."""
+        """The request that was stored for a token. Raises `IdempotencyKeyReused` if its digest
+        differs."""
         self.read_all()
         known = self._known.get(token)
         if known is None:
@@ -49,7 +49,7 @@ class Requests:
         return request
 
     def read_some(self) -> bool:
-        """Read some that are stored; whether there are more."""
+        """Read some stored requests; True if there are more."""
         if not self._all_read:
             rows = self._stored(self._read)
             for key, value in rows:
@@ -59,14 +59,14 @@ class Requests:
         return not self._all_read
 
     def read_all(self) -> None:
-        """Read all that are stored."""
+        """Read all stored requests."""
         while self.read_some():
             pass
 
     def add(self, made_ms: int, token: bytes, raw: bytes) -> None:
         """Remember a request."""
         if (older := self._known.pop(token, None)) is not None and older[0] != made_ms:
-            self._gone.append(request_key(older[0], token))  # what it was for was made anew
+            self._gone.append(request_key(older[0], token))  # it was stored again
         self._known[token] = (made_ms, raw)
         if len(self._known) > REQUESTS_MAX:
             oldest, (when_ms, _) = self._known.popitem(last=False)
@@ -77,9 +77,8 @@ class Requests:
         self._known.pop(token, None)
 
     def undecided(self) -> tuple[int, list[tuple[int, bytes, bytes]]]:
-        """The number of the group that was written last, and when they were made, tokens and rows
-        of the requests of which it is not sure that they are whole: those of that group, and those
-        that somebody has begun to cancel."""
+        """The number of the last group, and the time, token and row of each request that may not be
+        whole: those of that group, and those that an owner has begun to cancel."""
         self.read_all()
         requests = [
             (decode(raw, Request, token), (made_ms, token, raw))
@@ -94,7 +93,7 @@ class Requests:
         ]
 
     def old(self, now_ms: int) -> list[bytes]:
-        """The keys of some that need not be remembered any more."""
+        """Keys of some requests that need not be remembered any more."""
         while self._known and len(self._gone) < _DROPPED_MAX:
             token, (made_ms, _) = next(iter(self._known.items()))
             if made_ms > now_ms - REMEMBERED_MS:
@@ -104,5 +103,5 @@ class Requests:
         return list(islice(self._gone, _DROPPED_MAX))
 
     def dropped(self, count: int) -> None:
-        """So many of those that `old` gave are gone from the store."""
+        """Drop the first `count` keys of `old`, which were deleted from the store."""
         del self._gone[:count]

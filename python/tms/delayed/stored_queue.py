@@ -1,21 +1,21 @@
-"""The map of one topic's delayed messages, and who may write to it.
+"""The map of one topic's delayed messages, and its owner.
 
 Invariants
 
-* Nothing is assumed after a failure, or at the start: the owner is settled, then everything is read
-  from the store again, and entries that were moved but not deleted are deleted. Requests of a store
-  that nobody else writes to are read when they are needed.
-* Entries of earlier moves are gone before the next one is committed; so one position says enough.
-* A request is durable before its entries are moved: a repetition of what is in the log for good is
-  never stored again.
-* Who reads everything again takes the position first, so nothing that was begun to be moved before,
-  here or elsewhere, is moved any more.
-* In a store that others write to, each owner raises the epoch first. A request is stored, then the
-  epoch looked at, then its entries stored, then the epoch looked at: so who takes over finds the
-  request of every entry that may still come. What is not whole then is cancelled for good.
-* Several may take over at once. Each decides of the newest requests by compare-and-set of their
-  rows, so all decide the same; then it notes at the head, as its owner, up to where requests are
-  settled. A request from before that nobody has decided of was stored too late, and never counts.
+* After a failure, and at the start, ownership is taken, then everything is read from the store
+  again, and entries that were moved but not deleted are deleted. Requests of a store without other
+  writers are read when they are needed.
+* Entries of earlier moves are deleted before the next move is committed, so one position suffices.
+* A request is durable before its entries are moved: a repetition of messages in the log is never
+  stored again.
+* A load takes the position first, so no move that began earlier, here or elsewhere, succeeds any
+  more.
+* In a store with other writers each owner raises the epoch first. It stores a request, checks the
+  epoch, stores the entries, and checks the epoch again: so a later owner finds the request of every
+  entry that may still arrive. A request that is not whole then is cancelled for good.
+* Several processes may take over at once. Each decides about the newest requests by compare-and-set
+  of their rows, so all decide alike; then the owner notes in the head up to where requests are
+  settled. An earlier request without a decision was stored too late, and never counts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,10 +50,10 @@ from tms.model import keys
 from tms.model.delayed import SEQUENCE_MAX, DelayedId
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Owner, PositionKey
-from tms.store.base import Map, Row, Store, pages
-from tms.transactions.participants import OwnPositions
+from tms.store.base import Map, MapRow, Store, pages
+from tms.transactions.participants import InternalPositions
 
-RESERVED = 1 << 20  # sequences given away with one write
+RESERVED = 1 << 20  # sequences reserved with one write
 SCAN_BYTES = 4 << 20
 SETTLED_MAX = 64  # take-overs after which requests are known to come too late
 REQUEST_BYTES = 256 << 10  # read at once while the scheduler waits
@@ -62,43 +62,46 @@ _DELETED_MAX = 10_000  # keys of one call
 
 @dataclass(slots=True)
 class RowWrites:
-    """What is written together."""
+    """Rows to be written together, and their effect."""
 
-    requests: list[Row] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    marks: set[bytes] = field(default_factory=set)  # keys of those that are cancelled
-    waiting: int = 0  # how many more wait then
+    requests: list[MapRow] = field(default_factory=list)
+    rows: list[MapRow] = field(default_factory=list)
+    marks: set[bytes] = field(default_factory=set)  # keys of cancelled messages
+    waiting: int = 0  # change of the number of waiting messages
     first: DelayedId | None = None  # the earliest new entry
     first_sequence: int = SEQUENCE_MAX
     durability: Durability = Durability.WRITTEN
 
 
 class StoredDelayQueue:
-    """What is stored of one topic. The caller holds the topic's lock, but for `peek` and `scan`."""
+    """The stored delayed messages of one topic. The caller holds the topic's lock, except for
+    `peek` and `scan`."""
 
-    def __init__(self, store: Store, name: TopicName, uid: int, positions: OwnPositions) -> None:
+    def __init__(
+        self, store: Store, name: TopicName, uid: int, positions: InternalPositions
+    ) -> None:
         self.name = name
         self.uid = uid
         self.shared = store.shared
-        self.trusted = False  # else everything is read again before anything else
-        self.lost = store.shared  # whether another one may be the owner
+        self.trusted = False  # False: everything is read again first
+        self.lost = store.shared  # True if another process may be the owner
         self.moved = Moved()
         self.waiting = 0
         self.next_sequence = 1
-        self.begin = DelayedId(0, 0)  # nothing that waits is before
+        self.begin = DelayedId(0, 0)  # no waiting message is before
         self.requests = Requests()
         self.head = Head(0, 1)
         self._store = store
-        self.mover: Owner | None = None  # who alone may move the position
+        self.position_owner: Owner | None = None  # may move the position, and no other
         self._positions = positions
         self._map: Map | None = None
-        self._unsynced = False  # whether a power loss may take what was stored
+        self._unsynced = False  # True if a power loss may take stored rows
 
     def ready(self, create: bool) -> bool:
-        """Be the owner, and know how everything stands; whether there is a map. Makes it if that is
-        asked. Whether `trusted` was false before says whether anything was read."""
+        """Become the owner and load everything; True if there is a map, which `create` creates.
+        Nothing is read if `trusted` was True before."""
         if not self.trusted:
-            map_ = self._found(create)
+            map_ = self._opened(create)
             if map_ is None:
                 return False
             self._load(map_)
@@ -106,7 +109,7 @@ class StoredDelayQueue:
 
     def require_owned(self) -> None:
         """Raise `StorageUnavailable` if another owner has taken over."""
-        if self.shared and self._there.get(HEAD) != encode(self.head):
+        if self.shared and self._open_map.get(HEAD) != encode(self.head):
             self.trusted, self.lost = False, True
             raise StorageUnavailable(
                 f"The delayed messages of {self.name} were taken over by another process. Try "
@@ -117,7 +120,7 @@ class StoredDelayQueue:
     # -- writing -----------------------------------------------------------------------------------
 
     def sequences(self, count: int) -> int:
-        """The first of so many sequences that nobody else gets."""
+        """Reserve `count` sequences; returns the first."""
         first = self.next_sequence
         if first + count > self.head.reserved:
             wanted = first + count + RESERVED
@@ -125,7 +128,7 @@ class StoredDelayQueue:
                 raise TooLarge(f"The topic {self.name} has had too many delayed messages.")
             head = msgspec.structs.replace(self.head, reserved=wanted)
             with self._writing():
-                done = self._there.compare_and_set(HEAD, encode(self.head), encode(head))
+                done = self._open_map.compare_and_set(HEAD, encode(self.head), encode(head))
             if not done:
                 self.require_owned()
             self.head = head
@@ -133,71 +136,71 @@ class StoredDelayQueue:
         return first
 
     def put(self, writes: RowWrites) -> None:
-        """Store what was decided; it counts if this does not raise."""
+        """Store decided rows; they count if this raises no error."""
         with self._writing():
             waiting = self.waiting + writes.waiting
             rows = [*writes.rows, (TALLY, encode(Tally(self.moved, waiting)))]
             if not self.shared:
-                self._there.write([*writes.requests, *rows], writes.durability)
+                self._open_map.write([*writes.requests, *rows], writes.durability)
             else:
                 if writes.requests:
-                    self._there.write(writes.requests, writes.durability)
+                    self._open_map.write(writes.requests, writes.durability)
                 self.require_owned()
-                self._there.write(rows, writes.durability)
+                self._open_map.write(rows, writes.durability)
                 self.require_owned()
             self.waiting = waiting
             self._unsynced = writes.durability is not Durability.SYNCED
 
     def make_durable(self) -> None:
-        """Let everything so far survive a power loss."""
+        """Make everything stored so far survive a power loss."""
         if self._unsynced:
             with self._writing():
                 tally = encode(Tally(self.moved, self.waiting))
-                self._there.write([(TALLY, tally)], Durability.SYNCED)
+                self._open_map.write([(TALLY, tally)], Durability.SYNCED)
                 self._unsynced = False
 
     def set_moved(self, moved: Moved, messages: int, entries: Sequence[DelayedId]) -> None:
-        """The move of these entries was committed: delete them."""
+        """Delete entries whose move was committed."""
         with self._writing():
             if moved != self.moved:  # else it was counted when everything was read again
                 self.moved, self.waiting = moved, max(0, self.waiting - messages)
             tally = encode(Tally(moved, self.waiting))
-            self._there.write([(TALLY, tally)], Durability.WRITTEN)
+            self._open_map.write([(TALLY, tally)], Durability.WRITTEN)
             self.delete([entry_key(id) for id in entries])
 
     def rewrite(
-        self, anew: Sequence[tuple[DelayedEntry, bytes]], gone: Sequence[DelayedId]
+        self, rewritten: Sequence[tuple[DelayedEntry, bytes]], gone: Sequence[DelayedId]
     ) -> None:
-        """Give entries new values, and delete others, durably. Of all of them the messages that
-        are missing then are cancelled already."""
-        rows = [(entry_key(entry.id), value) for entry, value in anew]
+        """Replace the values of entries, and delete others, durably. Messages that are missing
+        afterwards are cancelled already."""
+        rows = [(entry_key(entry.id), value) for entry, value in rewritten]
         with self._writing():
             if not self.shared:
-                self._there.overwrite(rows, Durability.SYNCED)
-            else:  # who was taken over must not bring back what was moved meanwhile
-                for (entry, _), (key, value) in zip(anew, rows, strict=True):
+                self._open_map.overwrite(rows, Durability.SYNCED)
+            else:  # a former owner must not restore entries that were moved meanwhile
+                for (entry, _), (key, value) in zip(rewritten, rows, strict=True):
                     old = entry_value(entry.partition, entry.block)
-                    if not self._there.compare_and_set(key, old, value):
+                    if not self._open_map.compare_and_set(key, old, value):
                         self.require_owned()
             self.delete([entry_key(id) for id in gone])
 
     def delete(self, gone: Sequence[bytes]) -> None:
         """Delete rows."""
         for at in range(0, len(gone), _DELETED_MAX):
-            self._there.delete(gone[at : at + _DELETED_MAX])
+            self._open_map.delete(gone[at : at + _DELETED_MAX])
 
     # -- reading -----------------------------------------------------------------------------------
 
     @property
     def value_bytes_max(self) -> int:
-        """How large an entry can be."""
-        return self._there.value_bytes_max
+        """The maximum size of an entry."""
+        return self._open_map.value_bytes_max
 
     def scan(self, start: DelayedId, upto_ms: int | None, bytes_max: int) -> list[DelayedEntry]:
-        """Entries from `start` on that are due until then, about `bytes_max` bytes of them; up to
-        one that is damaged. Raises `DataCorrupt` if that is the first."""
+        """Entries from `start` on that are due by `upto_ms`, about `bytes_max` bytes of them, up to
+        a damaged one. Raises `DataCorrupt` if that is the first."""
         stop = all_of(b"d")[1] if upto_ms is None else entry_key(DelayedId(upto_ms + 1, 0))
-        rows = self._there.scan(entry_key(start), stop, bytes_max)
+        rows = self._open_map.scan(entry_key(start), stop, bytes_max)
         entries: list[DelayedEntry] = []
         for key, value in rows:
             try:
@@ -214,32 +217,32 @@ class StoredDelayQueue:
         return entries[0].id if entries else None
 
     def holding(self, id: DelayedId) -> DelayedEntry | None:
-        """The entry that a message is in."""
+        """The entry with a message."""
         start, stop = entry_key(DelayedId(id.due_ms, 0)), entry_key(id) + b"\0"
-        rows = self._there.scan(start, stop, 1, reverse=True)
+        rows = self._open_map.scan(start, stop, 1, reverse=True)
         if not rows:
             return None
         entry = entry_of(*rows[0])
         return entry if id < entry.end else None
 
     def cancelled(self, first: DelayedId, last: DelayedId) -> set[DelayedId]:
-        """Which messages from `first` to `last` are cancelled."""
+        """The cancelled messages from `first` to `last`."""
         rows = self._rows(cancelled_key(first), cancelled_key(last) + b"\0")
         return {id_of(key) for key, _ in rows}
 
     def mark(self, id: DelayedId) -> int | None:
         """The epoch in which a message was cancelled, None if it was not."""
-        raw = self._there.get(cancelled_key(id))
+        raw = self._open_map.get(cancelled_key(id))
         return None if raw is None else int.from_bytes(raw, "big")
 
     def marks_before(self, time_ms: int) -> list[bytes]:
         """Some keys of marks of messages that were due before a time."""
         start, stop = all_of(b"x")[0], cancelled_key(DelayedId(time_ms, 0))
-        return [key for key, _ in self._there.scan(start, stop, SCAN_BYTES)]
+        return [key for key, _ in self._open_map.scan(start, stop, SCAN_BYTES)]
 
     def peek(self) -> tuple[int, DelayedId | None]:
-        """What is stored, without owning it: how many wait, and the first entry."""
-        map_ = self._found(create=False)
+        """The number of waiting messages and the first entry, read without owning the map."""
+        map_ = self._opened(create=False)
         if map_ is None:
             return 0, None
         raw = map_.get(TALLY)
@@ -250,7 +253,7 @@ class StoredDelayQueue:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A write that fails may have been stored: everything is read again then."""
+        """Make everything be read again if a write fails: it may have been stored."""
         try:
             yield
         except BaseException:
@@ -258,11 +261,11 @@ class StoredDelayQueue:
             raise
 
     @property
-    def _there(self) -> Map:
-        assert self._map is not None, "whoever writes or scans was ready before"
+    def _open_map(self) -> Map:
+        assert self._map is not None, "`ready` comes before writes and scans"
         return self._map
 
-    def _found(self, create: bool) -> Map | None:
+    def _opened(self, create: bool) -> Map | None:
         if self._map is None:
             name = keys.delayed_map(self.uid)
             try:
@@ -282,7 +285,7 @@ class StoredDelayQueue:
         old = Head(0, 1) if raw is None else decode(raw, Head, HEAD)
         self.head = Head(old.epoch + 1, old.reserved + RESERVED, old.settled)
         self._set(HEAD, raw, encode(self.head))
-        self.mover, position = self._positions.take(PositionKey(GROUP, self.name, 0))
+        self.position_owner, position = self._positions.take(PositionKey(GROUP, self.name, 0))
         self.moved = Moved.of(position)
         # An earlier topic of this name may have left the position.
         self.next_sequence = max(old.reserved, self.moved.before)
@@ -294,17 +297,17 @@ class StoredDelayQueue:
         counted = tuple(tally.moved) == self.moved
         self.waiting = tally.waiting
         gone, messages = self._moved()
-        if not counted:  # before they are deleted: later nobody could count them
+        if not counted:  # before they are deleted: afterwards they cannot be counted
             self.waiting = max(0, self.waiting - messages)
             map_.write([(TALLY, encode(Tally(self.moved, self.waiting)))], Durability.WRITTEN)
         self.delete(gone)
         self.trusted, self.lost, self._unsynced = True, False, False
 
     def _settle_requests(self, reserved: int) -> None:
-        """Decide of the newest requests, whose entries a former owner may still be writing: below
-        `reserved` all are settled then. Cancel those that are not whole."""
+        """Decide about the newest requests, whose entries a former owner may still be writing, and
+        cancel those that are not whole. All groups below `reserved` are settled then."""
         newest, undecided = self.requests.undecided()
-        if newest >= reserved:  # of an owner that came later, which is at it
+        if newest >= reserved:  # of a later owner, which is loading
             raise self._taken_over()
         for made_ms, token, raw in undecided:
             request, key, whole = decode(raw, Request, token), request_key(made_ms, token), False
@@ -328,11 +331,11 @@ class StoredDelayQueue:
         ids, mark = _messages(request), self.head.mark()
         for at in range(0, len(ids), _DELETED_MAX):
             marks = [(cancelled_key(id), mark) for id in ids[at : at + _DELETED_MAX]]
-            self._there.write(marks, Durability.SYNCED)
+            self._open_map.write(marks, Durability.SYNCED)
 
     def _set(self, key: bytes, expected: bytes | None, value: bytes) -> None:
-        """Raise `StorageUnavailable` if the row is another one by now."""
-        if not self._there.compare_and_set(key, expected, value):
+        """Replace a row. Raises `StorageUnavailable` if it is not the expected one."""
+        if not self._open_map.compare_and_set(key, expected, value):
             raise self._taken_over()
 
     def _taken_over(self) -> StorageUnavailable:
@@ -345,7 +348,7 @@ class StoredDelayQueue:
         start, stop = all_of(b"a")
         bytes_max = SCAN_BYTES if self.shared else REQUEST_BYTES
         while True:
-            rows = self._there.scan(max(start, after + b"\0"), stop, bytes_max)
+            rows = self._open_map.scan(max(start, after + b"\0"), stop, bytes_max)
             late = {key for key, raw in rows if self._is_late(decode(raw, Request, key))}
             self.delete(sorted(late))
             if len(late) < len(rows) or not rows:
@@ -353,15 +356,15 @@ class StoredDelayQueue:
             after = rows[-1][0]
 
     def _is_late(self, request: Request) -> bool:
-        """Whether a request was stored when its writer was the owner no more."""
+        """True if a request was stored after its writer had lost the ownership."""
         return request.state is RequestState.NONE and any(
             first <= request.group < end for first, end in self.head.settled
         )
 
     def _is_decided(self, id: DelayedId) -> bool:
-        """Whether an entry is stored, or what was written with it was whole before the last move
-        began, whose position may be before the entry."""
-        return id.sequence < self.moved.before or self._there.get(entry_key(id)) is not None
+        """True if an entry is stored, or its write was whole before the last move began, whose
+        position may be before the entry."""
+        return id.sequence < self.moved.before or self._open_map.get(entry_key(id)) is not None
 
     def _moved(self) -> tuple[list[bytes], int]:
         """The keys of entries that were moved and are still there: of one batch, see above; and how
@@ -382,7 +385,7 @@ class StoredDelayQueue:
         return found_keys, messages
 
     def _rows(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return chain.from_iterable(pages(self._there, start, stop, SCAN_BYTES))
+        return chain.from_iterable(pages(self._open_map, start, stop, SCAN_BYTES))
 
 
 def _messages(request: Request) -> list[DelayedId]:

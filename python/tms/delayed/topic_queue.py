@@ -1,17 +1,17 @@
-"""The delayed messages of one topic: publishing and cancelling, and lending what is due to the
+"""The delayed messages of one topic: publishing, cancelling, and handing due entries to the
 scheduler.
 
-    publish, cancel ─▶ queue ─▶ take all that wait ─▶ decide ─▶ write, once ─▶ answer
+    publish, cancel ─▶ queue ─▶ a group of changes ─▶ decide ─▶ write, once ─▶ answer
     take ─▶ (the scheduler commits) ─▶ done
 
-Two locks: `writing` is held by whoever decides and writes; `state` guards what is lent, and is held
-for microseconds only. Who takes both takes `writing` first.
+Two locks: a thread holds `writing` while it decides and writes; `state` guards the taken entries,
+and is held for microseconds only. A thread that takes both takes `writing` first.
 
 Invariants
 
-* While entries are lent, nobody decides whether messages of them are cancelled: either the move is
-  committed, and it is too late, or it is not, and they can be.
-* What comes in while entries are lent is not among them, whenever it is due.
+* While the scheduler has taken entries, cancellations of their messages are not decided: they are
+  too late if the move commits, and possible if it does not.
+* Entries that are stored while others are taken are not among them, whenever they are due.
 """
 
 import threading
@@ -19,27 +19,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from tms.clock import Clock
 from tms.delayed.changes import Addition, Cancellation, DelayedChange
 from tms.delayed.entries import DelayedEntry, Moved, cancelled_key, entry_key
 from tms.delayed.stored_queue import RowWrites, StoredDelayQueue
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, again
-from tms.journal.group_commit import GroupCommit, Lead
+from tms.log.group_commit import GroupCommit, Lead
 from tms.model.delayed import SEQUENCE_MAX, DelayedId, DelayedInfo
 from tms.model.topic import Durability
+from tms.runtime.clock import Clock
 
 GROUP_BYTES = 8 << 20
-MARKS_KEPT_MS = 2 * 3_600_000  # after the message was due; a late write is not as late
-CANCELLED_KEPT_S = 600.0  # that a cancelled message is known, if it is not due before
+MARK_RETENTION_MS = 2 * 3_600_000  # after the message was due; a late write is not as late
+CANCELLED_RETENTION_S = 600.0  # a cancelled message is remembered, unless it is due before
 CANCELLED_MAX = 100_000
 T = TypeVar("T")
-_AT_ONCE = DelayedId(0, 0)  # as the next one: everything is to be read again soon
-LOST_MS = 5_000  # so much too late, a topic's messages have lost their owner
+_AT_ONCE = DelayedId(0, 0)  # as `_next`: everything is read again soon
+LOST_MS = 5_000  # messages later than this have lost their owner
 
 
 class Taken(NamedTuple):
-    """Entries that are due, lent to the scheduler: at least one. `moved` is where it stands once
-    they are committed, `before` where it stands now."""
+    """Due entries that the scheduler has taken, at least one. `before` is its position now, `moved`
+    its position once they are committed."""
 
     entries: list[DelayedEntry]
     cancelled: set[DelayedId]
@@ -47,7 +47,7 @@ class Taken(NamedTuple):
     before: Moved
 
     def first(self, count: int) -> "Taken":
-        """So many of them only."""
+        """The first `count` of them."""
         last = self.entries[count - 1].id
         moved = self.moved._replace(due_ms=last.due_ms, last=last.sequence)
         return self._replace(entries=self.entries[:count], moved=moved)
@@ -77,30 +77,31 @@ class DelayQueue:
             bytes_max=GROUP_BYTES,
         )
         self._state = threading.Condition(threading.Lock())  # guards what follows
-        self._lent: Moved | None = None
-        self._next: DelayedId | None = None  # nothing that waits is before
-        self._new: DelayedId | None = None  # the earliest that came while something was lent
+        self._taken: Moved | None = None
+        self._next: DelayedId | None = None  # no waiting message is before
+        self._new: DelayedId | None = None  # the earliest that was stored while entries were taken
         self._cancelled: deque[tuple[float, DelayedId, bool]] = deque()
-        self._known_s = 0.0  # since when how everything stands is known
+        self._known_s = 0.0  # when everything was loaded
         self.retired: TMSError | None = None
 
     # -- publishing and cancelling -----------------------------------------------------------------
 
     def submit(self, change: DelayedChange, may_wait: bool) -> None:
-        """Take something, which then always gets an answer. The calling thread decides and writes
-        if it may wait."""
+        """Queue a change, which always gets an answer. The calling thread decides and writes if it
+        may wait."""
         if self.retired is not None:
             change.fail(again(self.retired))
             return
         self._changes.submit(change, Lead.YES if may_wait else Lead.NO)
 
     def cancel(self, id: DelayedId, durability: Durability, timeout_s: float) -> bool:
-        """Whether the message is cancelled; False when it is too late, or there is none."""
+        """Cancel a message; True if it is never delivered, False if it is too late or does not
+        exist."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         while True:
             with self._state:
                 done = self._state.wait_for(
-                    lambda: self._lent is None or self._lent.due_ms < id.due_ms, timeout_s
+                    lambda: self._taken is None or self._taken.due_ms < id.due_ms, timeout_s
                 )
             left_s = deadline_s - self._clock.monotonic_s()
             if not done or left_s <= 0:
@@ -112,16 +113,16 @@ class DelayQueue:
                 return cancelled
 
     def wait_returned(self, id: DelayedId, timeout_s: float) -> None:
-        """If the scheduler may have this entry, wait until it has moved it or returned it."""
+        """Wait until the scheduler has moved or released an entry that it may have taken."""
         with self._state:
-            if (lent := self._lent) is None or not lent.covers(id):
+            if (taken := self._taken) is None or not taken.covers(id):
                 return
-            done = self._state.wait_for(lambda: self._lent is not lent, timeout_s)
+            done = self._state.wait_for(lambda: self._taken is not taken, timeout_s)
         if not done:
             raise TimedOut(f"Delayed messages of {self.stored.name} are still being moved. Repeat.")
 
     def alone(self, do: Callable[[], T]) -> T:
-        """Run `do` while nobody else changes what is stored; for a caller that has seen an
+        """Run `do` while no other thread changes the stored rows; for a caller that has seen an
         entry."""
         with self.writing:
             if self.retired is not None:
@@ -129,12 +130,12 @@ class DelayQueue:
             self._ready(create=False)
             return do()
 
-    def lends(self, id: DelayedId) -> bool:
-        """Whether the scheduler has this entry. The caller holds `writing`."""
-        return self._lent is not None and self._lent.covers(id)
+    def is_taken(self, id: DelayedId) -> bool:
+        """True if the scheduler has taken this entry. The caller holds `writing`."""
+        return self._taken is not None and self._taken.covers(id)
 
     def note_cancelled(self, id: DelayedId, together: int) -> None:
-        """Free the space of a cancelled message by and by, long before it would be due."""
+        """Note a cancelled message, whose space `tidy` frees before it would be due."""
         self._cancelled.append((self._clock.monotonic_s(), id, together == 1))
         if len(self._cancelled) > CANCELLED_MAX:
             self._cancelled.popleft()
@@ -162,7 +163,7 @@ class DelayQueue:
         refused: list[tuple[DelayedChange, TMSError]] = []
         for change in group:
             if not exists:
-                assert isinstance(change, Cancellation), "who adds makes the map"
+                assert isinstance(change, Cancellation), "an addition creates the map"
                 change.answer.settle(0, (False,))
                 continue
             try:
@@ -182,19 +183,20 @@ class DelayQueue:
     # -- the scheduler's ---------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Know how everything stands, if that is not known."""
+        """Load everything unless it is loaded."""
         with self.writing:
             if self.retired is None:
                 self._may_move(self._now_ms())
 
     @property
     def next_due_ms(self) -> int | None:
-        """When to look again for what is due; None: when something comes."""
+        """The time at which the scheduler looks for due messages next; None until messages are
+        stored."""
         with self._state:
             return None if self._next is None else self._next.due_ms
 
     def take(self, now_ms: int, bytes_max: int) -> Taken | None:
-        """Borrow some entries that are due, the first ones; `done` or `release` must follow."""
+        """Take the first due entries, None if none is due; `done` or `release` must follow."""
         with self.writing:
             if self.retired is not None or not self._may_move(now_ms):
                 return None
@@ -209,7 +211,7 @@ class DelayQueue:
                 raise
             before = self.stored.next_sequence
             with self._state:
-                self._lent, self._new = Moved(now_ms, SEQUENCE_MAX, before), None
+                self._taken, self._new = Moved(now_ms, SEQUENCE_MAX, before), None
             moved_before = self.stored.moved
         try:
             entries_ = self.stored.scan(start, now_ms, bytes_max)
@@ -220,7 +222,7 @@ class DelayQueue:
             last = entries[-1].id
             moved = Moved(last.due_ms, last.sequence, before)
             with self._state:
-                self._lent = moved
+                self._taken = moved
                 self._state.notify_all()
             cancelled = self.stored.cancelled(entries[0].id, entries[-1].end)
             return Taken(entries, cancelled, moved, moved_before)
@@ -229,8 +231,8 @@ class DelayQueue:
             raise
 
     def done(self, taken: Taken, messages: int, committed: bool = True) -> None:
-        """What was taken is in the log; or, if nothing was to be committed, all of it was
-        cancelled."""
+        """Delete entries that were committed to the log, or, if there was nothing to commit, were
+        all cancelled."""
         ids = [entry.id for entry in taken.entries]
         try:
             with self.writing:
@@ -243,20 +245,20 @@ class DelayQueue:
             raise
 
     def release(self) -> None:
-        """Return the entries that were taken. The outcome of their move is unknown, so everything
-        is read again first."""
+        """Return taken entries. The outcome of their move is unknown, so everything is read again
+        first."""
         with self.writing:
             self._invalidate()
             self._release(None)
 
     def learn(self) -> bool:
-        """Read a little of what publishers will ask for; whether there is more."""
+        """Read some requests that publishers will look for; True if there are more."""
         with self.writing:
             known = self.retired is None and self.stored.trusted
             return known and self.stored.requests.read_some()
 
     def tidy(self) -> None:
-        """Delete what is remembered no longer."""
+        """Delete requests and marks that are remembered no longer."""
         with self.writing:
             if self.retired is not None or not self.stored.trusted:
                 return
@@ -264,11 +266,11 @@ class DelayQueue:
             with self._state:
                 end_ms = now_ms if self._next is None else min(now_ms, self._next.due_ms)
             requests, entries = stored.requests.old(now_ms), list[bytes]()
-            old_s = self._clock.monotonic_s() - CANCELLED_KEPT_S
+            old_s = self._clock.monotonic_s() - CANCELLED_RETENTION_S
             marks: list[bytes] = []
             if self._known_s <= old_s:  # else some may have been cancelled shortly before
                 recent = {cancelled_key(id) for when_s, id, _ in self._cancelled if when_s > old_s}
-                old_marks = stored.marks_before(max(0, end_ms - MARKS_KEPT_MS))
+                old_marks = stored.marks_before(max(0, end_ms - MARK_RETENTION_MS))
                 marks = [mark for mark in old_marks if mark not in recent]
             while self._cancelled and self._cancelled[0][0] <= old_s:
                 _, id, alone = self._cancelled.popleft()
@@ -277,7 +279,7 @@ class DelayQueue:
                     marks.append(cancelled_key(id))
             try:
                 stored.delete(requests)
-                stored.delete(entries)  # when no request that is remembered names them
+                stored.delete(entries)  # no remembered request names them
                 stored.delete(marks)  # when their messages are gone
             except BaseException:
                 self._invalidate()
@@ -287,7 +289,7 @@ class DelayQueue:
     # -- looking -----------------------------------------------------------------------------------
 
     def info(self) -> DelayedInfo:
-        """How many wait, and when the first is due."""
+        """The number of waiting messages, and the time at which the first is due."""
         with self.writing:
             if self.retired is not None:
                 raise again(self.retired)
@@ -300,15 +302,19 @@ class DelayQueue:
             waiting, following = self.stored.peek()
             return DelayedInfo(waiting, following and following.due_ms)
 
-    def retire(self, reason: TMSError) -> None:
-        """Nothing more comes in or goes out."""
-        with self.writing, self._state:
+    def retire(self, reason: TMSError, timeout_s: float = -1) -> None:
+        """Refuse all further changes and moves, and wait for those under way, at most `timeout_s`
+        unless that is -1."""
+        with self._state:
             self.retired = reason
+        if self.writing.acquire(timeout=timeout_s):
+            self.writing.release()
 
     # -- parts -------------------------------------------------------------------------------------
 
     def _ready(self, create: bool) -> bool:
-        """Read what is stored unless it is known; whether a map exists. Holds `writing`."""
+        """Load everything unless it is loaded; True if there is a map. The caller holds
+        `writing`."""
         if self.stored.trusted:
             return True
         try:
@@ -319,7 +325,7 @@ class DelayQueue:
             raise
         self._known_s = self._clock.monotonic_s()
         if following is None:
-            self.stored.waiting = 0  # whatever was counted
+            self.stored.waiting = 0  # the count may be stale
         with self._state:
             self._next = self._new = following
         if following is not None:
@@ -332,8 +338,8 @@ class DelayQueue:
             self._next = _AT_ONCE
 
     def _may_move(self, now_ms: int) -> bool:
-        """Whether this one is to move. Where another process took over, it is left to that, as
-        long as it does."""
+        """True if this process moves the topic's messages. While another process that took over
+        moves them, it does not."""
         if self.stored.lost:
             first = self.stored.peek()[1]
             again_ms = now_ms if first is None else min(first.due_ms, now_ms)
@@ -344,7 +350,7 @@ class DelayQueue:
         return self._ready(create=False)
 
     def _note(self, first: DelayedId) -> None:
-        """Entries from this one on are stored."""
+        """Note that entries from `first` on were stored."""
         with self._state:
             sooner = self._next is None or first < self._next
             if sooner:
@@ -355,10 +361,10 @@ class DelayQueue:
             self._woken(first.due_ms)
 
     def _release(self, following: DelayedId | None) -> None:
-        """Nothing is lent any more; what waits begins at `following`, or with what came
-        meanwhile."""
+        """End the taking: the waiting messages begin at `following`, or with the earliest that was
+        stored meanwhile."""
         with self._state:
-            self._lent = None
+            self._taken = None
             starts = [start for start in (following, self._new) if start is not None]
             if self._next is not _AT_ONCE:
                 self._next = min(starts, default=None)

@@ -1,19 +1,19 @@
-"""Who should have which partition: a pure function.
+"""The assignment of partitions to members: a pure function.
 
 Invariants
 
-* Everybody has floor(P/M) or ceil(P/M) partitions, and every partition has somebody.
-* Of what is right nothing moves: as few partitions change their owner as balance allows.
-* The answer depends on the arguments alone, and is reached step by step: with a part of the moves
-  done it is the same again.
+* Every member has floor(P/M) or ceil(P/M) partitions, and every partition has a member.
+* As few partitions change their owner as balance allows.
+* The result depends on the arguments alone, and is the same again after a part of the moves was
+  made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
 
 def assign(partitions: int, members: Sequence[str], owners: Mapping[int, str]) -> dict[int, str]:
-    """The member for each partition. `members` in the order in which they joined; `owners` has
-    those that have one now."""
+    """The member for each partition. `members` are in the order in which they joined; `owners` has
+    the present owners."""
     if not members:
         return {}
     held: dict[str, list[int]] = {member: [] for member in members}
@@ -26,15 +26,15 @@ def assign(partitions: int, members: Sequence[str], owners: Mapping[int, str]) -
         target.update(dict.fromkeys(mine[: room[member]], member))
         free += mine[room[member] :]
         room[member] -= min(room[member], len(mine))
-    target.update(zip(sorted(free), _takers(room), strict=True))
+    target.update(zip(sorted(free), _in_turns(room), strict=True))
     return target
 
 
 def _room(
     partitions: int, members: Sequence[str], held: Mapping[str, Sequence[int]]
 ) -> dict[str, int]:
-    """How many each may have. Where it does not come out even, those have one more who have the
-    most now."""
+    """The number of partitions of each member. If the division leaves a remainder, the members that
+    own most now get one more."""
     few, extra = divmod(partitions, len(members))
     room = dict.fromkeys(members, few)
     for member in sorted(members, key=lambda name: -len(held[name]))[:extra]:
@@ -42,7 +42,7 @@ def _room(
     return room
 
 
-def _takers(room: Mapping[str, int]) -> Iterator[str]:
+def _in_turns(room: Mapping[str, int]) -> Iterator[str]:
     """Members with room, in turns."""
     left = {member: places for member, places in room.items() if places}
     while left:

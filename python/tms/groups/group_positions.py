@@ -1,20 +1,20 @@
 """Committed positions of the groups of a shard, over its journal in `system:_positions`.
 
     plain        check ─▶ journal ─▶ moved
-    in a commit  check ─▶ held ─▶ journal, under its pointer ─▶ it ends ─▶ moved, or let go
+    in a commit  check ─▶ held ─▶ journal, under its pointer ─▶ it ends ─▶ moved, or released
 
 Invariants
 
-* What is here is what the journal has of plain changes and of committed transactions.
-* Of changes to the same position one at a time is on its way: nobody else moves what is held, and
-  the partition does not change its owner meanwhile. Who finds it held asks what became of the
-  transaction, which may be kept by another process, and has to tell nobody.
-* A change by a member of a group counts only while the partition is that member's.
-* A position that somebody in this process took (`take`) is moved only by who took it last.
+* The state is the plain changes and the committed transactions of the journal.
+* One change of a position is under way at a time: no other change moves a held position, and its
+  partition does not change its owner meanwhile. A change that meets a held position asks for the
+  outcome of the transaction, which another process may coordinate.
+* A change by a member of a group counts only while the member owns the partition.
+* A position that was taken in this process (`take`) is moved only by its last taker.
 
-Locks: `turn` is held by who decides, until it is journaled; `_lock` guards the state, for moments.
-Neither is held while something of transactions is asked, but for the replay of a journal, when
-nobody who has journaled a commit waits for the turn.
+Locks: a change holds `turn` from its decision until it is journaled; `_lock` guards the state, for
+moments. Neither is held while the outcome of a transaction is asked for, except in the replay of a
+journal, when no thread that has journaled a commit waits for the turn.
 """
 
 import itertools
@@ -26,14 +26,14 @@ from typing import TypeVar
 from tms.errors import Fenced, StorageUnavailable, TimedOut, TransactionConflict
 from tms.groups.members import Members
 from tms.groups.positions import Move, Positions, decode_entry, encode_key
-from tms.journal.journaled import Cells, Journaled, JournalEntry
 from tms.log.groups import Stamp
+from tms.log.journaled import Cells, Journaled, JournalEntry
 from tms.log.pending import Pending, PendingAppend
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import SYSTEM_GROUPS, Owner, PositionChange, PositionKey
-from tms.topics.fetching import Decisions
+from tms.topics.decisions import Decisions
 from tms.topics.internal_topic import InternalTopic
 
 WAIT_S = 2.0  # for the end of a transaction that holds a position
@@ -44,7 +44,7 @@ _takes = itertools.count(1)
 
 
 class _PositionsMachine:
-    """The positions as they follow from the journal."""
+    """The positions that follow from the journal."""
 
     def __init__(self, decisions: Callable[[], Decisions]) -> None:
         self._decisions = decisions
@@ -52,13 +52,13 @@ class _PositionsMachine:
     def replay(self, entries: Iterator[JournalEntry]) -> Positions:
         positions, all_entries = Positions(), list(entries)
         pointers = {entry.write_pointer for entry in all_entries} - {0}
-        fate_of = self._decisions().learn(pointers) if pointers else None
+        ask = self._decisions().learn(pointers) if pointers else None
         for key, value, pointer in all_entries:
             move = decode_entry(key, value)
-            fate = fate_of(pointer, True) if fate_of is not None and pointer else Fate.VISIBLE
-            if fate is Fate.VISIBLE:
+            outcome = ask(pointer, True) if ask is not None and pointer else Fate.VISIBLE
+            if outcome is Fate.VISIBLE:
                 positions.apply(*move)
-            elif fate is Fate.OPEN:
+            elif outcome is Fate.OPEN:
                 positions.hold(pointer, [move])
         return positions
 
@@ -70,8 +70,8 @@ class _PositionsMachine:
 
 
 class GroupPositions:
-    """Where the groups of a shard stand. Thread-safe. `is_disputed`: other processes may take the
-    journal over."""
+    """The committed positions of the groups of a shard. Thread-safe. `is_disputed` is True if other
+    processes may take the journal over."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class GroupPositions:
         self._machine = _PositionsMachine(decisions)
         self._journaled = Journaled(journal, self._machine, self._lock)
         self._takers: dict[PositionKey, Owner] = {}
-        self._ends = 0  # of transactions that held something
+        self._ends = 0  # of transactions that held positions
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -103,7 +103,7 @@ class GroupPositions:
 
     @property
     def known(self) -> bool:
-        """Whether asking needs no reading."""
+        """True if no journal has to be read."""
         return self._journaled.known and self._members.known
 
     def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
@@ -117,7 +117,7 @@ class GroupPositions:
             return state.of(group, topic)
 
     def groups(self) -> list[tuple[str, TopicName]]:
-        """Which groups have positions in which topics, but for TMS's own."""
+        """The groups with positions, each with its topic, without those of TMS itself."""
         state = self.load()
         with self._lock:
             return [group for group in state.groups() if not group[0].startswith(SYSTEM_GROUPS)]
@@ -126,11 +126,11 @@ class GroupPositions:
 
     @property
     def journal_name(self) -> TopicName:
-        """Its topic."""
+        """The topic of the journal."""
         return self._journal.name
 
     def verify(self, changes: Sequence[PositionChange]) -> None:
-        """Raises what keeps a transaction from changing this."""
+        """Raises an error if a transaction cannot make these changes."""
         self._learn(self._holders(changes))
         with self._turn:
             self._check(changes)
@@ -143,8 +143,8 @@ class GroupPositions:
         stamp: Stamp,
         inline: Durability,
     ) -> PendingAppend:
-        """Hold and store what a transaction changes; the calling thread writes what needs at most
-        `inline`. Raises like `verify`."""
+        """Hold and store the changes of a transaction; the calling thread writes if the write needs
+        at most `inline`. Raises like `verify`."""
         self._learn(self._holders(changes))
         moves = _moves(changes)
         with self._turn:
@@ -170,19 +170,19 @@ class GroupPositions:
         )
 
     def end(self, id: int, committed: bool) -> None:
-        """A transaction has ended. Never waits."""
+        """End a transaction. Never waits."""
         with self._lock:
             if self._journaled.known and id in self._journaled.state.prepared:
                 self._journaled.state.end(id, committed)
                 self._ends += 1
 
     def learn(self) -> None:
-        """Ask what became of the transactions that hold something."""
+        """Learn the outcomes of the transactions that hold positions."""
         if self._journaled.known:
             self._learn(list(self._journaled.state.prepared))
 
     def invalidate(self) -> None:
-        """Read the journal again: what was written may be there, or not."""
+        """Make the journal be read again: a write may or may not have been stored."""
         self._journaled.invalidate()
 
     # -- outside of commits ------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class GroupPositions:
         self.undisturbed([change.key for change in changes], move)
 
     def forget(self, group: str, topic: TopicName) -> None:
-        """Forget where a group stands in a topic: it begins anew."""
+        """Delete the positions of a group in a topic: the group starts from the beginning."""
         keys = [PositionKey(group, topic, partition) for partition in self.of(group, topic)]
 
         def forget() -> None:
@@ -208,13 +208,13 @@ class GroupPositions:
         self.undisturbed(keys, forget)
 
     def take(self, key: PositionKey) -> tuple[Owner, Position | None]:
-        """From now on only who names this owner moves a position, which stands there: nothing that
-        began to be moved before is moved any more."""
+        """Take a position: from now on only changes that name the returned owner move it, so
+        changes that began earlier fail. Returns the owner and the position."""
 
         def take() -> tuple[Owner, Position | None]:
             with self._lock:
                 position = self._journaled.state.of_key(key)
-            if self._is_disputed:  # it stands there, unless the journal is another one's by now
+            if self._is_disputed:  # fails if another process owns the journal by now
                 self._journaled.write([(key, position)], Durability.SYNCED)
             self._takers[key] = taker = Owner("taker", next(_takes))
             return taker, position
@@ -224,7 +224,7 @@ class GroupPositions:
         return self.undisturbed([key], take)
 
     def undisturbed(self, keys: Collection[PositionKey], do: Callable[[], T]) -> T:
-        """Do something with the turn while no transaction holds these positions. Raises
+        """Run `do` with the turn while no transaction holds these positions. Raises
         `StorageUnavailable` if that takes too long."""
         for _ in range(ATTEMPTS):
             with self._turn:
@@ -238,8 +238,8 @@ class GroupPositions:
     def shorten(
         self, entries_max: int, durable: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Let a start read the positions as they are now if it had more entries to read, and
-        nothing is held. For `durable` see `OwnCommits`."""
+        """Write a snapshot if a start would read more than `entries_max` entries and no position is
+        held. `durable` is `InternalCommits.durable`."""
         if self._journal.length <= entries_max or not self._journal.is_worth_a_snapshot:
             return
         self.learn()
@@ -260,16 +260,16 @@ class GroupPositions:
             return state.holders([change.key for change in changes])
 
     def _learn(self, ids: Collection[int]) -> set[int]:
-        """Let go what these hold as far as they have ended; those that have not."""
+        """End the holds of those of these transactions that have ended; returns the others."""
         if not ids:
             return set()
-        fate_of, left = self._decisions().learn(ids), set[int]()
+        outcome_of, left = self._decisions().learn(ids), set[int]()
         for id in ids:
-            fate = fate_of(id, True)
-            if fate is Fate.OPEN:
+            outcome = outcome_of(id, True)
+            if outcome is Fate.OPEN:
                 left.add(id)
             else:
-                self.end(id, fate is Fate.VISIBLE)
+                self.end(id, outcome is Fate.VISIBLE)
         return left
 
     def _await(self, holders: Collection[int]) -> None:
@@ -286,8 +286,9 @@ class GroupPositions:
             cancel()
 
     def _check(self, changes: Sequence[PositionChange]) -> None:
-        """Raises `Conflict` when a position is not the expected one, `Fenced` when who moves it
-        has lost the partition, or did not take it, `TransactionConflict` when it is held."""
+        """Raises `Conflict` if a position is not the expected one, `Fenced` if the member has lost
+        the partition or the owner did not take the position last, `TransactionConflict` if a
+        transaction holds it."""
         if not changes:
             return
         self._members.check(one for one in changes if not one.key.group.startswith(SYSTEM_GROUPS))

@@ -1,18 +1,16 @@
-"""The groups of one engine: who is a member, who reads what, and how far they are behind.
+"""The groups of one engine: their members, assignments, positions and lag.
 
 Invariants
 
-* What concerns a group is answered from its shard; one that this process does not keep is refused.
+* A group is served from its shard; calls for shards of other processes are refused.
 """
 
-import heapq
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 
 from tms.errors import GroupNotFound, StorageUnavailable, TMSError, TopicNotFound
-from tms.events import EventLog
 from tms.groups.group_positions import GroupPositions
 from tms.groups.members import Members
 from tms.groups.membership import GroupKey, Membership, Poll
@@ -21,8 +19,8 @@ from tms.model.group import (
     GroupInfo,
     GroupLag,
     GroupPartition,
-    GroupStanding,
     GroupSummary,
+    MemberAssignment,
     MemberInfo,
     check_member,
     check_session,
@@ -31,15 +29,17 @@ from tms.model.lag import PAGE, LagPlace
 from tms.model.position import EARLIEST, Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey, check_group
-from tms.topics.sharding import GROUPS, POSITIONS
+from tms.runtime.events import EventLog
+from tms.topics.sharding import GROUPS, POSITIONS, OpenShards
 from tms.topics.topics import Topics
 
 _log = EventLog(__name__)
 
 
 class GroupShard:
-    """The groups of one shard. Raises what keeps its journals from being read, but in a store that
-    this process has for itself what may pass: they are read when they are needed."""
+    """The groups of one shard. Raises an error if its journals cannot be read; in a store of
+    this process alone, errors that may pass are ignored, and the journals are read when they are
+    needed."""
 
     def __init__(self, topics: Topics, number: int) -> None:
         turn = threading.RLock()
@@ -70,32 +70,25 @@ class LogGroups:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._registry = topics.registry
-        self._lock = threading.Lock()  # held by who changes what is kept
-        self._kept: dict[int, GroupShard] = {}
+        self._open_shards = OpenShards[GroupShard](topics.shards)
         self._lags = topics.lags
 
     # -- shards ------------------------------------------------------------------------------------
 
     def open(self, number: int) -> None:
-        """Keep a shard. Raises what keeps its journals from being read."""
-        shard = GroupShard(self._topics, number)
-        with self._lock:
-            self._kept = {**self._kept, number: shard}
+        """Open a shard. Raises an error if its journals cannot be read."""
+        self._open_shards.open(number, GroupShard(self._topics, number))
 
     def close(self, number: int) -> None:
-        """Keep it no more."""
-        with self._lock:
-            self._kept = {n: shard for n, shard in self._kept.items() if n != number}
+        """Close a shard."""
+        self._open_shards.close(number)
 
     def at(self, number: int) -> GroupShard:
-        """A shard that is kept here. Raises `NotOwner`, `Unavailable`."""
-        shard = self._kept.get(number)
-        if shard is None:
-            raise self._topics.shards.missing(number)
-        return shard
+        """An open shard. Raises `NotOwner`, `Unavailable`."""
+        return self._open_shards.at(number)
 
     def _of(self, group: str) -> GroupShard:
-        return self.at(self._topics.shards.of_group(group))
+        return self._open_shards.at(self._topics.shards.of_group(group))
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -107,23 +100,23 @@ class LogGroups:
         session_s: float = SESSION_S,
         holding: Mapping[int, int] = MappingProxyType({}),
         reading: bool = False,
-    ) -> GroupStanding:
-        """A member is there, holding these partitions with their epochs; what it is told.
-        `reading`: it reads up to an end, and has not reached it. May be repeated. Raises
-        `TopicNotFound`, `Invalid`, `Overloaded`."""
+    ) -> MemberAssignment:
+        """Poll for a member that holds these partitions with their epochs; returns its assignment.
+        `reading` is True if the member reads up to an end that it has not reached. May be repeated.
+        Raises `TopicNotFound`, `Invalid`, `Overloaded`."""
         key = GroupKey(check_group(group), topic)
         poll = Poll(check_member(member), check_session(session_s), holding)
         return self._of(group).members.poll(key, poll, reading)
 
     def leave(self, topic: TopicName, group: str, member: str) -> None:
-        """A member leaves: its partitions go to others at once. May be repeated. Raises
+        """Remove a member: its partitions go to others at once. May be repeated. Raises
         `TopicNotFound`, `Invalid`."""
         poll = Poll(check_member(member), SESSION_S, {}, leaving=True)
         key = GroupKey(check_group(group), topic)
         self._of(group).members.poll(key, poll, reading=False)
 
     def describe(self, topic: TopicName, group: str) -> GroupInfo:
-        """How a group stands. Raises `TopicNotFound`, `GroupNotFound`."""
+        """Describe a group. Raises `TopicNotFound`, `GroupNotFound`."""
         partitions = self._registry.find(topic).partitions
         key = GroupKey(check_group(group), topic)
         shard = self._of(group)
@@ -140,8 +133,8 @@ class LogGroups:
     def list_groups(
         self, topic: TopicName, shards: Iterable[int] | None = None
     ) -> list[GroupSummary]:
-        """The groups of a topic, by name, in some shards or in all. Raises `TopicNotFound`,
-        `NotOwner` for a shard that is not kept here."""
+        """The groups of a topic, by name, in some shards or in all. Raises `TopicNotFound`, and
+        `NotOwner` for a shard of another instance."""
         self._registry.find(topic)
         keys = [key for key in self._keys(shards) if key.topic == topic]
         return [lag.summary() for lag in self.lags(sorted(keys))]
@@ -155,22 +148,17 @@ class LogGroups:
     ) -> list[GroupSummary]:
         """Up to `limit` groups of the topics of a namespace, by topic and name, after the one of a
         topic and a name, in some shards or in all. Raises `NotOwner`."""
-        begin = after or ("", "")
-        places = {
-            (key.topic.topic, key.group): key
-            for key in self._keys(shards)
-            if key.topic.namespace == namespace
-        }
-        exist = {topic for topic in {key.topic for key in places.values()} if self._exists(topic)}
-        behind = (at for at, key in places.items() if at > begin and key.topic in exist)
-        keys = [places[at] for at in heapq.nsmallest(limit, behind)]
-        return [lag.summary() for lag in self.lags(keys)]
+        keys = self._keys(shards)
+        owned = ((key.topic, key.group) for key in keys if key.topic.namespace == namespace)
+        page = self._registry.page_of(owned, after, limit)
+        return [lag.summary() for lag in self.lags(GroupKey(group, name) for name, group in page)]
 
     def lags(self, keys: Iterable[GroupKey]) -> list[GroupLag]:
-        """How many members groups have, and how far they are behind in each partition, in this
-        order. Those whose topic is gone are left out."""
-        found: list[tuple[GroupKey, int, list[LagPlace]]] = []
-        present = {number: shard.members.present() for number, shard in self._kept.items()}
+        """The number of members of each group and its lag in each partition, in the given order,
+        without groups of deleted topics."""
+        groups: list[tuple[GroupKey, int, list[LagPlace]]] = []
+        shards = self._open_shards.parts
+        present = {number: shard.members.present() for number, shard in shards.items()}
         for key in keys:
             try:
                 partitions = self._registry.find(key.topic).partitions
@@ -179,17 +167,18 @@ class LogGroups:
             number = self._topics.shards.of_group(key.group)
             at = self.at(number).positions.of(*key)
             places = [LagPlace(key.topic, p, at.get(p, EARLIEST)) for p in range(partitions)]
-            found.append((key, present.get(number, {}).get(key, 0), places))
-        lags = self._lags.of(place for _, _, places in found for place in places)
+            groups.append((key, present.get(number, {}).get(key, 0), places))
+        lags = self._lags.of(place for _, _, places in groups for place in places)
         return [
             GroupLag(key.group, str(key.topic), members, tuple(lags[place] for place in places))
-            for key, members, places in found
+            for key, members, places in groups
         ]
 
     def lags_here(self, partitions_max: int) -> tuple[list[GroupLag], int]:
-        """The groups that are kept here and have together at most so many partitions, with their
-        lag, and how many there are besides; for metrics. Where nothing can be told: none."""
-        keys = sorted(self._keys(self._kept))
+        """Groups of this instance that have together at most `partitions_max` partitions, with
+        their lag, and the number of the other groups, for metrics; no groups if their lag cannot be
+        read."""
+        keys = sorted(self._keys(self._open_shards.parts))
         looked: list[GroupKey] = []
         for key in keys:
             record = self._registry.known.get(key.topic)
@@ -203,27 +192,20 @@ class LogGroups:
             _log.warning("lag_unknown", why=str(error))
             return [], len(keys)
 
-    def _exists(self, topic: TopicName) -> bool:
-        try:
-            self._registry.find(topic)
-        except TopicNotFound:
-            return False
-        return True
-
     # -- positions ---------------------------------------------------------------------------------
 
     def _positions_of(self, topic: TopicName, group: str) -> GroupPositions:
-        return self.at(self._topics.shards.of_position(topic, group)).positions
+        return self._open_shards.at(self._topics.shards.of_position(topic, group)).positions
 
     def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
-        """A group's positions in a topic."""
+        """The positions of a group in a topic, by partition."""
         return self._positions_of(topic, group).of(group, topic)
 
     def move(
         self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
     ) -> None:
-        """Move positions outside of a transaction; those of a group all or none. Raises `Conflict`,
-        `Fenced`."""
+        """Move positions outside of a transaction, those of one group all or none. Raises
+        `Conflict`, `Fenced`."""
         for positions, some in self._by_shard(changes).items():
             positions.move(some, durability)
 
@@ -237,40 +219,40 @@ class LogGroups:
         return shards
 
     def forget_positions(self, topic: TopicName, group: str) -> None:
-        """Forget where a group stands in a topic: it begins anew."""
+        """Delete the positions of a group in a topic: the group starts from the beginning."""
         self._positions_of(topic, group).forget(group, topic)
 
     def take(self, key: PositionKey) -> tuple[Owner, Position | None]:
-        """See `GroupPositions.take`."""
+        """Take a position for its owner, as `GroupPositions.take` does."""
         return self._positions_of(key.topic, key.group).take(key)
 
     def shorten_journals(
         self, entries_max: int, durable: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Let a start read the positions as they are now where it had more entries to read. For
-        `durable` see `OwnCommits`."""
-        for shard in self._kept.values():
+        """Write snapshots of positions where a start would read more than `entries_max` entries.
+        `durable` is `InternalCommits.durable`."""
+        for shard in self._open_shards.parts.values():
             shard.positions.shorten(entries_max, durable)
 
     # -- operating ---------------------------------------------------------------------------------
 
     def forget_members(self) -> None:
-        """Nobody who was a member before this start will come back: others need not wait for their
-        sessions."""
-        for shard in self._kept.values():
+        """Remove all members: none from before this start will return, so the others need not wait
+        for their sessions."""
+        for shard in self._open_shards.parts.values():
             shard.members.forget()
 
     def tidy(self) -> None:
-        """What is to be done now and then."""
-        for shard in self._kept.values():
+        """Remove members that are long silent, shorten journals, and learn outcomes of
+        transactions."""
+        for shard in self._open_shards.parts.values():
             shard.members.tidy()
             shard.positions.learn()
 
     def _keys(self, shards: Iterable[int] | None) -> set[GroupKey]:
         """The groups of some shards, or of all."""
-        numbers = range(self._topics.shards.count) if shards is None else shards
         keys: set[GroupKey] = set()
-        for shard in [self.at(number) for number in numbers]:
+        for shard in self._open_shards.some(shards):
             keys.update(GroupKey(*place) for place in shard.positions.groups())
             keys.update(shard.members.groups())
         return keys

@@ -2,21 +2,21 @@
 
 Invariants
 
-* What a member is told was journaled before. A journal that fails leaves everybody what he has.
-* A partition changes its owner while no transaction holds its position, and nobody moves it: what
-  the one before committed stands in the positions that the next one reads, and what comes later is
-  refused (`Fenced`).
-* Sessions follow the monotonic clock and begin anew at a start. They end for those whom somebody
-  else waits for; a member who is alone may be late.
-* Of a group without members nothing is kept; generations grow over all groups of a shard, so that
-  one that comes back has none of its old epochs.
+* An assignment is journaled before it is answered. If the journal fails, all members keep their
+  partitions.
+* A partition changes its owner only while no transaction holds its position and no change moves
+  it: the next owner reads a final position, and later changes of the former owner are refused
+  (`Fenced`).
+* Sessions follow the monotonic clock and start again when the engine starts. A session ends when
+  another member polls; a member that is alone may be late.
+* A group without members is dropped; generations grow over all groups of a shard, so a group that
+  returns has none of its old epochs.
 """
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tms.clock import Clock
 from tms.errors import Fenced, Overloaded, StorageUnavailable, TopicNotFound
 from tms.groups.membership import (
     Change,
@@ -27,10 +27,11 @@ from tms.groups.membership import (
     decode_entry,
     encode_entry,
 )
-from tms.journal.journaled import Cells, Journaled, JournalEntry
-from tms.model.group import GroupStanding
+from tms.log.journaled import Cells, Journaled, JournalEntry
+from tms.model.group import MemberAssignment
 from tms.model.topic import Durability
 from tms.model.transaction import PositionChange, PositionKey
+from tms.runtime.clock import Clock
 from tms.topics.internal_topic import InternalTopic
 from tms.topics.registry import Registry
 
@@ -38,16 +39,16 @@ MEMBERS_MAX = 1_000  # of a group
 GROUPS_MAX = 10_000  # of a shard, with members
 ENTRIES_MAX = 10_000  # of the journal, before it is shortened
 ATTEMPTS = 8
-LATE_S = 60.0  # after its session a member is forgotten, even if nobody waits for it
-_GENERATION = b"generation"  # the key of the entry that keeps the number alone
-_NOBODY = Membership()
+LATE_S = 60.0  # after its session a member is removed, even if it is alone
+_GENERATION = b"generation"  # the key of the entry with the number only
+_NO_MEMBERS = Membership()
 _Event = tuple[GroupKey, Change] | int  # a change of a group, or a generation
 Undisturbed = Callable[[Collection[PositionKey], Callable[[], bool]], bool]
 
 
 @dataclass(slots=True)
 class MemberSession:
-    """How long a member may be silent, and whether it reads up to an end that it has not
+    """The end of a member's session; `reading` is True if it reads up to an end that it has not
     reached."""
 
     until_s: float
@@ -120,8 +121,8 @@ def _snapshot(groups: _Groups) -> Iterator[_Event]:
 
 
 class Members:
-    """The members of the groups of a shard. Thread-safe. `undisturbed` does something while nobody
-    moves these positions."""
+    """The members of the groups of a shard. Thread-safe. `undisturbed` runs a function while no
+    transaction moves the given positions."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class Members:
 
     @property
     def known(self) -> bool:
-        """Whether asking needs no reading."""
+        """True if no journal has to be read."""
         return self._journaled.known
 
     def load(self) -> Mapping[GroupKey, Membership]:
@@ -152,9 +153,8 @@ class Members:
 
     # -- polls -----------------------------------------------------------------------------------
 
-    def poll(self, key: GroupKey, poll: Poll, reading: bool) -> GroupStanding:
-        """A member says that it is there; what it is told. Raises `TopicNotFound`,
-        `Overloaded`."""
+    def poll(self, key: GroupKey, poll: Poll, reading: bool) -> MemberAssignment:
+        """Poll for a member; returns its assignment. Raises `TopicNotFound`, `Overloaded`."""
         partitions = self._registry.find(key.topic).partitions
         with self._lock:
             change = self._decide(key, poll, partitions)
@@ -167,7 +167,8 @@ class Members:
     def _change(
         self, key: GroupKey, change: Change | None, poll: Poll | None, partitions: int
     ) -> None:
-        """Let what is decided happen, while nobody moves the positions that get another owner."""
+        """Make a decided change while no transaction moves positions of partitions that change
+        owners."""
         for _ in range(ATTEMPTS):
             moving = _moving(key, change)
 
@@ -209,8 +210,10 @@ class Members:
                 group=key.group,
             )
 
-    def _answer(self, key: GroupKey, poll: Poll, partitions: int, reading: bool) -> GroupStanding:
-        group = self._journaled.state.members.get(key, _NOBODY)
+    def _answer(
+        self, key: GroupKey, poll: Poll, partitions: int, reading: bool
+    ) -> MemberAssignment:
+        group = self._journaled.state.members.get(key, _NO_MEMBERS)
         sessions = self._sessions.get(key, {})
         if poll.member in sessions:
             until_s = self._clock.monotonic_s() + poll.session_s
@@ -218,7 +221,7 @@ class Members:
         others = sum(
             session.reading for member, session in sessions.items() if member != poll.member
         )
-        return replace(group.standing(poll.member, partitions), reading=others)
+        return replace(group.assignment(poll.member, partitions), reading=others)
 
     # -- the fence -------------------------------------------------------------------------------
 
@@ -230,7 +233,7 @@ class Members:
                 continue
             groups = self._journaled.state.members if self.known else self.load()
             key = change.key
-            group = groups.get(GroupKey(key.group, key.topic), _NOBODY)
+            group = groups.get(GroupKey(key.group, key.topic), _NO_MEMBERS)
             if group.owners.get(key.partition) != change.owner:
                 raise Fenced(
                     f"The member {change.owner.member} of the group {key.group} has lost partition "
@@ -246,12 +249,12 @@ class Members:
     # -- looking ---------------------------------------------------------------------------------
 
     def groups(self) -> list[GroupKey]:
-        """Which groups have members."""
+        """The groups that have members."""
         with self._lock:
             return list(self.load())
 
     def present(self) -> dict[GroupKey, int]:
-        """How many members each group has that are not silent for too long."""
+        """The number of members of each group whose sessions have not ended."""
         with self._lock:
             self.load()
             now_s = self._clock.monotonic_s()
@@ -261,10 +264,9 @@ class Members:
             }
 
     def look(self, key: GroupKey) -> tuple[Membership, Mapping[str, float]]:
-        """How a group stands, not to be changed, and for how many seconds each member may still be
-        silent."""
+        """A copy of a group, and the seconds until the session of each member ends."""
         with self._lock:
-            group, now_s = self.load().get(key, _NOBODY), self._clock.monotonic_s()
+            group, now_s = self.load().get(key, _NO_MEMBERS), self._clock.monotonic_s()
             left = {
                 m: session.until_s - now_s for m, session in self._sessions.get(key, {}).items()
             }
@@ -273,8 +275,7 @@ class Members:
     # -- now and then ------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """What is to be done now and then: forget members who are long gone, and shorten the
-        journal."""
+        """Remove members that are long silent, and shorten the journal."""
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_s >= LATE_S / 10:
             self._looked_s = now_s
@@ -285,7 +286,7 @@ class Members:
                 self._journaled.snapshot(_snapshot)
 
     def forget(self) -> None:
-        """Take everybody for gone."""
+        """Remove all members, whose sessions end now."""
         with self._lock:
             self.load()
             for sessions in self._sessions.values():
@@ -308,6 +309,6 @@ class Members:
 
 
 def _moving(key: GroupKey, change: Change | None) -> set[PositionKey]:
-    """The positions of the partitions that get another owner."""
+    """The positions of the partitions that change owners."""
     edits = () if change is None else change.edits
     return {PositionKey(*key, edit.partition) for edit in edits if isinstance(edit, Owned)}

@@ -1,10 +1,11 @@
 """The members of one group in one topic, and who has which partition (pure state).
 
-    Membership.decide(poll) ─▶ edits ─▶ journal ─▶ Membership.apply ─▶ Membership.standing
+    Membership.decide(poll) ─▶ edits ─▶ journal ─▶ Membership.apply ─▶ Membership.assignment
 
-Joining, heartbeat, letting go and leaving are one event, the poll of a member, which says what it
-holds. A partition that is to move stays with its owner until the owner polls without holding it, or
-is gone; only then the next one gets it, with a new epoch. Everybody else goes on meanwhile.
+Joining, heartbeat, releasing and leaving are one event, the poll of a member, which names the
+partitions that it holds. A partition that is to move stays with its owner until the owner polls
+without holding it, or is gone; only then the next owner gets it, with a new epoch. All other
+members go on meanwhile.
 
 The journal `system:_groups` holds one message for each change, its key `GROUP/TOPIC`, its value the
 generation and the edits. Heartbeats are not in it.
@@ -13,7 +14,7 @@ Invariants
 
 * A partition has at most one owner.
 * The generation grows with every change. The epoch of a partition is the generation at which its
-  owner got it, so who has an older one has lost it in between.
+  owner got it, so a member with an older epoch has lost the partition in between.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,12 +22,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tms.decoding import msgpack_decoder
 from tms.errors import DataCorrupt, TMSError
 from tms.groups.assignment import assign
-from tms.model.group import GroupStanding
+from tms.model.group import MemberAssignment
 from tms.model.topic import TopicName
 from tms.model.transaction import Owner
+from tms.runtime.decoding import msgpack_decoder
 
 
 class _GroupEdit(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, tag_field="edit"):
@@ -34,34 +35,34 @@ class _GroupEdit(msgspec.Struct, frozen=True, array_like=True, tag=str.lower, ta
 
 
 class Joined(_GroupEdit, frozen=True):
-    """A member is there, or has another session time-out."""
+    """A member joined, or changed its session time-out."""
 
     member: str
     session_s: float
 
 
 class Left(_GroupEdit, frozen=True):
-    """A member is gone, and has nothing any more."""
+    """A member left, and owns nothing any more."""
 
     member: str
 
 
 class Owned(_GroupEdit, frozen=True):
-    """A partition belongs to a member from this epoch on; to nobody if it is not named."""
+    """A member owns a partition from this epoch on; without a name, no member does."""
 
     partition: int
     member: str = ""
     epoch: int = 0
 
 
-Edit = Joined | Left | Owned
+MembershipEdit = Joined | Left | Owned
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
     """Edits that happen together."""
 
     generation: int
-    edits: tuple[Edit, ...]
+    edits: tuple[MembershipEdit, ...]
 
 
 class GroupKey(NamedTuple):
@@ -72,7 +73,7 @@ class GroupKey(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """What a member says. `holding` are the partitions that it reads, with their epochs."""
+    """A poll of a member; `holding` are the partitions that it reads, with their epochs."""
 
     member: str
     session_s: float
@@ -81,7 +82,7 @@ class Poll(NamedTuple):
 
 
 class Membership:
-    """One group in one topic. Not thread-safe."""
+    """The members and owners of one group in one topic. Not thread-safe."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -92,8 +93,9 @@ class Membership:
     def decide(
         self, poll: Poll | None, partitions: int, ended: Iterable[str], generation: int
     ) -> Change | None:
-        """What follows from a poll in a topic with so many partitions, when the sessions of `ended`
-        are over; None: nothing. `generation` is that of the change if there is one."""
+        """The change that follows from a poll in a topic with this many partitions when the
+        sessions of `ended` are over, None if nothing changes. `generation` is the generation of
+        that change."""
         gone = [member for member in ended if member in self.sessions]
         joined: Joined | None = None
         if poll is not None and poll.leaving and poll.member in self.sessions:
@@ -108,7 +110,7 @@ class Membership:
         if not gone and joined is None and self._is_right(partitions, holding):
             return None
         after = self.copy()
-        edits: list[Edit] = [Left(member) for member in gone]
+        edits: list[MembershipEdit] = [Left(member) for member in gone]
         if joined is not None:
             edits.append(joined)
         for edit in edits:
@@ -118,17 +120,17 @@ class Membership:
         return Change(generation, tuple(edits)) if edits else None
 
     def apply(self, change: Change) -> None:
-        """It is journaled."""
+        """Apply a journaled change."""
         for edit in change.edits:
             self._do(edit)
         self.generation = max(self.generation, change.generation)
         self._seen = None
 
-    def standing(self, member: str, partitions: int) -> GroupStanding:
-        """What a member is told."""
+    def assignment(self, member: str, partitions: int) -> MemberAssignment:
+        """The assignment of a member."""
         view = self._view(partitions)
         mine = view.of.get(member, {})
-        return GroupStanding(
+        return MemberAssignment(
             self.generation,
             mine,
             frozenset(p for p in mine if view.target[p] != member),
@@ -137,12 +139,12 @@ class Membership:
         )
 
     def snapshot(self) -> Change:
-        """The state as one change of nothing."""
-        edits: list[Edit] = [Joined(*session) for session in self.sessions.items()]
+        """The state as one change of an empty group."""
+        edits: list[MembershipEdit] = [Joined(*session) for session in self.sessions.items()]
         edits += [Owned(p, owner.member, owner.epoch) for p, owner in self.owners.items()]
         return Change(self.generation, tuple(edits))
 
-    def _do(self, edit: Edit) -> None:
+    def _do(self, edit: MembershipEdit) -> None:
         match edit:
             case Joined(member, session_s):
                 self.sessions[member] = session_s
@@ -156,15 +158,15 @@ class Membership:
                     self.owners.pop(partition, None)
 
     def copy(self) -> "Membership":
-        """The same state, apart."""
+        """An independent copy."""
         membership = Membership()
         membership.generation = self.generation
         membership.sessions, membership.owners = dict(self.sessions), dict(self.owners)
         return membership
 
     def _is_right(self, partitions: int, holding: tuple[str, Mapping[int, int]] | None) -> bool:
-        """Whether every partition has an owner, and none is to be let go that its owner, who says
-        what it holds, does not hold."""
+        """True if every partition has an owner, and the polling member still holds every partition
+        that it is to release."""
         view = self._view(partitions)
         if len(self.owners) != (partitions if self.sessions else 0) or view.beyond:
             return False
@@ -177,7 +179,7 @@ class Membership:
     def _settle(
         self, partitions: int, holding: tuple[str, Mapping[int, int]] | None, epoch: int
     ) -> list[Owned]:
-        """Take from the one who lets go, and give what nobody has."""
+        """Take partitions that the member released, and assign those without an owner."""
         view, edits = self._view(partitions), [Owned(p) for p in self.owners if p >= partitions]
         if holding is not None:
             member, held = holding
@@ -200,7 +202,7 @@ class Membership:
 
 
 class _View:
-    """What follows from a state, worked out once."""
+    """Values that follow from a state, computed once."""
 
     def __init__(self, state: Membership, partitions: int) -> None:
         self.partitions = partitions

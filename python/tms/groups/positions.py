@@ -1,13 +1,13 @@
-"""Where groups of consumers stand, by topic and partition (pure state).
+"""The committed positions of groups, by topic and partition (pure state).
 
 The journal `system:_positions` holds one message for each change, its key `GROUP/TOPIC/PARTITION`,
-its value the position, none when it was forgotten. Changes that belong to a transaction carry its
+its value the position, none for a deleted one. Changes that belong to a transaction carry its
 write pointer there, like any message, so they count exactly if it commits.
 
 Invariants
 
-* A change that expects another position than there is changes nothing.
-* What a transaction is about to change is held until that has ended: nobody else changes it.
+* A change whose expected position is not the current one has no effect.
+* Positions that a transaction changes are held until it has ended: no other change moves them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,14 +26,14 @@ class Positions:
     def __init__(self) -> None:
         self._positions: dict[tuple[str, TopicName], dict[int, Position]] = {}
         self.prepared: dict[int, list[Move]] = {}  # by transaction
-        self._held: dict[PositionKey, int] = {}  # by whom
+        self._held: dict[PositionKey, int] = {}  # by transaction
 
     def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
         """A group's positions in a topic, by partition."""
         return dict(self._positions.get((group, topic), {}))
 
     def groups(self) -> list[tuple[str, TopicName]]:
-        """Which groups have positions in which topics, in order."""
+        """The groups with positions, each with its topic, in order."""
         return sorted(self._positions)
 
     def all(self) -> Iterator[tuple[PositionKey, Position]]:
@@ -62,7 +62,7 @@ class Positions:
                 )
 
     def holders(self, keys: Iterable[PositionKey]) -> set[int]:
-        """The transactions that hold some of these."""
+        """The transactions that hold some of these positions."""
         held = self._held
         return {held[key] for key in keys if key in held} if held else set()
 
@@ -71,18 +71,18 @@ class Positions:
         return {id for key, id in self._held.items() if (key.group, key.topic) == (group, topic)}
 
     def are_held(self, keys: Iterable[PositionKey], id: int) -> bool:
-        """Whether a transaction holds all of these."""
+        """True if the transaction holds all of these positions."""
         return all(self._held.get(key) == id for key in keys)
 
     def hold(self, id: int, moves: Iterable[Move]) -> None:
-        """A transaction has prepared these."""
+        """Hold the moves that a transaction has prepared."""
         prepared = self.prepared.setdefault(id, [])
         for move in moves:
             prepared.append(move)
             self._held[move[0]] = id
 
     def end(self, id: int, committed: bool) -> None:
-        """A transaction has ended: what it prepared is done, or let go."""
+        """End a transaction: make its prepared moves if it committed, and release them."""
         for key, position in self.prepared.pop(id, ()):
             if self._held.get(key) == id:
                 del self._held[key]
@@ -90,11 +90,11 @@ class Positions:
                     self.apply(key, position)
 
     def of_key(self, key: PositionKey) -> Position | None:
-        """One position."""
+        """The position of a group in a partition."""
         return self._positions.get((key.group, key.topic), {}).get(key.partition)
 
     def apply(self, key: PositionKey, position: Position | None) -> None:
-        """Move a position; None forgets it."""
+        """Move a position; None deletes it."""
         place = (key.group, key.topic)
         positions = self._positions.setdefault(place, {})
         if position is None:
@@ -106,12 +106,12 @@ class Positions:
 
 
 def encode_key(key: PositionKey) -> bytes:
-    """The key of the journal's message."""
+    """The key of a position's journal entry."""
     return f"{key.group}/{key.topic.namespace}:{key.topic.topic}/{key.partition}".encode()
 
 
 def decode_entry(key: bytes | None, value: bytes | None) -> tuple[PositionKey, Position | None]:
-    """A message of the journal. Raises `DataCorrupt`."""
+    """Decode a journal entry. Raises `DataCorrupt`."""
     try:
         group, topic, partition = (key or b"").decode().rsplit("/", 2)
         position = None if value is None else Position.parse(value.decode())

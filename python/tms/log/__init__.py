@@ -1,2 +1,3 @@
-"""The log of one partition: appending, fetching, segments, recovery. Knows blocks and maps, but no
-topics and no names."""
+"""The log of one partition: appending, fetching, segments, recovery. This room knows blocks and
+maps, but neither topics nor their names.
+"""

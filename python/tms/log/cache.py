@@ -14,8 +14,7 @@ from tms.model.message import StoredBlock
 
 
 class Tail:
-    """The cached newest blocks of one partition. `covered_after`: everything after this key is
-    here."""
+    """The cached newest blocks of one partition: every block whose key is after `covered_after`."""
 
     __slots__ = ("_blocks", "_head", "_keys", "covered_after")
 
@@ -37,20 +36,20 @@ class Tail:
         return len(block.block)
 
     def evict_before(self, key: BlockKey) -> tuple[int, int]:
-        """Drop the blocks before a key; how many there were, and their bytes."""
+        """Drop the blocks before a key; returns their number and their bytes."""
         count = bisect_left(self._keys, key, self._head) - self._head
         return count, sum(self.evict() for _ in range(count))
 
     def replace(self, blocks: dict[BlockKey, StoredBlock]) -> None:
-        """Take these, of the same size, in place of cached ones with the same keys."""
+        """Replace cached blocks by these, which have the same keys and sizes."""
         for index in range(self._head, len(self._keys)):
             block = blocks.get(self._keys[index])
             if block is not None:
                 self._blocks[index] = block
 
     def read(self, start: BlockKey, bytes_max: int) -> list[StoredBlock] | None:
-        """Blocks whose last message is at or after `start`, at least one if there is one, None
-        when not all cached."""
+        """Blocks whose last message is at or after `start`, at least one if there is one; None if
+        some of them are not cached."""
         if start <= self.covered_after:
             return None
         index = bisect_left(self._keys, start, self._head)
@@ -72,8 +71,8 @@ _GONE = StoredBlock(0, 0, 0, b"")
 
 class BlockCache:
     """Owns the byte bound. All tails are read and changed under their partition's lock; eviction
-    takes the lock of the partition that it evicts from without waiting, and comes back later when
-    it is busy."""
+    takes the lock of the partition that it evicts from without waiting, and tries again later if
+    the lock is busy."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -100,21 +99,21 @@ class BlockCache:
                     if not mine:
                         its_lock.release()
 
-    def forget_before(self, tail: Tail, key: BlockKey) -> None:
-        """Drop a tail's blocks before a key, which are no longer as they were. The caller holds the
-        partition's lock."""
+    def drop_before(self, tail: Tail, key: BlockKey) -> None:
+        """Drop a tail's blocks before a key, because the stored ones have changed. The caller holds
+        the partition's lock."""
         with self._lock:
             count, size = tail.evict_before(key)
             self.bytes -= size
-            kept = []
+            remaining = []
             for entry in self._order:
                 if count and entry[0] is tail:
                     count -= 1
                 else:
-                    kept.append(entry)
-            self._order = deque(kept)
+                    remaining.append(entry)
+            self._order = deque(remaining)
 
-    def forget(self, tail: Tail) -> None:
+    def drop(self, tail: Tail) -> None:
         """Drop all of a tail's blocks, e.g. before its partition is read again. The caller holds
         the partition's lock."""
         with self._lock:

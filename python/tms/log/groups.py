@@ -1,7 +1,7 @@
-"""What callers hand to a partition, and what the partition writes at once of it.
+"""Tickets of callers for a partition, and the groups in which the partition writes them.
 
-Locks of a group say who confirms it and when that is done: each is passed once, and they cost less
-than events.
+The locks of a group say which thread confirms it and when it is confirmed. Each is acquired once;
+locks cost less than events.
 """
 
 import threading
@@ -18,13 +18,13 @@ from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.keys import block_key
 from tms.model.message import Appended, Buffer, StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Row
+from tms.store.base import MapRow
 
 Entry = tuple[int, Buffer, BlockHeader]  # place in the pending append, and a checked block
 
 
 class Stamp(Struct, frozen=True):
-    """What a transaction puts on its blocks."""
+    """Flags and write pointer that a transaction sets on its blocks."""
 
     flags: int
     write_pointer: int
@@ -34,8 +34,8 @@ PLAIN = Stamp(0, 0)
 
 
 class Ticket(Struct, eq=False):
-    """One caller's blocks for one partition. With `term`, it rests on what the caller has read in
-    that term of the partition, and is refused in any other."""
+    """One caller's blocks for one partition. A ticket with a `term` depends on the caller's reads
+    in that term of the partition, and is refused in any other term."""
 
     pending: PendingAppend
     durability: Durability
@@ -43,18 +43,18 @@ class Ticket(Struct, eq=False):
     entries: list[Entry] = []
     preconditions: dict[int, Precondition] = {}  # by place in the pending append
     bytes: int = 0
-    reserved: bool = False  # whether room was made for it
+    reserved: bool = False  # True if its bytes are counted in `Room`
     term: object = None
 
 
 class WriteGroup(Struct, eq=False):
-    """Blocks that are written in one step. The thread that concludes a group has taken `unclaimed`;
-    `done` is free once a group that was handed on is concluded."""
+    """Blocks that are written in one step. The thread that concludes the group has acquired
+    `unclaimed`; `done` is released once a group that was handed to another thread is concluded."""
 
     batch: Sequence[Ticket]
     end_offset: int
     last: tuple[int, int]
-    rows: list[Row] = []
+    rows: list[MapRow] = []
     stored: list[StoredBlock] = []
     durability: Durability = Durability.NONE
     settled: list[tuple[PendingAppend, int, Appended]] = []
@@ -62,12 +62,12 @@ class WriteGroup(Struct, eq=False):
     written: bool = False
     error: TMSError | None = None
     unclaimed: threading.Lock = field(default_factory=threading.Lock)
-    done: threading.Lock = field(default_factory=threading.Lock)  # held by who hands the group on
+    done: threading.Lock = field(default_factory=threading.Lock)  # held while it is handed on
 
     def add(
         self, partition: int, block: Buffer, header: BlockHeader, now_ms: int, stamp: Stamp
     ) -> RememberedBlock:
-        """Give the block its place at the end."""
+        """Assign the block its id and offsets, at the end."""
         time_ms, sequence = self.last
         if now_ms > time_ms:
             time_ms, sequence = now_ms, -1

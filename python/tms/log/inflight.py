@@ -1,5 +1,6 @@
-"""The bytes of all appends that wait to be written, and their bounds: of a partition, and of all
-together."""
+"""The bytes of all appends that wait to be written, and their two bounds: one for each partition,
+one for all together.
+"""
 
 import threading
 
@@ -7,7 +8,7 @@ from tms.errors import Overloaded
 
 
 class InFlight:
-    """Counts what is under way in all partitions. Thread-safe."""
+    """Counts the waiting bytes of all partitions. Thread-safe."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes = 0
@@ -15,12 +16,12 @@ class InFlight:
         self.lock = threading.Lock()
 
     def room(self, partition: int, bytes_max: int) -> "Room":
-        """A partition's part of it."""
+        """The counter of one partition, bounded by `bytes_max`."""
         return Room(self, partition, bytes_max)
 
 
 class Room:
-    """Counts what is under way in one partition. Thread-safe."""
+    """Counts the waiting bytes of one partition. Thread-safe."""
 
     __slots__ = ("_all", "_bytes", "_bytes_max", "_partition")
 
@@ -31,8 +32,7 @@ class Room:
         self._bytes_max = bytes_max
 
     def take(self, size: int) -> None:
-        """Count `size` more bytes; where nothing else is under way any size fits. Raises
-        `Overloaded`."""
+        """Add `size` bytes; any size fits if no other bytes wait. Raises `Overloaded`."""
         everything = self._all
         with everything.lock:
             if self._bytes and self._bytes + size > self._bytes_max:
@@ -43,7 +43,7 @@ class Room:
             everything.bytes += size
 
     def give(self, size: int) -> None:
-        """Count `size` bytes less."""
+        """Subtract `size` bytes."""
         everything = self._all
         with everything.lock:
             self._bytes -= size

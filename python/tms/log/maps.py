@@ -1,9 +1,9 @@
-"""The maps of one partition, which its log opens as long as the partition is this process's.
+"""The maps of one partition. Its log opens them while this process owns the partition.
 
 Invariants
 
-* Once it is released none is opened: where a map can be open in one process only, the next owner
-  waits for nobody who still reads.
+* After the release no map is opened: where a map can be open in one process only, the next owner
+  waits for no reader of this process.
 """
 
 import threading
@@ -14,23 +14,23 @@ from tms.store.base import Map
 
 
 class MapStore(Protocol):
-    """What a log needs of the store."""
+    """The part of the store port that a log needs."""
 
     @property
     def shared(self) -> bool:
-        """Whether other processes can reach it."""
+        """True if other processes can reach the store."""
         ...
 
     def open(self, name: str, create: bool) -> Map:
-        """See `Store.open`."""
+        """As `Store.open`."""
         ...
 
     def drop(self, name: str) -> None:
-        """See `Store.drop`."""
+        """As `Store.drop`."""
         ...
 
     def names(self, prefix: str) -> list[str]:
-        """See `Store.names`."""
+        """As `Store.names`."""
         ...
 
 
@@ -46,25 +46,25 @@ class PartitionMaps:
 
     @property
     def shared(self) -> bool:
-        """Whether other processes can reach them."""
+        """True if other processes can reach the maps."""
         return self._store.shared
 
     def open(self, name: str, create: bool) -> Map:
-        """See `Store.open`. Raises the reason once it is released."""
+        """As `Store.open`. Raises the reason of the release after it."""
         with self._lock:
             if self._released is not None:
                 raise again(self._released)
             return self._store.open(name, create)
 
     def drop(self, name: str) -> None:
-        """See `Store.drop`."""
+        """As `Store.drop`."""
         self._store.drop(name)
 
     def names(self, prefix: str) -> list[str]:
-        """See `Store.names`."""
+        """As `Store.names`."""
         return self._store.names(prefix)
 
     def release(self, reason: TMSError) -> None:
-        """Nothing is opened from now on; who is at it has done it."""
+        """Refuse to open maps from now on. Returns when calls under way have ended."""
         with self._lock:
             self._released = reason

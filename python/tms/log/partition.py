@@ -1,16 +1,15 @@
 """The state of one partition that writer and reader share.
 
-Two locks: `owner` is held by whoever changes the partition (committing, rolling, dropping,
-opening) and may be held during store writes; `lock` guards the few published fields and is held
-for microseconds only, so that reading at the tail never waits for the disk.
+Two locks: `owner` is held by the thread that changes the partition (committing, rolling, dropping,
+opening), also during store writes; `lock` guards the few published fields and is held for
+microseconds only, so that a read at the tail never waits for the disk.
 
 Invariants
 
 * `end_offset` and `last` are published only after the store has everything before them. Once
   `known` they are right for reading, whatever fails.
 * While `loaded` is false they are not trusted for writing, and neither is the record: the next
-  owner reads both from the store first. Whatever fails while the partition is being changed makes
-  it so.
+  owner of the lock reads both from the store first. Any failure during a change sets it to false.
 """
 
 import threading
@@ -22,29 +21,22 @@ from msgspec import structs
 
 from tms.block import BlockHeader, Flags, place
 from tms.errors import StorageUnavailable, TMSError, again
-from tms.events import EventLog
 from tms.log import recovery
 from tms.log.cache import BlockCache, Tail
 from tms.log.producers import ProducerWindow
-from tms.log.records import (
-    FIRST_KEY,
-    BlockKey,
-    ForgottenRecord,
-    ProducersRecord,
-    encode,
-    key_after,
-)
+from tms.log.records import FIRST_KEY, BlockKey, ForgottenRecord, ProducersRecord, encode, key_after
 from tms.log.segments import SegmentChain
 from tms.model import keys
 from tms.model.message import StoredBlock
 from tms.model.topic import Durability
-from tms.options import named_fields
-from tms.store.base import Map, Row
+from tms.runtime.events import EventLog
+from tms.runtime.options import named_fields
+from tms.store.base import Map, MapRow
 
 REST_BYTES = 1 << 20
-ROLL_BACK_BYTES = 8 << 20  # looked through at once
+ROLL_BACK_BYTES = 8 << 20  # read at once
 LOOK_BYTES = 1 << 20  # how soon a changed retention is noticed
-SNAPSHOT_BLOCKS = 16_384  # since the last snapshot: small ones take as long to read
+SNAPSHOT_BLOCKS = 16_384  # since the last snapshot: a small block takes as long to read
 _Callbacks = dict[int, Callable[[], None]]
 _log = EventLog(__name__)
 
@@ -63,7 +55,7 @@ class LogLimits:
 
 @dataclass(slots=True)
 class PartitionCounters:
-    """What happened since the partition was opened."""
+    """Counts of events since the partition was opened."""
 
     messages: int = 0
     blocks: int = 0
@@ -88,9 +80,7 @@ class PartitionState:
         self.limits = limits
         self.owner = threading.Lock()
         self.lock = threading.Lock()
-        self.rewriting = (
-            threading.Lock()
-        )  # held while rows are read and written thinned; before `owner`
+        self.rewriting = threading.Lock()  # held while blocks are thinned; taken before `owner`
         self.known = False
         self.loaded = False
         self.failed = False  # `loaded` went because of a failure; recovering may help
@@ -105,22 +95,22 @@ class PartitionState:
         self._cache = cache
         self._retention = retention
         self._watchers: _Callbacks = {}
-        self._held_back: _Callbacks = {}  # until something is rolled back
+        self._held_back: _Callbacks = {}  # until a transaction is rolled back
         self._segment_bytes = 0
         self._since_snapshot = self._blocks_since_snapshot = 0
         self._until_look = 0
         self._watcher_ids = 0
-        self.retired: TMSError | None = None  # why nothing more will come
-        self._term: object = None  # of who read it last, and decides what is appended
+        self.retired: TMSError | None = None  # the reason, once the partition is closed
+        self._term: object = None  # of the last reader that decides by its reads what is appended
         self.roll_backs = 0
-        self.rewrites = 0  # after which messages that somebody has read may be gone
+        self.rewrites = 0  # each may have removed messages that were readable before
 
     # -- the owner's ---------------------------------------------------------------------------
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Own the partition for a change; if it fails, what took effect is looked up in the store
-        before the next one. Raises the reason once the partition is retired."""
+        """Hold the partition for a change. If the change fails, the next one first reads from the
+        store what took effect. Raises the reason once the partition is retired."""
         with self.owner:
             if self.retired is not None:
                 raise again(self.retired)
@@ -142,7 +132,7 @@ class PartitionState:
             if not self.chain.take_over():
                 self._term = None
             end = recovery.find_end(self.chain, self._metadata, self.producers)
-            if self.chain.shared and end.unsaved_bytes:  # what is sealed may be compacted
+            if self.chain.shared and end.unsaved_bytes:  # sealed blocks may be compacted
                 self._save(end.last, end.end_offset, end.saved_bytes + end.unsaved_bytes)
             self.chain.seal(end.end_offset, end.last, end.saved_bytes + end.unsaved_bytes)
         except TMSError as error:
@@ -150,32 +140,35 @@ class PartitionState:
             raise
         active = self.chain.active
         self._segment_bytes = 0 if active is None else self.chain.segment_stored_bytes(active)
-        self._since_snapshot, self._blocks_since_snapshot = end.unsaved_bytes, end.unsaved_blocks
-        # What is found may have been written without a sync by another process or a failed write.
+        self._since_snapshot = end.unsaved_bytes
+        self._blocks_since_snapshot = end.unsaved_blocks
+        # Another process or a failed write may have written these bytes without a sync.
         self.unsynced = active is not None and end.last > self.chain.record.last
         with self.lock:
             if end.last != self.last or not self.known:
-                self._cache.forget(self.tail)
+                self._cache.drop(self.tail)
                 self.tail = Tail(end.last)
-            self.end_offset, self.last = end.end_offset, end.last
-            self.known, self.loaded, self.failed = True, True, False
+            self.end_offset = end.end_offset
+            self.last = end.last
+            self.known = True
+            self.loaded = True
+            self.failed = False
             watchers = _taken(self._watchers)
         _call(watchers)
 
     def begin_term(self, term: object) -> None:
-        """From now on who has read the partition in this term, and nobody else, appends what rests
-        on that. The caller holds `owner`."""
+        """Begin a term of a reader. Appends that depend on reads are accepted only from the reader
+        of the current term. The caller holds `owner`."""
         self.load()
         self._term = term
 
     def is_in(self, term: object) -> bool:
-        """Whether nobody has owned the partition, or read it to append to it, after this term
-        began. The caller holds `owner`."""
+        """True if the partition has changed neither its owner nor its term since this term began.
+        The caller holds `owner`."""
         return self._term is term
 
     def find_end(self) -> int:
-        """The end offset, also if another process has taken over and written on since it was
-        read."""
+        """The end offset. If another process has taken over, its appends count."""
         with self.owner:
             if self.loaded:
                 try:
@@ -186,7 +179,8 @@ class PartitionState:
             return self.end_offset
 
     def prepare(self, now_ms: int) -> None:
-        """Be ready to append: the end is known and a segment is open. The caller holds `owner`."""
+        """Make the partition ready to append: the end is known and a segment is open. The caller
+        holds `owner`."""
         self.load()
         if self.chain.active is None:
             self.chain.roll(now_ms, self.end_offset, self.last)
@@ -194,17 +188,18 @@ class PartitionState:
     def invalidate(self) -> None:
         """A change failed: the end and the record have to be read again. The caller holds
         `owner`."""
-        self.loaded, self.failed = False, True
+        self.loaded = False
+        self.failed = True
 
     def publish(
         self,
-        rows: list[Row],
+        rows: list[MapRow],
         stored: list[StoredBlock],
         end_offset: int,
         last: BlockKey,
         durability: Durability,
     ) -> None:
-        """Show written blocks to readers, if this process still owns the partition. Raises
+        """Make written blocks readable, if this process still owns the partition. Raises
         `StorageUnavailable`. The caller holds `owner`, or acts for the thread that holds it."""
         if rows and self.chain.shared:
             self.chain.require_owned()
@@ -218,7 +213,8 @@ class PartitionState:
             for block in stored:
                 self._cache.add(self.tail, self.lock, (block.time_ms, block.last_sequence), block)
                 size += len(block.block)
-            self.end_offset, self.last = end_offset, last
+            self.end_offset = end_offset
+            self.last = last
             watchers = _taken(self._watchers) if self._watchers else ()
         counters.bytes += size
         self._segment_bytes += size
@@ -231,7 +227,7 @@ class PartitionState:
             _call(watchers)
 
     def published_after(self, key: BlockKey) -> Iterator[list[StoredBlock]]:
-        """The blocks after a key, in order, some at a time. The caller holds `owner`."""
+        """Pages of the blocks after a key, in order. The caller holds `owner`."""
         while key < self.last:
             with self.lock:
                 blocks = self.tail.read(key_after(key), LOOK_BYTES)
@@ -249,8 +245,9 @@ class PartitionState:
         write_pointer: int,
         check: Callable[[BlockHeader], None],
     ) -> int:
-        """Mark the blocks of a transaction in [first, last] as rolled back, synced; how many there
-        were. `check` raises what keeps one of them: then all stay. The caller holds `owner`."""
+        """Mark the blocks of a transaction in [first, last] as rolled back, synced; returns their
+        number. `check` raises if a block must not be marked; then none is. The caller holds
+        `owner`."""
         marked: list[StoredBlock] = []
         while blocks := self.chain.scan(first, key_after(last), ROLL_BACK_BYTES):
             for stored in blocks:
@@ -266,8 +263,8 @@ class PartitionState:
                 self.chain.replace(marked, Durability.SYNCED)
                 with self.lock:
                     self.tail.replace({(one.time_ms, one.last_sequence): one for one in marked})
-            except BaseException:  # some may be marked: only the store knows which
-                self.forget_cached(first)
+            except BaseException:  # some blocks may be marked: only the store knows which
+                self.drop_cached(first)
                 raise
             finally:
                 with self.lock:
@@ -276,14 +273,14 @@ class PartitionState:
                 _call(held_back)
         return len(marked)
 
-    def forget_cached(self, before: BlockKey) -> None:
-        """Read what lies before a key from the store from now on."""
+    def drop_cached(self, before: BlockKey) -> None:
+        """Drop cached blocks before a key, so that they are read from the store."""
         with self.lock:
             if self.tail.covered_after < before:
-                self._cache.forget_before(self.tail, before)
+                self._cache.drop_before(self.tail, before)
 
     def _look(self) -> None:
-        """See whether maintenance is due, and after how many bytes to see again."""
+        """Check if maintenance is due, and set after how many bytes to check again."""
         room = min(
             self.limits.snapshot_bytes - self._since_snapshot,
             self.segment_bytes_max() - self._segment_bytes,
@@ -292,7 +289,8 @@ class PartitionState:
         self._until_look = min(room, LOOK_BYTES)
 
     def maintain(self, now_ms: int) -> None:
-        """Snapshot the producers and roll the segment when it is due. The caller holds `owner`."""
+        """Take a snapshot of the producers and roll the segment if either is due. The caller holds
+        `owner`."""
         active = self.chain.active
         if not self.loaded or active is None:
             return
@@ -315,13 +313,13 @@ class PartitionState:
         self._segment_bytes = 0
 
     def raise_floor(self, floor: BlockKey) -> None:
-        """Make every block that is stored before `floor` now unreadable for good, and drop the
-        sealed segments before it. Blocks that come later stay readable, also with earlier ids
-        (after a clock went back). The caller holds `owner`."""
+        """Make every block before `floor` that is stored now unreadable for good, and drop the
+        sealed segments before it. Later blocks stay readable, also those with smaller ids (after a
+        clock went back). The caller holds `owner`."""
         self.chain.raise_floor(min(floor, key_after(self.last)))
 
     def snapshot(self) -> None:
-        """Sync the segment and note the producers, so that opening reads little. The caller holds
+        """Sync the segment and store the producers, so that opening reads little. The caller holds
         `owner`."""
         if not self.loaded or self.chain.active is None or self.last == FIRST_KEY:
             return
@@ -330,11 +328,11 @@ class PartitionState:
         self._since_snapshot = self._blocks_since_snapshot = 0
 
     def _save(self, last: BlockKey, end_offset: int, segment_bytes: int) -> None:
-        """Note the producers. In a shared store never over the note of a later owner: of blocks
-        that are erased since, only that one knows."""
+        """Store the producers. In a shared store never over the snapshot of a later owner, because
+        only that one knows of blocks that were erased since."""
         uid, partition = self.chain.uid, self.chain.partition
         pages = self.producers.forgotten.to_store(self.chain.record.epoch)
-        rows: list[Row] = [
+        rows: list[MapRow] = [
             (keys.forgotten_key(uid, partition, name), encode(ForgottenRecord(page)))
             for name, page in pages.new
         ]
@@ -345,14 +343,14 @@ class PartitionState:
             self._metadata.delete(keys.forgotten_key(uid, partition, name) for name in pages.gone)
         self.producers.forgotten.stored()
 
-    def _write_note(self, key: bytes, record: bytes, rows: list[Row]) -> None:
+    def _write_note(self, key: bytes, record: bytes, rows: list[MapRow]) -> None:
         if not self.chain.shared:
             self._metadata.write([*rows, (key, record)], Durability.WRITTEN)
             return
         if rows:
             self._metadata.write(rows, Durability.SYNCED)
         before = self._metadata.get(key)
-        self.chain.require_owned()  # so nobody owned it later when the note was read
+        self.chain.require_owned()  # so there was no later owner when the snapshot was read
         if not self._metadata.compare_and_set(key, before, record):
             raise StorageUnavailable(
                 f"Partition {self.chain.partition} was taken over while its producers were noted. "
@@ -360,21 +358,21 @@ class PartitionState:
             )
 
     def sync(self) -> None:
-        """Make durable what was only written. The caller holds `owner`."""
+        """Sync what was written without a sync. The caller holds `owner`."""
         if self.unsynced and self.chain.active is not None:
             self.chain.write([], Durability.SYNCED)
             self.counters.syncs += 1
             self.unsynced = False
 
     def make_durable(self) -> None:
-        """Sync what readers can see. For everybody: it needs no ownership, because what is sealed
-        was synced before."""
+        """Sync all readable blocks. Any thread may call it: it needs no ownership, because sealed
+        segments were synced before they were sealed."""
         if self.chain.record.segments:
             self.chain.write([], Durability.SYNCED)
 
     def rest(self) -> None:
-        """Before closing: a snapshot, if the next opening would have much to read. The caller holds
-        `owner`."""
+        """Prepare to close: take a snapshot if the next opening would have much to read. The caller
+        holds `owner`."""
         if self._since_snapshot >= REST_BYTES:
             try:
                 self.snapshot()
@@ -382,14 +380,14 @@ class PartitionState:
                 _log.warning("snapshot_failed", partition=self.chain.partition, error=error.message)
 
     def segment_bytes_max(self) -> int:
-        """How large a segment becomes."""
+        """Size in bytes at which a segment is rolled."""
         retention_bytes = self._retention()[1]
         if retention_bytes is None:
             return self.limits.segment_bytes
         return min(self.limits.segment_bytes, max(1 << 20, retention_bytes // 4))
 
     def segment_ms(self) -> int:
-        """Of how long a time a segment has messages."""
+        """Age in milliseconds at which a segment is rolled."""
         retention_ms = self._retention()[0]
         if retention_ms is None:
             return self.limits.segment_ms
@@ -398,8 +396,8 @@ class PartitionState:
     # -- watching ------------------------------------------------------------------------------
 
     def watch(self, seen: BlockKey, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when something after `seen` is there, at once if it is. Returns a
-        cancel."""
+        """Call `callback` once when there is a message after `seen`, at once if there is one now.
+        Returns a function that cancels it."""
         with self.lock:
             if self.known and self.retired is None and self.last <= seen:
                 return self._await(self._watchers, callback)
@@ -408,7 +406,7 @@ class PartitionState:
 
     def watch_roll_backs(self, seen: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when more than `seen` transactions were rolled back, at once if they
-        were. Returns a cancel."""
+        were. Returns a function that cancels it."""
         with self.lock:
             if self.known and self.retired is None and self.roll_backs == seen:
                 return self._await(self._held_back, callback)
@@ -416,11 +414,11 @@ class PartitionState:
         return _nothing
 
     def retire(self, reason: TMSError) -> None:
-        """Nothing more will come, because the topic is gone or the engine is closing: call every
-        watcher, now and from now on, and leave the cache."""
+        """Close the partition for `reason`, because the topic is deleted or the engine is closing:
+        call every watcher, present and future ones, and leave the cache."""
         with self.lock:
             self.retired = reason
-            self._cache.forget(self.tail)
+            self._cache.drop(self.tail)
             watchers = _taken(self._watchers) + _taken(self._held_back)
         _call(watchers)
 

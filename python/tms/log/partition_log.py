@@ -1,9 +1,9 @@
-"""One open partition: its state, its writer and its reader, and what else changes it.
+"""One open partition: its state, its writer, its reader, and every other change to it.
 
 Invariants
 
-* Its locks are its own: whoever is above says what is to be done, and it is done here while nobody
-  else changes the partition. The lock for rewriting comes before the one for changing.
+* Its locks are its own. Callers pass the change as a function; it runs here while nothing else
+  changes the partition. The lock for rewriting is taken before the lock for changing.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from tms.log.reader import PartitionReader
 from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
 from tms.log.staging import StagedBlocks
 from tms.log.writer import PartitionWriter
+from tms.model.ids import MessageId
 from tms.model.message import Readable
 from tms.store.base import Map
 
@@ -30,15 +31,13 @@ class PartitionLog:
 
     def __init__(
         self,
-        uid: int,
-        partition: int,
         state: PartitionState,
         writer: PartitionWriter,
         staged: StagedBlocks,
         maps: PartitionMaps,
     ) -> None:
-        self.uid = uid
-        self.partition = partition
+        self.uid = state.chain.uid
+        self.partition = state.chain.partition
         self.state = state
         self.writer = writer
         self.staged = staged
@@ -46,31 +45,32 @@ class PartitionLog:
         self.reader = PartitionReader(state, staged)
 
     def close(self, timeout_s: float, reason: TMSError) -> None:
-        """Write what is queued, let nothing new in, and wake who waits; `reason` is what everybody
-        gets from then on."""
+        """Write queued tickets, refuse new ones, and wake waiting readers; every later call gets
+        `reason`."""
         self.writer.close(timeout_s, reason)
         self.state.retire(reason)
 
     def release(self, timeout_s: float, reason: TMSError) -> None:
-        """The same, and open nothing any more that the next owner opens."""
+        """Close, and release the maps, so that the next owner can open them."""
         self.close(timeout_s, reason)
         self.maps.release(reason)
 
     # -- looking -------------------------------------------------------------------------------
 
-    def end(self) -> tuple[int, BlockKey]:
-        """The offset behind the last message, and its key."""
+    def end(self) -> tuple[int, MessageId | None]:
+        """The offset behind the last message, and its id; None if there never was one."""
         self.reader.load()
         with self.state.lock:
-            return self.state.end_offset, self.state.last
+            end, last = self.state.end_offset, self.state.last
+        return end, None if last == FIRST_KEY else MessageId(*last)
 
     def reaches(self, end_offset: int) -> bool:
-        """Whether everything before an offset is there, as far as the store says."""
+        """True if the store has everything before an offset."""
         self.reader.load()
         return self.state.end_offset >= end_offset or self.state.find_end() >= end_offset
 
     def has_block(self, header: BlockHeader) -> bool:
-        """Whether this block of a producer was stored, as far as that is remembered."""
+        """True if this block of a producer was stored, as far as the window of producers goes."""
 
         def find() -> bool:
             try:
@@ -81,50 +81,52 @@ class PartitionLog:
         return self.change(find)
 
     def readable(self, floor: BlockKey) -> Readable:
-        """What may still be shown of messages that were read before, of those from `floor` on;
-        before by another owner, perhaps."""
-        self.reader.load()
+        """The range of messages from `floor` on that is still readable, for readers that read
+        before, perhaps from an earlier owner."""
+        if not self.state.known:
+            self.reader.load()
         record = self.state.chain.record
         rewrites = self.state.rewrites
-        if self.state.chain.shared:  # the next owner begins to count anew
+        if self.state.chain.shared:  # each owner counts from zero
             rewrites += record.epoch << 32
         return Readable(max(floor, record.floor), rewrites)
 
     # -- changing ------------------------------------------------------------------------------
 
     def change(self, do: Callable[[], T]) -> T:
-        """Do something that nobody else may come between; its end is known then. Raises the reason
-        once the partition is closed."""
+        """Run `do` while nothing else changes the partition; its end is known then. Raises the
+        reason once the partition is closed."""
         with self.state.changing():
             self.state.load()
             return do()
 
     def load(self) -> None:
-        """Find the end, as its owner."""
+        """Find the end of the partition, holding it for a change."""
         self.change(_nothing)
 
     def recover(self) -> None:
-        """Become writable again, if a write has failed."""
+        """Make the partition writable again after a failed write."""
         with self.state.owner:
             self.state.load()
 
     def settle(self) -> None:
-        """After a write that failed: what of it is stored counts, and nothing more comes of it."""
+        """After a failed write: decide what of it is stored. That counts, and nothing more of it
+        will appear."""
         if self.state.known and not self.state.loaded:
             self.load()
 
     def begin_term(self, term: object) -> None:
-        """See `PartitionState.begin_term`."""
+        """As `PartitionState.begin_term`."""
         self.change(lambda: self.state.begin_term(term))
 
     def is_owned(self, metadata: Map) -> bool:
-        """Whether the partition's record in the store still names this owner."""
+        """True if the partition's record in the store still names this owner."""
         with self.state.owner:
             return self.state.chain.is_current(metadata.get(self.state.chain.key))
 
     def make_durable(self) -> None:
-        """Sync what readers can see. Owns nothing: who does may wait for the caller. Raises
-        `StorageUnavailable` if it was never read."""
+        """Sync all readable blocks, without holding the partition: the thread that holds it may
+        wait for the caller. Raises `StorageUnavailable` if the partition was never read."""
         if not self.state.known:
             raise StorageUnavailable(f"Partition {self.partition} is not read yet. Try again.")
         self.state.make_durable()
@@ -136,26 +138,24 @@ class PartitionLog:
         write_pointer: int,
         check: Callable[[BlockHeader], None],
     ) -> int:
-        """Mark the blocks of a transaction in [first, last] as rolled back, synced; how many there
-        were. `check` raises what keeps one of them: then all stay."""
-        state = self.state
-        return self.change(lambda: state.roll_back(first, last, write_pointer, check))
+        """Mark the blocks of a transaction in [first, last] as rolled back, synced; returns their
+        number. `check` raises if a block must not be marked; then none is."""
+        return self.change(lambda: self.state.roll_back(first, last, write_pointer, check))
 
     def seal(self, now_ms: int) -> None:
-        """Let the open segment end here, if there is one."""
-        state = self.state
-        self.change(lambda: None if state.chain.active is None else state.roll(now_ms))
+        """Seal the open segment, if there is one, at the present end."""
+        self.change(lambda: None if self.state.chain.active is None else self.state.roll(now_ms))
 
     def clean(self, now_ms: int, floor_ms: int, bytes_max: int | None) -> int:
-        """Roll a segment that is old, and drop those that lie before a time or are too much; how
-        many."""
+        """Roll a segment that is old, and drop the segments before a time or beyond `bytes_max`;
+        returns the number of dropped segments."""
         state = self.state
 
         def clean() -> int:
             state.maintain(now_ms)
             record = state.chain.record
             if state.chain.active is not None and record.last < state.last < (floor_ms, 0):
-                state.roll(now_ms)  # everything in it is expired
+                state.roll(now_ms)  # all of its messages have expired
             segments = state.chain.record.segments
             sealed = [(segment.last, segment.stored_bytes) for segment in segments if segment.last]
             open_bytes = state.chain.stored_bytes() - sum(size for _, size in sealed)
@@ -169,28 +169,28 @@ class PartitionLog:
     # -- messages that go ----------------------------------------------------------------------
 
     def rewrite(self, do: Callable[[], T]) -> T:
-        """Do something to sealed segments that nobody else rewrites meanwhile; appends go on."""
+        """Run `do` on sealed segments while nothing else rewrites them; appends go on."""
         with self.state.rewriting:
             return do()
 
     def note_gaps(self, forgotten: BlockKey) -> None:
-        """Note that messages will be missing in sealed segments, up to a key perhaps the newest of
-        their keys."""
+        """Record that messages will be missing in sealed segments; up to the key `forgotten`,
+        perhaps the newest ones of their keys."""
         record = self.state.chain.record
         if not record.gaps or forgotten > record.forgotten:
             self.change(lambda: self.state.chain.note_gaps(forgotten))
 
     def resize(self, segment: SegmentRecord) -> int:
-        """Note what a rewritten segment takes now; how many bytes less than before."""
+        """Record the present size of a rewritten segment; returns the bytes that it shrank by."""
         return self.change(lambda: self.state.chain.resize(segment.number))
 
 
 def floor_by_bytes(
     sizes: list[tuple[BlockKey, int]], open_bytes: int, retention_bytes: int | None
 ) -> BlockKey:
-    """The smallest key to keep so that what stays is at least the limit. `sizes`: last key and
-    bytes of each sealed segment, oldest first. Whole segments go, so up to one segment more than
-    the limit stays."""
+    """The smallest key to keep so that at least `retention_bytes` stay. `sizes` has the last key
+    and the bytes of each sealed segment, oldest first. Whole segments are dropped, so up to one
+    segment more than the limit stays."""
     if retention_bytes is None:
         return FIRST_KEY
     total = open_bytes + sum(size for _, size in sizes)

@@ -1,9 +1,9 @@
-"""An answer that may still be under way: of an append, or of a commit.
+"""A result that may be still pending: of an append, or of a commit.
 
 Invariants
 
 * It is finished exactly once, when all of its parts have an outcome; the first error wins.
-* Waiting always has a way out: a time-out, or the engine's close, which finishes everything.
+* Every wait ends: by a time-out, or by the engine's close, which finishes everything.
 """
 
 import threading
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from tms.errors import TimedOut, TMSError
-from tms.events import EventLog
 from tms.model.message import Appended
+from tms.runtime.events import EventLog
 
 T = TypeVar("T")
 _log = EventLog(__name__)
 
 
 class Pending(Generic[T]):
-    """Something handed to the engine, in one part or several."""
+    """A request to the engine, in one part or several."""
 
     __slots__ = ("_callbacks", "_error", "_gate", "_left", "_lock", "_results")
 
@@ -32,7 +32,7 @@ class Pending(Generic[T]):
         self._lock = threading.Lock()
 
     def done(self) -> bool:
-        """Whether `result` returns without waiting."""
+        """True if `result` returns without waiting."""
         return self._left == 0
 
     def result(self, timeout_s: float | None = None) -> list[T]:
@@ -53,7 +53,7 @@ class Pending(Generic[T]):
         return self._results  # type: ignore[return-value]  # all parts have one
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when finished, from any thread; at once if that is the case
+        """Call `callback` once when finished, from any thread; at once if it is finished
         already."""
         with self._lock:
             if self._left:
@@ -62,7 +62,7 @@ class Pending(Generic[T]):
         callback()
 
     def settle(self, index: int, result: T) -> None:
-        """The engine's: part `index` is stored as durably as was asked."""
+        """Finish part `index`: it is stored as durably as was requested. Called by the engine."""
         self._results[index] = result
         with self._lock:
             self._left -= 1
@@ -72,7 +72,8 @@ class Pending(Generic[T]):
             self._tell()
 
     def fail(self, parts: int, error: TMSError) -> None:
-        """The engine's: so many parts were not acknowledged."""
+        """Finish this number of parts with an error: they were not acknowledged. Called by the
+        engine."""
         if self._error is None:
             self._error = error
         with self._lock:

@@ -1,22 +1,22 @@
-"""Appending only if nothing has come in between: what a block expects of its partition.
+"""Conditional appends: a block is stored only if no message came after the id that it expects.
 
     E = the id that the caller knows as the last one          (`model.message.NewBlock.expect`)
 
     … K  E  L  M  K │ end          with the key K: refused, K is there after E
     … K  E  L  M    │ end          with the key K: stored; without a key: refused, L is after E
 
-Most of it is looked at before the block waits for its turn; only what came after that is looked at
-again when it gets its place.
+Most messages are checked before the block waits for its turn; the later ones are checked when the
+block gets its offset.
 
 Invariants
 
-* When a block gets its place, every message before it and after E was looked at.
-* A message that cannot be read, because it expired or was truncated, is not there. A block that
-  expects nothing is therefore checked from the first readable message on.
-* An E that cannot be read any more is refused unless it is the partition's last message: what came
+* When a block gets its offset, every message before it and after E was checked.
+* A message that cannot be read, because it expired or was truncated, does not count. A block that
+  expects an empty log is therefore checked from the first readable message on.
+* An E that is no longer readable is refused unless it is the partition's last message: messages
   after it may be gone as well.
-* A message of a transaction in progress counts as one that is there: nobody can say that it is not.
-  Those of the block's own transaction do not count, nor those that nobody will ever see.
+* A message of a transaction in progress counts, because it may still commit. Messages of the
+  block's own transaction do not count, nor those that will never be visible.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,8 +35,8 @@ from tms.model.snapshot import Fate
 
 @dataclass(slots=True)
 class Precondition:
-    """What one block expects: no message after `after`, of its `keys` or, without keys, at all.
-    `checked`: up to which key of the log that is known to be so."""
+    """The condition of one block: no message after `after` has one of its `keys` or, without keys,
+    there is no message after it at all. The log was checked up to the key `checked`."""
 
     keys: frozenset[bytes]
     after: MessageId
@@ -44,17 +44,17 @@ class Precondition:
     fate_of: FateOf
     resolve: Callable[[StoredBlock], StoredBlock]
     checked: BlockKey
-    refusal: WrongLastId | None = None  # unless the block is a repetition
+    refusal: WrongLastId | None = None  # for the caller, unless the block is a repetition
 
     def pass_over(self, start: BlockKey) -> None:
-        """Messages before `start`, the first key that can be read, do not count as present. An
-        expected id is not passed over: see `refuse_to_tell`."""
+        """Ignore messages before `start`, the first readable key. An expected id is not passed
+        over: `refuse_to_tell` handles it."""
         if self.after == NOTHING:
             self.checked = max(self.checked, key_before(start))
 
     def look(self, blocks: Iterable[StoredBlock]) -> None:
-        """Look at blocks of the partition, in order, up to the first with a message that should not
-        be there."""
+        """Check blocks of the partition, in order, up to the first one with a message that violates
+        the condition."""
         for stored in blocks:
             last = (stored.time_ms, stored.last_sequence)
             if self.refusal is None and last > self.checked:
@@ -64,18 +64,18 @@ class Precondition:
                 self.checked = last
 
     def refuse_to_tell(self, partition: int) -> None:
-        """What came after `after` is not kept from there on."""
+        """Refuse the block: messages after `after` may be gone already."""
         self.refusal = WrongLastId(
-            f"Partition {partition} does not keep messages from {expected_text(self.after)} on any "
-            "more, so nobody can say what came after it. Nothing was stored; expect a newer id, "
-            "such as the one that a view has read to.",
+            f"Partition {partition} no longer keeps the messages after "
+            f"{expected_text(self.after)}, so `expect` cannot be checked. Nothing was stored; "
+            "expect a newer id, such as the one that a view has read to.",
             partition=partition,
             last="",
             expected=expected_text(self.after),
         )
 
     def _last(self, stored: StoredBlock) -> MessageId | None:
-        """The last of a block's messages that should not be there."""
+        """The last of a block's messages that violates the condition."""
         header = header_of(stored)
         own = header.flags & Flags.TRANSACTIONAL and header.write_pointer == self.pointer != 0
         if own or fate_of_block(header, self.fate_of) is Fate.SKIPPED:

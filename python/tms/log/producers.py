@@ -1,4 +1,4 @@
-"""Which blocks of which producers a partition has stored, so that a repeated block is recognised
+"""The blocks that a partition has stored of each producer, so that a repeated block is recognised
 (pure state).
 
     window of producers ─┐ the longest silent one
@@ -13,13 +13,13 @@ Invariants
   ids of the first one.
 * A window holds `producers_max` producers, however long they are silent. Producers do not push keys
   out of their window, nor keys producers.
-* A producer that was pushed out is known for `REMEMBERED_S` more of the time in which the partition
-  is open, also after a restart and at the next owner: its rows are in the snapshot of the producers
-  or follow from the blocks after it. When it goes on it is back in its window.
+* A producer that was pushed out is remembered for `REMEMBERED_S` more of the time in which the
+  partition is open, also after a restart and by the next owner: its rows are in the snapshot of the
+  producers or follow from the blocks after it. When it publishes again it is back in its window.
 * Memory is bounded: beyond `ROWS_MAX` rows a producer that is in no window is refused with
-  `Overloaded`, because it could be one that would have to be forgotten too early.
-* After that time a producer that goes on is refused with `OutOfOrderSequence` and begins anew under
-  a new id.
+  `Overloaded`, because it might be one that would have to be forgotten too early.
+* After that time a producer that publishes again is refused with `OutOfOrderSequence` and continues
+  under a new id.
 """
 
 from array import array
@@ -46,7 +46,7 @@ Blocks = Sequence[RememberedBlock]
 
 class ForgottenPage(Struct, eq=False):
     """Rows of forgotten producers, each a block, by id and time. `name` is its name in the store,
-    empty while it is not stored."""
+    empty until it is stored."""
 
     ids: "array[int]"
     rows: bytes
@@ -64,8 +64,8 @@ class ForgottenPage(Struct, eq=False):
 
 
 class PagesToStore(NamedTuple):
-    """What the store needs besides a snapshot: pages to write before it, the names of all pages,
-    and of those that are not needed once the snapshot is stored."""
+    """The changes of the store that go with a snapshot: pages to write before it, the names of all
+    pages, and the names of pages to delete after it."""
 
     new: list[tuple[str, bytes]]
     names: tuple[str, ...]
@@ -82,18 +82,18 @@ class ForgottenProducers:
         self._pages: list[ForgottenPage] = []  # in the order in which they were closed
         self._open: dict[int, Blocks] = {}
         self._rows = 0
-        self._gone: list[str] = []  # names of stored pages that are not needed any more
+        self._gone: list[str] = []  # names of stored pages to delete
         self._named = 0
 
     def add(self, producer_id: int, blocks: Blocks) -> None:
-        """Take a producer in, with those of its blocks that are not here yet."""
+        """Add a producer's blocks, except those that are present."""
         self._open[producer_id] = (*self._open.get(producer_id, ()), *blocks)
         self._rows += len(blocks)
         if len(self._open) >= PAGE_PRODUCERS:
             self._close_page()
 
     def find(self, producer_id: int) -> list[RememberedBlock]:
-        """The newest blocks of a producer, in their order."""
+        """The newest blocks of a producer, in order."""
         if not self._rows:
             return []
         known = {*self._open.get(producer_id, ())}
@@ -102,7 +102,7 @@ class ForgottenProducers:
         return sorted(known, key=_place)[-BLOCKS_REMEMBERED:]
 
     def is_full(self) -> bool:
-        """True if no row has room."""
+        """True if there is no room for another row."""
         if self._rows >= ROWS_MAX:
             self._drop_old()
         return self._rows >= ROWS_MAX
@@ -113,7 +113,8 @@ class ForgottenProducers:
             self._drop_first()
 
     def load(self, pages: Iterable[tuple[str, bytes]], unused: Iterable[str]) -> None:
-        """Begin with stored pages; `unused` are names of others, which can be deleted."""
+        """Replace everything with stored pages; `unused` are names of other pages, which can be
+        deleted."""
         now_s = self._now_s()
         self._pages = [_page(rows, now_s, name) for name, rows in pages]
         self._open = {}
@@ -123,7 +124,7 @@ class ForgottenProducers:
         self._named = max(numbers, default=-1) + 1
 
     def to_store(self, epoch: int) -> PagesToStore:
-        """The pages for a snapshot that is taken now, by the owner with this epoch."""
+        """The pages for a snapshot that the owner with this epoch takes now."""
         self._drop_old()
         if self._open:
             self._close_page()
@@ -136,7 +137,8 @@ class ForgottenProducers:
         return PagesToStore(new, tuple(page.name for page in self._pages), self._gone)
 
     def stored(self) -> None:
-        """The snapshot is stored, and the names that `to_store` gave as gone are deleted."""
+        """Confirm that the snapshot is stored and that the pages `to_store` gave as gone are
+        deleted."""
         self._gone = []
 
     def _close_page(self) -> None:
@@ -166,7 +168,7 @@ class ForgottenProducers:
 
 class ProducerWindow:
     """The remembered producers of one partition. Not thread-safe; the partition's committer owns
-    it. `monotonic_s` is the time by which producers are forgotten."""
+    it. Producers are forgotten by the time of `monotonic_s`."""
 
     __slots__ = ("_keys", "_max", "_producers", "_recalled", "forgotten")
 
@@ -181,10 +183,10 @@ class ProducerWindow:
         return len(self._producers) + len(self._keys)
 
     def find(self, header: BlockHeader) -> RememberedBlock | None:
-        """The stored block that `header` repeats, None when it is the producer's next one.
+        """The stored block that `header` repeats, None if `header` is the producer's next one.
 
         Raises `OutOfOrderSequence` when blocks before it are missing, `SequenceReused` when its
-        number was used for something else or so long ago that it is no longer known, `Overloaded`.
+        number was used for another block or so long ago that it is no longer known, `Overloaded`.
         """
         producer_id = header.producer_id
         blocks = (self._keys if producer_id & KEY_BIT else self._producers).get(producer_id)
@@ -210,13 +212,13 @@ class ProducerWindow:
             )
         raise OutOfOrderSequence(
             f"Producer {header.producer_id} sent sequence {header.producer_sequence} where "
-            f"{wanted} is next. Send the missing block first, or begin anew with a new "
-            "producer id and sequence 0.",
+            f"{wanted} is next. Send the missing block first, or use a new producer id from "
+            "sequence 0 on.",
             expected=wanted,
         )
 
     def remember(self, producer_id: int, block: RememberedBlock) -> None:
-        """Take note of a block that is being stored, of a producer that `find` has looked for."""
+        """Record a block that is being stored, of a producer that `find` has looked up."""
         window = self._keys if producer_id & KEY_BIT else self._producers
         blocks = window.get(producer_id)
         if blocks is None:
@@ -226,7 +228,7 @@ class ProducerWindow:
         blocks.append(block)
 
     def replay(self, producer_id: int, block: RememberedBlock) -> None:
-        """Take note of the next block that is stored, while the log is read."""
+        """Record the next stored block while the log is read."""
         if producer_id not in (self._keys if producer_id & KEY_BIT else self._producers):
             self._recall(producer_id)
         self.remember(producer_id, block)
@@ -261,9 +263,7 @@ class ProducerWindow:
                 retry_after_s=1,
             )
         blocks = self._recall(producer_id)
-        if (
-            blocks is None and producer_id & KEY_BIT
-        ):  # of a release whose keys had no bit of their own
+        if blocks is None and producer_id & KEY_BIT:  # written by a release before `KEY_BIT`
             return self._producers.get(producer_id ^ KEY_BIT)
         return blocks
 

@@ -3,14 +3,14 @@
 Invariants
 
 * Only published blocks are delivered, in key order, as they are stored.
-* Nothing before the floor (truncation) or before now − retention is delivered, whatever position
-  was asked for.
-* Where the partition ends only its end offset says: a page of which nothing is left is not the end.
-* When nothing was there, going on at the answered position waits for new messages only: `latest`
-  is resolved once, and what is unreadable is stepped over.
+* Nothing before the floor (truncation) or before now − retention is delivered, whatever the
+  requested position.
+* Only the end offset says where the partition ends: an empty page is not the end.
+* If nothing was found, a read at the returned position waits for new messages only: `latest` is
+  resolved once, and unreadable messages are stepped over.
 * Reading at the tail takes no store access and waits for no writer.
-* Where the readable messages begin is known in one place (`first`), which reads from the store only
-  if the message that was the first one is gone.
+* The start of the readable messages is known in one place (`first`), which reads from the store
+  only if the first message is gone.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,16 +31,16 @@ from tms.model.ids import MessageId
 from tms.model.message import Holder, StoredBlock
 from tms.model.position import Position, PositionKind
 
-FRESH_MS = 10_000  # by which a number for operators may lag behind retention
+FRESH_MS = 10_000  # lag behind retention that numbers for operators may have
 _LOOK_BYTES = 4 << 20
 _FEW = 8  # references beyond those that filled the last read
 
 
 class Read(NamedTuple):
-    """What one partition had: its blocks, where to go on, the offset before which everything was
-    looked at, the offset after its last message, and the open transaction that the reader waits
-    for. Messages before the key `start` are not asked for. `roll_backs` of the partition had been
-    made before."""
+    """Result of reading one partition: its blocks, the next position, the offset `reached` before
+    which everything was read, the offset after its last message, and the open transaction that the
+    reader waits for. Messages before the key `start` were not requested. `roll_backs` of the
+    partition had been made before."""
 
     blocks: list[StoredBlock]
     next: Position
@@ -52,13 +52,14 @@ class Read(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing was there at `next`; blocks may be missing for other reasons."""
+        """True if there was no message at or after `next`; blocks may be missing for other
+        reasons."""
         return self.reached >= self.end
 
 
 class ReadableStart(NamedTuple):
     """Offset and key of the first readable message; those after the last message if none is
-    readable. It was found for the floor `since`, after so many `rewrites` of the partition."""
+    readable. Computed for the floor `since`, after `rewrites` rewrites of the partition."""
 
     offset: int
     key: BlockKey
@@ -77,7 +78,7 @@ class PartitionReader:
         self._references: int | None = None  # that fill a read; None: none were met yet
 
     def read_cached(self, position: Position, floor: BlockKey, bytes_max: int) -> Read | None:
-        """Like `read`, without touching the store; None when that is not possible."""
+        """Like `read`, without touching the store; None if that is not possible."""
         state = self._state
         if not state.known or position.kind is PositionKind.OFFSET:
             return None
@@ -93,9 +94,9 @@ class PartitionReader:
         return self._found(blocks, position, start, last, end, roll_backs)
 
     def read(self, position: Position, floor: BlockKey, bytes_max: int) -> Read:
-        """Blocks from `position` on, each with at least one message there; there may be more where
-        there are none, see `Read.ended`. Raises `OffsetOutOfRange` for offsets that are gone, or
-        beyond the end."""
+        """Blocks from `position` on, each with at least one message there. An empty page is the end
+        only if `Read.ended`. Raises `OffsetOutOfRange` for offsets that are gone, or beyond the
+        end."""
         state = self._state
         self.load()
         if position.kind is PositionKind.OFFSET:
@@ -110,8 +111,8 @@ class PartitionReader:
         return self._found(blocks, position, start, last, end, roll_backs)
 
     def resolved(self, read: Read, bytes_max: int) -> Read:
-        """The same with staged blocks in place of the references to them, as far as `bytes_max`
-        reaches, but at least one block if one is left."""
+        """Replace references by the staged blocks, as far as `bytes_max` reaches, but at least one
+        block if one is left."""
         blocks_: list[StoredBlock] = []
         floor = self._state.chain.record.floor
         references = 0
@@ -138,8 +139,8 @@ class PartitionReader:
         return read._replace(blocks=blocks_)
 
     def _resolve(self, stored: StoredBlock) -> StoredBlock | None:
-        """See `StagedBlocks.resolve`; None when what a reference names is gone, and so is the
-        reference, or it was rolled back."""
+        """The staged block of a reference; None if that block is gone and so is the reference, or
+        if it was rolled back."""
         try:
             return self._staged.resolve(stored)
         except DataCorrupt:
@@ -150,7 +151,7 @@ class PartitionReader:
             return None
 
     def skip(self, position: Position) -> Read:
-        """What `read` would answer if nothing had room: only `latest` is resolved."""
+        """The answer of `read` if no block had room: only `latest` is resolved."""
         self.load()
         last, end = self._end()
         if position.kind is PositionKind.LATEST:
@@ -158,7 +159,7 @@ class PartitionReader:
         return Read([], position, 0, end)
 
     def load(self) -> None:
-        """Make the partition's end known."""
+        """Make sure that the partition's end is known."""
         state = self._state
         if not state.known:
             with state.owner:
@@ -166,20 +167,19 @@ class PartitionReader:
                     state.load()
 
     def readable_from(self, floor: BlockKey) -> BlockKey:
-        """The first key that can be read, of those from `floor` on; at most the key after the last
-        message."""
+        """The first readable key from `floor` on; at most the key after the last message."""
         self.load()
         with self._state.lock:
             return min(max(floor, self._state.chain.record.floor), key_after(self._state.last))
 
     def complete_from(self, floor: BlockKey) -> BlockKey:
-        """The first key from which on no message is gone without a newer one of its key: before it
+        """The first key from which on every missing message has a newer one of its key. Before it,
         messages expired, were dropped, or were forgotten by compaction."""
         return max(self.readable_from(floor), self._state.chain.record.forgotten)
 
     def watch(self, position: Position, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when something is there at or after `position`, at once if it is.
-        Returns a cancel."""
+        """Call `callback` once when there is a message at or after `position`, at once if there is
+        one now. Returns a function that cancels it."""
         last, end = self._end()
         if position.kind is not PositionKind.OFFSET:
             last = key_before(start_key(position, last))
@@ -188,7 +188,7 @@ class PartitionReader:
         return self._state.watch(last, callback)
 
     def truncate(self, before: Position, now_ms: int) -> None:
-        """Make everything before a position unreadable for good and free whole segments."""
+        """Make everything before a position unreadable for good and drop whole segments."""
         state = self._state
         self.load()
         if before.kind is PositionKind.OFFSET:
@@ -203,13 +203,13 @@ class PartitionReader:
             state.raise_floor(floor)
 
     def start(self, floor: BlockKey) -> int:
-        """The offset of the first readable message; the end when there is none. Where messages were
-        compacted away, that from which on nothing else is missing."""
+        """The offset of the first readable message; the end if there is none. Where messages were
+        compacted away, the offset from which on nothing else is missing."""
         return self.first(floor).offset
 
     def first(self, floor: BlockKey, fresh_ms: int = 0) -> ReadableStart:
-        """Where the readable messages begin; with `fresh_ms`, up to so much behind retention. A
-        truncation counts at once."""
+        """The start of the readable messages. With `fresh_ms`, it may lag that much behind
+        retention; a truncation counts at once."""
         state = self._state
         known = self._first
         begin = self.readable_from(floor)
@@ -219,7 +219,7 @@ class PartitionReader:
             )
             if begin <= known.key or is_fresh:
                 return known
-        rewrites = state.rewrites  # before the look: a rewrite meanwhile makes it void
+        rewrites = state.rewrites  # read first: a rewrite meanwhile makes the result void
         self._first = first = ReadableStart(*self._find_first(begin), begin, rewrites)
         return first
 
@@ -236,7 +236,7 @@ class PartitionReader:
         return offset, max(start, place.first)
 
     def first_id(self, floor: BlockKey) -> MessageId | None:
-        """The id of the first message that is there; None when there is none."""
+        """The id of the first readable message; None if there is none."""
         last, _ = self._end()
         start = max(floor, self._state.chain.record.floor)
         while start <= last and (blocks := self._scan(start, key_after(last), 1)):
@@ -248,8 +248,8 @@ class PartitionReader:
         return None
 
     def _places(self, stored: StoredBlock) -> Iterable[tuple[int, MessageId]]:
-        """Offsets and ids of a block's messages. A damaged block counts as complete: its reader
-        meets the damage."""
+        """Offsets and ids of a block's messages. A damaged block counts as complete; reading it
+        reports the damage."""
         try:
             body = self._resolve(stored)
             return () if body is None else places(body)
@@ -258,15 +258,15 @@ class PartitionReader:
             return zip(count(header.base_offset), ids(stored, header, range(header.count)))
 
     def _behind(self, key: BlockKey) -> int:
-        """The offset behind the last block before a key; where the first segment begins when there
-        is none."""
+        """The offset behind the last block before a key; the start of the first segment if there is
+        none."""
         before = self._state.chain.before(key)
         if before is None:
             return self._state.chain.record.segments[0].base_offset
         return place_of(before).end_offset
 
     def offset_at(self, position: Position, floor: BlockKey) -> int:
-        """The offset of the first readable message at or after a position; the end when there is
+        """The offset of the first readable message at or after a position; the end if there is
         none. An offset that is out of range becomes the nearer end."""
         self.load()
         last, end = self._end()
@@ -279,7 +279,7 @@ class PartitionReader:
 
     def decided_end(self, fate_of: FateOf, since_ms: int, floor: BlockKey) -> int:
         """The offset up to which every message is decided by `fate_of`, which never changes a
-        decision. What was published before `since_ms` is taken as decided."""
+        decision. Messages published before `since_ms` count as decided."""
         self.load()
         last, end = self._end()
         start = max(self._decided, (max(0, since_ms), 0), floor, self._state.chain.record.floor)
@@ -318,7 +318,8 @@ class PartitionReader:
         end: int,
         roll_backs: int,
     ) -> Read:
-        """What a page from a key on comes to, of a partition that ended there."""
+        """The result of a page that was read from the key `start` on, of a partition that ended at
+        `last`."""
         if not blocks:  # the last ones were cleaned away
             return Read([], _beyond(position, last), end, end)
         if self._references is not None:
@@ -331,20 +332,20 @@ class PartitionReader:
         return Read(left, behind, reached, end, start, None, roll_backs)
 
     def _at_offset(self, offset: int, floor: BlockKey) -> Position:
-        """The id at an offset. Raises `OffsetOutOfRange`."""
+        """The position of an offset. Raises `OffsetOutOfRange`."""
         last, end = self._end()
         if offset == end:
             return Position.after(MessageId(*last))
         try:
             earliest = self.start(floor)
-        except DataCorrupt:  # the first block; what stands behind it can be read
+        except DataCorrupt:  # the first block is damaged; those after it can be read
             earliest = self._behind(max(floor, self._state.chain.record.floor))
         if earliest <= offset < end:
             located = self._locate(offset, last, end)
             if located is not None:
                 return Position.at(located)
             if self._state.chain.record.gaps:
-                return Position.after(MessageId(*last))  # nothing is left behind it
+                return Position.after(MessageId(*last))  # no message is left after it
         what = "is not there yet" if offset > end else "is no longer kept"
         raise OffsetOutOfRange(
             f"Offset {offset} of partition {self._state.chain.partition} {what}; the earliest is "
@@ -354,15 +355,15 @@ class PartitionReader:
         )
 
     def _boundary(self, offset: int) -> Position:
-        """The id at an offset, or where nothing is left behind it: the end as it is now, because
-        what is published meanwhile is behind it."""
+        """The position of an offset or, if no message is left after it, of the present end, because
+        messages published meanwhile come after it."""
         last, end = self._end()
         located = None if offset >= end else self._locate(offset, last, end)
         return Position.after(MessageId(*last)) if located is None else Position.at(located)
 
     def _locate(self, offset: int, last: BlockKey, end: int) -> MessageId | None:
-        """The id at an offset or, where messages that nobody sees were cleaned away, the next one.
-        None when nothing is left there. Raises `DataCorrupt`, see `search`."""
+        """The id at an offset or, where invisible messages were cleaned away, the next one. None if
+        there is no next one. Raises `DataCorrupt` as `search` does."""
         place = search(self._first_block, FIRST_KEY, last, end, offset)
         return None if place is None else MessageId(*place.key_of(offset))
 
@@ -373,8 +374,8 @@ class PartitionReader:
 
 
 def _with_few(blocks: list[StoredBlock], references: int) -> list[StoredBlock]:
-    """The blocks up to so many references: they are small, and most of those that a read finds
-    would be judged in vain, for what they stand for has no room in the answer."""
+    """The blocks before the reference with the index `references`. References are small: a read
+    finds many more of them than its answer has room for the blocks that they name."""
     for at, stored in enumerate(blocks):
         if is_reference(stored):
             if references == 0:
@@ -384,8 +385,8 @@ def _with_few(blocks: list[StoredBlock], references: int) -> list[StoredBlock]:
 
 
 def _beyond(position: Position, last: BlockKey) -> Position:
-    """Where to go on when nothing readable was there: after the end, or at the position if that
-    lies beyond."""
+    """The next position after a read that found nothing: after the end, or `position` if that lies
+    beyond."""
     if position.kind is PositionKind.LATEST or start_key(position, last) <= last:
         return Position.after(MessageId(*last))
     return position

@@ -1,9 +1,9 @@
-"""The small records of the map `metadata`: partitions, segments, producer snapshots; for topics see
-`topics.registry`. JSON, so that people and
-Java read them; changed by compare-and-set, except where one writer is certain.
+"""The small records of the map `metadata`: partitions, segments, producer snapshots. Those of
+topics are in `topics.registry`. They are JSON, so that people and Java can read them, and change by
+compare-and-set, except where there is certainly one writer.
 
-    compaction/UID/PARTITION       CompactionRecord; absent while nothing was ever compacted
-    partition/UID/PARTITION        PartitionRecord; absent while nothing was ever published to it
+    compaction/UID/PARTITION       CompactionRecord; absent until the first compaction
+    partition/UID/PARTITION        PartitionRecord; absent until the first publish
     producers/UID/PARTITION        ProducersRecord; a head start for recovery, never the truth
     forgotten/UID/PARTITION/NAME   ForgottenRecord; a page that a ProducersRecord names
 """
@@ -14,9 +14,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tms.decoding import json_decoder
 from tms.errors import DataCorrupt
 from tms.model.ids import SEQUENCES_PER_MS
+from tms.runtime.decoding import json_decoder
 
 T = TypeVar("T", bound=msgspec.Struct)
 BlockKey = tuple[int, int]  # publish time ms, sequence
@@ -38,12 +38,12 @@ def key_before(key: BlockKey) -> BlockKey:
 
 
 def key_number(key: BlockKey) -> int:
-    """A key as a number that grows with it, by one for each key."""
+    """The number of a key; it grows by one from each key to the next."""
     return key[0] * SEQUENCES_PER_MS + key[1]
 
 
 def key_at(number: int) -> BlockKey:
-    """The key that has a number."""
+    """The key with a number."""
     return divmod(number, SEQUENCES_PER_MS)
 
 
@@ -60,18 +60,18 @@ class SegmentRecord(msgspec.Struct, frozen=True):
 
     @property
     def sealed(self) -> bool:
-        """Whether nothing will be appended any more."""
+        """True if nothing will be appended any more."""
         return self.end_offset is not None
 
 
 class PartitionRecord(msgspec.Struct, frozen=True):
     """A partition's segments, oldest first; all but the last are sealed.
 
-    Nothing before `floor` is readable. `last` is the greatest key given before the last segment
-    began: ids stay above it even when every segment is gone. `gaps`: messages were taken out of
-    sealed segments, so offsets may be missing there. Up to `forgotten` that may be the newest ones
-    of their keys. `owner` is the instance of a cluster that took it over last, `previous` are those
-    that may not have been told yet.
+    Nothing before `floor` is readable. `last` is the greatest key assigned before the last segment
+    began: ids stay above it even when every segment is gone. `gaps`: messages were removed from
+    sealed segments, so offsets may be missing there. Up to the key `forgotten` the removed messages
+    may be the newest ones of their keys. `owner` is the cluster's instance that took over the
+    partition last, `previous` are earlier owners that may not have been fenced yet.
     """
 
     epoch: int
@@ -85,9 +85,9 @@ class PartitionRecord(msgspec.Struct, frozen=True):
 
 
 class CompactionRecord(msgspec.Struct, frozen=True):
-    """How far a partition is compacted: up to `clean` each key has at most one message, its newest.
-    `passes` are the ends of passes over it with when they were done, ms, oldest first. `reclaim`
-    are maps whose space is to be given back."""
+    """The progress of compaction: up to `clean` each key has at most one message, its newest.
+    `passes` has the end of each pass and the time in ms when it was done, oldest first. `reclaim`
+    names the maps whose space is to be reclaimed."""
 
     clean: BlockKey = FIRST_KEY
     passes: tuple[tuple[BlockKey, int], ...] = ()
@@ -95,7 +95,7 @@ class CompactionRecord(msgspec.Struct, frozen=True):
 
 
 class RememberedBlock(msgspec.Struct, frozen=True, array_like=True):
-    """Where a producer's block went."""
+    """The ids and offsets of a producer's stored block."""
 
     producer_sequence: int
     crc: int
@@ -106,9 +106,8 @@ class RememberedBlock(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ProducersRecord(msgspec.Struct, frozen=True):
-    """The producers' newest blocks as they were when the block `upto` had been appended and its
-    segment took so many bytes. `pages` are the names of pages of producers that are not among
-    them any more."""
+    """The producers' newest blocks when the block `upto` had been appended and its segment had
+    `segment_bytes` bytes. `pages` are the names of the pages of forgotten producers."""
 
     upto: BlockKey
     end_offset: int

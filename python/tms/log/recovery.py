@@ -1,22 +1,21 @@
-"""Finding out where a partition ends when it is opened, or looked at again after a failed write.
+"""Finds the end of a partition when it is opened, and after a failed write.
 
 The blocks themselves are the truth. A snapshot of the producers saves reading all of the open
-segment: it names a block that was synced when the snapshot was taken, so only what follows is
-read. Base offsets are dense in the open segment: after a power loss the first gap in what follows
-ends the valid part, and what lies behind the gap (never acknowledged as synced, because a sync
-covers everything before it) is deleted. In a store that others may write to it is left alone: the
-segment is sealed before the gap, and what an earlier owner writes there, however late, stays behind
-the seal. There, what nobody may see is cleaned out of sealed segments, so they may have gaps.
+segment: it names a block that was synced when the snapshot was taken, so only later blocks are
+read. Base offsets are dense in the open segment: after a power loss the first gap ends the valid
+part, and the blocks behind the gap (never acknowledged as synced, because a sync covers everything
+before it) are deleted. In a store that others may write to they are left alone: the segment is
+sealed before the gap, and blocks that an earlier owner writes there, however late, stay behind the
+seal. In such a store invisible messages are cleaned out of sealed segments, so those may have gaps.
 
-The snapshot of the producers may be older than the open segment, when an owner that had lost the
-partition wrote it last; what follows is read from wherever it was taken.
+The snapshot of the producers may be older than the open segment, if an owner that had lost the
+partition wrote it last; later blocks are read from the position of the snapshot.
 """
 
 from typing import NamedTuple
 
 from tms.block import BlockHeader, read_header
 from tms.errors import BadBlock, DataCorrupt
-from tms.events import EventLog
 from tms.log.producers import ProducerWindow
 from tms.log.records import (
     FIRST_KEY,
@@ -27,10 +26,12 @@ from tms.log.records import (
     SegmentRecord,
     decode,
     key_after,
+    key_before,
 )
 from tms.log.segments import SegmentChain
 from tms.model import keys
 from tms.model.message import StoredBlock
+from tms.runtime.events import EventLog
 from tms.store.base import Map, pages
 
 SCAN_BYTES = 4 << 20
@@ -38,9 +39,9 @@ _log = EventLog(__name__)
 
 
 class LogEnd(NamedTuple):
-    """Where a partition ends: the offset of the next message, the greatest key so far (also of a
-    block that was cut off), how many bytes and blocks came after the snapshot of the producers, and
-    how many bytes of the last segment before it."""
+    """The end of a partition: the offset of the next message, the greatest key so far (also of a
+    block that was cut off, and at least the key before the floor), the bytes and blocks after the
+    snapshot of the producers, and the bytes of the last segment before it."""
 
     end_offset: int
     last: BlockKey
@@ -61,7 +62,7 @@ def header_of(stored: StoredBlock) -> BlockHeader:
 
 
 def remembered(header: BlockHeader, time_ms: int, last_sequence: int) -> RememberedBlock:
-    """What the producer window keeps of a stored block."""
+    """The entry of the producer window for a stored block."""
     first = last_sequence - header.count + 1
     return RememberedBlock(
         header.producer_sequence, header.crc, time_ms, first, header.count, header.base_offset
@@ -69,7 +70,13 @@ def remembered(header: BlockHeader, time_ms: int, last_sequence: int) -> Remembe
 
 
 def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> LogEnd:
-    """Read the partition's end from its open segment and fill the producer window."""
+    """Read the partition's end from its open segment and fill the producer window. A truncation
+    may outlive the messages that it hides, if a power loss takes them; later ids stay above it."""
+    end = _stored_end(chain, metadata, producers)
+    return end._replace(last=max(end.last, key_before(chain.record.floor)))
+
+
+def _stored_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> LogEnd:
     producers.load({})
     segments = chain.record.segments
     if not segments:
@@ -82,12 +89,12 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
         producers.load(snapshot.producers, *_pages(chain, metadata, snapshot))
         saved = snapshot.segment_bytes if snapshot.upto > end.last else 0
         end = LogEnd(snapshot.end_offset, snapshot.upto, saved_bytes=saved)
-    elif chain.shared:  # owners that never took one may have come and gone
+    elif chain.shared:  # later owners may have taken no snapshot
         end = LogEnd(segments[0].base_offset, FIRST_KEY)
-    # else the block that it names was lost: read all of the last segment
+    # else the block of the snapshot was lost: read all of the last segment
     for segment in segments:
         if segment.last is None or segment.last > end.last:
-            begin = max(end.end_offset, segment.base_offset)  # the end before may be cleaned away
+            begin = max(end.end_offset, segment.base_offset)  # blocks before it may be gone
             end = _follow(chain, segment, end._replace(end_offset=begin), producers)
     if segment.end_offset is None or segment.last is None:
         return end._replace(last=max(end.last, before))
@@ -95,7 +102,7 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
 
 
 def _is_there(chain: SegmentChain, key: BlockKey) -> bool:
-    """Whether a block that was stored once still is; nothing that is sealed is ever lost."""
+    """True if a block that was stored once still is; sealed blocks are never lost."""
     sealed = segment.last if (segment := chain.record.segments[-1]).sealed else chain.record.last
     return key <= (sealed or FIRST_KEY) or bool(chain.scan(key, key_after(key), 1))
 
@@ -103,7 +110,7 @@ def _is_there(chain: SegmentChain, key: BlockKey) -> bool:
 def _follow(
     chain: SegmentChain, segment: SegmentRecord, end: LogEnd, producers: ProducerWindow
 ) -> LogEnd:
-    """Read a segment on from where it is known."""
+    """Read a segment on from its known part."""
     while blocks := chain.scan_segment(segment, key_after(end.last), SCAN_BYTES):
         for stored in blocks:
             header = header_of(stored)
@@ -119,8 +126,7 @@ def _follow(
             )
             if header.producer_id:
                 producers.replay(
-                    header.producer_id,
-                    remembered(header, stored.time_ms, stored.last_sequence),
+                    header.producer_id, remembered(header, stored.time_ms, stored.last_sequence)
                 )
     return end
 
@@ -128,8 +134,8 @@ def _follow(
 def _gap(
     chain: SegmentChain, segment: SegmentRecord, stored: StoredBlock, offset: int, expected: int
 ) -> BlockKey | None:
-    """End the open segment before a block that does not continue it; the greatest key that was cut
-    off, which is not to be given out again."""
+    """End the open segment before a block that does not continue it; returns the greatest key that
+    was cut off, which must not be assigned again."""
     if offset < expected:
         raise DataCorrupt(
             f"The block at {stored.time_ms}:{stored.last_sequence} of partition "
@@ -153,8 +159,8 @@ def _gap(
 def _pages(
     chain: SegmentChain, metadata: Map, snapshot: ProducersRecord
 ) -> tuple[list[tuple[str, bytes]], list[str]]:
-    """The pages that a snapshot names, and the names of others that nobody needs: an owner that had
-    lost the partition wrote them."""
+    """The pages that a snapshot names, and the names of all others, which an owner that had lost
+    the partition wrote."""
     prefix = keys.forgotten_key(chain.uid, chain.partition, "")
     found: dict[str, bytes] = {}
     for rows in pages(metadata, prefix, keys.prefix_stop(prefix), SCAN_BYTES):

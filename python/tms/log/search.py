@@ -1,8 +1,8 @@
-"""Where stored blocks stand, by key and by offset, and which of them has an offset.
+"""Finds stored blocks by key and by offset.
 
-Offsets grow with keys, which are times, at a rate that changes little: so an offset is looked for
-where it would be at an even rate, and every other step halves what is left, so that no history of a
-partition makes it slow. Pure, but for the probes.
+Offsets grow with keys, which are times, at a rate that changes little. The search probes where the
+offset would be at an even rate, and every other step halves the remaining range, so that no history
+of a partition makes it slow. Pure, except for the probes.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from tms.log.recovery import header_of
 from tms.model.message import StoredBlock
 from tms.model.position import Position, PositionKind
 
-DAMAGED_ROWS_MAX = 64  # are told apart when an offset is looked for
+DAMAGED_ROWS_MAX = 64  # that a search tells apart
 
 
 class BlockPlace(NamedTuple):
-    """Where a stored block stands: the keys of its first and its last message, its offsets, half
+    """The location of a stored block: the keys of its first and its last message, its offsets, half
     open, and its flags."""
 
     first: BlockKey
@@ -28,11 +28,11 @@ class BlockPlace(NamedTuple):
     flags: int
 
     def key_of(self, offset: int) -> BlockKey:
-        """The key of its message that has an offset, or of its first one if that comes later."""
+        """The key of its message with an offset, or of its first one if that comes later."""
         return self.first[0], self.first[1] + max(0, offset - self.base_offset)
 
     def offset_of(self, key: BlockKey) -> int:
-        """The offset of its message that has a key, or of its first one if that comes later."""
+        """The offset of its message with a key, or of its first one if that comes later."""
         before = key[1] - self.first[1] if key[0] == self.first[0] else 0
         return self.base_offset + max(0, before)
 
@@ -41,7 +41,7 @@ FirstFrom = Callable[[BlockKey, BlockKey], BlockPlace | None]
 
 
 def place_of(stored: StoredBlock) -> BlockPlace:
-    """Where a stored block stands. Raises `DataCorrupt`."""
+    """The location of a stored block. Raises `DataCorrupt`."""
     header, time_ms, last = header_of(stored), stored.time_ms, stored.last_sequence
     first = (time_ms, last - header.count + 1)
     end_offset = header.base_offset + header.count
@@ -49,8 +49,8 @@ def place_of(stored: StoredBlock) -> BlockPlace:
 
 
 def start_key(position: Position, last: BlockKey) -> BlockKey:
-    """The key from which on the messages at or after a position stand, in a partition whose last
-    message has the key `last`."""
+    """The first key of the messages at or after a position, in a partition whose last message has
+    the key `last`."""
     if position.id is not None:
         key = (position.id.time_ms, position.id.sequence)
         return key_after(key) if position.kind is PositionKind.AFTER else key
@@ -62,12 +62,11 @@ def start_key(position: Position, last: BlockKey) -> BlockKey:
 def search(
     first_from: FirstFrom, low: BlockKey, high: BlockKey, end_offset: int, offset: int
 ) -> BlockPlace | None:
-    """The block that has an offset or, where it was cleaned away, the next one; None when there is
-    none up to the key `high`. `first_from` gives the first block whose last message has a key
+    """The block that has an offset or, where it was cleaned away, the next one; None if there is
+    none up to the key `high`. `first_from` returns the first block whose last message has a key
     between two, both included; `end_offset` is the offset behind all of them. Each step is a probe:
-    about 4 where messages came evenly, 20 where they came in bursts, at most 130. Raises
-    `DataCorrupt` when the block is damaged, and when it stands among so many damaged ones that one
-    cannot tell."""
+    about 4 for evenly spread messages, 20 for bursts, at most 130. Raises `DataCorrupt` if the
+    block is damaged, or if it cannot be told apart from too many damaged ones."""
     least, most = key_number(low), key_number(high)
     base, end = -1, end_offset  # offset at `least`, unknown at first
     following: BlockPlace | None = None  # the first block behind `most`
@@ -104,8 +103,8 @@ def search(
 
 
 def _behind_damage(first_from: FirstFrom, low: int, high: int) -> int:
-    """A key behind a damaged row from `low` on, which stands right before it, and from which on no
-    row, or one that can be read, is the first."""
+    """A key right behind a damaged row from `low` on, so that the first row from there on is
+    readable, or there is none."""
     high += 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,5 +1,5 @@
-"""A partition as a chain of segments: which maps hold which ids, rolling to a new one, dropping
-old ones.
+"""A partition as a chain of segments: the maps and their ranges of ids, rolling to a new one,
+dropping old ones.
 
     segment 0 (sealed)   segment 1 (sealed)   segment 2 (open)
     ids  … last 0      < ids … last 1       < ids …
@@ -8,26 +8,27 @@ Each is one map, keyed by the ids of the blocks' last messages.
 
 Invariants
 
-* The partition record names every segment. A map that no record names holds nothing that was
-  acknowledged: a crash between creating a map and recording it, or between recording a drop and
-  dropping, leaves such maps; they are swept at the next start.
+* The partition record names every segment. A map that no record names holds no acknowledged block:
+  a crash between creating a map and recording it, or between recording a drop and dropping, leaves
+  such maps; they are swept at the next start.
 * Only the last segment is appended to. Before a segment is sealed everything in it is synced.
-* From a sealed segment messages may go (`rewrite`); those that are left stay as they are. The
-  record says so before (`gaps`).
+* Messages may be removed from a sealed segment (`rewrite`); the others stay as they are. The record
+  says so before (`gaps`).
 * The record changes by compare-and-set, so a second owner is noticed (`StorageUnavailable`), never
   overwritten.
 
-In a store that others may write to (`Store.shared`) there is more to it, because an owner that was
-paused, or a write whose answer was lost, may come back at any time:
+In a store that others may write to (`Store.shared`) an owner that was paused, or a write whose
+answer was lost, may come back at any time. Therefore:
 
-* Each owner raises the epoch first (`take_over`), then tells the owner before, which from then on
-  answers nothing by what it knows, then finds the end, then seals the open segment there. It
-  appends to segments of its own only. Who was not told stands in the record (`previous`).
-* What is written counts only if the record is unchanged afterwards (`StorageUnavailable`). So what
-  an earlier owner writes after the seal was never acknowledged.
+* Each owner raises the epoch first (`take_over`), then fences the previous owner, which from then
+  on answers no request from memory, then finds the end, then seals the open segment there. It
+  appends to segments of its own only. The record names the owners that could not be fenced
+  (`previous`).
+* A write counts only if the record is unchanged afterwards (`StorageUnavailable`). So blocks that
+  an earlier owner writes after the seal were never acknowledged.
 * Nothing behind a seal is ever read.
-* Neither the epoch is raised nor a write counted by a process that does not own the store, and a
-  partition without a record gets one only while its topic is there (`OwnerCheck`).
+* A process that does not own the store neither raises the epoch nor counts a write, and a partition
+  without a record gets one only while its topic exists (`OwnerCheck`).
 """
 
 from collections.abc import Callable, Collection
@@ -36,30 +37,16 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from tms.errors import (
-    Closed,
-    Conflict,
-    DataCorrupt,
-    NotFound,
-    StorageUnavailable,
-    TopicNotFound,
-)
+from tms.errors import Closed, Conflict, DataCorrupt, NotFound, StorageUnavailable, TopicNotFound
 from tms.log.maps import MapStore
-from tms.log.records import (
-    BlockKey,
-    PartitionRecord,
-    SegmentRecord,
-    decode,
-    encode,
-    key_after,
-)
+from tms.log.records import BlockKey, PartitionRecord, SegmentRecord, decode, encode, key_after
 from tms.model import keys
 from tms.model.message import StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, is_last, pages
+from tms.store.base import Map, MapRow, is_last, pages
 
 KEY_END: BlockKey = (2**63, 0)
-NEWEST_BYTES = 1 << 20  # looked through at once, of the newest blocks
+NEWEST_BYTES = 1 << 20  # of the newest blocks, read at once
 CUT_BYTES = 4 << 20  # deleted at once
 MERGE_PAGE_BYTES = 4 << 20
 _NOTHING = PartitionRecord(epoch=0, segments=())
@@ -67,29 +54,31 @@ T = TypeVar("T")
 
 
 class OwnerCheck(Protocol):
-    """What has to hold of a partition's owner in a store that others may write to."""
+    """Checks of a partition's owner in a store that others may write to."""
 
     @property
     def name(self) -> str:
-        """As which instance this process owns partitions; empty where it owns the whole store."""
+        """The name of the instance as which this process owns partitions; empty if it owns the
+        whole store."""
         ...
 
     def require_owner(self) -> None:
-        """Raise `NotOwner` if this process may own nothing of the store now."""
+        """Raise `NotOwner` if this process owns no part of the store now."""
         ...
 
     def fence(self, owners: Collection[str]) -> None:
-        """Let these instances answer nothing by what they know of a partition that they owned."""
+        """Stop these instances, earlier owners of a partition, from answering requests about it
+        from memory."""
         ...
 
     def require_topic(self) -> None:
-        """Raise `TopicNotFound` if the partition's topic, in this generation of it, is gone from
-        the store."""
+        """Raise `TopicNotFound` if this generation of the partition's topic is gone from the
+        store."""
         ...
 
 
-class Undisputed:
-    """The standing of an owner that nobody questions."""
+class SoleOwner:
+    """The check of an owner in a store of one process, which always passes."""
 
     name = ""
 
@@ -104,14 +93,14 @@ class Undisputed:
 
 
 class SegmentChain:
-    """The segments of one partition. Appending, rolling and dropping are the owner's, one at a
-    time; reading is free."""
+    """The segments of one partition. The owner appends, rolls and drops, one call at a time; any
+    thread may read."""
 
     __slots__ = (
         "_maps",
         "_metadata",
+        "_owner_check",
         "_raw",
-        "_standing",
         "_store",
         "_taken",
         "active",
@@ -128,58 +117,58 @@ class SegmentChain:
         metadata: Map,
         uid: int,
         partition: int,
-        standing: OwnerCheck | None = None,
+        owner_check: OwnerCheck | None = None,
     ) -> None:
         self._store = store
         self._metadata = metadata
         self.uid = uid
         self.partition = partition
         self.shared = store.shared
-        self._standing = standing or Undisputed()
+        self._owner_check = owner_check or SoleOwner()
         self.key = keys.partition_key(uid, partition)
         self._raw: bytes | None = None
         self.record = _NOTHING
-        self.active: SegmentRecord | None = None  # appended to; none before the first append
-        self._taken = -1  # the epoch that this owner has raised it to
+        self.active: SegmentRecord | None = None  # None before the first append
+        self._taken = -1  # the epoch of this owner
         self._maps: dict[int, Map] = {}
 
     def refresh(self) -> None:
-        """Read the record; nothing here is true before. The owner's. Raises `TopicNotFound`."""
+        """Read the record, which the owner does before anything else. Raises `TopicNotFound`."""
         raw = self._metadata.get(self.key)
         if raw is None and self.shared:
-            self._standing.require_topic()
+            self._owner_check.require_topic()
         self._take(raw, _NOTHING if raw is None else decode(raw, PartitionRecord, self.key))
 
     # -- owning --------------------------------------------------------------------------------
 
     def take_over(self) -> bool:
-        """Fence off every other owner; after it the end is to be found, and sealed. Whether nobody
-        else has owned it since the last time. Does nothing in a store of one process."""
+        """Fence off every other owner; the caller then finds the end and seals it. True if no other
+        owner has come since the last time. Does nothing in a store of one process."""
         if not self.shared:
             return True
-        standing, record = self._standing, self.record
-        standing.require_owner()
-        if self._raw is None and not standing.name:
+        owner_check, record = self._owner_check, self.record
+        owner_check.require_owner()
+        if self._raw is None and not owner_check.name:
             return False
-        before = {record.owner or "", *(record.previous or ())} - {"", standing.name}
+        before = {record.owner or "", *(record.previous or ())} - {"", owner_check.name}
         epoch = record.epoch + 1
         self._set(
             msgspec.structs.replace(
                 record,
                 epoch=epoch,
-                owner=standing.name or UNSET,
+                owner=owner_check.name or UNSET,
                 previous=tuple(sorted(before)) or UNSET,
             )
         )
-        again = record.epoch == self._taken and (record.owner or "") == standing.name
+        again = record.epoch == self._taken and (record.owner or "") == owner_check.name
         self._taken = epoch
         if before:
-            standing.fence(before)
+            owner_check.fence(before)
         return again
 
     def seal(self, end_offset: int, last: BlockKey, stored_bytes: int) -> None:
-        """Let the open segment, which another owner may still write to, end here for good. Does
-        nothing in a store of one process."""
+        """End the open segment, which another owner may still write to, here for good. Does nothing
+        in a store of one process."""
         if not self.shared or self.active is None:
             return
         self.write([], Durability.SYNCED)
@@ -190,11 +179,11 @@ class SegmentChain:
         self._set(msgspec.structs.replace(self.record, segments=segments, previous=UNSET))
 
     def require_owned(self) -> None:
-        """Raise `StorageUnavailable` if another owner has taken over, and `NotOwner` if that one
-        owns the whole store, which only a shared store has."""
+        """Raise `StorageUnavailable` if another owner has taken over, and `NotOwner` if another
+        process owns the whole store, which may only happen to a shared store."""
         if not self.shared:
             return
-        self._standing.require_owner()
+        self._owner_check.require_owner()
         if self._metadata.get(self.key) != self._raw:
             raise StorageUnavailable(
                 f"Partition {self.partition} was taken over while it was written to. Try again."
@@ -202,23 +191,21 @@ class SegmentChain:
 
     # -- the open segment ----------------------------------------------------------------------
 
-    def write(self, rows: list[Row], durability: Durability) -> None:
-        """Append rows to the open segment. They count only if `require_owned` says so
-        afterwards."""
+    def write(self, rows: list[MapRow], durability: Durability) -> None:
+        """Append rows to the open segment. They count only if `require_owned` passes afterwards."""
         number = self.record.segments[-1].number
         (self._maps.get(number) or self._map(number)).write(rows, durability)
 
     def recover(self) -> None:
-        """After a failed write: make the metadata and the open segment writable, see `store.base`,
-        and read the record again, because a change of it may have taken effect and failed
-        nevertheless."""
+        """After a failed write: make the metadata and the open segment writable, as `store.base`
+        requires, and read the record again, because a change that failed may have taken effect."""
         self._metadata.recover()
         self.refresh()
         if self.record.segments:
             self._map(self.record.segments[-1].number).recover()
 
     def stored_bytes(self) -> int:
-        """About what all segments take in the store."""
+        """Approximate bytes that all segments take in the store."""
         total = sum(segment.stored_bytes for segment in self.record.segments)
         active = self.active
         return total if active is None else total + self._stored_bytes(active)
@@ -249,16 +236,16 @@ class SegmentChain:
         )
 
     def is_current(self, raw: bytes | None) -> bool:
-        """Whether a partition's record, as it is in the store now, still names this owner."""
-        name = self._standing.name
-        if raw == self._raw:  # who tried in vain to take it over has read who owns it
+        """True if a partition's record, as read from the store, still names this owner."""
+        name = self._owner_check.name
+        if raw == self._raw:  # an owner that failed to take over has read the record, too
             return (self.record.owner or name) == name
         return raw is not None and decode(raw, PartitionRecord, self.key).owner == name
 
     def _new_map(self, name: str) -> Map:
-        """An empty map. One that is there was left by a crash before it was recorded; where others
-        may be at work, it is also theirs, so it is taken as it is: nothing is ever written to a
-        segment before the record names it."""
+        """A map for a new segment. A crash before the map was recorded may have left one with this
+        name. In a shared store it may be another process's, so it is used as it is: nothing is
+        written to a segment before the record names it."""
         if not self.shared:
             self._store.drop(name)
             return self._store.open(name, create=True)
@@ -270,15 +257,14 @@ class SegmentChain:
     # -- the old end ---------------------------------------------------------------------------
 
     def raise_floor(self, floor: BlockKey) -> None:
-        """Make everything before `floor` unreadable and drop the sealed segments that lie before
-        it."""
-        sealed = self.record.segments[:-1]  # the last one stays, sealed or not: it has the end
+        """Make everything before `floor` unreadable and drop the sealed segments before it."""
+        sealed = self.record.segments[:-1]  # the last one stays: it says where the partition ends
         dropped = [s for s in sealed if s.last is not None and s.last < floor]
-        kept = self.record.segments[len(dropped) :]
+        rest = self.record.segments[len(dropped) :]
         if floor <= self.record.floor and not dropped:
             return
         self._set(
-            msgspec.structs.replace(self.record, segments=kept, floor=max(floor, self.record.floor))
+            msgspec.structs.replace(self.record, segments=rest, floor=max(floor, self.record.floor))
         )
         for segment in dropped:
             self._maps.pop(segment.number, None)
@@ -287,8 +273,8 @@ class SegmentChain:
     # -- messages that go ----------------------------------------------------------------------
 
     def note_gaps(self, forgotten: BlockKey) -> None:
-        """Note that messages will be missing in sealed segments, up to a key perhaps the newest of
-        their keys."""
+        """Record that messages will be missing in sealed segments; up to the key `forgotten`,
+        perhaps the newest ones of their keys."""
         record = self.record
         if not record.gaps or forgotten > record.forgotten:
             self._set(msgspec.structs.replace(record, gaps=True, forgotten=forgotten))
@@ -300,21 +286,21 @@ class SegmentChain:
         gone: list[BlockKey],
         durability: Durability = Durability.WRITTEN,
     ) -> None:
-        """Put changed blocks of a sealed segment in the place of the stored ones, and take blocks
-        out. `note_gaps` came before; each of the changes alone may survive a crash."""
+        """Replace changed blocks of a sealed segment, and remove the blocks `gone`. The caller has
+        called `note_gaps`; each of the changes alone may survive a crash."""
         self.require_owned()
         rows = [
             (keys.block_key(block.time_ms, block.last_sequence), block.block) for block in blocks
         ]
         map_ = self._map(segment.number)
-        map_.recover()  # what failed before is done again
+        map_.recover()  # after a failure: the changes are made again
         if rows:
             map_.overwrite(rows, durability)
         map_.delete([keys.block_key(*key) for key in gone])
 
     def reclaim(self, segment: SegmentRecord, pause: Callable[[], None]) -> None:
-        """Give back what a sealed segment took before it was rewritten, for good; with what a
-        `merge` that was interrupted has left behind its end."""
+        """Reclaim the space that a sealed segment took before it was rewritten, for good, with the
+        blocks that an interrupted `merge` has left behind its end."""
         map_ = self._map(segment.number)
         map_.recover()
         if not self.shared and segment.last is not None:
@@ -322,9 +308,10 @@ class SegmentChain:
         map_.reclaim(pause)
 
     def merge(self, first: SegmentRecord, second: SegmentRecord) -> None:
-        """Let a sealed segment end where the next one ends, whose blocks it gets, and which goes.
-        Until the record says so they lie behind its end, where nobody reads. Only in a store of one
-        process: elsewhere what lies there is dropped at any time."""
+        """Append the blocks of a sealed segment to the one before, which then ends where the second
+        one ended; the second one is dropped. Until the record changes they lie behind the end of
+        the first, where they are not read. Only in a store of one process: a shared store may drop
+        rows behind a seal at any time."""
         assert not self.shared and first.last is not None and second.last is not None
         self.cut(first, key_after(first.last))
         source, target = self._map(second.number), self._map(first.number)
@@ -340,21 +327,21 @@ class SegmentChain:
         )
         segments = self.record.segments
         at = segments.index(first)
-        kept = (*segments[:at], longer, *segments[at + 2 :])
-        self._set(msgspec.structs.replace(self.record, segments=kept))
+        merged = (*segments[:at], longer, *segments[at + 2 :])
+        self._set(msgspec.structs.replace(self.record, segments=merged))
         self.drop_unnamed(self._name(second.number))
 
     def drop_unnamed(self, name: str) -> None:
-        """Drop a map that was a segment, if the record does not name it any more."""
+        """Drop a map of a former segment, unless the record still names it."""
         if all(self._name(segment.number) != name for segment in self.record.segments):
             for number in [number for number in self._maps if self._name(number) == name]:
                 del self._maps[number]
             self._store.drop(name)
 
     def resize(self, number: int) -> int:
-        """Note what a sealed segment takes now; how many bytes less than before. One that is empty
-        goes, and the next begins where it began, if that is sealed: where an open one begins is
-        where its first block begins."""
+        """Record the present size of a sealed segment; returns the bytes that it shrank by. An
+        empty segment is dropped, and the next one begins at its offset, if that is sealed: an open
+        segment begins where its first block begins."""
         segments = self.record.segments
         at = next((at for at, segment in enumerate(segments) if segment.number == number), None)
         if at is None:
@@ -377,7 +364,7 @@ class SegmentChain:
 
     def scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
         """Blocks whose last message is in [start, stop), in order, at least one if there is one: a
-        segment is entered only when nothing more is in the one before."""
+        segment is entered only if the one before has no more."""
         return _heeding_merges(lambda: self._scan(start, stop, bytes_max))
 
     def _scan(self, start: BlockKey, stop: BlockKey, bytes_max: int) -> list[StoredBlock]:
@@ -427,14 +414,14 @@ class SegmentChain:
         return sized
 
     def last_block(self, segment: SegmentRecord, before: BlockKey = KEY_END) -> StoredBlock | None:
-        """The newest block of one segment, of those before a key. Raises `StorageUnavailable` if
-        they have moved into another one."""
+        """The newest block of one segment before a key. Raises `StorageUnavailable` if its blocks
+        have moved into another segment."""
         stop = before if segment.last is None else min(before, key_after(segment.last))
         rows = self._scan_map(segment, None, keys.block_key(*stop), 1, reverse=True)
         return self._stored(rows)[0] if rows else None
 
     def replace(self, blocks: list[StoredBlock], durability: Durability) -> None:
-        """Write blocks again that are stored, with other flags."""
+        """Overwrite stored blocks with the same ones that have other flags."""
         for segment in self.record.segments:
             rows = [
                 (keys.block_key(block.time_ms, block.last_sequence), block.block)
@@ -452,8 +439,8 @@ class SegmentChain:
         return -1
 
     def cut(self, segment: SegmentRecord, start: BlockKey) -> tuple[int, BlockKey]:
-        """Delete all blocks of a segment at or after `start`; how many, and the greatest key, which
-        is not to be given out again. Only for recovery."""
+        """Delete all blocks of a segment at or after `start`; returns their number and the greatest
+        key, which must not be assigned again. Only for recovery."""
         count, last = 0, start
         while rows := self._map(segment.number).scan(keys.block_key(*start), None, CUT_BYTES):
             self._map(segment.number).delete([key for key, _ in rows])
@@ -462,7 +449,7 @@ class SegmentChain:
         return count, last
 
     def segment_stored_bytes(self, segment: SegmentRecord) -> int:
-        """About what one segment takes in the store."""
+        """Approximate bytes that one segment takes in the store."""
         return segment.stored_bytes if segment.sealed else self._stored_bytes(segment)
 
     def _stored_bytes(self, segment: SegmentRecord) -> int:
@@ -471,7 +458,7 @@ class SegmentChain:
         except (NotFound, Closed):
             if self._names(segment.number):
                 raise
-            return 0  # it was sealed meanwhile, and is gone
+            return 0  # the segment was sealed meanwhile, and dropped
 
     def _rows(
         self, segment: SegmentRecord, start: BlockKey, stop: BlockKey, bytes_max: int
@@ -488,11 +475,11 @@ class SegmentChain:
         bytes_max: int,
         reverse: bool = False,
     ) -> list[tuple[bytes, bytes]]:
-        """The rows of a segment that the record named a moment ago."""
+        """The rows of a segment that the record has just named."""
         try:
             return self._map(segment.number).scan(start, stop, bytes_max, reverse=reverse)
         except (NotFound, Closed):
-            # Retention dropped it, or it was merged, between our look at the record and the scan.
+            # Retention dropped it, or it was merged, after the record was read and before the scan.
             if self._names(segment.number):
                 raise
             if any(
@@ -503,7 +490,7 @@ class SegmentChain:
             return []
 
     def _names(self, number: int) -> bool:
-        """Whether the record names a segment."""
+        """True if the record names a segment."""
         return any(known.number == number for known in self.record.segments)
 
     # -- inside --------------------------------------------------------------------------------
@@ -539,30 +526,31 @@ class SegmentChain:
         self._take(raw, record)
 
     def _require_needed(self, raw: bytes) -> None:
-        """Remove the first record again if the topic was deleted before the record was written: a
-        deletion removes the topic's record first, then those of its partitions."""
+        """Remove the first record of a partition again if the topic was deleted before the record
+        was written: a deletion removes the topic's record first, then those of its partitions."""
         try:
-            self._standing.require_topic()
+            self._owner_check.require_topic()
         except TopicNotFound:
             self._metadata.compare_and_set(self.key, raw, None)
             raise
 
     def _take(self, raw: bytes | None, record: PartitionRecord) -> None:
         last = record.segments[-1] if record.segments else None
-        self._raw, self.record = raw, record
+        self._raw = raw
+        self.record = record
         self.active = None if last is None or last.sealed else last
 
 
 class _Merged(StorageUnavailable):
-    """The blocks of a segment have moved into the one before."""
+    """Raised if the blocks of a segment have moved into the one before."""
 
     def __init__(self) -> None:
         super().__init__("A segment was merged into the one before while it was read. Try again.")
 
 
 def _heeding_merges(read: Callable[[], T]) -> T:
-    """What is read, again from the beginning when blocks have moved meanwhile: by then the record
-    names the segment in which they are."""
+    """The result of `read`, repeated when blocks have moved meanwhile: by then the record names the
+    segment that has them."""
     while True:
         try:
             return read()
@@ -571,13 +559,13 @@ def _heeding_merges(read: Callable[[], T]) -> T:
 
 
 def _reaches(earlier: SegmentRecord, segment: SegmentRecord) -> bool:
-    """Whether the blocks of a segment may be in an earlier one; of one that was still open when we
-    looked nobody knows where it ended."""
+    """True if the blocks of a segment may be in an earlier one. The end of a segment that was still
+    open when its record was read is unknown."""
     if earlier.last is None:
         return False
     return segment.last is None or earlier.last >= segment.last
 
 
 def _stop(segment: SegmentRecord) -> bytes | None:
-    """The end of a segment's keys: what lies behind a seal is none of the partition's."""
+    """The end of a segment's keys: rows behind a seal do not belong to the partition."""
     return None if segment.last is None else keys.block_key(*key_after(segment.last))

@@ -1,5 +1,4 @@
-"""What transactions staged in a partition: blocks that nobody sees until references to them are
-committed.
+"""Staged blocks of transactions in a partition: invisible until references to them are committed.
 
     stage ─▶ payload map                       pointer 8 · time 8 · last sequence 2  →  the block
     refer ─▶ a block in the log whose body is the key of one of them, without the pointer
@@ -10,10 +9,10 @@ so they are dropped whole.
 
 Invariants
 
-* What is staged is synced: the commit that refers to it may be.
-* Time and sequence of staged blocks grow within a transaction; a repeated block, by producer id
-  and sequence, is stored once.
-* A reference is written after what it names, and dropped before it.
+* Staged blocks are synced, because the commit that refers to them may be.
+* Time and sequence of staged blocks grow within a transaction; a repeated block, by producer id and
+  sequence, is stored once.
+* A reference is written after the block that it names, and dropped before it.
 """
 
 import threading
@@ -31,14 +30,14 @@ from tms.model import keys
 from tms.model.ids import SEQUENCES_PER_MS
 from tms.model.message import Buffer, Staged, StoredBlock
 from tms.model.topic import Durability
-from tms.store.base import Map, Row, pages
+from tms.store.base import Map, MapRow, pages
 
 TRANSACTIONS_KNOWN = 10_000
 SCAN_BYTES = 4 << 20
 
 
 class _Known:
-    """What a transaction has staged in a partition, in order."""
+    """The blocks that a transaction has staged in a partition, in order."""
 
     __slots__ = ("_numbers", "blocks")
 
@@ -47,7 +46,7 @@ class _Known:
         self._numbers: set[tuple[int, int]] = set()  # producer ids and sequences
 
     def add(self, header: BlockHeader, now_ms: int) -> Staged | None:
-        """The place of the next block; None when it is there already."""
+        """Assign the next block its key; None if it is staged already."""
         if (header.producer_id, header.producer_sequence) in self._numbers:
             return None
         time_ms, last = self.blocks[-1][:2] if self.blocks else (0, 0)
@@ -58,7 +57,7 @@ class _Known:
         return self.note(_staged(time_ms, last + header.count, header))
 
     def note(self, staged: Staged) -> Staged:
-        """A block that is there."""
+        """Record a stored block."""
         self.blocks.append(staged)
         if staged.producer_id:
             self._numbers.add((staged.producer_id, staged.producer_sequence))
@@ -67,6 +66,8 @@ class _Known:
 
 class StagedBlocks:
     """The staged blocks of one partition. Thread-safe."""
+
+    __slots__ = ("_failed", "_known", "_lock", "_maps", "_partition", "_store", "_uid")
 
     def __init__(self, store: MapStore, uid: int, partition: int) -> None:
         self._store = store
@@ -84,12 +85,12 @@ class StagedBlocks:
         now_ms: int,
         flags: int = Flags.TRANSACTIONAL,
     ) -> None:
-        """Store checked blocks of a transaction, synced. `flags` say whose pointer it is."""
+        """Store checked blocks of a transaction, synced. `flags` say who issued the pointer."""
         name = keys.payload_map(self._uid, self._partition, pointer)
         with self._lock:
-            self._recover(name)  # then it is decided what is there
+            self._recover(name)  # after it the stored rows do not change any more
             known, rows = self._of(pointer), []
-            self._known.pop(pointer, None)  # until it is sure what was stored
+            self._known.pop(pointer, None)  # until the write has succeeded
             for block, header in blocks:
                 staged = known.add(header, now_ms)
                 if staged is None:
@@ -101,7 +102,7 @@ class StagedBlocks:
             self._remember(pointer, known)
 
     def of(self, pointer: int) -> list[Staged]:
-        """What a transaction has staged, in order."""
+        """The blocks that a transaction has staged, in order."""
         with self._lock:
             return list(self._of(pointer).blocks)
 
@@ -128,22 +129,22 @@ class StagedBlocks:
         return structs.replace(reference, block=block, payload=(time_ms, last - header.count + 1))
 
     def map_of(self, stored: StoredBlock) -> str:
-        """The name of the map in which a staged block stands."""
+        """The name of the map that holds a staged block."""
         pointer = header_of(stored).write_pointer
         return keys.payload_map(self._uid, self._partition, pointer)
 
     def rewrite(self, thinned: Sequence[StoredBlock], gone: Sequence[StoredBlock]) -> None:
-        """Put thinned blocks in the place of staged ones, and remove others; of all of them the
-        payload says where they stand. What is not there is left out."""
-        changes: dict[str, tuple[list[Row], list[bytes]]] = {}
-        for kept, blocks in ((True, thinned), (False, gone)):
+        """Replace staged blocks by thinned ones, and remove others; their payloads are their keys.
+        Missing blocks are left out."""
+        changes: dict[str, tuple[list[MapRow], list[bytes]]] = {}
+        for stays, blocks in ((True, thinned), (False, gone)):
             for stored in blocks:
                 header = header_of(stored)
                 time_ms, first = stored.payload
                 pointer = header.write_pointer
                 key = keys.payload_key(pointer, time_ms, first + header.count - 1)
                 rows, keys_gone = changes.setdefault(self.map_of(stored), ([], []))
-                if kept:
+                if stays:
                     rows.append((key, stored.block))
                 else:
                     keys_gone.append(key)
@@ -158,7 +159,7 @@ class StagedBlocks:
             self._known.clear()
 
     def reclaim(self, name: str, pause: Callable[[], None]) -> None:
-        """Give back what rows of a map of the topic took that are gone; does nothing when it is
+        """Reclaim the space of removed rows in a map of the topic; does nothing if the map was
         dropped."""
         try:
             map_ = self._store.open(name, create=False)
@@ -168,7 +169,7 @@ class StagedBlocks:
         map_.reclaim(pause)
 
     def drop(self, pointer: int, blocks: Sequence[Staged] | None = None) -> None:
-        """Forget what a transaction staged that never commits, or these blocks of it."""
+        """Remove the staged blocks of a transaction that never commits, or these ones of them."""
         with self._lock:
             staged = self._of(pointer).blocks if blocks is None else blocks
             map_ = self._map(keys.payload_map(self._uid, self._partition, pointer))
@@ -177,7 +178,7 @@ class StagedBlocks:
             self._known.pop(pointer, None)
 
     def drop_before(self, bound: str) -> int:
-        """Drop the payload maps whose names sort before `bound`; how many there were."""
+        """Drop the payload maps whose names sort before `bound`; returns their number."""
         prefix = keys.payload_prefix(self._uid, self._partition)
         gone = [name for name in self._store.names(prefix) if name < bound]
         for name in gone:
@@ -244,13 +245,13 @@ def reference_to(staged: Staged) -> bytearray:
 
 
 def named_by(reference: StoredBlock) -> StoredBlock:
-    """The reference itself, with the payload that says where the block stands that it names."""
+    """The reference itself, with the key of the named block as payload."""
     time_ms, last = keys.split_block_key(bytes(reference.block[HEADER_BYTES:]))
     return structs.replace(reference, payload=(time_ms, last - header_of(reference).count + 1))
 
 
 def is_reference(stored: StoredBlock) -> bool:
-    """Whether the messages of this block of the log stand elsewhere."""
+    """True if a block of the log is a reference: its messages are in a staged block."""
     return bool(flags_of(stored.block) & Flags.STAGED) and stored.payload == (0, 0)
 
 

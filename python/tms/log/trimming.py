@@ -1,8 +1,8 @@
-"""What is left of the first block of a page: without what a truncation cut off, and nothing where
-nobody finds a message that was asked for.
+"""Trims the first blocks of a page: messages that a truncation cut off go, and so do blocks without
+a requested message.
 
 Blocks are passed on as they are stored; one that a truncation cut in the middle is packed again, so
-that no reader, of whatever representation, is shown what was made unreadable.
+that no reader, of whatever representation, gets messages that were made unreadable.
 """
 
 from bisect import bisect_left
@@ -19,8 +19,8 @@ from tms.model.message import StoredBlock
 def trimmed(
     blocks: list[StoredBlock], floor: BlockKey, start: BlockKey = FIRST_KEY
 ) -> list[StoredBlock]:
-    """The blocks without what lies before `floor`, and without the first ones as long as nothing of
-    them is at or after `floor` and `start`. A reference is left as it is, until it is resolved.
+    """The blocks without messages before `floor`, and without the first blocks as long as they have
+    no message at or after `floor` and `start`. A reference is left as it is until it is resolved.
     Raises `DataCorrupt`."""
     for at, first in enumerate(blocks):
         cut = first.time_ms == floor[0] or (
@@ -35,14 +35,13 @@ def trimmed(
 
 
 def _left(stored: StoredBlock, floor: BlockKey, start: BlockKey) -> StoredBlock | None:
-    """A block without what lies before `floor`; None if nothing is left that is not before
-    `start`."""
+    """A block without messages before `floor`; None if no message is left at or after `start`."""
     header = header_of(stored)
     first = stored.last_sequence - header.count + 1
     skip = floor[1] - first if stored.time_ms == floor[0] else 0
     if skip <= 0 and not header.flags & Flags.SPARSE:
         return stored
-    columns = decode(stored.block)  # a damaged index is none to go by
+    columns = decode(stored.block)  # raises if the index is damaged
     index = columns.index
     if index[-1] < max(skip, start[1] - first if stored.time_ms == start[0] else 0):
         return None

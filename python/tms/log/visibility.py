@@ -1,4 +1,4 @@
-"""What a reader is shown of blocks that transactions wrote.
+"""The visibility filter: the blocks of transactions that a reader sees.
 
     plain                       shown
     rolled back, invalid        skipped
@@ -8,7 +8,7 @@
 Invariants
 
 * Order and ids do not change: blocks are shown whole and as they are stored, or not at all.
-* Whoever stops is told which transaction it waits for.
+* A reader that stops learns which transaction it waits for.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -21,12 +21,12 @@ from tms.model.message import Holder, StoredBlock
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 
-FateOf = Callable[[int, bool], Fate]  # write pointer, whether it was issued here
+FateOf = Callable[[int, bool], Fate]  # write pointer; True if it was issued here
 
 
-class Unheard(Exception):
-    """What becomes of a transaction is known elsewhere. `learn` asks for some pointers together,
-    and may wait; what it returns knows these."""
+class UnknownOutcome(Exception):
+    """Another instance knows the outcome of a transaction. `learn` asks it for several pointers
+    together, and may wait; the function that it returns knows them."""
 
     def __init__(self, learn: Callable[[Collection[int]], FateOf]) -> None:
         super().__init__()
@@ -34,7 +34,8 @@ class Unheard(Exception):
 
 
 class VisibleBlocks(NamedTuple):
-    """The blocks to show; where the reader stops, at which offset, and for which transaction."""
+    """The blocks to show; the position and offset at which the reader stops, and the transaction
+    that it waits for."""
 
     blocks: list[StoredBlock]
     stop: Position | None = None
@@ -43,7 +44,7 @@ class VisibleBlocks(NamedTuple):
 
 
 def visible_blocks(blocks: list[StoredBlock], fate_of: FateOf) -> VisibleBlocks:
-    """The visibility filter: what a reader sees of these blocks of a partition."""
+    """The blocks of a partition that a reader sees."""
     if are_plain(blocks):
         return VisibleBlocks(blocks)
     shown: list[StoredBlock] = []
@@ -65,8 +66,7 @@ def visible_blocks(blocks: list[StoredBlock], fate_of: FateOf) -> VisibleBlocks:
 
 
 def pointers_of(blocks: Iterable[StoredBlock]) -> set[int]:
-    """The transactions of these blocks that were begun here, and are not known to be rolled
-    back."""
+    """The transactions of these blocks that were begun here and are not marked as rolled back."""
     asked = Flags.TRANSACTIONAL | Flags.ISSUED
     return {
         header_of(stored).write_pointer
@@ -76,7 +76,7 @@ def pointers_of(blocks: Iterable[StoredBlock]) -> set[int]:
 
 
 def fate_of_block(header: BlockHeader, fate_of: FateOf) -> Fate:
-    """What becomes, as far as known, of the messages of a stored block."""
+    """The outcome of a stored block's transaction, as far as it is known."""
     if header.flags & Flags.ROLLED_BACK:
         return Fate.SKIPPED
     if not header.flags & Flags.TRANSACTIONAL:
@@ -85,7 +85,7 @@ def fate_of_block(header: BlockHeader, fate_of: FateOf) -> Fate:
 
 
 def are_plain(blocks: Iterable[StoredBlock]) -> bool:
-    """Whether every reader sees these blocks as they are stored."""
+    """True if every reader sees these blocks as they are stored."""
     for stored in blocks:  # noqa: SIM110  # a generator doubles the time of a page
         if stored.block[FLAGS_AT]:
             return False

@@ -3,32 +3,31 @@
     submit ─▶ queue ─▶ take all that wait ─▶ place (ids, offsets) ─▶ write ─▶ confirm, publish,
                                                                               acknowledge
 
-Whoever finds the queue without a leader leads (`journal.group_commit`), so a lone publisher never
-changes threads. A leader that must not block (the event loop
-of the service) writes only what needs no sync, and leaves the rest to a background thread. Where
-a write counts only if the partition is still owned afterwards, a background thread asks, publishes
-and acknowledges while the leader writes the next group.
+A caller that finds the queue without a leader leads (`log.group_commit`), so a lone publisher never
+changes threads. A leader that must not block (the event loop of the service) writes only blocks
+that need no sync, and leaves the others to a background thread. Where a write counts only if the
+partition is still owned afterwards, a background thread checks that, publishes and acknowledges
+while the leader writes the next group.
 
 Invariants
 
-* Ids and offsets are given in the order in which blocks are written; nothing is acknowledged
-  before the store has it as durably as was asked.
+* Ids and offsets are assigned in the order in which blocks are written; nothing is acknowledged
+  before the store has it as durably as was requested.
 * After a failed write nothing is known: the end is read from the store again before anything else
-  is written. What was written behind a group that fails, fails with it.
-* One group at most is unconfirmed while the next is written, and whoever leads waits for it, or
+  is written. A group that was written behind a failed one fails with it.
+* At most one group is unconfirmed while the next is written, and the leader waits for it, or
   confirms it itself if no thread has begun to: it never depends on a free thread.
-* What waits is bounded in bytes, here and over all partitions; room is made before a ticket is
-  queued, and given back before its caller is answered. What is written at once never waits.
+* Waiting tickets are bounded in bytes, here and over all partitions; room is reserved before a
+  ticket is queued, and released before its caller gets the answer. A ticket that is written at once
+  never waits.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
-from tms.clock import Clock
 from tms.errors import NotFound, StorageUnavailable, TMSError, again
-from tms.events import EventLog
-from tms.journal.group_commit import GroupCommit, Lead
+from tms.log.group_commit import GroupCommit, Lead
 from tms.log.groups import Ticket, WriteGroup
 from tms.log.inflight import Room
 from tms.log.partition import PartitionState
@@ -36,9 +35,11 @@ from tms.log.preconditions import Precondition
 from tms.log.records import RememberedBlock
 from tms.model.message import Appended
 from tms.model.topic import Durability
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 
 GROUP_BYTES = 8 << 20
-GROUPS_IN_A_ROW = 16  # before others may own the partition
+GROUPS_IN_A_ROW = 16  # before another thread may hold the partition
 _bytes_of = attrgetter("bytes")  # of a ticket
 _log = EventLog(__name__)
 
@@ -78,8 +79,8 @@ class PartitionWriter:
         self._closed: TMSError | None = None
 
     def reserve(self, ticket: Ticket) -> None:
-        """Make room for a ticket, which `submit` or `release` must follow. Raises `Overloaded`,
-        and the reason once closed."""
+        """Reserve room for a ticket; `submit` or `release` must follow. Raises `Overloaded`, and
+        the reason once the partition is closed."""
         if self._closed is not None:
             raise again(self._closed)
         self._make_room(ticket)
@@ -89,14 +90,14 @@ class PartitionWriter:
         ticket.reserved = True
 
     def release(self, ticket: Ticket) -> None:
-        """Give reserved room back."""
+        """Release the room that was reserved for a ticket."""
         if ticket.reserved:
             self._room.give(ticket.bytes)
             ticket.reserved = False
 
     def submit(self, ticket: Ticket, inline: Durability | None) -> None:
-        """Take a ticket, which then always gets an answer. With `inline`, this thread writes at
-        once what needs at most that durability, if the partition is idle; everything else waits
+        """Take a ticket, which then always gets an answer. With `inline`, this thread writes it at
+        once if it needs at most that durability and the partition is idle; any other ticket waits
         and needs room. Raises `Overloaded` unless room was reserved."""
         state = self._state
         alone = (
@@ -104,7 +105,7 @@ class PartitionWriter:
             and ticket.durability.rank <= inline.rank
             and state.loaded
             and state.chain.active is not None
-            and not self._maintaining  # or a busy caller would keep it waiting for ever
+            and not self._maintaining  # or a busy caller would delay maintenance for ever
         )
         if alone and self._tickets.try_lead():
             try:
@@ -122,12 +123,12 @@ class PartitionWriter:
 
     def write_what_waits(self, timeout_s: float) -> None:
         """Write the queued tickets in this thread, for a caller that must not depend on a free
-        thread. The leader then finds nothing to do."""
+        thread. The leader then finds an empty queue."""
         self._tickets.write_what_waits(timeout_s)
 
     def close(self, timeout_s: float, reason: TMSError) -> None:
-        """Refuse new tickets with this reason and write what is queued; what cannot be written in
-        time fails: all of it if there is none."""
+        """Refuse new tickets with this reason and write the queued ones; those that cannot be
+        written within `timeout_s` fail, all of them if it is 0."""
         self._closed = reason
         self._tickets.close()
         if timeout_s > 0 and self._state.owner.acquire(timeout=timeout_s):
@@ -141,7 +142,7 @@ class PartitionWriter:
             self._fail(left, again(reason))
 
     def _write_groups(self, batch: Sequence[Ticket]) -> None:
-        """Write tickets, and what waits behind them. The caller owns the partition."""
+        """Write tickets, and those that wait behind them. The caller holds the partition."""
         before = self._write(batch, go_on=True)
         for _ in range(GROUPS_IN_A_ROW - 1):
             if before is None or self._maintaining:
@@ -156,8 +157,8 @@ class PartitionWriter:
     def _write(
         self, batch: Sequence[Ticket], before: WriteGroup | None = None, go_on: bool = False
     ) -> WriteGroup | None:
-        """Write what comes after `before` and answer. If the caller goes on, it may get back what
-        is still to be confirmed, and has to join it. The caller owns the partition."""
+        """Write the group after `before` and answer. With `go_on` the result may be a group that is
+        still to be confirmed, which the caller has to join. The caller holds the partition."""
         state = self._state
         try:
             try:
@@ -186,7 +187,7 @@ class PartitionWriter:
             return None
         if go_on and state.chain.shared and len(self._tickets):
             group.done.acquire()
-            with suppress(RuntimeError):  # no thread is left: whoever joins confirms it
+            with suppress(RuntimeError):  # no thread can be started: `_join` confirms it
                 self._run_in_background(lambda: self._confirm(group))
             return group
         try:
@@ -197,15 +198,15 @@ class PartitionWriter:
         return None
 
     def _join(self, group: WriteGroup) -> bool:
-        """Whether a group that was handed on counts; it is answered."""
+        """Answer a group that was handed on; True if it counts."""
         if group.unclaimed.acquire(blocking=False):
             self._conclude(group)
         else:
-            group.done.acquire()  # no-one else waits for it
+            group.done.acquire()  # only this thread waits for it
         return group.error is None
 
     def _confirm(self, group: WriteGroup) -> None:
-        """Conclude a group for its leader, unless that one does."""
+        """Conclude a group for its leader, unless the leader does."""
         if group.unclaimed.acquire(blocking=False):
             try:
                 self._conclude(group)
@@ -213,7 +214,7 @@ class PartitionWriter:
                 group.done.release()
 
     def _conclude(self, group: WriteGroup) -> None:
-        """Publish and answer what was written, or refuse it."""
+        """Publish and answer the written blocks, or refuse them."""
         try:
             if group.written:
                 self._state.publish(
@@ -253,7 +254,7 @@ class PartitionWriter:
         self._maintaining = True
         try:
             self._run_in_background(self._maintain)
-        except RuntimeError:  # as above; the next owner sees to it
+        except RuntimeError:  # as above; the next thread that holds the partition does it
             self._maintaining = False
 
     def _maintain(self) -> None:
@@ -261,7 +262,7 @@ class PartitionWriter:
             with self._state.changing():
                 self._state.maintain(self._clock.now_ms())
         except TMSError as error:
-            if self._state.retired is None:  # else nothing is to be maintained any more
+            if self._state.retired is None:  # a closed partition needs no maintenance
                 _log.warning(
                     "partition_maintenance_failed",
                     partition=self._state.chain.partition,
@@ -290,7 +291,7 @@ class PartitionWriter:
                     refused = error
             if known is None and number in ticket.preconditions and refused is None:
                 refused = self._unexpected(ticket.preconditions[number], group, before)
-            if refused is not None:  # what follows in the same request came after a missing block
+            if refused is not None:  # later blocks of the request follow a missing one
                 group.refused.append((ticket.pending, refused))
                 continue
             if known is None:
@@ -301,12 +302,7 @@ class PartitionWriter:
             else:
                 duplicate = True
             appended = Appended(
-                partition,
-                known.time_ms,
-                known.sequence,
-                known.count,
-                known.base_offset,
-                duplicate,
+                partition, known.time_ms, known.sequence, known.count, known.base_offset, duplicate
             )
             group.settled.append((ticket.pending, number, appended))
         if ticket.durability.rank > group.durability.rank:
@@ -315,8 +311,9 @@ class PartitionWriter:
     def _unexpected(
         self, precondition: Precondition, group: WriteGroup, before: WriteGroup | None
     ) -> TMSError | None:
-        """Why the next block of a group may not be stored."""
-        precondition.pass_over(self._state.chain.record.floor)  # of a truncation since the look
+        """The error that keeps the next block of a group from being stored; None if there is
+        none."""
+        precondition.pass_over(self._state.chain.record.floor)  # raised since, by a truncation
         for blocks in self._state.published_after(precondition.checked):
             precondition.look(blocks)
         if before is not None:

@@ -1,4 +1,4 @@
-"""Who may do what: principals, verbs, patterns of resources, grants and tokens.
+"""Access control: principals, verbs, patterns of resources, grants and tokens.
 
     grant      PRINCIPAL VERB PATTERN          ann publish topic:orders
     resource   service, cluster, access, transactions, namespace:NAMESPACE,
@@ -19,7 +19,7 @@ from tms.errors import Invalid
 from tms.model.topic import DEFAULT_NAMESPACE, NAMESPACE
 
 PRINCIPAL_CHARS_MAX = 128
-EVERYBODY = "*"  # every principal that is known
+EVERYBODY = "*"  # every known principal
 EXPIRES_S_MAX = 10 * 365 * 86_400
 RATE_MIN, RATE_MAX = 0.001, 1e12  # of a quota
 PRINCIPAL = "[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}"  # how one is spelled,
@@ -41,16 +41,16 @@ _IN_NAMESPACE = re.compile(f"^(topic|group|queue):(?!{NAMESPACE}:)")
 
 
 class Access(StrEnum):
-    """What somebody must be allowed to do: the verb of a grant."""
+    """The permission that an operation requires: the verb of a grant."""
 
-    OPEN = "open"  # anybody may; this and the next are no verbs of grants
-    KNOWN = "known"  # whoever has shown a name may
+    OPEN = "open"  # no permission; this and the next are no verbs of grants
+    KNOWN = "known"  # any authenticated principal
     OBSERVE = "observe"  # see names, settings and states; every other verb includes it
     PUBLISH = "publish"
     CONSUME = "consume"
     MANAGE = "manage"  # create, change and delete
     OPERATE = "operate"
-    ALL = "all"  # no operation needs it: a grant of everything
+    ALL = "all"  # all permissions; no operation requires it
 
 
 VERBS = tuple(verb for verb in Access if verb not in (Access.OPEN, Access.KNOWN))
@@ -58,7 +58,7 @@ VERBS = tuple(verb for verb in Access if verb not in (Access.OPEN, Access.KNOWN)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A principal may do something with what a pattern covers."""
+    """A permission of a principal on the resources that a pattern covers."""
 
     principal: str
     verb: Access
@@ -70,8 +70,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much a principal may ask of an instance, on average over a second; None: as much as it
-    can. `EVERYBODY` stands for each principal that has none of its own."""
+    """The requests that a principal may make to an instance, on average over a second; None:
+    unlimited. `EVERYBODY` stands for each principal without a quota of its own."""
 
     principal: str
     requests_s: float | None = None
@@ -91,7 +91,7 @@ class TokenInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token that was made. `token` is shown this once: only its digest is stored."""
+    """A new token. `token` is shown this once: only its digest is stored."""
 
     id: str
     principal: str
@@ -102,7 +102,7 @@ class NewToken:
 
 @dataclass(frozen=True, slots=True)
 class AccessDecision:
-    """Whether a principal may do something, and the grant that lets it."""
+    """The decision about a permission, and the grant that gives it."""
 
     allowed: bool
     grant: Grant | None = None
@@ -110,14 +110,14 @@ class AccessDecision:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks, and what that one may do."""
+    """A caller's principal, and its permissions."""
 
     principal: str
     grants: tuple[Grant, ...] = ()
 
 
 def is_principal(name: str) -> bool:
-    """Whether this is the name of a principal."""
+    """True if this is the name of a principal."""
     return _PRINCIPAL.fullmatch(name) is not None
 
 

@@ -1,16 +1,17 @@
-"""What a store is at one moment, as the files that bring it back."""
+"""An image of a store at one moment, as the files that restore it."""
 
 from typing import NamedTuple
 
 import msgspec
 
-CHUNK_BYTES_MAX = 4 << 20  # of a file, at once
-FILES_MAX = 10_000  # that are named at once
+CHUNK_BYTES_MAX = 4 << 20  # of a file, in one call
+FILES_MAX = 10_000  # in one call
 
 
 class ImageFile(NamedTuple):
-    """A file of an image. Of two images a file with the same path and version has the same bytes;
-    of two with the same path and origin, if that is not empty, the longer begins with the shorter.
+    """A file of an image. If two images have files with the same path and version, their bytes are
+    equal; if the files have the same path and origin, and that is not empty, the longer begins with
+    the shorter.
 
     `path` is below the data directory, with `/`; the file counts up to `bytes`."""
 
@@ -21,8 +22,8 @@ class ImageFile(NamedTuple):
 
 
 class BackupInfo(NamedTuple):
-    """A backup that was made: of which moment, in ms since 1970, how much it has, and how much of
-    that was copied for it."""
+    """A finished backup: its moment, in ms since 1970, its bytes, and the bytes that were copied
+    for it."""
 
     id: str
     moment_ms: int
@@ -33,7 +34,7 @@ class BackupInfo(NamedTuple):
 
 
 class BackupBegun(msgspec.Struct, frozen=True):
-    """An image that waits to be read: when it was so, in ms since 1970, and how much it is."""
+    """An image that is ready to be read: its moment, in ms since 1970, and its bytes."""
 
     id: str
     moment_ms: int

@@ -1,11 +1,11 @@
-"""A cluster as people see it."""
+"""Descriptions of a cluster."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """An instance of a cluster, and the URL at which it is reached."""
+    """An instance of a cluster, and its URL."""
 
     id: str
     address: str
@@ -17,8 +17,8 @@ class InstanceInfo:
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The instances that one of them sees. Of two views the one with the larger number is newer.
-    `answered_by` is who says it, and `coordinator` keeps transactions, groups, queues and delayed
-    messages; a service that is alone has no instances."""
+    `answered_by` is the instance that describes it, and `coordinator` holds transactions, groups,
+    queues and delayed messages. A service without a cluster has no instances."""
 
     number: int
     answered_by: str
@@ -29,7 +29,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """What an instance noticed or did, at a time by its clock (ms since 1970)."""
+    """An observation or action of an instance, at a time by its clock (ms since 1970)."""
 
     time_ms: int
     instance: str

@@ -1,9 +1,9 @@
-"""Delayed messages: their ids, when they are due, and what is said of those that wait. Values that
-engine, wire and client share.
+"""Delayed messages: their ids, their due times, and their descriptions. Values that engine, wire
+and client share.
 
-An id is `DUE_MS-SEQUENCE`, for example `1767225600000-4711`: when the message is due, in ms since
-1970, and a number that no other delayed message of the topic ever has. It is what `cancel` takes;
-in the log the message gets an id like every other one.
+An id is `DUE_MS-SEQUENCE`, for example `1767225600000-4711`: the due time, in ms since 1970, and a
+number that no other delayed message of the topic ever has. `cancel` takes it; in the log the
+message gets an id like every other one.
 """
 
 import re
@@ -28,7 +28,7 @@ _ID = re.compile(r"([0-9]{1,15})-([0-9]{1,15})", re.ASCII)
 
 
 class DelayedId(NamedTuple):
-    """What a delayed message is called until it is in the log."""
+    """The id of a message until it is in the log."""
 
     due_ms: int
     sequence: int
@@ -47,7 +47,7 @@ class DelayedId(NamedTuple):
 
     @property
     def due(self) -> datetime:
-        """When the message is due, in UTC."""
+        """The due time, in UTC."""
         return utc(self.due_ms)
 
     def __str__(self) -> str:
@@ -56,7 +56,8 @@ class DelayedId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When messages are due: at a time, or so long after the engine has got them. One of both."""
+    """The due time of messages: a time, or a delay after the engine has received them. Exactly one
+    of both."""
 
     at_ms: int | None = None
     delay_ms: int | None = None
@@ -73,7 +74,7 @@ class Due:
                 )
 
     def after(self, now_ms: int) -> int:
-        """The time in ms; a past time is due now. Raises `Invalid` after the year 9999."""
+        """The due time in ms; a past time is due now. Raises `Invalid` after the year 9999."""
         if self.at_ms is not None:
             return max(self.at_ms, now_ms)
         due_ms = now_ms + (self.delay_ms or 0)
@@ -86,8 +87,8 @@ class Due:
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """What became of a block: its messages wait for `due_ms`, with `count` consecutive sequences
-    from `sequence`."""
+    """The result of publishing a delayed block: its messages wait for `due_ms`, with `count`
+    consecutive sequences from `sequence`."""
 
     partition: int
     due_ms: int
@@ -101,15 +102,16 @@ class Deferred(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DelayedInfo:
-    """How many messages of a topic wait, and when the first of them is due; None: none waits."""
+    """The number of a topic's delayed messages, and the due time of the first; None: there is
+    none."""
 
     waiting: int
     next_due_ms: int | None
 
 
 class DelayedPage(NamedTuple):
-    """How many messages of a topic wait, when the first of them is due (None: none waits), and some
-    of them, by their ids."""
+    """The number of a topic's delayed messages, the due time of the first (None: there is none),
+    and some of them, by their ids."""
 
     waiting: int
     next_due_ms: int | None
@@ -117,7 +119,7 @@ class DelayedPage(NamedTuple):
 
 
 class DelayedMessage(NamedTuple):
-    """A message that waits."""
+    """A delayed message."""
 
     id: DelayedId
     partition: int
@@ -136,11 +138,11 @@ class DelayedMessage(NamedTuple):
         return as_json(self.id, self.value, kind)
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
         `Undecodable` for a value that does not fit, and for a tombstone."""
         return decoded(self.value, decoder, self.id)
 
     @property
     def due(self) -> datetime:
-        """When it is due, in UTC."""
+        """The due time, in UTC."""
         return self.id.due

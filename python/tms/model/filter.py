@@ -1,8 +1,8 @@
-"""Filters: which messages of a topic a reader wants, told by key and headers.
+"""Filters: conditions on the key and the headers of the messages that a reader wants.
 
     filter     =  condition { "and" condition }
     condition  =  "key" operator value          messages without a key never match
-               |  "header." name                the header is there
+               |  "header." name                the message has the header
                |  "header." name operator value
     operator   =  "="                           is exactly
                |  "^="                          begins with
@@ -16,8 +16,8 @@
 
 Invariants
 
-* A text is checked as a whole when the filter is made; an error tells the character.
-* The same messages match wherever a filter is applied, in this process or at a service.
+* A text is checked as a whole when the filter is made; an error names the character.
+* A filter matches the same messages wherever it is applied, in this process or at a service.
 """
 
 import re
@@ -33,7 +33,7 @@ FILTER_BYTES_MAX = 1_000  # as text; it travels in URLs
 CONDITIONS_MAX = 32
 
 _BLANKS = re.compile(r"\s*")
-_BLANK = r"\s\x1c-\x1f\x85\ufeff"  # all that `\s` means in Python and in JSON Schema
+_BLANK = r"\s\x1c-\x1f\x85\ufeff"  # the union of `\s` in Python and in JSON Schema
 _WORD = re.compile(rf'[^{_BLANK}"=^]+')
 _HEX = re.compile(r'x"([0-9a-fA-F]*)"')
 _ESCAPE = r'\\(?:["\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2})'
@@ -49,7 +49,7 @@ _JSON = JSONDecoder()
 
 
 class Operator(StrEnum):
-    """How a cell is compared."""
+    """The comparison of a cell."""
 
     THERE = ""
     IS = "="
@@ -65,7 +65,7 @@ class Condition:
     value: bytes = b""
 
     def test(self) -> Callable[[bytes | None], bool]:
-        """Whether a cell fulfils it, as a function; None is a cell that is not there."""
+        """A function that is True for a cell that fulfils the condition; None is an absent cell."""
         value = self.value
         if self.operator is Operator.IS:
             return lambda cell: cell == value
@@ -75,7 +75,7 @@ class Condition:
 
 
 class Keyed(Protocol):
-    """The columns of messages that conditions are about."""
+    """The columns of messages that conditions refer to."""
 
     @property
     def count(self) -> int: ...
@@ -85,7 +85,7 @@ class Keyed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Conditions that a message has to fulfil all; `text` is how they were written."""
+    """Conditions that a message has to fulfil, all of them; `text` is their source."""
 
     text: str
     conditions: tuple[Condition, ...]
@@ -234,7 +234,7 @@ class _FilterReader:
 
 
 def as_filter(where: "str | Filter | None") -> Filter | None:
-    """The filter that a caller means. Raises `Invalid`."""
+    """The filter for an argument of a caller. Raises `Invalid`."""
     if where is None or isinstance(where, Filter):
         return where
     if isinstance(where, str):

@@ -1,5 +1,6 @@
-"""Groups of consumers: what a member is told, and how a group stands. Values that engine, wire and
-client share."""
+"""Groups of consumers: the state of members and of groups. Values that engine, wire and client
+share.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ EPOCH_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStanding:
-    """What a member is told by each poll.
+class MemberAssignment:
+    """The answer to a member's poll.
 
-    `partitions` are its own, each with the epoch at which it was given; those in `release` are to
-    be let go: the member commits where it stands in them and polls without holding them. `coming`
-    is how many others will let go for it, `reading` how many of the others read up to an end that
-    they have not reached.
+    `partitions` are its own, each with the epoch of its assignment; the member must release those
+    in `release`: it commits its positions there and polls without holding them. `coming` is the
+    number of partitions that other members will release for it, `reading` the number of other
+    members that read up to an end that they have not reached.
     """
 
     generation: int
@@ -35,7 +36,7 @@ class GroupStanding:
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """A member, and how long it may still be silent."""
+    """A member, and the time in which it has to poll again."""
 
     member: str
     session_s: float
@@ -45,10 +46,11 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """How a group stands in one partition. Without a position it has everything before it.
+    """The position of a group in one partition. Without a position all of its messages are ahead of
+    it.
 
-    `lag` counts messages; `lag_ms` is for how long the first of them has been there. Both are None
-    where that cannot be told, because the partition is damaged.
+    `lag` counts messages; `lag_ms` is the age of the first of them. Both are None if they are
+    unknown, because the partition is damaged.
     """
 
     partition: int
@@ -61,7 +63,7 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """How a group stands in a topic."""
+    """The state of a group in a topic."""
 
     group: str
     topic: str
@@ -70,7 +72,7 @@ class GroupInfo:
     partitions: tuple[GroupPartition, ...]
 
     def summary(self) -> "GroupSummary":
-        """The same in few numbers."""
+        """The totals of the group."""
         lags = [
             None if part.lag is None or part.lag_ms is None else Lag(part.lag, part.lag_ms)
             for part in self.partitions
@@ -80,8 +82,8 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """How many members a group has, how many messages before it in all partitions, and for how long
-    the oldest of them has been there. The last two are None where a partition is damaged."""
+    """The number of a group's members, its lag in messages over all partitions, and the age of the
+    oldest of those. The last two are None if a partition is damaged."""
 
     group: str
     topic: str
@@ -91,8 +93,7 @@ class GroupSummary:
 
 
 class GroupLag(NamedTuple):
-    """How many members a group has, and how far it is behind in each partition; None where that
-    cannot be told."""
+    """The number of a group's members, and its lag in each partition; None if that is unknown."""
 
     group: str
     topic: str
@@ -100,7 +101,7 @@ class GroupLag(NamedTuple):
     lags: tuple[Lag | None, ...]
 
     def summary(self) -> GroupSummary:
-        """The same of all partitions together."""
+        """The totals over all partitions."""
         known = [lag for lag in self.lags if lag is not None]
         if len(known) < len(self.lags):
             return GroupSummary(self.group, self.topic, self.members, None, None)

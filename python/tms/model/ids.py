@@ -22,7 +22,7 @@ from tms.errors import BadMessageId
 ID_BYTES = 20
 SEQUENCES_PER_MS = 65_536
 TIME_MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
-# How one is spelled, up to the year 9230; later ones are read, too.
+# The spelling of an id, up to the year 9230; later ones are read, too.
 MESSAGE_ID = "0000[0-9A-Da-d][0-9A-Fa-f]{35}"
 _ID = struct.Struct(">QHQH")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""What `tms inspect` shows: how a partition stands in the store."""
+"""The results of `tms inspect`: a partition as it is stored."""
 
 from dataclasses import dataclass
 

@@ -4,8 +4,8 @@ from typing import TypeVar
 
 import msgspec
 
-from tms.decoding import from_json
 from tms.errors import BadJson, Invalid
+from tms.runtime.decoding import from_json
 
 T = TypeVar("T")
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]

@@ -1,14 +1,13 @@
-"""How places in the store are spelled, and which partition a key belongs to.
+"""The names of maps and records in the store, and the partition of a message key.
 
-Maps, which the store opens by name; a uid names one generation of a topic and is never given out
-again:
+Maps, which the store opens by name; a uid names one generation of a topic and is never used again:
 
     metadata                         small records, changed by compare-and-set
     t0000002a/p00003/s00000001       segment 1 of partition 3 of the topic with uid 42 (2a in hex)
     └─ uid ─┘ └ part.┘ └ segment ┘
-    t0000002a/p00003/y00019675       what transactions that began on day 19,675 since 1970 staged
-    t0000002a/delayed                messages that are not due yet; see `tms.delayed.entries`
-    k/stock                          the table `stock`; see `tms.tables.versions` for its keys
+    t0000002a/p00003/y00019675       staged blocks of transactions from day 19,675 since 1970
+    t0000002a/delayed                delayed messages; `tms.delayed.entries` has the keys
+    k/stock                          the table `stock`; `tms.transactions.versions` has the keys
 
 Keys in a segment: the id of the block's LAST message without its payload half, so that a scan from
 any id begins at the right block with one seek. Big-endian, unsigned.
@@ -30,24 +29,24 @@ Keys in `metadata`, all ASCII:
     producers/{uid:08x}/{partition:05d}    snapshot of the idempotent producers' windows
     forgotten/{uid:08x}/{partition:05d}/{page}
                                            producers that were pushed out of their window
-    compaction/{uid:08x}/{partition:05d}   how far a partition is compacted, what is left to do
-    journal/{uid:08x}[/{partition:05d}]    from where a partition of an internal topic is read; the
-                                           first one without its number
-    counter/topic-uid                      the last topic uid given out
+    compaction/{uid:08x}/{partition:05d}   progress of a partition's compaction, remaining work
+    journal/{uid:08x}[/{partition:05d}]    id at which a partition of an internal topic is replayed;
+                                           the first one without its number
+    counter/topic-uid                      the last topic uid used
     deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
-    clock/retention                        the latest time by which retention was judged, ms
-    retention/default                      what topics without a retention of their own go by, ms;
-                                           in stores that others clean
-    transactions/image                     how transactions ended; see `model.transaction_image`
-    owner                                  which process owns the store; see `tms.cluster.ownership`
-    instance/{id}                          an instance of a cluster; see `tms.cluster.standing`
-    cluster/pins                           partitions whose owner people have chosen
-    shards                                 how many there are; see `tms.topics.sharding`
-    access/token/{id}                      a token; this and the next see `tms.access.records`
+    clock/retention                        the latest retention time, ms
+    retention/default                      retention of topics without their own, ms; in stores that
+                                           others clean
+    transactions/image                     outcomes of transactions (`model.transaction_image`)
+    owner                                  process that owns the store (`tms.cluster.ownership`)
+    instance/{id}                          an instance of a cluster (`tms.cluster.fence`)
+    cluster/pins                           partitions whose owner an operator has chosen
+    shards                                 number of shards (`tms.topics.sharding`)
+    access/token/{id}                      a token; this and the next are of `tms.access.records`
     access/grant/{principal}/{verb}/{pattern}
     access/quota/{principal}
     access/peers                           of earlier versions; a service drops it
-    access/changes                         how often any of these was changed
+    access/changes                         number of changes of any of these
 
 Invariants
 
@@ -62,7 +61,7 @@ from collections.abc import Callable, Iterable
 import google_crc32c
 
 METADATA_MAP = "metadata"
-TABLES = "k/"  # what the names of maps of tables begin with
+TABLES = "k/"  # prefix of the names of maps of tables
 BLOCK_KEY_BYTES = 10
 TOPIC_UID_COUNTER = b"counter/topic-uid"
 DELETED_PREFIX = b"deleted/"
@@ -73,6 +72,7 @@ RETENTION_DEFAULT = b"retention/default"
 TRANSACTIONS_IMAGE = b"transactions/image"
 OWNER = b"owner"
 INSTANCE_PREFIX = b"instance/"
+INSTANCE_NUMBER_PREFIX = b"instance-number/"
 PINS = b"cluster/pins"
 SHARDS = b"shards"
 TOKEN_PREFIX = b"access/token/"
@@ -99,12 +99,12 @@ split_payload_key: Callable[[bytes], tuple[int, int, int]] = _PAYLOAD_KEY.unpack
 
 
 def payload_map(topic_uid: int, partition: int, pointer: int) -> str:
-    """The name of the map of what a transaction staged in a partition."""
+    """The name of the map of a partition's blocks that a transaction staged."""
     return f"{payload_prefix(topic_uid, partition)}{pointer // _POINTERS_PER_DAY:08d}"
 
 
 def payload_prefix(topic_uid: int, partition: int) -> str:
-    """What the names of all maps of staged blocks of a partition begin with."""
+    """The prefix of the names of all maps of staged blocks of a partition."""
     return f"{partition_prefix(topic_uid, partition)}y"
 
 
@@ -115,17 +115,17 @@ def payload_place(name: str) -> tuple[int, int]:
 
 
 def is_payload_map(name: str) -> bool:
-    """Whether this is the name of a map of staged blocks."""
+    """True if this is the name of a map of staged blocks."""
     return name.startswith("t") and "/y" in name
 
 
 def delayed_map(topic_uid: int) -> str:
-    """The name of the map of a topic's messages that are not due yet."""
+    """The name of the map of a topic's delayed messages."""
     return f"{topic_prefix(topic_uid)}{_DELAYED}"
 
 
 def is_delayed_map(name: str) -> bool:
-    """Whether this is the name of a map of messages that are not due yet."""
+    """True if this is the name of a map of delayed messages."""
     return name.startswith("t") and name.endswith(f"/{_DELAYED}")
 
 
@@ -141,7 +141,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def partitions_for_keys(keys: Iterable[bytes], partitions: int) -> list[int]:
-    """The same for many keys."""
+    """The partitions of the messages with these keys."""
     return [crc % partitions for crc in map(google_crc32c.value, keys)]
 
 
@@ -152,18 +152,19 @@ def segment_map(topic_uid: int, partition: int, segment: int) -> str:
 
 
 def partition_prefix(topic_uid: int, partition: int) -> str:
-    """What the names of all maps of a partition begin with."""
+    """The prefix of the names of all maps of a partition."""
     return f"{topic_prefix(topic_uid)}p{partition:05d}/"
 
 
 def topic_prefix(topic_uid: int) -> str:
-    """What the names of all maps of a topic's generation begin with."""
+    """The prefix of the names of all maps of a topic's generation."""
     assert topic_uid <= TOPIC_UID_MAX, "topic uids have 8 hexadecimal digits"
     return f"t{topic_uid:08x}/"
 
 
 def topic_key(namespace: str, topic: str) -> bytes:
-    """The key of a topic's record; with an empty topic, the prefix of all of the namespace."""
+    """The key of a topic's record; with an empty topic, the prefix of all records of the
+    namespace."""
     return f"topic/{namespace}/{topic}".encode("ascii")
 
 
@@ -183,25 +184,30 @@ def producers_key(topic_uid: int, partition: int) -> bytes:
 
 
 def forgotten_key(topic_uid: int, partition: int, page: str) -> bytes:
-    """The key of a page of a partition's forgotten producers; without a name, what all of their
-    keys begin with."""
+    """The key of a page of a partition's forgotten producers; without a name, the prefix of all of
+    them."""
     return b"forgotten/%08x/%05d/%s" % (topic_uid, partition, page.encode("ascii"))
 
 
 def compaction_key(topic_uid: int, partition: int) -> bytes:
-    """The key of the record of how far a partition is compacted."""
+    """The key of the record of a partition's compaction."""
     return b"compaction/%08x/%05d" % (topic_uid, partition)
 
 
 def journal_key(topic_uid: int, partition: int) -> bytes:
-    """The key of the note from where a partition of an internal topic is to be read."""
+    """The key of the record of the id at which a partition of an internal topic is replayed."""
     key = b"journal/%08x" % topic_uid
     return b"%b/%05d" % (key, partition) if partition else key
 
 
 def deleted_key(topic_uid: int) -> bytes:
-    """The key of the note that a deleted topic's maps are still to be dropped."""
+    """The key of the record that a deleted topic's maps are still to be dropped."""
     return DELETED_PREFIX + b"%08x" % topic_uid
+
+
+def instance_number_key(number: int) -> bytes:
+    """The key that has the id of the instance with this number."""
+    return INSTANCE_NUMBER_PREFIX + b"%010d" % number
 
 
 def prefix_stop(prefix: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""How far readers are behind, and how large topics are: what is seen at a glance."""
+"""Lags of readers, sizes of topics and loads of instances: the values of an overview."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 from tms.model.position import Position
 from tms.model.topic import TopicName
 
-PAGE = 1_000  # of what is listed, unless somebody says how many
+PAGE = 1_000  # entries of a list, by default
 
 
 class LagPlace(NamedTuple):
-    """Where somebody stands in a partition."""
+    """The position of a reader in a partition."""
 
     topic: TopicName
     partition: int
@@ -18,7 +18,7 @@ class LagPlace(NamedTuple):
 
 
 class Lag(NamedTuple):
-    """Messages, and for how many ms the first of them has been there."""
+    """The number of messages, and the age of the first of them in ms."""
 
     messages: int
     ms: int
@@ -26,9 +26,9 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicSize:
-    """What a topic holds, in all partitions: `messages` that can be read, `published` ever since it
-    was created, and about how many bytes they take in the store. None where that cannot be told,
-    because a partition is damaged, or its owner away."""
+    """The size of a topic, over all partitions: `messages` that are readable, `published` since it
+    was created, and about how many bytes they take in the store. None if it is unknown, because a
+    partition is damaged, or its owner does not answer."""
 
     topic: str
     partitions: int
@@ -39,19 +39,19 @@ class TopicSize:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """What an instance did since it was started, and what it does. `answers`: whether it could be
-    asked; everything else is 0 if not. Times in ms; `now_ms` is its wall clock, 0 if it does not
-    tell."""
+    """The work of an instance since it was started, and its present state. `answers` is True if it
+    could be reached; all other fields are 0 if not. Times in ms; `now_ms` is its wall clock, 0 if
+    unknown."""
 
     instance: str
     address: str
     answers: bool = True
     ready: bool = False
     uptime_ms: int = 0
-    messages_in: int = 0  # stored, with what groups, queues and transactions journal
+    messages_in: int = 0  # stored, with the journals of groups, queues and transactions
     bytes_in: int = 0  # of their blocks
     bytes_out: int = 0  # of fetched bodies; 0 without HTTP
-    partitions: int = 0  # that are open
+    partitions: int = 0  # open ones
     connections: int = 0
     transactions_open: int = 0
     transactions_oldest_ms: int = 0

@@ -1,18 +1,18 @@
-"""How much a service writes into its log."""
+"""Log levels of a service."""
 
 from dataclasses import dataclass
 
-DEFAULT_LEVEL = "default"  # as the logger was when the service started
+DEFAULT_LEVEL = "default"  # the level with which the service started
 LEVELS = ("debug", "info", "warning", "error")
 FOR_S_MAX = 7 * 86_400.0
-LOGGER = "tms"  # all of TMS's are below it
+LOGGER = "tms"  # the parent of all loggers of TMS
 
 
 @dataclass(frozen=True, slots=True)
 class LogLevel:
-    """A logger that has a level of its own: its level, what that is by `default` (empty: the one of
-    the logger above it), and until when it is another one, in ms since 1970 (None: until the
-    service starts again). `instance` is empty for a service that is alone."""
+    """A logger with a level of its own: its level, the level `default` (empty: that of the logger
+    above it), and the time until which it differs, in ms since 1970 (None: until the service is
+    restarted). `instance` is empty for a service without a cluster."""
 
     logger: str
     level: str

@@ -1,5 +1,6 @@
-"""What goes into and comes out of a partition log: the values that engine, wire and client
-share."""
+"""Messages and blocks on their way into and out of a partition log: values that engine, wire and
+client share.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -45,7 +46,7 @@ class Message(NamedTuple, Generic[V]):
         return as_json(self.id, self.value, kind)
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
         `Undecodable` for a value that does not fit, and for a tombstone."""
         return decoded(self.value, decoder, self.id, self.topic)
 
@@ -57,21 +58,22 @@ class Message(NamedTuple, Generic[V]):
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was published, in ms since 1970-01-01T00:00Z."""
+        """Publish time, in ms since 1970-01-01T00:00Z."""
         return self.id.time_ms
 
     @property
     def timestamp(self) -> datetime:
-        """When it was published, in UTC."""
+        """Publish time, in UTC."""
         return utc(self.id.time_ms)
 
 
 class NewBlock(msgspec.Struct, frozen=True):
-    """A producer's block for a partition; the service fills in flags, base offset and CRC stays
+    """A producer's block for a partition; the service fills in flags and base offset, the CRC stays
     the producer's.
 
     With `expect` it is stored only if no message came after this id: none with one of the block's
-    keys or, if its messages have no keys, none at all in the partition. `NOTHING`: none whatsoever.
+    keys or, if its messages have no keys, none at all in the partition. `NOTHING`: the log must
+    have none at all.
     """
 
     partition: int
@@ -91,7 +93,8 @@ class StoredBlock(msgspec.Struct, frozen=True):
 
 
 class Staged(NamedTuple):
-    """A block that a transaction staged: its key without the pointer, and what its header says."""
+    """A staged block of a transaction: its key without the pointer, and the fields of its
+    header."""
 
     time_ms: int
     last_sequence: int
@@ -101,8 +104,8 @@ class Staged(NamedTuple):
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Where a block went: its messages have `count` consecutive sequences from `sequence` and
-    offsets from `base_offset`.
+    """The place of a stored block: its messages have `count` consecutive sequences from `sequence`
+    and offsets from `base_offset`.
 
     With durability `none` the block is acknowledged before it has a place: `time_ms`, `sequence`
     and `base_offset` are -1.
@@ -130,14 +133,14 @@ class PartitionPosition(NamedTuple):
 
 
 def in_turn(positions: Sequence[PartitionPosition], turn: int) -> list[PartitionPosition]:
-    """The same, beginning with another partition each turn: an answer is filled in their order, so
-    that otherwise the first one with much to read would keep all others waiting."""
+    """The positions, beginning with another partition each turn: an answer is filled in their
+    order, so that otherwise the first one with much to read would delay all others."""
     first = turn % max(1, len(positions))
     return [*positions[first:], *positions[:first]]
 
 
 class Readable(NamedTuple):
-    """The messages of a partition that may be shown: from the id of time and sequence `floor` on,
+    """The readable messages of a partition: those from the id of time and sequence `floor` on,
     without those that rewrites removed. `rewrites` counts these."""
 
     floor: tuple[int, int]
@@ -145,8 +148,8 @@ class Readable(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The open transaction that a reader waits for, by its write pointer. One that was begun
-    elsewhere is not `issued` and ends by being rolled back; `roll_backs` counts those of the
+    """The open transaction that a reader waits for, by its write pointer. A transaction that was
+    begun elsewhere is not `issued` and ends by a roll back; `roll_backs` counts those of the
     partition when it was read."""
 
     pointer: int
@@ -157,13 +160,13 @@ class Holder(NamedTuple):
 class Fetched(msgspec.Struct, frozen=True):
     """The answer to a fetch.
 
-    `blocks` are in the order of the partitions asked for and, within one, in message order; the
-    first block of a partition may begin before the position that was asked for, and the reader
-    drops those messages. `next` is where to go on, per partition asked for (also when nothing was
-    found, so that `latest` is resolved once). `ends` are the offsets after the last message, per
-    partition; offsets give the lag. `reached` are the offsets before which everything from the
-    position on was looked at, per partition: no blocks, or none that the reader wants, do not mean
-    that there are no more. `held` are the open transactions that reading waits for, per partition.
+    `blocks` are in the order of the requested partitions and, within one, in message order; the
+    first block of a partition may begin before the requested position, and the reader drops those
+    messages. `next` is the position to fetch next, by partition (also if nothing was found, so that
+    `latest` is resolved once). `ends` are the offsets after the last message, by partition; offsets
+    give the lag. `reached` are the offsets up to which everything from the position on was read, by
+    partition: no blocks, or none that the reader wants, do not mean that there are no more. `held`
+    are the open transactions that reading waits for, by partition.
     """
 
     blocks: list[StoredBlock]
@@ -174,5 +177,5 @@ class Fetched(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Whether this answer reached the end of every partition."""
+        """True if this answer reached the end of every partition."""
         return all(self.reached[partition] >= end for partition, end in self.ends.items())

@@ -1,10 +1,10 @@
-"""Where a fetch begins. One small value with one spelling, used in URLs, on the command line and
-in Python.
+"""The position at which a fetch begins: a small value with one spelling, used in URLs, on the
+command line and in Python.
 
 earliest               the first message that retention still holds
 latest                 after the last message at the moment of the fetch
 id:HEX or bare HEX     at this message id, inclusive
-after:HEX              after this message id, exclusive: what a consumer that goes on uses
+after:HEX              after this message id, exclusive: the next position of a consumer
 time:MS                the first message published at or after this time (ms since 1970)
 offset:N               at this offset; the only spelling that is refused when it is out of range
 """
@@ -19,11 +19,11 @@ from tms.errors import BadMessageId, Invalid
 from tms.model.ids import MESSAGE_ID, TIME_MS_MAX, MessageId
 
 OFFSET_MAX = 2**63 - 1
-# How one is spelled; times and offsets with a digit more are read, too.
+# The spelling of a position; times and offsets with a digit more are read, too.
 POSITION = (
     f"(?:earliest|latest|(?:id:|after:)?{MESSAGE_ID}|time:[0-9]{{1,14}}|offset:[0-9]{{1,18}})"
 )
-# How other tools spell times.
+# The spelling of times in other tools.
 _LIKE_A_TIME = re.compile(r"@|[0-9]{4}-|[-+]?[0-9.]{1,15}(?:ms|s|m|h|d|w)$|now", re.ASCII)
 
 

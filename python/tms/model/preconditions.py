@@ -1,4 +1,4 @@
-"""How an expectation is spelled: the last id that a publisher knows, or `nothing`."""
+"""The spelling of an expectation: the last id that a publisher knows, or `nothing`."""
 
 from tms.errors import Invalid, TMSError
 from tms.model.ids import MessageId
@@ -9,7 +9,7 @@ ONE_BLOCK = (
     "What is expected of a partition goes with messages that are stored there together: publish "
     "them with one key or partition, up to 4 MiB of them."
 )
-ANSWERED = "With durability `none` nobody is told whether what was expected was so; use another."
+ANSWERED = "`expect` needs an acknowledgement: use durability `written` or `synced`, not `none`."
 
 
 def expected_text(after: MessageId) -> str:
@@ -30,7 +30,7 @@ def parse_expected(text: str) -> MessageId:
 
 
 def as_expected(expect: MessageId | str) -> MessageId:
-    """What a caller means. Raises `Invalid`."""
+    """The expectation for an argument of a caller. Raises `Invalid`."""
     if isinstance(expect, MessageId):
         return expect
     if isinstance(expect, str):

@@ -1,12 +1,12 @@
-"""Quantities as callers give them: whole numbers, and durations.
+"""Quantities as callers pass them: whole numbers, and durations.
 
     5    0.5    timedelta(seconds=5)    "5"    "5s"    "500ms"    "1.5h"    "14d"    "2w"
 
 Invariants
 
-* A number is in seconds, or in ms where the name of its field ends so; text may name its unit.
-* What is wrong raises `Invalid` with the field, the value and what is allowed. A flag is no number,
-  and what is not a number or without end is no duration.
+* A number is in seconds, or in ms if the name of its field ends so; text may name its unit.
+* A wrong value raises `Invalid` with the field, the value and the allowed values. A flag is no
+  number, and a value that is no number or infinite is no duration.
 """
 
 import re
@@ -41,12 +41,12 @@ def timeout(value: Duration | None, default_s: float) -> float:
 
 
 def outage(value: Duration | None) -> float | None:
-    """How long an outage is survived, in seconds; None: without end. Raises `Invalid`."""
+    """The longest outage to survive, in seconds; None: without end. Raises `Invalid`."""
     return None if value is None else seconds("outage_s", value)
 
 
 def milliseconds(field: str, value: Duration, low: float = 0, high: float = 1e15) -> float:
-    """The duration in ms, which a number is in as well. Raises `Invalid`."""
+    """The duration in ms; a plain number is in ms, too. Raises `Invalid`."""
     return _in_unit(field, value, "ms", low, high)
 
 

@@ -1,19 +1,19 @@
-"""Queues: what engine, wire and client share of them, apart from messages (`block.received`).
+"""Queues: values that engine, wire and client share, except messages (`block.received`).
 
-A queue is a group that takes messages one by one: each is leased to one worker, who acknowledges
-it by the token that came with it. A token names one delivery:
+A queue is a group that takes messages one by one: each is leased to one worker, who acknowledges it
+by the token that came with it. A token names one delivery:
 
     PARTITION.OFFSET.DELIVERIES.EPOCH          hexadecimal, no leading signs or spaces
-    PARTITION.OFFSET.DELIVERIES.EPOCH.COUNT    the same for so many messages from that offset on
+    PARTITION.OFFSET.DELIVERIES.EPOCH.COUNT    for COUNT messages from that offset on
 
 Invariants
 
-* A token is good until its message is released, delivered again, settled, or part of a commit
+* A token is valid until its message is released, delivered again, settled, or part of a commit
   under way: the number of the delivery is never used twice, the epoch changes when the queue is
-  made anew.
-* The number of a delivery is releases << 20 | deliveries, and a delivery that was released is not
-  among the deliveries. Each release and each delivery makes the number larger.
-* A default never hides a limit: everything that bounds a queue is in its settings.
+  created again.
+* The number of a delivery is releases << 20 | deliveries, and a released delivery is not among the
+  deliveries. Each release and each delivery increases the number.
+* A default never hides a limit: every bound of a queue is one of its settings.
 """
 
 import hashlib
@@ -45,11 +45,11 @@ RECEIVE_MAX = 10_000  # messages of one receive
 RECEIVE_BYTES = 4 << 20
 TOKENS_MAX = 100_000  # of one call
 CAUSE_CHARS_MAX = 1_000
-PEEK_MAX = 1_000  # messages of one look
+PEEK_MAX = 1_000  # messages of one peek
 PEEK_BYTES = 4 << 20
 _NAME_CHARS_MAX = 255  # of a group
 ORDERS = ("", "key")
-_FIXED = ("ordered_by", "start")  # what has no meaning, or another one, later
+_FIXED = ("ordered_by", "start")  # settings that cannot be changed later
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 DELIVERY_TOKEN = (  # how one is spelled
     r"([0-9a-f]{1,4})\.([0-9a-f]{1,15})\.([0-9a-f]{1,9})\.([0-9a-f]{1,8})"
@@ -64,14 +64,13 @@ RELEASED = (1 << DELIVERIES_BITS) - 1  # one release more, one delivery less
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What can be said of a queue. Checked when built; raises `Invalid`.
+    """The settings of a queue. Checked when built; raises `Invalid`.
 
     A message is leased for `lease_s`; after `deliveries_max` deliveries (0: no limit) it goes to
-    the topic `dead_letter` (`""`: one named after topic and group). What is given back waits
-    `backoff_first_s`, doubled with each delivery, never more than `backoff_max_s`, give or take the
-    share `jitter`. `ordered_by="key"`: of the messages with one key only the first is with a
-    worker. `start` is where a new queue begins, a position's text. `durability` None is the
-    topic's.
+    the topic `dead_letter` (`""`: one named after topic and group). After a nack a message waits
+    `backoff_first_s`, doubled with each delivery, never more than `backoff_max_s`, plus or minus
+    the share `jitter`. `ordered_by="key"`: of the messages with one key only the first is with a
+    worker. `start` is the first position of a new queue, as text. `durability` None is the topic's.
     """
 
     lease_s: Annotated[float, within(LEASE_S_MIN, LEASE_S_MAX)] = 30.0
@@ -122,7 +121,7 @@ class QueueSettings:
 
 
 class QueueOptions(TypedDict, total=False):
-    """The settings of a queue that a caller gives; see `QueueSettings`."""
+    """The settings of a queue as a caller passes them; `QueueSettings` describes them."""
 
     lease_s: Duration
     deliveries_max: int
@@ -137,7 +136,7 @@ class QueueOptions(TypedDict, total=False):
 
 
 def in_seconds(chosen: QueueOptions) -> dict[str, object]:
-    """The same with durations in seconds. Raises `Invalid`."""
+    """The settings with durations in seconds. Raises `Invalid`."""
     return {
         name: seconds(name, value) if name.endswith("_s") else value  # type: ignore[arg-type]
         for name, value in chosen.items()
@@ -145,13 +144,13 @@ def in_seconds(chosen: QueueOptions) -> dict[str, object]:
 
 
 def deliveries_of(number: int) -> int:
-    """How often a message was delivered that has this number of a delivery; releases do not
+    """The number of a message's deliveries, from the number of its last one; releases do not
     count."""
     return number & DELIVERIES_MASK
 
 
 def released(number: int) -> int:
-    """The number once the delivery is taken back, which is the same after `RELEASES_MAX`."""
+    """The number of a delivery after its release; unchanged after `RELEASES_MAX` releases."""
     return number + RELEASED if number >> DELIVERIES_BITS < RELEASES_MAX else number
 
 
@@ -175,13 +174,10 @@ class Token(NamedTuple):
                 field="tokens",
             )
         partition, offset, deliveries, epoch, count = match.groups()
-        return cls(
-            int(partition, 16),
-            int(offset, 16),
-            int(deliveries, 16),
-            int(epoch, 16),
-            1 if count is None else int(count, 16),
-        )
+        place = int(partition, 16), int(offset, 16)
+        number = 1 if count is None else int(count, 16)
+        # faster than calling the class, which names each field
+        return tuple.__new__(cls, (*place, int(deliveries, 16), int(epoch, 16), number))
 
     def each(self) -> Iterator["Token"]:
         """A token for each of the messages."""
@@ -194,16 +190,16 @@ class Token(NamedTuple):
 
 
 class TokenResult(NamedTuple):
-    """What became of tokens: how many messages it was done for, and the tokens that came too late:
-    the message was released, its lease had ended and it was delivered again or settled, or a
-    commit with it is under way."""
+    """The outcome for tokens: the number of settled messages, and the tokens that came too late:
+    the message was released, its lease had ended and it was delivered again or settled, or a commit
+    with it is under way."""
 
     done: int
     fenced: tuple[str, ...] = ()
 
 
 class Settlement(NamedTuple):
-    """Messages of a queue that a transaction settles with its commit."""
+    """Messages of a queue that a transaction acknowledges with its commit."""
 
     group: str
     topic: TopicName
@@ -212,8 +208,8 @@ class Settlement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueuePartition:
-    """Where a queue stands in a partition: everything before `cursor` is settled, nothing from
-    `frontier` on was looked at, `end` is the offset after the last committed message."""
+    """The state of a queue in a partition: all messages before `cursor` are settled, none from
+    `frontier` on was read, `end` is the offset after the last committed message."""
 
     partition: int
     cursor: int
@@ -225,10 +221,10 @@ class QueuePartition:
 class QueueInfo:
     """A queue as described by the service; counts are of messages.
 
-    `backlog` were never looked at; `leased` are with workers; `ready` could be delivered again at
-    once, `delayed` only later; `blocked` wait for an earlier message of their key; `dying` are on
-    their way to the dead letters, where `dead` are, as many as `redrive` may move. `redelivered`
-    and `died` count since the engine was started.
+    `backlog` were never read; `leased` are with workers; `ready` could be delivered again at once,
+    `delayed` only later; `blocked` wait for an earlier message of their key; `dying` are on their
+    way to the dead letters, where `dead` are, as many as `redrive` may move. `redelivered` and
+    `died` count since the engine was started.
     """
 
     group: str
@@ -252,8 +248,8 @@ class QueueInfo:
         return dead_letter_topic(self.group, self.topic, self.settings.dead_letter)
 
     def summary(self, oldest: Iterable[Lag | None]) -> "QueueSummary":
-        """The same in few numbers; `oldest` are the first messages of its partitions that are not
-        settled."""
+        """The totals of the queue; `oldest` are the lags of the first unsettled messages of its
+        partitions."""
         waiting = self.backlog + self.ready + self.delayed + self.blocked
         known = [lag.ms for lag in oldest if lag is not None]
         age_ms = max(known, default=0 if not waiting + self.leased + self.dying else None)
@@ -263,9 +259,9 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """How many messages of a queue wait, with those that wait for a time or for their key; how many
-    are with workers; how many are dead letters, or on their way there; and for how long the oldest
-    message has been there that is not settled, None where that cannot be told."""
+    """The number of a queue's waiting messages, with those that wait for a time or for their key;
+    the number of leased ones; the number of dead letters, with those on their way there; and the
+    age of the oldest unsettled message, None if that is unknown."""
 
     group: str
     topic: str
@@ -276,7 +272,7 @@ class QueueSummary:
 
 
 def join_tokens(tokens: Iterable[Token]) -> Iterator[Token]:
-    """The same with neighbours as one; in the order given."""
+    """The tokens with neighbours joined, in the given order."""
     run: Token | None = None
     for token in tokens:
         if run is not None:
@@ -297,8 +293,8 @@ def join_tokens(tokens: Iterable[Token]) -> Iterator[Token]:
 
 
 def dead_letter_topic(group: str, topic: TopicName, chosen: str = "") -> TopicName:
-    """The chosen one, or TOPIC-GROUP-dead in the namespace of the topic; a digest stands for what
-    has no place in a topic's name."""
+    """The chosen topic, or TOPIC-GROUP-dead in the namespace of the topic; a digest replaces
+    characters that a topic's name cannot have."""
     if chosen:
         return TopicName.parse(chosen)
     name = f"{topic.topic}-{group}-dead"
@@ -308,7 +304,7 @@ def dead_letter_topic(group: str, topic: TopicName, chosen: str = "") -> TopicNa
 
 
 def redrive_group(group: str, topic: TopicName) -> str:
-    """The group whose positions in the dead letters tell how far they were moved back."""
+    """The group whose positions in the dead letters say how far they were redriven."""
     name = f"redrive:{topic.namespace}:{topic.topic}:{group}"
     return name if len(name) <= _NAME_CHARS_MAX else f"redrive:{_digest(name)}"
 
@@ -333,9 +329,9 @@ def check_seconds(name: str, value: float, low: float, high: float) -> float:
 
 
 class QueuedState(StrEnum):
-    """How a message of a queue stands."""
+    """The state of a message of a queue."""
 
-    NEW = "new"  # never handed out
+    NEW = "new"  # never delivered
     READY = "ready"  # to be delivered again at once
     DELAYED = "delayed"  # later
     LEASED = "leased"
@@ -344,8 +340,8 @@ class QueuedState(StrEnum):
 
 
 class QueuedMessage(NamedTuple):
-    """A message of a queue as somebody sees it who does not lease it, delivered `deliveries` times
-    by now. `value` is None for a tombstone, `key` for a message without one."""
+    """A message of a queue, seen without a lease, delivered `deliveries` times so far. `value` is
+    None for a tombstone, `key` for a message without one."""
 
     topic: str
     partition: int
@@ -358,18 +354,18 @@ class QueuedMessage(NamedTuple):
     state: QueuedState
 
     def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer, see `tms.serializers`. Raises
+        """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
         `Undecodable` for a value that does not fit, and for a tombstone."""
         return decoded(self.value, decoder, self.id, self.topic)
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was published, in ms since 1970-01-01T00:00Z."""
+        """Publish time, in ms since 1970-01-01T00:00Z."""
         return self.id.time_ms
 
 
 class DeadOrigin(NamedTuple):
-    """Why a message is a dead letter, after how many deliveries, and where it comes from."""
+    """The cause of a dead letter, the number of its deliveries, and its origin."""
 
     cause: str
     deliveries: int
@@ -379,7 +375,7 @@ class DeadOrigin(NamedTuple):
 
 
 def dead_origin(headers: Mapping[str, bytes], topic: TopicName, group: str) -> DeadOrigin | None:
-    """What the headers of a dead letter of this queue say; None for one of another queue, with
+    """The origin in the headers of a dead letter of this queue; None for one of another queue, with
     which it may share the topic of its dead letters."""
     partition = partition_of_origin(headers, topic, group)
     rest = headers.get(DEAD_ORIGIN, b"").decode(errors="replace").split("/")
@@ -396,7 +392,7 @@ def dead_origin(headers: Mapping[str, bytes], topic: TopicName, group: str) -> D
 
 
 def error_text(error: BaseException) -> str:
-    """The cause of a dead letter whose handler has raised this."""
+    """The cause of a dead letter whose handler has raised this error."""
     return f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX]
 
 

@@ -1,19 +1,19 @@
-"""What makes bytes of objects, and objects of bytes; `tms.serializers` has some.
+"""The protocols of serializers, which turn objects into bytes and back; `tms.serializers` has some.
 
     consumer, queue ──▶ messages of a class that knows the serializer ──▶ `message.decoded`
 
 Invariants
 
-* A value is decoded when it is asked for, never before: who is handed a message that cannot be
-  decoded has it all the same, and its place.
-* Whatever a serializer raises, callers meet `Undecodable` or `Invalid`, with the reason in it.
+* A value is decoded at its first use, never before: a consumer also gets a message that cannot be
+  decoded, with its position.
+* Any error of a serializer reaches callers as `Undecodable` or `Invalid`, with the reason in it.
 """
 
 from typing import TYPE_CHECKING, Generic, Protocol, cast
 
 from tms.errors import Invalid, TMSError, Undecodable
 
-if TYPE_CHECKING:  # of which type checkers bring their own: a TypeVar with a default
+if TYPE_CHECKING:  # type checkers have their own: for a TypeVar with a default
     from typing_extensions import TypeVar
 
     V = TypeVar("V", default=bytes)
@@ -51,7 +51,7 @@ class Plain:
     """Reads a value as it is."""
 
     def decode(self, data: bytes) -> bytes:
-        """The same bytes."""
+        """The bytes, unchanged."""
         return data
 
 
@@ -98,13 +98,14 @@ def decoded(value: bytes | None, decoder: Decoder[T], id: object, topic: str = "
 
 
 def reading(kind: type[M], serializer: Decoder[object] | None) -> type[M]:
-    """The class of messages like `kind` whose `decoded` is what this serializer reads; `kind`
-    itself without one. A class and not a cell: messages stay tuples of the same length."""
+    """The class of messages like `kind` whose `decoded` uses this serializer; `kind` itself without
+    one. A class and not a field: messages stay tuples of the same length."""
     return kind if serializer is None else _MessageClass(kind, serializer).made
 
 
 class _MessageClass(Generic[M]):
-    """Makes the class, here and where its messages are pickled to: one for all that go together."""
+    """Makes the class, here and in processes that unpickle its messages: one class for each
+    serializer."""
 
     def __init__(self, kind: type[M], serializer: Decoder[object]) -> None:
         self._origin = kind, serializer

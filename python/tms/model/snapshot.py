@@ -1,7 +1,8 @@
-"""Which transactions a reader sees: Apache Tephra's rules and bytes.
+"""Visibility of transactions: Apache Tephra's rules and bytes.
 
-A write pointer is the id of a transaction, or of a checkpoint of one, and stands with everything it
-wrote: begin time in ms × 1,000,000 plus a counter. A snapshot is what one transaction may see.
+A write pointer is the id of a transaction, or of a checkpoint of one, and marks all of its writes:
+begin time in ms × 1,000,000 plus a counter. A snapshot is the set of writes that one transaction
+may see.
 
     visible    at or below the read pointer, neither in progress nor invalid then; or its own
     skipped    invalid: it will never be seen
@@ -26,7 +27,7 @@ from tms.errors import Invalid, Malformed
 from tms.model.message import Buffer
 
 POINTERS_PER_MS = 1_000_000
-NONE_IN_PROGRESS = 2**63 - 1  # first short, when there is none
+NONE_IN_PROGRESS = 2**63 - 1  # first short, if there is none
 POINTER_MAX = 2**63 - 1
 _I32, _I64, _LIST, _STOP = 8, 10, 15, 0
 _FIELD = struct.Struct(">BH")
@@ -35,14 +36,14 @@ _POINTERS = 1 << 24  # more in one list is no snapshot
 
 
 class TransactionType(IntEnum):
-    """A short one is checked for conflicts and times out soon."""
+    """The type of a transaction. A short one is checked for conflicts and times out soon."""
 
     SHORT = 1
     LONG = 2
 
 
 class VisibilityLevel(IntEnum):
-    """What of its own writes a transaction sees."""
+    """The part of its own writes that a transaction sees."""
 
     SNAPSHOT = 1
     SNAPSHOT_EXCLUDE_CURRENT = 2
@@ -50,7 +51,7 @@ class VisibilityLevel(IntEnum):
 
 
 class Isolation(StrEnum):
-    """What a fetch delivers."""
+    """The messages that a fetch delivers."""
 
     UNCOMMITTED = "uncommitted"  # everything stored
     COMMITTED = "committed"  # up to the first open transaction, without invalid ones
@@ -58,7 +59,7 @@ class Isolation(StrEnum):
 
 
 class Fate(Enum):
-    """What becomes of a message with a write pointer."""
+    """The outcome of a message with a write pointer."""
 
     VISIBLE = auto()
     SKIPPED = auto()
@@ -67,7 +68,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a transaction may see. The lists ascend."""
+    """The writes that a transaction may see. The lists ascend."""
 
     transaction_id: int
     read_pointer: int
@@ -80,13 +81,13 @@ class Snapshot:
     level: VisibilityLevel = VisibilityLevel.SNAPSHOT
 
     def fate(self, pointer: int) -> Fate:
-        """What this transaction does with a message of that one."""
+        """The outcome, for this transaction, of a message with that write pointer."""
         if self.is_visible(pointer):
             return Fate.VISIBLE
         return Fate.SKIPPED if _holds(self.invalid, pointer) else Fate.OPEN
 
     def is_visible(self, pointer: int) -> bool:
-        """Whether this transaction sees what that one wrote."""
+        """True if this transaction sees the writes with that pointer."""
         if pointer <= self.read_pointer and not self.excludes(pointer):
             return True
         if pointer == self.write_pointer:
@@ -94,7 +95,7 @@ class Snapshot:
         return pointer == self.transaction_id or pointer in self.checkpoints
 
     def excludes(self, pointer: int) -> bool:
-        """Whether it was in progress or invalid when the snapshot was taken."""
+        """True if the pointer was in progress or invalid when the snapshot was taken."""
         return _holds(self.in_progress, pointer) or _holds(self.invalid, pointer)
 
 
@@ -103,10 +104,10 @@ def _holds(ascending: tuple[int, ...], pointer: int) -> bool:
     return at < len(ascending) and ascending[at] == pointer
 
 
-View = Isolation | Snapshot  # what a fetch shows
+ReadIsolation = Isolation | Snapshot  # the isolation of a fetch
 
 
-def as_view(isolation: str | bytes) -> View:
+def as_isolation(isolation: str | bytes) -> ReadIsolation:
     """`committed`, `uncommitted`, or a snapshot as Tephra's TransactionCodec writes it. Raises
     `Invalid`, `Malformed`."""
     if isinstance(isolation, bytes):

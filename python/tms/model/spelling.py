@@ -1,11 +1,11 @@
-"""How values are spelled: patterns that say exactly which texts are read, for whoever reads them
-and for documents of the protocol.
+"""Spellings of values: patterns of exactly the texts that are read, for parsers and for documents
+of the protocol.
 
 Invariants
 
-* A pattern matches a whole text, and has no more in it than Python's `re` and ECMA 262 share.
-* What stands in an annotation is shown in documents; the value itself is checked where it is read,
-  by the same pattern or bound, with an error that says more.
+* A pattern matches a whole text, and uses only syntax that Python's `re` and ECMA 262 share.
+* An annotation is shown in documents; the value itself is checked where it is read, by the same
+  pattern or bound, with a more detailed error.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def keyed_by(pattern: str) -> Meta:
 
 
 def shaped(**schema: Any) -> Meta:
-    """Whatever else a schema says."""
+    """Further keywords of a schema."""
     return Meta(extra_json_schema=schema)
 
 
@@ -60,8 +60,8 @@ def decimal_up_to(limit: int) -> str:
 
 
 def decimal_in(digits_min: int, limit: int) -> str:
-    """Pattern of the decimal numbers up to `limit` that have at least so many digits and do not
-    begin with 0."""
+    """Pattern of the decimal numbers up to `limit` that have at least `digits_min` digits and do
+    not begin with 0."""
     length = len(str(limit))
     if limit == 10**length - 1:
         return f"[1-9][0-9]{{{digits_min - 1},{length - 1}}}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counters since the engine was opened, and what it holds now."""
+    """Counters since the engine was opened, and gauges of its present state."""
 
     messages: int
     blocks: int
@@ -24,7 +24,7 @@ class EngineStats:
     compaction_removed: int  # messages
     compaction_reclaimed_bytes: int
     erased: int  # messages
-    cluster_instances: int = 0  # this and the next where there is a cluster
+    cluster_instances: int = 0  # this and the next: only in a cluster
     cluster_coordinates: int = 0
     cluster_shards: int = 0
     cluster_taken_over: int = 0  # partitions, from instances that may have lived
@@ -34,10 +34,10 @@ class EngineStats:
     cluster_clock_skew_ms: int = 0  # the largest, of the clocks of other instances
     cluster_store_away: int = 0
     cluster_unfit: int = 0
-    transactions_open: int = 0  # this and the next four where transactions are kept
+    transactions_open: int = 0  # this and the next four: only where transactions are held
     transactions_oldest_ms: int = 0
     transactions_invalid: int = 0
     partitions_blocked: int = 0
     transactions_committed: int = 0
-    delayed_waiting: int = 0  # in the shards that are kept here
+    delayed_waiting: int = 0  # in the shards of this instance
     delayed_delivered: int = 0

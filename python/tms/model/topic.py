@@ -1,7 +1,7 @@
 """Topics: their names, their settings and the limits of both.
 
 A topic is `namespace:topic`; the namespace `default` may be left out and `system` is TMS's own.
-Names stay what they are: they are compared byte by byte, so `Orders` and `orders` are two topics.
+Names are compared byte by byte, so `Orders` and `orders` are two topics.
 """
 
 import re
@@ -13,15 +13,15 @@ from typing import NamedTuple, Self
 from tms.errors import Forbidden, Invalid
 from tms.model.quantity import Duration, seconds, whole
 
-NAMESPACE = "[A-Za-z0-9_]{1,128}"  # how a namespace is spelled,
-TOPIC = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"  # a topic in it,
-TOPIC_NAME = f"(?:{NAMESPACE}:)?{TOPIC}"  # and both
+NAMESPACE = "[A-Za-z0-9_]{1,128}"  # the spelling of a namespace,
+TOPIC = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"  # of a topic in it,
+TOPIC_NAME = f"(?:{NAMESPACE}:)?{TOPIC}"  # and of both
 _NAMESPACE, _TOPIC = re.compile(NAMESPACE), re.compile(TOPIC)
 
 DEFAULT_NAMESPACE = "default"
 SYSTEM_NAMESPACE = "system"
 PARTITIONS_MAX = 1_024
-RETENTION_DEFAULT = "default"  # what a topic says that has no retention of its own
+RETENTION_DEFAULT = "default"  # the retention of a topic without its own
 RETENTION_MS_DEFAULT = 14 * 86_400_000  # unless the store says otherwise
 RETENTION_MS_MIN = 1_000
 RETENTION_MS_MAX = 36_525 * 86_400_000  # 100 years
@@ -32,7 +32,7 @@ MESSAGE_BYTES_MAX = 8 << 20
 
 
 class Durability(StrEnum):
-    """What an acknowledged message survives."""
+    """The failures that an acknowledged message survives."""
 
     rank: int  # 0, 1, 2 from weakest to strongest
 
@@ -48,12 +48,12 @@ class Durability(StrEnum):
 
 
 def strongest(*levels: Durability) -> Durability:
-    """What all of these durabilities need."""
+    """The durability that satisfies all of these."""
     return max(levels, key=attrgetter("rank"))
 
 
 class Cleanup(StrEnum):
-    """What becomes of a topic's older messages."""
+    """The treatment of a topic's older messages."""
 
     DELETE = "delete"  # retention drops them
     COMPACT = "compact"  # compaction keeps the newest of each key; no retention
@@ -61,7 +61,7 @@ class Cleanup(StrEnum):
 
     @property
     def compacts(self) -> bool:
-        """Whether the topic is compacted."""
+        """True if the topic is compacted."""
         return self is not Cleanup.DELETE
 
 
@@ -113,12 +113,13 @@ def check_namespace(namespace: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What can be said of a topic. Checked when built; raises `Invalid`.
+    """The settings of a topic. Checked when built; raises `Invalid`.
 
     `retention_ms` and `retention_bytes` are None for "no limit"; the byte limit is per partition.
     With `retention_is_default` the topic has no retention of its own and `retention_ms` is the
     store's default. With the cleanup `compact` there is no limit, whatever was given.
-    `tombstone_retention_ms` is how long compaction keeps a tombstone at least, None: for ever.
+    `tombstone_retention_ms` is the shortest time for which compaction keeps a tombstone, None: for
+    ever.
     """
 
     partitions: int = 1
@@ -182,8 +183,8 @@ def parse_retention(value: Duration | None, field: str = "retention") -> int | N
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """What a partition holds now: readable offsets are `start_offset` (inclusive) to `end_offset`
-    (exclusive)."""
+    """The present state of a partition: readable offsets are `start_offset` (inclusive) to
+    `end_offset` (exclusive)."""
 
     partition: int
     epoch: int

@@ -1,4 +1,4 @@
-"""What a commit carries and answers: the values that engine, wire and client share."""
+"""Requests and results of commits: values that engine, wire and client share."""
 
 import re
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from tms.model.queue import Settlement
 from tms.model.topic import Durability, TopicName
 
 GROUP_CHARS_MAX = 255
-SYSTEM_GROUPS = "system:"  # what the names of TMS's own begin with
+SYSTEM_GROUPS = "system:"  # prefix of the names of TMS's own groups
 TOKEN_CHARS_MAX = 64
 TIMEOUT_S_MAX = 3_600  # of a transaction
-TOKEN = f"[ -~]{{0,{TOKEN_CHARS_MAX}}}"  # how the token of a commit is spelled
-# What stands in no name: controls, what is not seen or turns the direction of text, and a slash.
+TOKEN = f"[ -~]{{0,{TOKEN_CHARS_MAX}}}"  # the spelling of a commit's token
+# Characters of no name: controls, invisible ones, those that change the direction of text, a slash.
 UNSEEN = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff/"
-_NAME = re.compile(rf"[^{UNSEEN}\ud800-\udfff]+")  # nor what is no Unicode
+_NAME = re.compile(rf"[^{UNSEEN}\ud800-\udfff]+")  # nor surrogates
 
 
 class TopicBlock(NamedTuple):
@@ -30,8 +30,8 @@ class TopicBlock(NamedTuple):
 
 
 class TopicStaged(NamedTuple):
-    """How many blocks a transaction staged in a partition that its commit publishes: those of
-    `producers`, by the ids in their headers, or all if none is named."""
+    """The number of blocks that a transaction staged in a partition and its commit publishes: those
+    of `producers`, by the ids in their headers, or all if none is named."""
 
     topic: TopicName
     partition: int
@@ -40,14 +40,14 @@ class TopicStaged(NamedTuple):
 
 
 class TopicAppended(Struct, frozen=True):
-    """Where a block of a commit went."""
+    """The place of a block of a commit."""
 
     topic: TopicName
     place: Appended
 
 
 class PositionKey(NamedTuple):
-    """Whose position, and where."""
+    """The group and the partition of a position."""
 
     group: str
     topic: TopicName
@@ -55,7 +55,7 @@ class PositionKey(NamedTuple):
 
 
 class Owner(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which member of its group has a partition, and since which generation."""
+    """The member that a partition is assigned to, and the generation of the assignment."""
 
     member: str
     epoch: int
@@ -64,7 +64,7 @@ class Owner(Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class PositionChange:
     """A new position of a group; with `expected`, only if it is that one now (`""`: none yet), with
-    `owner`, only while that member has the partition."""
+    `owner`, only while the partition is assigned to that member."""
 
     key: PositionKey
     position: Position
@@ -73,11 +73,11 @@ class PositionChange:
 
 
 class Commit(Struct, frozen=True):
-    """Everything of a transaction that is stored when it commits.
+    """The writes of a transaction that are stored when it commits.
 
     `transaction_id` 0: it begins with this request, and `token`, which a repetition carries too,
-    keeps it from being done twice. `changes` are the keys that it changed elsewhere. What was
-    staged comes before the blocks. `settlements` are messages of queues that it acknowledges.
+    keeps it from being done twice. `changes` are the keys that it changed elsewhere. Staged blocks
+    come before `blocks`. `settlements` are messages of queues that it acknowledges.
     """
 
     transaction_id: int = 0
@@ -91,8 +91,8 @@ class Commit(Struct, frozen=True):
 
 
 class CommitResult(Struct, frozen=True):
-    """What became of a commit; of one that was repeated long after, or has lost a topic since,
-    without `appended`."""
+    """The result of a commit; without `appended` if it was repeated long after, or has lost a topic
+    since."""
 
     transaction_id: int
     appended: tuple[TopicAppended, ...] = ()
@@ -100,7 +100,7 @@ class CommitResult(Struct, frozen=True):
 
 class HeldPartition(Struct, frozen=True):
     """A partition whose readers of committed messages wait for a transaction that was begun
-    elsewhere. `since_ms` is the publish time of the first message that they are not shown."""
+    elsewhere. `since_ms` is the publish time of the first message that is held back."""
 
     topic: str
     partition: int
@@ -110,7 +110,7 @@ class HeldPartition(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """How a transaction stands. `expires_ms` is 0 once it has ended. Only a transaction that was
+    """The state of a transaction. `expires_ms` is 0 once it has ended. Only a transaction that was
     begun elsewhere has `held` partitions: readers go on there once it is rolled back, invalidated
     or expired."""
 
@@ -124,8 +124,8 @@ class TransactionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStats:
-    """How many transactions are in progress, for how long the oldest, how many are on the invalid
-    list, in how many partitions readers of committed messages wait, and how many were committed
+    """The number of transactions in progress, the age of the oldest, the number of invalid ones,
+    the number of partitions in which readers of committed messages wait, and the number of commits
     since the start."""
 
     open: int

@@ -1,4 +1,4 @@
-"""The state of all transactions as one value, and the bytes that Tephra's tools read it from.
+"""The state of all transactions as one value, and the bytes from which Tephra's tools read it.
 
     version 4 · time (ms) · read pointer · write pointer
     invalid      count, pointers                                                          0
@@ -7,10 +7,11 @@
     committed    the same, by commit pointer                                              0
     lost         count, each: first, stop                                                 0
 
-The last line is ours and only there when something was lost; Tephra's readers end before it.
+The last line is an extension of TMS and present only if pointers were lost; Tephra's readers end
+before it.
 
-Every number is a zig-zag variable-length integer, as in Avro; a change is its length and its
-bytes; an empty list is only the 0 at its end. Kinds: 0 short, 1 long, 2 checkpoint.
+Every number is a zig-zag variable-length integer, as in Avro; a change is its length and its bytes;
+an empty list is only the 0 at its end. Kinds: 0 short, 1 long, 2 checkpoint.
 """
 
 from bisect import bisect_right
@@ -51,14 +52,14 @@ class TransactionImage:
     lost: tuple[tuple[int, int], ...] = ()  # ranges of pointers that never commit, half open
 
     def pointers_in_progress(self) -> Iterator[int]:
-        """Also those of checkpoints."""
+        """The pointers in progress, with those of checkpoints."""
         for transaction in self.in_progress:
             yield transaction.pointer
             yield from transaction.checkpoints
 
 
 class Fates:
-    """What becomes of messages, as an image decides it; the same rules as the coprocessor's.
+    """The outcomes of messages, as an image decides them; by the rules of the coprocessor.
 
     open       in progress, or begun after the image; a foreign one that is young
     skipped    invalid, lost in a crash; a foreign one that is too old to commit
@@ -72,7 +73,7 @@ class Fates:
         self._in_progress = frozenset(image.pointers_in_progress())
 
     def of(self, pointer: int, issued: bool) -> Fate:
-        """The fate of messages with this pointer. `issued`: it was given by TMS."""
+        """The outcome of messages with this pointer. `issued`: TMS has assigned it."""
         if not issued:
             ends_ms = pointer // POINTERS_PER_MS + self._foreign_lifetime_ms
             return Fate.SKIPPED if ends_ms < self._image.time_ms else Fate.OPEN
@@ -151,7 +152,7 @@ def decode_image(raw: bytes) -> TransactionImage:
         if reader.at < len(raw) or list(sum(lost, ())) != sorted({*sum(lost, ())}):
             raise ValueError("lost ranges")
     except (IndexError, OverflowError, ValueError) as exc:
-        raise DataCorrupt("The image of transactions is damaged; it will be written anew.") from exc
+        raise DataCorrupt("The image of transactions is damaged; it will be replaced.") from exc
     return TransactionImage(
         head[0], head[1], head[2], invalid, in_progress, committing, committed, lost
     )
@@ -167,7 +168,7 @@ class _ImageReader:
         return value
 
     def items(self) -> Iterator[None]:
-        """One for each item of a list; the caller reads it."""
+        """Yields once for each item of a list; the caller reads the item."""
         while count := self.number():
             for _ in range(count):
                 yield None

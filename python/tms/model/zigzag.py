@@ -17,7 +17,7 @@ def zigzag(value: int) -> bytes:
 
 
 def read_zigzag(raw: Buffer, at: int) -> tuple[int, int]:
-    """The number at a place, and the place behind it. Raises `IndexError` where the bytes end, and
+    """The number at an index, and the index behind it. Raises `IndexError` if the bytes end, and
     `OverflowError` for more than 64 bits."""
     value = 0
     for shift in range(0, 64, 7):

@@ -1,24 +1,24 @@
-"""Work queues over the log: workers take messages one by one, and acknowledge each.
+"""Work queues over the log: workers receive messages one by one, and acknowledge each.
 
 pure
-    entries       what happened to a queue, as the journal has it
-    state         one queue over all partitions: what tokens mean for it
-    partition     what it knows of one partition: settled, leased, waiting, blocked
-    key_order     of the messages with one key only the first is with a worker
-    deadlines     when leases and delays end
+    entries       journal entries of a queue
+    state         one queue over all partitions: effects of tokens
+    partition     one partition of a queue: settled, leased, waiting, blocked messages
+    key_order     only the first message of a key is with a worker
+    deadlines     ends of leases and delays
     runs          runs of offsets
 
 over the journal and the log
     journal       writing the journal `system:_queues`
     replay        reading it
-    reading       reading the log, on and on and single messages again
-    delivering    taking messages for a worker
-    peeking       looking at messages without leasing them
+    reading       reading the log: on from the frontier, and single messages again
+    delivering    leasing messages to a worker
+    peeking       reading messages without leasing them
     settling      messages that transactions settle
     dead_letters  messages that were delivered too often
-    upkeep        what queues do by themselves: leases end, dead letters move
-    waiters       who waits for messages
-    checks        what callers ask, checked
+    upkeep        the background thread: leases end, dead letters move
+    waiters       callers that wait for messages
+    checks        checks of arguments
     queue         one open queue
     queue_shard   the queues of one shard, over their journal
     queues        the facade: all queues of an engine

@@ -1,21 +1,24 @@
-"""What callers ask of queues, checked; and the errors that name what is wrong."""
+"""Checks of the arguments of queues, and the errors for wrong ones."""
 
 from collections.abc import Sequence
 from dataclasses import fields
+from operator import attrgetter
 
 from tms.errors import Invalid, QueueNotFound
 from tms.model.queue import TOKENS_MAX, QueueSettings, Token, dead_letter_topic
 from tms.model.topic import TopicName
 
+_COUNT = attrgetter("count")
 
-def parsed(tokens: Sequence[str]) -> list[Token]:
-    """The tokens of a call. Raises `Invalid`."""
+
+def parse_tokens(tokens: Sequence[str]) -> list[Token]:
+    """Parse the tokens of a call. Raises `Invalid`."""
     if isinstance(tokens, str) or not 0 < len(tokens) <= TOKENS_MAX:
         raise Invalid(f"Give a list of 1 to {TOKENS_MAX} tokens.", field="tokens")
-    parsed_ = [Token.parse(text) for text in tokens]
-    if sum(token.count for token in parsed_) > TOKENS_MAX:
+    parsed = [*map(Token.parse, tokens)]
+    if sum(map(_COUNT, parsed)) > TOKENS_MAX:
         raise Invalid(f"One call is about at most {TOKENS_MAX} messages.", field="tokens")
-    return parsed_
+    return parsed
 
 
 def check_dead_letter(group: str, topic: TopicName, settings: QueueSettings) -> None:
@@ -28,7 +31,7 @@ def check_dead_letter(group: str, topic: TopicName, settings: QueueSettings) -> 
 
 
 def differences(current: QueueSettings, wanted: QueueSettings) -> str:
-    """What is asked for and is otherwise, in words."""
+    """The settings of a queue that differ from the wanted ones, in words."""
     return ", ".join(
         f"{field.name} is {getattr(current, field.name)!r}, not {getattr(wanted, field.name)!r}"
         for field in fields(current)
@@ -37,7 +40,7 @@ def differences(current: QueueSettings, wanted: QueueSettings) -> str:
 
 
 def not_found(group: str, topic: TopicName) -> QueueNotFound:
-    """The error for a queue that is not there."""
+    """The error for a queue that does not exist."""
     return QueueNotFound(
         f"The topic {topic} has no queue {group[:255]!r}. "
         "Declare it, or list the queues to find it.",

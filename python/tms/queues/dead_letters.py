@@ -1,4 +1,4 @@
-"""Dead letters: what was delivered in vain goes to a topic of its own, and back from there.
+"""Dead letters: messages that no worker could handle go to a topic of their own, and back.
 
     dying ─▶ read ─▶ one transaction: the copy, and the settlement ─▶ gone from the queue
 
@@ -6,11 +6,13 @@
 
 Invariants
 
-* Copy and settlement commit together: wherever it dies, a message is dying or dead, never both.
+* Copy and settlement commit together: after a crash at any moment a message is dying or dead, never
+  both.
 * A message that cannot be copied stays where it is, and does not keep others from being moved.
-* Whatever could be published can be a dead letter, and go back: the limits of topics are about
-  messages as they were published, not about what is added to a dead letter.
-* What waits is bounded: a transaction carries up to `LETTERS` messages of about `LETTER_BYTES`.
+* Every message that could be published can be a dead letter, and go back: limits of topics apply to
+  messages as published, not to the headers that a dead letter adds.
+* Memory is bounded: a transaction has up to `MOVED_MAX` messages of about
+  `MOVED_BYTES`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +20,6 @@ from typing import NamedTuple
 
 from tms.block import decode, encode, read_header, unpacked
 from tms.errors import DataCorrupt, Fenced, TMSError, TopicExists, TopicNotFound
-from tms.events import EventLog
 from tms.model.ids import MessageId
 from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock, PartitionPosition
@@ -46,18 +47,20 @@ from tms.model.transaction import (
 )
 from tms.queues.queue import OpenQueue
 from tms.queues.reading import readable_ends
+from tms.runtime.events import EventLog
 from tms.topics.topics import Topics
-from tms.transactions.participants import OwnCommits, OwnPositions
+from tms.transactions.participants import InternalCommits, InternalPositions
 
-LETTERS, LETTER_BYTES = 1_000, 4 << 20
+MOVED_MAX = 1_000  # of a transaction
+MOVED_BYTES = 4 << 20  # of a transaction, about, and of a block
 COMMIT_TIMEOUT_S = 30.0
-_AT_ONCE = 16  # messages that are read together: each may be large
+_AT_ONCE = 16  # messages of one read: each may be large
 _SETTINGS = TopicSettings(1, None, None, message_bytes_max=MESSAGE_BYTES_MAX)
 _log = EventLog(__name__)
 
 
-class Letter(NamedTuple):
-    """A message on its way."""
+class MovedMessage(NamedTuple):
+    """A message on its way to the dead letters, or back."""
 
     partition: int
     key: bytes | None
@@ -72,9 +75,12 @@ class Letter(NamedTuple):
 
 
 class DeadLetters:
-    """Moves messages into dead letter topics and back. Of a queue one thread at a time moves."""
+    """Moves messages to dead letter topics and back. Only one thread at a time moves messages of a
+    queue."""
 
-    def __init__(self, topics: Topics, commits: OwnCommits, positions: OwnPositions) -> None:
+    def __init__(
+        self, topics: Topics, commits: InternalCommits, positions: InternalPositions
+    ) -> None:
         self._log = topics.fetcher
         self._registry = topics.registry
         self._commits = commits
@@ -83,20 +89,20 @@ class DeadLetters:
     # -- there -------------------------------------------------------------------------------------
 
     def move(self, queue: OpenQueue) -> int:
-        """Move what is dying; how many. What cannot be moved is tried again with the next call.
-        Raises what keeps all of it from being moved."""
+        """Move dying messages; returns how many. The next call tries messages again that could not
+        be moved. Raises an error that concerns all of them."""
         moved = 0
-        failed: list[Token] = []  # a commit that failed late has put them back already
-        while tokens := [token for token in queue.take_dying(LETTERS) if token not in failed]:
+        failed: list[Token] = []  # put back already by a commit that failed late
+        while tokens := [token for token in queue.take_dying(MOVED_MAX) if token not in failed]:
             moved += self._move_some(queue, tokens, failed)
         queue.return_dying(failed)
         return moved
 
     def _move_some(self, queue: OpenQueue, tokens: list[Token], failed: list[Token]) -> int:
-        """Move these together, or, if that cannot be, one by one."""
+        """Move messages in one transaction; if that fails, one by one."""
         try:
             return self._commit(queue, tokens)
-        except Fenced:  # a late acknowledgement: what is still dying is taken again
+        except Fenced:  # a late acknowledgement: the next pass takes the others again
             queue.return_dying(tokens)
             return 0
         except TMSError as error:
@@ -120,41 +126,44 @@ class DeadLetters:
             raise
 
     def _commit(self, queue: OpenQueue, tokens: Sequence[Token]) -> int:
-        letters: list[Letter] = []
+        messages: list[MovedMessage] = []
         settled: list[Token] = []
         size = 0
         for at in range(0, len(tokens), _AT_ONCE):
             batch = tokens[at : at + _AT_ONCE]
-            if size >= LETTER_BYTES:
+            if size >= MOVED_BYTES:
                 queue.return_dying(batch)
                 continue
-            for token, letter in self._read(queue, batch):
-                if size >= LETTER_BYTES:
+            for token, message in self._read(queue, batch):
+                if size >= MOVED_BYTES:
                     queue.return_dying((token,))
                     continue
                 settled.append(token)
-                letters.append(letter)
-                size += letter.bytes
-        if not letters:
+                messages.append(message)
+                size += message.bytes
+        if not messages:
             return 0
         name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
         tokens_text = tuple(map(str, join_tokens(settled)))
         self._move(
             Commit(
-                blocks=_blocks(name, letters, self._partitions(name)),
+                blocks=_blocks(name, messages, self._partitions(name)),
                 settlements=(Settlement(queue.group, queue.topic, tokens_text),),
             )
         )
-        queue.died += len(letters)
-        return len(letters)
+        queue.died += len(messages)
+        return len(messages)
 
-    def _read(self, queue: OpenQueue, tokens: Sequence[Token]) -> Iterator[tuple[Token, Letter]]:
-        """The messages, as they go to the dead letters; what is gone from the log is settled."""
+    def _read(
+        self, queue: OpenQueue, tokens: Sequence[Token]
+    ) -> Iterator[tuple[Token, MovedMessage]]:
+        """Yields each token with its message as a dead letter; settles messages that are gone from
+        the log."""
         for partition in {token.partition for token in tokens}:
             by_offset = {
                 slice_.offset: slice_ for slice_ in tokens if slice_.partition == partition
             }
-            again = queue.find(partition, sorted(by_offset), LETTER_BYTES)
+            again = queue.find(partition, sorted(by_offset), MOVED_BYTES)
             queue.return_dying(by_offset[offset] for offset in again.left)
             if again.gone:
                 queue.settle_gone(tokens[0].epoch, partition, again.gone)
@@ -166,7 +175,7 @@ class DeadLetters:
                 token = by_offset[slice_.offset]
                 key, value = columns.keys()[0], columns.values()[0]
                 headers = self._stamped(queue, token, slice_.id, columns.headers()[0])
-                yield token, Letter(partition, key, value, headers)
+                yield token, MovedMessage(partition, key, value, headers)
 
     def _stamped(
         self, queue: OpenQueue, token: Token, id: MessageId, headers: Mapping[str, bytes]
@@ -181,7 +190,8 @@ class DeadLetters:
         }
 
     def _partitions(self, name: TopicName) -> int:
-        """How many the topic has; it is made when there is none."""
+        """The number of partitions of a dead letter topic, which is created if it does not
+        exist."""
         try:
             return self._registry.find(name).partitions
         except TopicNotFound:
@@ -193,13 +203,14 @@ class DeadLetters:
     # -- and back ----------------------------------------------------------------------------------
 
     def count(self, queue: OpenQueue) -> int:
-        """How many dead letters there are that were not moved back; of a damaged topic, at most."""
+        """The number of dead letters that were not moved back; for a damaged topic, an upper
+        bound."""
         name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
         try:
             return self._count(queue, name)
         except TopicNotFound:
             return 0
-        except DataCorrupt:  # where they begin cannot be told: all that ever came
+        except DataCorrupt:  # the start cannot be read: count all messages
             partitions = self._registry.find(name).partitions
             return sum(readable_ends(self._log, name, partitions).values())
 
@@ -216,7 +227,7 @@ class DeadLetters:
         return count
 
     def redrive(self, queue: OpenQueue, limit: int) -> int:
-        """Move up to `limit` dead letters of the queue back to its topic; how many."""
+        """Move up to `limit` dead letters of the queue back to its topic; returns how many."""
         name = dead_letter_topic(queue.group, queue.topic, queue.state.settings.dead_letter)
         group = redrive_group(queue.group, queue.topic)
         try:
@@ -227,21 +238,19 @@ class DeadLetters:
         for partition in range(partitions):
             key = PositionKey(group, name, partition)
             while moved < limit:
-                redriven = self._redrive_some(queue, key, min(LETTERS, limit - moved))
+                redriven = self._redrive_some(queue, key, min(MOVED_MAX, limit - moved))
                 if redriven is None:
                     break
                 moved += redriven
         return moved
 
     def _redrive_some(self, queue: OpenQueue, key: PositionKey, limit: int) -> int | None:
-        """Move some dead letters in one transaction; None when none is left. Raises `Conflict` when
-        another redrive runs at the same time."""
+        """Move some dead letters in one transaction; returns None if none is left. Raises
+        `Conflict` if another redrive runs at the same time."""
         committed = self._positions.positions(key.topic, key.group).get(key.partition)
         start = committed or Position.earliest()
-        fetched = self._log.fetch(
-            key.topic, [PartitionPosition(key.partition, start)], LETTER_BYTES
-        )
-        letters: list[Letter] = []
+        fetched = self._log.fetch(key.topic, [PartitionPosition(key.partition, start)], MOVED_BYTES)
+        messages: list[MovedMessage] = []
         behind: Position | None = None
         for stored in fetched.blocks:
             columns, header = decode(stored.block), read_header(stored.block)
@@ -254,31 +263,32 @@ class DeadLetters:
                 id = MessageId(stored.time_ms, sequence)
                 if start.id is not None and (id.time_ms, sequence) <= start.id[:2]:
                     continue
-                if len(letters) == limit:
+                if len(messages) == limit:
                     break
                 behind = Position.after(id)
                 origin = partition_of_origin(headers, queue.topic, queue.group)
                 if origin is not None:
-                    letters.append(Letter(origin, message_key, value, _without(headers)))
+                    messages.append(MovedMessage(origin, message_key, value, _without(headers)))
         if behind is None:
             return None
         expected = "" if committed is None else str(committed)
         partitions = self._registry.find(queue.topic).partitions
         self._move(
             Commit(
-                blocks=_blocks(queue.topic, letters, partitions, home=True),
+                blocks=_blocks(queue.topic, messages, partitions, home=True),
                 positions=(PositionChange(key, behind, expected),),
             )
         )
-        return len(letters)
+        return len(messages)
 
     def _move(self, request: Commit) -> None:
-        """Commit blocks that were made here, of messages that were checked when published."""
-        self._commits.submit_own(request, _nothing).result(COMMIT_TIMEOUT_S)
+        """Commit blocks made in this process, of messages that were checked when they were
+        published."""
+        self._commits.submit_internal(request, _nothing).result(COMMIT_TIMEOUT_S)
 
 
 def _nothing() -> None:
-    """It has begun."""
+    """Do nothing: the commit needs no check when it begins."""
 
 
 def _without(headers: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -286,37 +296,38 @@ def _without(headers: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 
 def _blocks(
-    name: TopicName, letters: Iterable[Letter], partitions: int, home: bool = False
+    name: TopicName, messages: Iterable[MovedMessage], partitions: int, home: bool = False
 ) -> tuple[TopicBlock, ...]:
-    """The letters as blocks: those with one key together, back `home` where they came from."""
-    places: dict[int, list[Letter]] = {}
-    for letter in letters:
-        if letter.key is not None and not home:
-            place = partition_for_key(letter.key, partitions)
+    """Pack messages into blocks, those with one key into one partition; with `home`, into the
+    partition that each came from."""
+    places: dict[int, list[MovedMessage]] = {}
+    for message in messages:
+        if message.key is not None and not home:
+            place = partition_for_key(message.key, partitions)
         else:
-            place = letter.partition % partitions
-        places.setdefault(place, []).append(letter)
+            place = message.partition % partitions
+        places.setdefault(place, []).append(message)
     blocks = []
     for place, of_place in places.items():
-        for part in _parts(of_place):
+        for part in _batches(of_place):
             block = encode(
-                [letter.value for letter in part],
-                [letter.key for letter in part],
-                [letter.headers or None for letter in part],
+                [message.value for message in part],
+                [message.key for message in part],
+                [message.headers or None for message in part],
             )
             blocks.append(TopicBlock(name, NewBlock(place, block)))
     return tuple(blocks)
 
 
-def _parts(letters: Sequence[Letter]) -> Iterable[list[Letter]]:
-    """The letters by what fits into a block."""
-    part: list[Letter] = []
+def _batches(messages: Sequence[MovedMessage]) -> Iterable[list[MovedMessage]]:
+    """Split messages into batches that fit into a block."""
+    part: list[MovedMessage] = []
     size = 0
-    for letter in letters:
-        if part and size + letter.bytes > LETTER_BYTES:
+    for message in messages:
+        if part and size + message.bytes > MOVED_BYTES:
             yield part
             part, size = [], 0
-        part.append(letter)
-        size += letter.bytes
+        part.append(message)
+        size += message.bytes
     if part:
         yield part

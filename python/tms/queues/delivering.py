@@ -1,15 +1,15 @@
-"""Taking messages for a worker: what to journal, and the slices to hand out.
+"""Leasing messages to a worker: the edits to journal, and the slices to answer.
 
-    ready again ──▶ read, outside of the lock ──▶ Delivered ─┬─▶ journal ─▶ slices
+    ready again ──▶ read, outside of the lock ──▶ Leased ────┬─▶ journal ─▶ slices
     read ahead ───────────────────────────────▶ Advanced ────┘
 
 Invariants
 
-* What was found to be gone is settled before: whether a key is free is decided upon that.
-* What is delivered again comes first, then what is new, in the order of each partition.
-* Of what was looked at nothing is forgotten: it is leased, blocked, or settled because nobody can
-  see it.
-* At least one message is taken, however large, if there is one.
+* Messages that are gone from the log are settled first, because that may free their keys.
+* Messages that were delivered before come first, then new ones, in the order of each partition.
+* No message that was looked at is forgotten: it is leased, blocked, or settled because no reader
+  can see it.
+* At least one message is leased, however large, if there is one.
 """
 
 from tms.block.received import Slice
@@ -17,13 +17,13 @@ from tms.model.queue import DELIVERIES_MASK, deliveries_of
 from tms.queues.entries import NOWHERE, Advanced, Leased
 from tms.queues.key_order import NO_KEY, pack
 from tms.queues.partition import BLOCKED, BLOCKED_MAX, QueuePartitionState
-from tms.queues.reading import FoundAgain, ReadBlock, Scanner
+from tms.queues.reading import ReadBlock, Reread, Scanner
 from tms.queues.runs import Runs, add_range
 from tms.queues.state import Edits, QueueState
 
 
 class _Looked:
-    """What was looked at of a partition."""
+    """The part of a partition that a receive has looked at."""
 
     __slots__ = ("at", "blocked", "blocked_hashes", "first", "hashes", "keys", "leased", "stop")
 
@@ -34,11 +34,12 @@ class _Looked:
         self.blocked: Runs = []
         self.hashes: list[int] = []
         self.blocked_hashes: list[int] = []
-        self.keys: set[int] = set()  # of which something is taken here
+        self.keys: set[int] = set()  # of messages that this receive takes
 
 
-class Taking:
-    """One receive. The caller holds the lock of the queue."""
+class Receive:
+    """A receive: which messages to lease, and the slices to answer. The caller holds the lock of
+    the queue."""
 
     def __init__(
         self, state: QueueState, limit: int, bytes_max: int, now_ms: int, when_ms: int
@@ -46,28 +47,28 @@ class Taking:
         self._state = state
         self._limit = limit
         self._bytes = bytes_max
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._when_ms = when_ms
         self._lease_ms = max(1, round(state.settings.lease_s * 1_000))
         self.edits: Edits = []
         self.slices: list[Slice] = []
-        self.again = 0  # how many were delivered before
+        self.again = 0  # messages that were delivered before
 
     @property
     def full(self) -> bool:
-        """Whether nothing more has room."""
+        """True if no further message fits into the answer."""
         return self._limit <= 0 or (self._bytes <= 0 and bool(self.slices))
 
     # -- again -------------------------------------------------------------------------------------
 
-    def take_again(self, partition: int, again: FoundAgain) -> None:
-        """Deliver messages again, as far as they may still be; what has no room is put back."""
+    def take_again(self, partition: int, again: Reread) -> None:
+        """Deliver messages again that are still ready; put those back that do not fit."""
         state = self._state.partition(partition)
         runs: Runs = []
         deliveries: list[int] = []
         for block, offsets in again.pieces:
             for offset in offsets:
-                if not state.is_ready(offset, self._now_ms):
+                if not state.is_ready(offset, self.now_ms):
                     continue
                 if self.full:
                     state.put_back((offset,))
@@ -99,8 +100,8 @@ class Taking:
     # -- new ---------------------------------------------------------------------------------------
 
     def take_new(self, scanner: Scanner) -> None:
-        """Take what was read ahead."""
-        room = self._state.settings.outstanding_max - self._state.outstanding()
+        """Deliver messages that were read ahead."""
+        room = self._state.settings.outstanding_max - self._state.totals.outstanding
         self._limit = min(self._limit, room)
         ordered = self._state.settings.ordered_by == "key"
         take = self._take_ordered if ordered else self._take_run
@@ -130,22 +131,25 @@ class Taking:
             self._lease_ms,
             self._when_ms,
             looked.blocked,
-            pack(looked.hashes + looked.blocked_hashes),
+            pack(hashes) if (hashes := looked.hashes + looked.blocked_hashes) else b"",
         )
 
     def _take_run(self, block: ReadBlock, looked: _Looked, first: int) -> int:
-        count = block.fitting(first, self._limit, self._bytes)
+        count, size = block.fitting(first, self._limit, self._bytes)
         add_range(looked.leased, first, count)
-        self._hand_out(block, first, count)
+        self.slices.append(block.slice(first, count, 1))
+        self._limit -= count
+        self._bytes -= size
         return first + count
 
     def _take_ordered(self, block: ReadBlock, looked: _Looked, first: int) -> int:
-        """Take what is first of its key, and note the others, as far as one may look ahead."""
+        """Lease messages that are the first of their keys, and note the others as blocked, up to
+        the limit of looking ahead. Returns the offset after the last one."""
         state = self._state.partition(block.partition)
         assert state.order is not None
         blocked = state.counts[BLOCKED] + sum(looked.blocked[1::2])
-        offset, since = first, first  # since: what is free and not yet handed out
-        room = block.fitting(first, self._limit, self._bytes)
+        offset, since = first, first  # since: first free message that is not in a slice
+        room, _ = block.fitting(first, self._limit, self._bytes)
         while offset < block.stop:
             key = block.hash_at(offset)
             free = key == NO_KEY or (key not in looked.keys and state.order.is_free(key))
@@ -164,7 +168,7 @@ class Taking:
                 looked.blocked_hashes.append(key)
                 blocked += 1
                 since = offset + 1
-                room = block.fitting(since, self._limit, self._bytes)
+                room, _ = block.fitting(since, self._limit, self._bytes)
             offset += 1
             if self.full:
                 break

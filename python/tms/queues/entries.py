@@ -1,36 +1,36 @@
-"""What happened to a queue, as the journal `system:_queues` has it.
+"""Journal entries of a queue, in `system:_queues`.
 
-The key of an entry is `GROUP/TOPIC` for the queue itself and `GROUP/TOPIC/PARTITION` for what
-happened in a partition; the value is one of the structs below as a MessagePack array that begins
-with its letter. A queue that was deleted is an entry without value. Entries that belong to a
-transaction carry its write pointer, like any message: they count exactly if it commits.
+The key of an entry is `GROUP/TOPIC` for the queue itself and `GROUP/TOPIC/PARTITION` for one of its
+partitions. The value is one of the structs below as a MessagePack array that begins with its tag. A
+deleted queue has an entry without value. Entries that belong to a transaction carry its write
+pointer, like any message: they count exactly if it commits.
 
 Invariants
 
-* Entries say how it is, not what changed: deliveries are numbers, not steps, so an entry that
-  repeats another, or misses one that was never stored, does no harm.
-* `when_ms` is the wall time of the entry, and leases and delays are what was left of them then.
-* A snapshot counts when all of its chunks are there, one after another.
+* Entries state results, not steps: deliveries are numbers, so an entry that repeats another, or
+  follows one that was never stored, does no harm.
+* `when_ms` is the wall time of the entry; leases and delays are the time left then.
+* A snapshot counts once all of its chunks were read, one after another.
 """
 
 from functools import lru_cache
 
 import msgspec
 
-from tms.decoding import msgpack_decoder
 from tms.errors import DataCorrupt, TMSError
 from tms.model.queue import QueueSettings
 from tms.model.topic import TopicName
 from tms.queues.runs import Runs
+from tms.runtime.decoding import msgpack_decoder
 
 KEYS_CACHED_MAX = 4_096
 NOWHERE = -1  # `at` while a partition was never looked at
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True, tag="D"):
-    """The queue exists, with these settings. `starts`: partition, frontier and `at` of what begins
-    elsewhere than at the first message. Another epoch makes it a new queue. `losses`: how often a
-    power loss took messages that it had seen; tokens of before are late."""
+    """The queue exists with these settings. `starts` holds partition, frontier and `at` of
+    partitions that begin elsewhere than at the first message. Another epoch makes it a new queue.
+    `losses` counts power losses that took messages the queue had seen; older tokens are late."""
 
     settings: QueueSettings
     epoch: int
@@ -41,10 +41,11 @@ class Declared(msgspec.Struct, frozen=True, array_like=True, tag="D"):
 
 
 class Advanced(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """Everything from `first` up to `stop` was looked at: these were leased, for the first time,
-    these wait for an earlier one of their key, and the others are settled, for nobody will see
-    them. `at` is the id of the last message (ms << 16 | sequence); `hashes` has 8 bytes of the key
-    of each leased and then each blocked message, if the queue is ordered by key."""
+    """All messages from `first` up to `stop` were looked at. Messages in `leased` were leased for
+    the first time, messages in `blocked` wait for an earlier one of their key, and all others are
+    settled because no reader can see them. `at` is the id of the last message (ms << 16 |
+    sequence). `hashes` has 8 bytes of the key of each leased and then each blocked message, if the
+    queue is ordered by key."""
 
     first: int
     stop: int
@@ -57,7 +58,7 @@ class Advanced(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 class Leased(msgspec.Struct, frozen=True, array_like=True, tag="d"):
-    """These were leased again; `deliveries` has the number of the delivery for each run."""
+    """Messages were leased again; `deliveries` has the number of the delivery for each run."""
 
     runs: Runs
     deliveries: list[int]
@@ -66,13 +67,14 @@ class Leased(msgspec.Struct, frozen=True, array_like=True, tag="d"):
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """These are done with."""
+    """Messages were settled, and are never delivered again."""
 
     runs: Runs
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """These were given back; `delays_ms` has a number for each run."""
+    """Messages were returned by a nack; `delays_ms` has the delay before the next delivery for each
+    run."""
 
     runs: Runs
     delays_ms: list[int]
@@ -80,7 +82,7 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r"):
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, tag="g"):
-    """These were released, and wait for their next delivery; `deliveries` has, for each run, the
+    """Messages were released, and wait for their next delivery; `deliveries` has, for each run, the
     number of the delivery without the one that was taken back."""
 
     runs: Runs
@@ -88,7 +90,7 @@ class Released(msgspec.Struct, frozen=True, array_like=True, tag="g"):
 
 
 class Extended(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    """The leases of these begin anew."""
+    """The leases of messages were extended: they last `lease_ms` from `when_ms` on."""
 
     runs: Runs
     lease_ms: int
@@ -96,15 +98,15 @@ class Extended(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
 
 class Rejected(msgspec.Struct, frozen=True, array_like=True, tag="x"):
-    """These go to the dead letters."""
+    """Messages wait for their move to the dead letters."""
 
     runs: Runs
     cause: str
 
 
 class Rewound(msgspec.Struct, frozen=True, array_like=True, tag="w"):
-    """The log ended at `stop` when the service started, and `at` is the id of its last message:
-    what was known of offsets from there on was of messages that a power loss has taken."""
+    """The log ended at `stop` when the service started, with the last id `at`: a power loss took
+    all messages from there on, so their state is dropped."""
 
     stop: int
     at: int
@@ -145,6 +147,7 @@ _queue_decoder = msgpack_decoder(Declared)
 encode = msgspec.msgpack.Encoder().encode
 
 
+@lru_cache(KEYS_CACHED_MAX)
 def queue_key(group: str, topic: TopicName, partition: int | None = None) -> bytes:
     """The key of an entry."""
     name = f"{group}/{topic.namespace}:{topic.topic}"

@@ -1,37 +1,41 @@
 """The journal `system:_queues` of all queues of an engine.
 
-    add ─▶ (apply, in the same hold of the queue's lock) ─▶ wait: whoever comes first writes all
+    add ─▶ (apply, in the same hold of the queue's lock) ─▶ wait: the first waiter writes all
 
-What a queue decides rests on what it decided just before, so it applies what it has added, and
-answers once that is stored. This is the one journaled state that is ahead of its journal: a write
-that fails ends the term, and with it everything that was added in it.
+A queue applies entries when it adds them, because its next decision rests on them, and answers once
+they are stored. This is the one journaled state that is ahead of its journal: a failed write ends
+the term, and with it every entry that was added in that term.
 
-Invariants, besides those of `journal.journaled` and `journal.group_commit`
+Invariants, besides those of `log.journaled` and `log.group_commit`
 
-* Entries are stored in the order in which they were added; what was added together is stored whole
-  or not at all.
-* Nothing is stored that was added in a term that has ended: it rests on something that may not be
-  there, and no queue stands like that any more.
+* Entries are stored in the order in which they were added; entries that were added together are
+  stored all or none.
+* No entry of a term that has ended is stored: it may rest on an entry that was not, and no queue
+  has that state any more.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 
 from msgspec import Struct
 
 from tms.errors import TimedOut, TMSError
-from tms.journal.group_commit import GroupCommit
-from tms.journal.journaled import Cells, Journaled, JournalEntry, unreadable
+from tms.log.group_commit import GroupCommit
 from tms.log.groups import Stamp
+from tms.log.journaled import Cells, Journaled, JournalEntry, unreadable
 from tms.log.pending import PendingAppend
-from tms.model.topic import Durability, TopicName, strongest
+from tms.model.topic import Durability, TopicName
 from tms.topics.internal_topic import InternalTopic
 
 WRITE_TIMEOUT_S = 60.0
+_RANK = attrgetter("rank")
+_IS_DONE = attrgetter("done")
 
 
 class QueueWrite(Struct, eq=False):
-    """Entries that are to be written."""
+    """Entries to be written together, and the outcome of the write."""
 
     entries: Sequence[Cells]
     durability: Durability
@@ -62,77 +66,63 @@ class QueueJournal:
         self, topic: InternalTopic, replay: Callable[[Iterator[JournalEntry]], None]
     ) -> None:
         self._topic = topic
-        self._journaled = Journaled(topic, _QueuesMachine(replay))
+        self.journaled = Journaled(topic, _QueuesMachine(replay))
         self._turn = threading.Lock()
         self._writes = GroupCommit(self._turn, self._write, lambda lead: lead())
 
     @property
     def name(self) -> TopicName:
-        """Its topic."""
+        """The topic of the journal."""
         return self._topic.name
 
-    @property
-    def length(self) -> int:
-        """How many entries a start reads."""
-        return self._topic.length
-
     def is_long(self, entries_max: int, bytes_max: int) -> bool:
-        """Whether it should begin anew."""
+        """True if a snapshot is due."""
         topic = self._topic
         much = topic.length > entries_max or topic.bytes > bytes_max
         return much and topic.is_worth_a_snapshot
 
     @property
-    def known(self) -> bool:
-        """Whether the queues are what it says; else `load` reads."""
-        return self._journaled.known
-
-    @property
     def is_at_rest(self) -> bool:
-        """Whether it is known, and nobody writes it now."""
-        return self._journaled.known and not self._turn.locked()
-
-    @property
-    def term(self) -> object:
-        """What lasts until it is invalidated."""
-        return self._journaled.term
-
-    def invalidate(self) -> None:
-        """Let it be read again."""
-        self._journaled.invalidate()
+        """True if no thread reads or writes it."""
+        return not self._turn.locked()
 
     def load(self) -> None:
-        """Read it, unless the queues are known. Raises `StorageUnavailable`."""
+        """Read the journal unless it is known. Raises `StorageUnavailable`."""
         with self._turn:
-            self._journaled.load()
+            self.journaled.load()
 
     def add(self, entries: Iterable[Cells], durability: Durability) -> QueueWrite:
-        """Let entries be written next; `wait` must follow, for these or for later ones. Raises
-        `StorageUnavailable` while it has to be read."""
-        write = QueueWrite(list(entries), durability, self._journaled.term)
-        self._journaled.require_known()
+        """Queue entries for the next write; the caller must call `wait` for this write or a later
+        one. Raises `StorageUnavailable` while the journal has to be read."""
+        write = QueueWrite(list(entries), durability, self.journaled.term)
+        if not self.journaled.known:
+            raise unreadable()
         self._writes.join(write)
         return write
 
     def wait(self, write: QueueWrite) -> None:
-        """Return when it is stored. Raises what kept it from being so."""
-        if not write.done and not self._writes.write_what_waits(
-            WRITE_TIMEOUT_S, lambda: write.done
-        ):
+        """Wait until a write is stored. Raises the error that it failed with."""
+        is_done = partial(_IS_DONE, write)
+        if not write.done and not self._writes.write_what_waits(WRITE_TIMEOUT_S, is_done):
             raise TimedOut("The journal of queues is busy. What was asked may still be done.")
         if write.error is not None:
             raise write.error
 
     def _write(self, group: Sequence[QueueWrite]) -> None:
-        term = self._journaled.term
-        valid = [request for request in group if request.term is term]
+        term = self.journaled.term
+        valid: list[QueueWrite] = []
+        entries: list[Cells] = []
+        durability = Durability.WRITTEN
         for request in group:
-            request.error = None if request.term is term else unreadable()
+            if request.term is term:
+                valid.append(request)
+                entries += request.entries
+                durability = max(durability, request.durability, key=_RANK)
+            else:
+                request.error = unreadable()
         try:
-            entries = [entry for request in valid for entry in request.entries]
             if entries:
-                levels = (request.durability for request in valid)
-                self._journaled.write(entries, strongest(*levels))
+                self.journaled.write(entries, durability)
         except BaseException as error:
             for request in valid:
                 request.error = error if isinstance(error, TMSError) else unreadable()
@@ -149,5 +139,6 @@ class QueueJournal:
         return self._topic.append(entries, durability, stamp, inline)
 
     def snapshot(self, entries: Iterable[Sequence[Cells]]) -> None:
-        """Write entries, synced, each sequence whole; a start reads from the first of them on."""
+        """Write entries, synced, each sequence all or none; a start reads from the first of them
+        on."""
         self._topic.snapshot(entries)

@@ -2,9 +2,9 @@
 
 Invariants
 
-* A key has a head as long as something of it is not settled; all others stand behind it, in the
-  order in which they were published.
-* Keys are known by 60 bits of a digest, as an integer: larger ones take more memory. Two keys with
+* A key has a head as long as it has unsettled messages; the others stand behind it, in the order in
+  which they were published.
+* A key is known by 60 bits of a digest, as an integer: larger ones take more memory. Two keys with
   the same digest are treated as one: then they wait for each other, and nothing is out of order.
 """
 
@@ -21,7 +21,7 @@ _NOTHING = bytes(8 * _NEIGHBOURS)
 
 
 def key_hash(key: bytes | None) -> int:
-    """The digest of a key; 0 for a message without one, which waits for nobody."""
+    """The digest of a key; 0 for a message without a key, which waits for no other message."""
     if key is None:
         return NO_KEY
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 4 or 1
@@ -73,7 +73,7 @@ class _Digests:
 
 
 class KeyOrder:
-    """What is not settled, by key."""
+    """Messages that are not settled, by key."""
 
     __slots__ = ("_behind", "_hashes", "_heads")
 
@@ -83,12 +83,12 @@ class KeyOrder:
         self._hashes = _Digests()
 
     def is_free(self, key: int) -> bool:
-        """Whether nothing of this key has to be settled before."""
+        """True if no message of this key has to be settled first."""
         return key not in self._heads
 
     def add_all(self, looked_at: Iterable[tuple[int, int]]) -> list[int]:
-        """Add messages with the digests of their keys, behind all earlier ones. Returns those that
-        are the first of their keys."""
+        """Add messages, as offset and digest of the key, behind all earlier ones. Returns the
+        offsets that are the first of their keys."""
         heads, first = self._heads, []
         for offset, key in looked_at:
             if key == NO_KEY:
@@ -102,7 +102,8 @@ class KeyOrder:
         return first
 
     def remove(self, offset: int) -> int | None:
-        """A message is settled; which one is first of its key now, if that is news."""
+        """Remove a settled message; returns the offset that became the first of its key, None if
+        none did."""
         key = self._hashes.pop(offset)
         if key == NO_KEY:
             return None

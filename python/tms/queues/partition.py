@@ -1,6 +1,6 @@
-"""What a queue knows of one partition.
+"""The state of one partition of a queue.
 
-          settled            some settled, the others in `out`            never looked at
+          settled            some settled, the others in `out`            not looked at
     ───────────────────┬──────────────────────────────────────────┬──────────────────────▶ offsets
                      cursor                                    frontier
 
@@ -11,20 +11,20 @@
              dying     on its way to the dead letters
     dues     leases and delays by the time at which they end
     ready    a heap of what may be delivered again
-    held     offset → write pointer of the commit under way that settles it
-    releases offset → how often it was released, if it ever was
+    held     offset → write pointer of the transaction that settles it
+    releases offset → number of its releases, if it was ever released
 
 Invariants
 
-* An offset before the frontier that is not in `out` is settled, and never comes back.
-* Every operation takes time for what it touches; none looks at what lies behind. The cursor moves
-  when it is asked for.
-* What is held stays as it is, whatever the time, until its commit has ended.
-* Entries of `dues` and `ready` may be stale: `out` decides.
-* The first of its key is never blocked, whatever an entry says: what it was blocked by may have
-  been settled by an entry, or a commit, that the journal has before.
-* `apply` is the only way in which something becomes so, here and when a journal is replayed; only
-  time makes the rest: leases end by themselves.
+* An offset before the frontier that is not in `out` is settled for good.
+* The time of an operation depends on the offsets that it changes, not on how many are outstanding.
+  The cursor is computed when it is read.
+* A held message does not change, whatever the time, until its transaction has ended.
+* Entries of `deadlines` and `ready` may be stale: `out` decides.
+* The first message of a key is never blocked, whatever an entry says: an earlier entry or commit
+  of the journal may have settled the message that blocked it.
+* `apply` makes every change, here and in a replay, except those of time: ends of leases and delays.
+* `totals` are the sums over the partitions of the queue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tms.model.queue import (
     Token,
     deliveries_of,
 )
-from tms.queues.deadlines import BUCKET_MS, Dues
+from tms.queues.deadlines import BUCKET_MS, Deadlines
 from tms.queues.entries import (
     NOWHERE,
     Advanced,
@@ -62,18 +62,33 @@ LEASED, WAITING, BLOCKED, DYING = range(4)
 STATE_BITS = 3
 TIME_SHIFT = DELIVERIES_BITS + STATE_BITS
 STATE_MASK = (1 << STATE_BITS) - 1
-EXPIRE_MAX = 10_000  # entries of one look at the time
-BLOCKED_MAX = 10_000  # how far to look ahead for keys that are free
+EXPIRE_MAX = 10_000  # deadlines of one look
+BLOCKED_MAX = 10_000  # messages to look ahead for free keys
 RUNS_MAX = 20_000  # of a chunk of a snapshot
-_STALE_MAX = 4_096  # entries of `dues` beyond twice what is in `out`
+_STALE_MAX = 4_096  # entries of `deadlines` beyond twice what is in `out`
+
+
+class Counters:
+    """Counters over all partitions of a queue: messages in `out`, and those of them in `held`."""
+
+    outstanding = 0
+    held = 0
 
 
 class QueuePartitionState:
-    """One partition of one queue. Times are ms of a clock that does not jump. Not thread-safe."""
+    """The state of one partition of one queue. Times are ms of a clock that does not jump. Not
+    thread-safe."""
 
-    def __init__(self, frontier: int = 0, at: int = NOWHERE, ordered: bool = False) -> None:
+    def __init__(
+        self,
+        frontier: int = 0,
+        at: int = NOWHERE,
+        ordered: bool = False,
+        totals: Counters | None = None,
+    ) -> None:
         self._ordered = ordered
-        self.chunks: list[PartitionSnapshot] = []  # of a snapshot that is not complete
+        self._totals = totals or Counters()
+        self.chunks: list[PartitionSnapshot] = []  # of an incomplete snapshot
         self._reset(frontier, at)
 
     def _reset(self, frontier: int, at: int) -> None:
@@ -84,11 +99,11 @@ class QueuePartitionState:
         self.order = KeyOrder() if self._ordered else None
         self.held: dict[int, int] = {}
         self.releases: dict[int, int] = {}
-        self.dying: OrderedDict[int, None] = OrderedDict()  # each once
+        self.dying: OrderedDict[int, None] = OrderedDict()  # a set in order
         self.causes: dict[int, str] = {}
         self._cursor = frontier
-        self._dues = Dues()
-        self._ready: list[int] = []
+        self.deadlines = Deadlines()
+        self.ready: list[int] = []
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -104,24 +119,14 @@ class QueuePartitionState:
         self._cursor = cursor
         return cursor
 
-    def next_ms(self) -> int | None:
-        """When a lease or a delay may end."""
-        return self._dues.next_ms()
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether something may be there to be delivered again."""
-        return bool(self._ready)
-
     @property
     def count_ready(self) -> int:
-        """About how many may be delivered again at once."""
-        return min(len(self._ready), self.counts[WAITING])
+        """About how many messages are ready for their next delivery."""
+        return min(len(self.ready), self.counts[WAITING])
 
     def unreadable(self, start: int, now_ms: int) -> tuple[list[int], int]:
-        """How many messages before an offset, where nothing can be read any more, are in each state
-        but with workers; and how many of them may be delivered again at once. It looks through
-        them only if there are any."""
+        """Counts of the messages before `start`, which can no longer be read, by state but without
+        leased ones; and how many of them are ready. Scans messages only if there are any."""
         counts = [0, 0, 0, 0]
         ready = 0
         if self.cursor() < start:
@@ -134,15 +139,15 @@ class QueuePartitionState:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether nothing more may be looked at, because too many wait for others of their key."""
+        """True if too many messages are blocked to look at further ones."""
         return self.counts[BLOCKED] >= BLOCKED_MAX
 
     def deliveries(self, offset: int) -> int:
-        """How often a message that is not settled was delivered, without what was released."""
+        """How often an unsettled message was delivered, without released deliveries."""
         return self.out[offset] & DELIVERIES_MASK
 
     def number(self, offset: int) -> int:
-        """The number of the last delivery of a message that is not settled."""
+        """The number of the last delivery of an unsettled message."""
         return self.releases.get(offset, 0) << DELIVERIES_BITS | self.deliveries(offset)
 
     def was_released(self, token: Token) -> bool:
@@ -153,7 +158,7 @@ class QueuePartitionState:
         return self.number(offset) == token.deliveries + RELEASED
 
     def is_ready(self, offset: int, now_ms: int) -> bool:
-        """Whether a message may be delivered again."""
+        """True if a message may be delivered again at this time."""
         value = self.out.get(offset)
         return (
             value is not None
@@ -168,7 +173,8 @@ class QueuePartitionState:
     def split(
         self, token: Token, states: Sequence[int] = (LEASED, WAITING, DYING)
     ) -> tuple[list[int], list[int]]:
-        """The offsets of a token that belong to its delivery still, and the offsets that do not."""
+        """The offsets of a token that its delivery still covers, and the offsets that came too
+        late."""
         out, held, releases = self.out, self.held, self.releases
         number = token.deliveries & DELIVERIES_MASK
         times = token.deliveries >> DELIVERIES_BITS
@@ -192,10 +198,10 @@ class QueuePartitionState:
     # -- time --------------------------------------------------------------------------------------
 
     def expire(self, now_ms: int, deliveries_max: int) -> bool:
-        """Leases and delays that are over end, some thousands of them at most; whether something
+        """End leases and delays that are over, up to some thousands of them; True if a message
         became ready or dying."""
         news, left = False, EXPIRE_MAX
-        while left > 0 and (taken := self._dues.take(now_ms, left)):
+        while left > 0 and (taken := self.deadlines.take(now_ms, left)):
             left -= len(taken)
             for offset in taken:
                 news = self._end(offset, now_ms, deliveries_max) or news
@@ -215,14 +221,14 @@ class QueuePartitionState:
             self._put(offset, WAITING, now_ms)
         elif state != WAITING:
             return False
-        heapq.heappush(self._ready, offset)
+        heapq.heappush(self.ready, offset)
         return True
 
     def take_ready(self, now_ms: int, limit: int) -> list[int]:
-        """Up to `limit` offsets that may be delivered again, oldest first. Nobody else is given
-        them until they are delivered or `put_back`."""
+        """Take up to `limit` ready offsets, oldest first. No other receive gets them until they are
+        delivered or `put_back`."""
         taken: list[int] = []
-        ready = self._ready
+        ready = self.ready
         while ready and len(taken) < limit:
             offset = heapq.heappop(ready)
             if self.is_ready(offset, now_ms) and (not taken or taken[-1] != offset):
@@ -230,17 +236,17 @@ class QueuePartitionState:
         return taken
 
     def put_back(self, offsets: Iterable[int]) -> None:
-        """They were taken, and not delivered."""
+        """Make taken offsets ready again; they were not delivered."""
         for offset in offsets:
-            heapq.heappush(self._ready, offset)
+            heapq.heappush(self.ready, offset)
 
     def put_off(self, offsets: Collection[int], until_ms: int) -> None:
-        """They were taken, and cannot be delivered before."""
-        self._dues.add(until_ms, offsets, len(offsets))
+        """Make taken offsets ready again at `until_ms`."""
+        self.deadlines.add(until_ms, offsets, len(offsets))
 
     def take_dying(self, limit: int) -> list[int]:
-        """Up to `limit` offsets that are to go to the dead letters; `return_dying` those that did
-        not."""
+        """Take up to `limit` offsets to be moved to the dead letters; `return_dying` must follow
+        for those that were not moved."""
         taken: list[int] = []
         while self.dying and len(taken) < limit:
             offset, _ = self.dying.popitem(last=False)
@@ -250,39 +256,43 @@ class QueuePartitionState:
         return taken
 
     def return_dying(self, offsets: Iterable[int]) -> None:
-        """They were taken, and are still to go to the dead letters."""
+        """Let taken offsets be moved to the dead letters later."""
         self.dying.update((offset, None) for offset in offsets if offset in self.out)
 
     # -- commits under way -------------------------------------------------------------------------
 
     def hold(self, offsets: Iterable[int], pointer: int) -> None:
-        """A commit under way settles these."""
+        """Hold offsets for the transaction with this write pointer, which settles them when it
+        commits."""
+        before = len(self.held)
         self.held.update((offset, pointer) for offset in offsets if offset in self.out)
+        self._totals.held += len(self.held) - before
 
     def end(self, pointer: int, settle: bool, now_ms: int) -> None:
-        """That commit has ended, with what it settles, or without."""
+        """End the hold of a transaction: settle its messages, or release them."""
         held = [offset for offset, by in self.held.items() if by == pointer]
         if settle:
-            self._settle(iter(held), now_ms)
+            self._settle(held, now_ms)
         else:
-            self.let_go(held, pointer)
+            self.release_held(held, pointer)
 
-    def let_go(self, offsets: Iterable[int], pointer: int) -> None:
-        """That commit has failed: time counts again."""
+    def release_held(self, offsets: Iterable[int], pointer: int) -> None:
+        """Release held messages of a failed transaction: their leases and delays end again."""
         for offset in offsets:
             if self.held.get(offset) != pointer:
                 continue
             del self.held[offset]
+            self._totals.held -= 1
             value = self.out[offset]
             if self._state(offset) == DYING:
                 self.dying[offset] = None
             else:
-                self._dues.add(value >> TIME_SHIFT, (offset,), 1)
+                self.deadlines.add(value >> TIME_SHIFT, (offset,), 1)
 
     # -- what happens ------------------------------------------------------------------------------
 
     def apply(self, edit: PartitionEdit, now_ms: int, passed_ms: int = 0) -> None:
-        """What an entry says is so now; it was made `passed_ms` ago."""
+        """Apply an edit; it was journaled `passed_ms` ago."""
         match edit:
             case Advanced():
                 self._advance(edit, now_ms, passed_ms)
@@ -312,7 +322,7 @@ class QueuePartitionState:
                 self._restore(edit, now_ms, passed_ms)
 
     def _rewind(self, stop: int, at: int, now_ms: int) -> None:
-        self._settle(iter([offset for offset in self.out if offset >= stop]), now_ms)
+        self._settle([offset for offset in self.out if offset >= stop], now_ms)
         if stop < self.frontier:
             self.frontier, self.at, self._cursor = stop, at, min(self._cursor, stop)
 
@@ -322,10 +332,11 @@ class QueuePartitionState:
             self._add(missed, WAITING, now_ms, 0)
             self.put_back(missed)
         until_ms = _until(now_ms, edit.lease_ms - passed_ms)
-        leased, blocked = self._beyond(edit.leased), self._beyond(edit.blocked)
+        leased = self._beyond(edit.leased)
+        blocked = self._beyond(edit.blocked) if edit.blocked else ()
         for run in leased:
             self._add(run, LEASED, until_ms, 1)
-            self._dues.add(until_ms, run, len(run))
+            self.deadlines.add(until_ms, run, len(run))
         for run in blocked:
             self._add(run, BLOCKED, 0, 0)
         if self.order is not None:
@@ -338,8 +349,10 @@ class QueuePartitionState:
             self.frontier, self.at = edit.stop, max(self.at, edit.at)
 
     def _beyond(self, runs: Runs) -> Sequence[Sequence[int]]:
-        """What of these was not looked at before; an entry may repeat another in part. With an
-        order lists: all that is noted of an offset shares one integer."""
+        """The parts of runs from the frontier on; an entry may repeat another one in part. In a
+        queue ordered by key these are lists, so that all notes of an offset share one integer."""
+        if self.order is None and runs[:1] >= [self.frontier]:
+            return ranges(runs)
         beyond = [range(max(run.start, self.frontier), run.stop) for run in ranges(runs)]
         return beyond if self.order is None else [[*run] for run in beyond]
 
@@ -347,6 +360,7 @@ class QueuePartitionState:
         value = time_ms << TIME_SHIFT | state << DELIVERIES_BITS | deliveries
         self.out.update(dict.fromkeys(run, value))
         self.counts[state] += len(run)
+        self._totals.outstanding += len(run)
 
     def _lease(self, run: range, until_ms: int, deliveries: int | None) -> None:
         """Lease messages with this number of a delivery, or with the number that each has."""
@@ -363,8 +377,9 @@ class QueuePartitionState:
             number &= DELIVERIES_MASK
             out[offset] = until_ms << TIME_SHIFT | LEASED << DELIVERIES_BITS | number
             self.causes.pop(offset, None)
-        self._dues.add(until_ms, run, len(run))
-        self._clean()
+        self.deadlines.add(until_ms, run, len(run))
+        if self.deadlines.size > 2 * len(self.out) + _STALE_MAX:
+            self._clean()
 
     def _return(self, run: range, ready_ms: int, now_ms: int) -> None:
         for offset in run:
@@ -373,7 +388,7 @@ class QueuePartitionState:
         if ready_ms <= now_ms:
             self.put_back(run)
         else:
-            self._dues.add(ready_ms, run, len(run))
+            self.deadlines.add(ready_ms, run, len(run))
 
     def _release(self, run: range, number: int, now_ms: int) -> None:
         for offset in run:
@@ -390,28 +405,30 @@ class QueuePartitionState:
         elif self.releases:
             self.releases.pop(offset, None)
 
-    def _settle(self, offsets: Iterator[int], now_ms: int) -> None:
-        out, counts = self.out, self.counts
+    def _settle(self, offsets: Iterable[int], now_ms: int) -> None:
+        out, counts, before = self.out, self.counts, len(self.out)
         for offset in offsets:
             value = out.pop(offset, None)
             if value is None:
                 continue
             counts[value >> DELIVERIES_BITS & STATE_MASK] -= 1
-            if self.held:
-                self.held.pop(offset, None)
+            if self.held and self.held.pop(offset, None) is not None:
+                self._totals.held -= 1
             if self.causes:
                 self.causes.pop(offset, None)
             if self.releases:
                 self.releases.pop(offset, None)
             if self.order is not None:
                 self._unblock(self.order.remove(offset), now_ms)
-        self._clean()
+        self._totals.outstanding -= before - len(out)
+        if self.deadlines.size > 2 * len(self.out) + _STALE_MAX:
+            self._clean()
 
     def _unblock(self, offset: int | None, now_ms: int) -> None:
         if offset is None or self._state(offset) != BLOCKED:
             return
         self._put(offset, WAITING, now_ms)
-        heapq.heappush(self._ready, offset)
+        heapq.heappush(self.ready, offset)
 
     def _die(self, offset: int, cause: str, now_ms: int) -> None:
         self._put(offset, DYING, now_ms)
@@ -426,13 +443,11 @@ class QueuePartitionState:
         self.out[offset] = time_ms << TIME_SHIFT | state << DELIVERIES_BITS | number
 
     def _clean(self) -> None:
-        """Forget stale entries of `dues` when most of them are."""
-        if self._dues.size <= 2 * len(self.out) + _STALE_MAX:
-            return
-        self._dues.clear()
+        """Remove stale deadlines."""
+        self.deadlines.clear()
         for offset, value in self.out.items():
             if value >> DELIVERIES_BITS & STATE_MASK <= WAITING:
-                self._dues.add(value >> TIME_SHIFT, (offset,), 1)
+                self.deadlines.add(value >> TIME_SHIFT, (offset,), 1)
 
     # -- snapshots ---------------------------------------------------------------------------------
 
@@ -463,8 +478,8 @@ class QueuePartitionState:
             )
 
     def _runs(self, now_ms: int) -> tuple[Runs, list[int], list[int]]:
-        """Runs of what is not settled, the value of each, with the time that is left, and how often
-        each was released."""
+        """Runs of unsettled messages with the value of each run, in which the time is the time
+        left, and how often the messages of each run were released."""
         runs: Runs = []
         values: list[int] = []
         releases: list[int] = []
@@ -483,7 +498,7 @@ class QueuePartitionState:
         return runs, values, releases if self.releases else []
 
     def _restore(self, edit: PartitionSnapshot, now_ms: int, passed_ms: int) -> None:
-        """Take a chunk of a snapshot; with the last one the state is what they say."""
+        """Take a chunk of a snapshot; the last chunk replaces the state."""
         if edit.number == 0:
             self.chunks = []
         if edit.number != len(self.chunks):
@@ -492,6 +507,8 @@ class QueuePartitionState:
         if len(self.chunks) < edit.chunks:
             return
         chunks, self.chunks = self.chunks, []
+        self._totals.outstanding -= len(self.out)
+        self._totals.held -= len(self.held)
         self._reset(edit.frontier, edit.at)
         for chunk in chunks:
             self.causes.update(chunk.causes)
@@ -516,9 +533,9 @@ class QueuePartitionState:
         if state == DYING:
             self.dying.update(dict.fromkeys(run))
         elif state != BLOCKED:
-            self._dues.add(time_ms, run, len(run))
+            self.deadlines.add(time_ms, run, len(run))
 
 
 def _until(now_ms: int, left_ms: int) -> int:
-    """When it ends; what is over already is due at once."""
+    """The end of a lease or delay; one that is over is due at once."""
     return now_ms + left_ms if left_ms > 0 else now_ms - BUCKET_MS

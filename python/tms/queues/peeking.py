@@ -1,11 +1,11 @@
-"""Looking at the messages of a queue without leasing them.
+"""Reading the messages of a queue without leasing them.
 
 Invariants
 
-* Nothing of the queue changes, and no token is made: what is shown may be with a worker, or
-  settled, a moment later.
-* What was handed out before comes first, by partition and offset, then what never was.
-* No more than about `bytes_max` bytes of messages are shown, but at least one message.
+* The queue does not change, and no token is made: a shown message may be with a worker, or settled,
+  a moment later.
+* Delivered messages come first, by partition and offset, then new ones.
+* About `bytes_max` bytes of messages are shown, but at least one message.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from tms.queues.queue import OpenQueue
 from tms.queues.reading import Scanner
 from tms.topics.fetching import Fetcher
 
-EMPTY_PAGES_MAX = 16  # of the log, one after another, that have nothing to be seen
+EMPTY_PAGES_MAX = 16  # of the log in a row, without a visible message
 _STATES: Mapping[int, QueuedState] = {
     LEASED: QueuedState.LEASED,
     BLOCKED: QueuedState.BLOCKED,
@@ -35,18 +35,18 @@ _STATES: Mapping[int, QueuedState] = {
 }
 
 
-class _Standing(NamedTuple):
-    """What the queue knows of a message: how often it was delivered, and how it stands."""
+class _Status(NamedTuple):
+    """A message as the queue knows it: the number of its deliveries, and its state."""
 
     deliveries: int
     state: QueuedState
 
 
 class _Outstanding(NamedTuple):
-    """A queue as it is at one moment: messages that were handed out, by partition and offset, and
-    where those begin that were not."""
+    """A queue at one moment: delivered messages by partition and offset, the frontiers, and the
+    positions from which new messages are read."""
 
-    known: dict[int, dict[int, _Standing]]
+    known: dict[int, dict[int, _Status]]
     frontiers: dict[int, int]
     positions: list[PartitionPosition]
 
@@ -57,35 +57,35 @@ def peek(
     """Up to `limit` messages that are not settled. Raises `DataCorrupt`."""
     scanner = Scanner(log, queue.topic)
     looked = _look(queue, scanner, partitions, limit)
-    found: list[QueuedMessage] = []
+    messages: list[QueuedMessage] = []
     for partition, known in looked.known.items():
-        offsets = sorted(known)[: limit - len(found)]
+        offsets = sorted(known)[: limit - len(messages)]
         if not offsets or bytes_max <= 0:
             continue
         for block, within in scanner.find(partition, offsets, bytes_max).pieces:
             for offset in within:
                 if bytes_max > 0:
-                    found += _messages(queue, block.slice(offset, 1, 1), known)
+                    messages += _messages(queue, block.slice(offset, 1, 1), known)
                     bytes_max -= block.bytes_of(offset, 1)
     positions, empty = looked.positions, 0
     while positions and empty < EMPTY_PAGES_MAX:
-        if len(found) >= limit or bytes_max <= 0:
+        if len(messages) >= limit or bytes_max <= 0:
             break
-        page, before = scanner.read(positions), len(found)
+        page, before = scanner.read(positions), len(messages)
         for block in page.blocks:
             first = max(block.base, looked.frontiers.get(block.partition, 0))
-            if first >= block.stop or len(found) >= limit or bytes_max <= 0:
+            if first >= block.stop or len(messages) >= limit or bytes_max <= 0:
                 continue
-            count = block.fitting(first, limit - len(found), bytes_max)
-            found += _messages(queue, block.slice(first, count, 1), {})
-            bytes_max -= block.bytes_of(first, count)
-        empty = empty + 1 if len(found) == before else 0
+            count, size = block.fitting(first, limit - len(messages), bytes_max)
+            messages += _messages(queue, block.slice(first, count, 1), {})
+            bytes_max -= size
+        empty = empty + 1 if len(messages) == before else 0
         positions = [] if page.fetched.ended else _behind(page.fetched)
-    return found
+    return messages
 
 
 def _behind(fetched: Fetched) -> list[PartitionPosition]:
-    """Where to read on."""
+    """The positions after a page, of partitions that go on behind it."""
     return [
         PartitionPosition(partition, position)
         for partition, position in fetched.next.items()
@@ -104,17 +104,17 @@ def _look(queue: OpenQueue, scanner: Scanner, partitions: int, limit: int) -> _O
         )
 
 
-def _known(state: QueuePartitionState, limit: int, now_ms: int) -> Iterator[tuple[int, _Standing]]:
+def _known(state: QueuePartitionState, limit: int, now_ms: int) -> Iterator[tuple[int, _Status]]:
     for offset in nsmallest(limit, state.out):
         value = state.out[offset]
         waiting = QueuedState.READY if value >> TIME_SHIFT <= now_ms else QueuedState.DELAYED
         number = value >> DELIVERIES_BITS & STATE_MASK
-        yield offset, _Standing(value & DELIVERIES_MASK, _STATES.get(number, waiting))
+        yield offset, _Status(value & DELIVERIES_MASK, _STATES.get(number, waiting))
 
 
 def _messages(
-    queue: OpenQueue, part: Slice, known: Mapping[int, _Standing]
+    queue: OpenQueue, part: Slice, known: Mapping[int, _Status]
 ) -> Iterator[QueuedMessage]:
     for message in Received(0, (part,)).messages(str(queue.topic)):
-        deliveries, state = known.get(message.offset, _Standing(0, QueuedState.NEW))
+        deliveries, state = known.get(message.offset, _Status(0, QueuedState.NEW))
         yield QueuedMessage(*message[:7], deliveries=deliveries, state=state)

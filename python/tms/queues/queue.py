@@ -1,12 +1,12 @@
-"""One queue that is open: receiving from it, and doing what tokens say.
+"""One open queue: receiving messages, and settling or returning them by token.
 
     decide ─▶ journal, in this order ─▶ apply ─▶ (lock released) ─▶ stored ─▶ answer
 
 Invariants
 
-* Under the lock nothing waits: the log is read, and the journal is written, outside of it.
-* Nothing is answered before it is in the journal. What is decided meanwhile rests on it, and fails
-  with it.
+* No thread waits under the lock: the log is read, and the journal is written, outside of it.
+* Nothing is answered before the journal has it. Decisions made meanwhile rest on it, and fail with
+  it.
 * Entries of a queue are added to the journal in the order in which they are applied.
 """
 
@@ -14,41 +14,41 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from random import Random
 from typing import NamedTuple
 
 import msgspec
 
 from tms.block.received import Received
-from tms.clock import Clock
 from tms.errors import DataCorrupt, TMSError
-from tms.events import EventLog
-from tms.journal.journaled import Cells
+from tms.log.journaled import Cells
 from tms.model.ids import MessageId
-from tms.model.message import Holder, PartitionPosition, Readable
+from tms.model.message import Holder, PartitionPosition
 from tms.model.queue import QueueInfo, QueuePartition, Token, TokenResult
 from tms.model.topic import Durability, TopicName
-from tms.queues.delivering import Taking
+from tms.queues.checks import not_found
+from tms.queues.delivering import Receive
 from tms.queues.entries import encode, queue_key
 from tms.queues.journal import QueueJournal, QueueWrite
 from tms.queues.partition import BLOCKED, DYING, LEASED, WAITING
-from tms.queues.reading import FoundAgain, Scanner, stored_bytes
+from tms.queues.reading import Reread, Scanner, stored_bytes
 from tms.queues.state import Decision, Edits, QueueState
 from tms.queues.waiters import Waiter, Waiters
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 from tms.topics.fetching import Fetcher
 
-RECENT_MAX = 10_000  # messages settled last: a call that is repeated is answered like the first
-DAMAGED_MS = 30_000  # before what cannot be read is tried again
+RECENT_MAX = 10_000  # settled messages that a repeated call may name
+DAMAGED_MS = 30_000  # before an unreadable message is tried again
 _log = EventLog(__name__)
 
 
 class QueueServices(NamedTuple):
-    """What all queues share. `dying` is called when something is to go to the dead letters."""
+    """Services that all queues of a shard share. `dying` is called if a message is to be moved to
+    the dead letters."""
 
     log: Fetcher
     journal: QueueJournal
     clock: Clock
-    random: Random
     dying: Callable[[], None]
 
 
@@ -66,28 +66,29 @@ class OpenQueue:
         self.waiters = Waiters()
         self.redelivered = 0
         self.died = 0
-        self._log, self._journal, self._clock, self._random, self._dying = shared
+        self._log, self._journal, self._clock, self._dying = shared
         self._scanner = Scanner(shared.log, topic)
-        self._starts: dict[int, int] = {}  # first readable offsets, when `info` was given them last
-        self._reading = threading.Lock()  # who reads ahead
+        self._starts: dict[int, int] = {}  # first readable offsets, of the last `info`
+        self._reading = threading.Lock()  # held while reading ahead
         self._armed = False
-        self._cancel: Callable[[], None] | None = None  # of the watch that was armed last
-        self._due_ms: int | None = None  # when the last that began to wait looks again
+        self._cancel: Callable[[], None] | None = None  # of the last watch
+        self._due_ms: int | None = None  # when the last waiter looks again
         self._turn = 0
-        self._is_full = False  # somebody found no room for more outstanding messages
+        self._is_full = False  # a read found no room for further outstanding messages
         self._recent: deque[Token] = deque()
         self._recent_count = 0
         self._unreadable: dict[tuple[int, int], TMSError] = {}  # by partition and offset
         self._unknown_ends: dict[int, TMSError] = {}  # partitions to be rewound when they are read
 
     def replace(self, state: QueueState | None) -> None:
-        """It stands like this, whatever it did before; None: it is deleted."""
+        """Replace the state; None deletes the queue."""
         with self.lock:
-            self.begin_anew(state)
+            self.reset(state)
         self.waiters.wake_all()
 
-    def begin_anew(self, state: QueueState | None) -> None:
-        """The same. The caller holds the lock, and wakes all that wait."""
+    def reset(self, state: QueueState | None) -> None:
+        """Replace the state and drop everything that rests on the old one; None deletes the queue.
+        The caller holds the lock, and wakes all waiters after it."""
         if state is None:
             self.deleted = True
         else:
@@ -98,7 +99,8 @@ class OpenQueue:
         self._recent_count = 0
 
     def snapshot(self) -> Iterator[Cells]:
-        """Entries that make it what it is now. The caller holds the lock until they are stored."""
+        """Yields entries that give the present state. The caller holds the lock until they are
+        stored."""
         when_ms, partitions = self._clock.now_ms(), self.state.partitions
         starts = [
             (number, partition.frontier, partition.at)
@@ -111,8 +113,8 @@ class OpenQueue:
                 yield self.key(number), encode(chunk)
 
     def rewind(self, partitions: Iterable[int]) -> None:
-        """Go back to where the log ends; what was behind is gone. A partition whose end is damaged
-        is asked again before it is read."""
+        """Drop all state behind the end of the log. A partition with a damaged end is rewound
+        before it is read."""
         ends: dict[int, tuple[int, MessageId | None]] = {}
         for partition in partitions:
             try:
@@ -129,31 +131,28 @@ class OpenQueue:
             declared = self.state.after_loss()
             self._journal.add([(self.key(), encode(declared))], Durability.SYNCED)
             self.state.change(declared)
-            batch = self._add(edits, Durability.SYNCED)
+            write = self._add(edits, Durability.SYNCED, self.now_ms())
             self._scanner.reset()
-        self._journal.wait(batch)
+        self._journal.wait(write)
 
     def is_at_rest(self, receives: bool) -> bool:
-        """Whether nobody is at it, so that what is done now waits for nobody, as far as can be
-        seen; who `receives` also finds something that was read before."""
-        if not self._journal.is_at_rest or not self.lock.acquire(blocking=False):
+        """True if an operation would take the lock and the journal without waiting. With
+        `receives`, also if messages were read ahead."""
+        if not self._journal.is_at_rest or self.lock.locked():
             return False
-        try:
-            state = self.state
-            if not receives:
-                return True
-            again = state.has_ready or bool(state.holders())
-            return bool(self._scanner.ahead) and not again and not self._reading.locked()
-        finally:
-            self.lock.release()
+        if not receives:
+            return True
+        with self.lock:  # held for a moment only
+            redelivers = self.state.has_ready or self.state.totals.held > 0
+            return bool(self._scanner.ahead) and not redelivers and not self._reading.locked()
 
     # -- receiving ---------------------------------------------------------------------------------
 
     def receive(
         self, partitions: int, limit: int, bytes_max: int, durability: Durability
     ) -> Received | None:
-        """Up to `limit` messages, leased; None when there are none. Goes on when all that it came
-        upon was gone, or waits behind others."""
+        """Lease up to `limit` messages; None if there are none. Goes on if all messages of a pass
+        were gone, or blocked by others."""
         while True:
             received, again = self._receive(partitions, limit, bytes_max, durability)
             if received is not None or not again:
@@ -162,128 +161,138 @@ class OpenQueue:
     def _receive(
         self, partitions: int, limit: int, bytes_max: int, durability: Durability
     ) -> tuple[Received | None, bool]:
-        """The same, once; and whether it came upon something."""
+        """One pass of `receive`, and True if another pass may find more."""
         with self.lock:
-            state = self.state
-            state.expire(self.now_ms())
-            again = self._take_ready(limit)
+            state, now_ms = self.state, self.now_ms()
+            state.expire(now_ms)
+            ready = self._take_ready(now_ms, limit) if state.has_ready else []
+            ahead = [*self._scanner.ahead]
+            # unless another thread is reading, later reads begin after this receive
+            reads = ready or self._unknown_ends or self._reading.locked()
+            suffices = not reads and bool(self._may_look_at(ahead))
         try:
-            found = self._find_readable(again, bytes_max)
-            messages = sum(len(offsets) for _, each in found for _, offsets in each.pieces)
-            if messages < limit and not any(each.left for _, each in found):
-                self._read_ahead(partitions)
-            kept = self._kept_ahead()
+            reread = self._find_readable(ready, bytes_max) if ready else []
+            if not suffices:
+                ahead = self._look_ahead(partitions, limit, reread)
+            readable = self._log.kept(self.topic, ahead) if ahead else {}
             with self.lock:
                 if self.state is not state:  # the journal was read again, or the topic is a new one
                     return None, not self.deleted
-                news = self._set_right(found, kept)
-                taking = Taking(state, limit, bytes_max, self.now_ms(), self._clock.now_ms())
-                batch = self._take(taking, found, durability)
-                more = bool(self._scanner.ahead) or taking.full or self._is_news()
+                news = self._scanner.drop_gone(readable)
+                for number, each in reread:
+                    self.state.partition(number).put_back(each.left)
+                    self._note_damaged(number, each)
+                    news = news or bool(each.damaged)
+                now_ms = now_ms if suffices else self.now_ms()
+                receive = Receive(state, limit, bytes_max, now_ms, self._clock.now_ms())
+                write = self._take(receive, reread, durability)
+                more = bool(self.waiters.waiting) and (
+                    bool(self._scanner.ahead) or receive.full or self._is_news()
+                )
                 dying = state.has_dying
         except BaseException:
             with self.lock:
                 self._scanner.reset()
-                for number, offsets in again:
+                for number, offsets in ready:
                     state.partition(number).put_back(offsets)
             self.waiters.wake()
             raise
-        if batch is None:
+        if write is None:
             return None, news
-        self._tell(more, dying)
-        self._journal.wait(batch)
-        if not taking.slices:
+        if more:
+            self.waiters.wake()
+        if dying:
+            self._dying()
+        self._journal.wait(write)
+        if not receive.slices:
             return None, True
-        return Received(state.epoch, tuple(taking.slices)), True
-
-    def _set_right(
-        self, again: Iterable[tuple[int, FoundAgain]], kept: Mapping[int, Readable]
-    ) -> bool:
-        """Forget what was read ahead and is gone, put back what cannot be read, or had no room;
-        whether that changes what a receive finds. The caller holds the lock."""
-        news = self._scanner.drop_gone(kept)
-        for number, each in again:
-            self.state.partition(number).put_back(each.left)
-            self._note_damaged(number, each)
-            news = news or bool(each.damaged)
-        return news
+        return Received(state.epoch, tuple(receive.slices)), True
 
     def _take(
-        self, taking: Taking, again: Sequence[tuple[int, FoundAgain]], durability: Durability
+        self, receive: Receive, reread: Sequence[tuple[int, Reread]], durability: Durability
     ) -> QueueWrite | None:
-        """Lease what was found and read ahead; None when that is nothing. The caller holds the
-        lock."""
-        batch = None
-        if gone := self.state.settle_gone((number, each.gone) for number, each in again):
-            batch = self._add(gone, durability)
-        for number, each in again:
-            taking.take_again(number, each)
-        if not any(each.left for _, each in again):
-            taking.take_new(self._scanner)
-        if taking.edits:
-            batch = self._add(taking.edits, durability)
-        self.redelivered += taking.again
-        return batch
+        """Lease messages that were read again or read ahead; None if there are none. The caller
+        holds the lock."""
+        write = None
+        if reread:
+            gone = self.state.settle_gone([(number, each.gone) for number, each in reread])
+            if gone:
+                write = self._add(gone, durability, receive.now_ms)
+        for number, each in reread:
+            receive.take_again(number, each)
+        if not (reread and any(each.left for _, each in reread)):
+            receive.take_new(self._scanner)
+        if receive.edits:
+            write = self._add(receive.edits, durability, receive.now_ms)
+        self.redelivered += receive.again
+        return write
 
     def _is_news(self) -> bool:
-        """Whether the next one that waits has to look: something is ready, or would be before it
-        looks, or nobody would tell it. The caller holds the lock."""
+        """True if the next waiter has to look: a message is ready, or is due before it would look,
+        or no watch of the log would wake it. The caller holds the lock."""
         if self.state.has_ready:
             return True
-        if not self.waiters:
-            return False
         next_ms = self.state.next_ms()
         sooner = next_ms is not None and (self._due_ms is None or next_ms < self._due_ms)
         return sooner or not self._armed
 
-    def _take_ready(self, limit: int) -> list[tuple[int, list[int]]]:
-        now_ms = self.now_ms()
+    def _take_ready(self, now_ms: int, limit: int) -> list[tuple[int, list[int]]]:
         taken = []
-        places = list(self.state.partitions.items())
-        self._turn = (self._turn + 1) % max(1, len(places))
-        for number, state in (*places[self._turn :], *places[: self._turn]):
-            if limit > 0 and state.has_ready and (offsets := state.take_ready(now_ms, limit)):
+        partitions = list(self.state.partitions.items())
+        self._turn = (self._turn + 1) % max(1, len(partitions))
+        for number, state in (*partitions[self._turn :], *partitions[: self._turn]):
+            if limit > 0 and state.ready and (offsets := state.take_ready(now_ms, limit)):
                 taken.append((number, offsets))
                 limit -= len(offsets)
         return taken
 
-    def _read_ahead(self, partitions: int) -> None:
+    def _look_ahead(
+        self, partitions: int, limit: int, reread: Sequence[tuple[int, Reread]]
+    ) -> list[int]:
+        """Read ahead, unless the messages that were read again fill the receive. Returns the
+        partitions whose messages were read before this receive began, or may have been."""
+        messages = sum(len(offsets) for _, each in reread for _, offsets in each.pieces)
+        read = set[int]()
+        if messages < limit and not any(each.left for _, each in reread):
+            read = self._read_ahead(partitions)
+        with self.lock:
+            return [partition for partition in self._scanner.ahead if partition not in read]
+
+    def _read_ahead(self, partitions: int) -> set[int]:
+        """Read on unless messages are there that may be looked at; the partitions that were
+        read."""
         with self._reading:
             if self._unknown_ends:
                 self.rewind([*self._unknown_ends])
             with self.lock:
                 scanner, state = self._scanner, self.state
                 if self._may_look_at(scanner.ahead):
-                    return
+                    return set()
                 wanted = {*range(partitions)} - {*scanner.ahead} - {*self._unknown_ends}
                 positions = scanner.positions(state.partitions, self._may_look_at(sorted(wanted)))
             if not positions:
-                return
+                return set()
             read = scanner.read(positions)
             with self.lock:
                 if self.state is not state:
-                    return
+                    return set()
                 news = read.damaged.keys() - scanner.damaged.keys()
                 scanner.accept(read)
         for partition in news:
             self._log_damage(partition, read.damaged[partition])
-
-    def _kept_ahead(self) -> Mapping[int, Readable]:
-        """What may still be shown of what was read ahead."""
-        with self.lock:
-            partitions = [*self._scanner.ahead]
-        return self._log.kept(self.topic, partitions) if partitions else {}
+        return {position.partition for position in positions}
 
     # -- damage ------------------------------------------------------------------------------------
 
     def _find_readable(
         self, again: Iterable[tuple[int, list[int]]], bytes_max: int
-    ) -> list[tuple[int, FoundAgain]]:
-        """What was taken, by partition, in blocks of about so many bytes together."""
+    ) -> list[tuple[int, Reread]]:
+        """Read taken messages again, by partition, in blocks of about `bytes_max` bytes
+        together."""
         readable, room = [], bytes_max
         for partition, offsets in again:
             if room <= 0:
-                readable.append((partition, FoundAgain([], [], {}, offsets)))
+                readable.append((partition, Reread([], [], {}, offsets)))
                 continue
             with self._reading:
                 part = self._scanner.find_readable(partition, offsets, room)
@@ -291,8 +300,8 @@ class OpenQueue:
             readable.append((partition, part))
         return readable
 
-    def _note_damaged(self, partition: int, again: FoundAgain) -> None:
-        """What cannot be read is tried again later. The caller holds the lock."""
+    def _note_damaged(self, partition: int, again: Reread) -> None:
+        """Put unreadable messages off. The caller holds the lock."""
         for offset in chain(again.gone, *(offsets for _, offsets in again.pieces)):
             self._unreadable.pop((partition, offset), None)
         if not again.damaged:
@@ -314,7 +323,7 @@ class OpenQueue:
         )
 
     def damage(self) -> dict[int, TMSError]:
-        """The partitions of which something cannot be read, each with a reason."""
+        """The partitions with unreadable messages, each with an error."""
         with self.lock:
             for partition, offset in [*self._unreadable]:
                 if offset not in self.state.partition(partition).out:
@@ -325,15 +334,15 @@ class OpenQueue:
     # -- waiting -----------------------------------------------------------------------------------
 
     def watch(self, partitions: int, callback: Callable[[], None]) -> tuple[Waiter, float | None]:
-        """Call back once when something may be there; and in how many seconds to look again in any
-        case, if a lease or a delay ends. `waiters.remove` must follow."""
+        """Call back once when a message may be there. Returns the waiter, and in how many seconds a
+        lease or delay ends, None if none does. `waiters.remove` must follow."""
         waiter = self.waiters.add(callback)
         with self.lock:
             self._due_ms = next_ms = self.state.next_ms()
             left_ms = None if next_ms is None else next_ms - self.now_ms()
             ahead = self._may_look_at(self._scanner.ahead)
             at_once = self.deleted or self.state.has_ready or bool(ahead)
-            damaged = {*self._scanner.damaged, *self._unknown_ends}  # else they wake at once
+            damaged = {*self._scanner.damaged, *self._unknown_ends}  # which would wake at once
             open_ones = self._may_look_at(
                 number for number in range(partitions) if number not in damaged
             )
@@ -349,7 +358,7 @@ class OpenQueue:
         return waiter, None if left_ms is None else max(0.0, left_ms / 1_000)
 
     def _arm(self, positions: Sequence[PartitionPosition], held: Mapping[int, Holder]) -> None:
-        """Let the log tell when something is there."""
+        """Let the log call when messages arrive."""
         cancel = None
         try:
             cancel = self._log.watch(self.topic, positions, self._news, held)
@@ -366,11 +375,14 @@ class OpenQueue:
         self.waiters.wake()
 
     def _may_look_at(self, partitions: Iterable[int]) -> list[int]:
-        """Those of the partitions in which more may be looked at now. The caller holds the lock."""
+        """The partitions in which further messages may be looked at now. The caller holds the
+        lock."""
         state = self.state
-        if state.outstanding() >= state.settings.outstanding_max:
+        if state.totals.outstanding >= state.settings.outstanding_max:
             self._is_full = True
             return []
+        if state.settings.ordered_by != "key":
+            return [*partitions]
         known = state.partitions
         return [
             partition
@@ -380,95 +392,87 @@ class OpenQueue:
 
     # -- tokens ------------------------------------------------------------------------------------
 
-    def ack(self, tokens: Sequence[Token], durability: Durability) -> TokenResult:
-        """These are done with."""
-        return self._do(tokens, lambda state: state.settle(tokens), durability, remember=True)
-
-    def nack(
-        self, tokens: Sequence[Token], delay_ms: int | None, cause: str, durability: Durability
-    ) -> TokenResult:
-        """These are to be delivered again."""
-        when_ms, random = self._clock.now_ms(), self._random
-        return self._do(
-            tokens, lambda state: state.nack(tokens, delay_ms, cause, when_ms, random), durability
-        )
-
-    def release(self, tokens: Sequence[Token], durability: Durability) -> TokenResult:
-        """These are to be delivered again, and this delivery does not count."""
-        return self._do(tokens, lambda state: state.release(tokens), durability)
-
-    def extend(
-        self, tokens: Sequence[Token], lease_ms: int | None, durability: Durability
-    ) -> TokenResult:
-        """The leases of these begin anew."""
-        when_ms = self._clock.now_ms()
-        usual_ms = max(1, round(self.state.settings.lease_s * 1_000))
-        chosen_ms = usual_ms if lease_ms is None else lease_ms
-        return self._do(tokens, lambda state: state.extend(tokens, chosen_ms, when_ms), durability)
-
-    def reject(self, tokens: Sequence[Token], cause: str, durability: Durability) -> TokenResult:
-        """These go to the dead letters."""
-        return self._do(tokens, lambda state: state.reject(tokens, cause), durability)
-
-    def _do(
+    def change(
         self,
-        tokens: Sequence[Token],
         decide: Callable[[QueueState], Decision],
         durability: Durability,
-        remember: bool = False,
+        settled: Sequence[Token] = (),
     ) -> TokenResult:
+        """Make a change of leased messages; it settles the tokens `settled`."""
         with self.lock:
-            self.state.expire(self.now_ms())
+            now_ms = self.now_ms()
+            self.state.expire(now_ms)
             decision = decide(self.state)
-            batch = self._add(decision.edits, durability)
+            write = self._add(decision.edits, durability, now_ms)
             late, repeated = decision.late, 0
-            if remember:
-                late, repeated = self._not_repeated(late)
-                self._remember(tokens, decision.late)
-            news = self._is_full or self._is_news()
-            self._is_full = False
+            if settled:
+                if late:
+                    late, repeated = self._not_repeated(late)
+                self._remember(settled, decision.late)
+            news = bool(self.waiters.waiting) and self._has_news()
             dying = self.state.has_dying
-        self._journal.wait(batch)
-        self._tell(news, dying)
-        return TokenResult(decision.done + repeated, tuple(map(str, late)))
-
-    def _tell(self, news: bool, dying: bool) -> None:
+        self._journal.wait(write)
         if news:
             self.waiters.wake()
         if dying:
             self._dying()
+        return TokenResult(decision.done + repeated, tuple(map(str, late)))
+
+    def end_transaction(self, pointer: int, settle: bool) -> None:
+        """Settle or release the messages that a transaction holds, which has ended."""
+        with self.lock:
+            held = self.state.totals.held
+            for partition in self.state.partitions.values():
+                partition.end(pointer, settle, self.now_ms())
+            news = self.state.totals.held < held and self._has_news()
+        if news:
+            self.waiters.wake()
+
+    def _has_news(self) -> bool:
+        """True if a waiter has to look: a change may have made messages ready, or room for further
+        ones. The caller holds the lock."""
+        news = self._is_full or self._is_news()
+        self._is_full = False
+        return news
 
     def _remember(self, tokens: Iterable[Token], late: Sequence[Token]) -> None:
-        """These were settled, except for those that were late."""
+        """Remember settled tokens, without the late ones."""
         if late:
             others = set(late)
             tokens = [single for token in tokens for single in token.each() if single not in others]
-        self._recent.extend(tokens)
-        self._recent_count += sum(token.count for token in tokens)
+        for token in tokens:
+            self._recent.append(token)
+            self._recent_count += token.count
         while self._recent_count > RECENT_MAX:
             self._recent_count -= self._recent.popleft().count
 
     def _not_repeated(self, late: list[Token]) -> tuple[list[Token], int]:
-        """What is late although it was not settled by the same token just before."""
-        if not late or not self._recent:
+        """The late tokens without those that just settled the same delivery, and how many those
+        were."""
+        if not self._recent:
             return late, 0
         recent = {single for token in self._recent for single in token.each()}
         left = [single for single in late if single not in recent]
         return left, len(late) - len(left)
 
-    def _add(self, edits: Edits, durability: Durability) -> QueueWrite:
-        """Journal edits, and apply them. The caller holds the lock, and waits for the batch."""
-        entries = [(self.key(number), encode(edit)) for number, edit in edits]
-        batch = self._journal.add(entries, durability)
-        now_ms = self.now_ms()
+    def _add(self, edits: Edits, durability: Durability, now_ms: int) -> QueueWrite:
+        """Journal edits and apply them. The caller holds the lock, and waits for the write after
+        it has released the lock. Raises `QueueNotFound`: a replay would apply the edits to a later
+        queue of this name."""
+        if self.deleted:
+            raise not_found(self.group, self.topic)
+        entries: list[Cells] = []
+        for number, edit in edits:
+            entries.append((queue_key(self.group, self.topic, number), encode(edit)))
+        write = self._journal.add(entries, durability)
         for number, edit in edits:
             self.state.partition(number).apply(edit, now_ms)
-        return batch
+        return write
 
     # -- dead letters ------------------------------------------------------------------------------
 
     def take_dying(self, limit: int) -> list[Token]:
-        """What is to go to the dead letters, up to `limit` messages; each is taken once, until
+        """Take up to `limit` messages to be moved to the dead letters, each once until
         `return_dying`."""
         tokens: list[Token] = []
         with self.lock:
@@ -479,42 +483,46 @@ class OpenQueue:
         return tokens
 
     def return_dying(self, tokens: Iterable[Token]) -> None:
-        """They are still to go to the dead letters."""
+        """Let taken messages be moved to the dead letters later."""
         with self.lock:
             for token in tokens:
                 if token.epoch == self.state.epoch:
                     self.state.partition(token.partition).return_dying((token.offset,))
 
     def cause_of(self, token: Token) -> str:
-        """Why a message goes to the dead letters."""
+        """The cause for which a message goes to the dead letters."""
         return self.state.partition(token.partition).causes.get(token.offset, "")
 
-    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> FoundAgain:
-        """The messages at these offsets, which ascend, in blocks of about so many bytes."""
+    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Reread:
+        """Read the messages at these ascending offsets again, in blocks of about `bytes_max`
+        bytes."""
         with self._reading:
             return self._scanner.find(partition, offsets, bytes_max)
 
     def settle_gone(self, epoch: int, partition: int, offsets: Sequence[int]) -> None:
-        """Settle what is no longer in the log of this generation of the queue."""
+        """Settle messages that are gone from the log, in this generation of the queue."""
         with self.lock:
             if self.state.epoch != epoch:
                 return
             edits = self.state.settle_gone([(partition, offsets)])
-            batch = self._add(edits, Durability.WRITTEN)
-        self._journal.wait(batch)
+            write = self._add(edits, Durability.WRITTEN, self.now_ms())
+            news = bool(self.waiters.waiting) and self._has_news()
+        self._journal.wait(write)
+        if news:
+            self.waiters.wake()
 
     # -- looking -----------------------------------------------------------------------------------
 
     def key(self, partition: int | None = None) -> bytes:
-        """The key of its entries."""
+        """The key of the queue's journal entries."""
         return queue_key(self.group, self.topic, partition)
 
     def now_ms(self) -> int:
-        """The time of its leases."""
+        """The time of leases."""
         return int(self._clock.monotonic_s() * 1_000)
 
     def expire(self) -> bool:
-        """Let leases and delays end; whether something is dying."""
+        """End leases and delays that are over; True if a message is dying."""
         with self.lock:
             news = self.state.expire(self.now_ms())
             ready, dying = self.state.has_ready, self.state.has_dying
@@ -523,9 +531,10 @@ class OpenQueue:
         return dying
 
     def info(self, bounds: Mapping[int, tuple[int, int]], dead: int) -> QueueInfo:
-        """How it stands; the log can be read within these offsets, by partition, and so many dead
-        letters can be moved back. A message that cannot be read counts only while a worker has
-        it; of a partition without bounds, those before the start that it had last."""
+        """Describe the queue. `bounds` are the readable offsets by partition, and `dead` is the
+        number of dead letters that can be moved back. A message that cannot be read counts only
+        while it is leased; in a partition without bounds, messages before its last known start
+        cannot be read."""
         with self.lock:
             now_ms = self.now_ms()
             state = self.state

@@ -2,7 +2,8 @@
 
 Invariants
 
-* What concerns a queue is answered from its shard; one that this process does not keep is refused.
+* A queue is served from its shard; calls for shards of other processes are refused.
+* A call uses the handle of its queue only while the handle is current.
 """
 
 import heapq
@@ -20,7 +21,6 @@ from tms.errors import (
     TMSError,
     TopicNotFound,
 )
-from tms.events import EventLog
 from tms.model.lag import PAGE, LagPlace
 from tms.model.position import Position
 from tms.model.queue import (
@@ -41,18 +41,19 @@ from tms.model.queue import (
 )
 from tms.model.topic import TopicName
 from tms.model.transaction import check_group
-from tms.queues.checks import check_dead_letter, differences, parsed
+from tms.queues.checks import check_dead_letter, differences, parse_tokens
 from tms.queues.dead_letters import DeadLetters
 from tms.queues.peeking import peek
 from tms.queues.queue import OpenQueue
-from tms.queues.queue_shard import QueueShard
+from tms.queues.queue_shard import QueueHandle, QueueShard
 from tms.queues.reading import readable_ends
 from tms.queues.upkeep import QueueUpkeep
-from tms.topics.registry import TopicRecord
+from tms.runtime.events import EventLog
+from tms.topics.sharding import OpenShards
 from tms.topics.topics import Topics
-from tms.transactions.participants import OwnCommits, OwnPositions
+from tms.transactions.participants import InternalCommits, InternalPositions
 
-LOOK_S = 5.0  # how long one waits before looking again, whatever happens
+LOOK_S = 5.0  # a waiting receive looks again at least this often
 WAIT_S_MAX = 3_600.0
 REDRIVE_MAX = 1_000_000
 _log = EventLog(__name__)
@@ -62,7 +63,7 @@ class Queues:
     """The queues of one engine. Thread-safe; see `QueuesApi`."""
 
     def __init__(
-        self, topics: Topics, commits: OwnCommits, positions: OwnPositions, random: Random
+        self, topics: Topics, commits: InternalCommits, positions: InternalPositions, random: Random
     ) -> None:
         self._topics = topics
         self._log = topics.fetcher
@@ -70,85 +71,85 @@ class Queues:
         self._clock = topics.clock
         self._commits = commits
         self._random = random
-        self._lock = threading.Lock()  # held by who changes what is kept
-        self._kept: dict[int, QueueShard] = {}
+        self._open_shards = OpenShards[QueueShard](topics.shards)
+        self._handles: dict[tuple[TopicName, str], QueueHandle] = {}  # of queues that exist
         self._dead = DeadLetters(topics, commits, positions)
         self._upkeep = QueueUpkeep(self._dead, self._known_queues, topics.clock)
 
     # -- shards ------------------------------------------------------------------------------------
 
     def open(self, number: int) -> None:
-        """Keep a shard. In a store of several the journal is taken over now, else it is read when
-        it is needed, or has to be rewound. Raises what keeps it from being read."""
+        """Open a shard. A shared store takes the journal over now; otherwise it is read when it is
+        needed, or rewound. Raises an error if the journal cannot be read."""
         shard = QueueShard(self._topics, number, self._random, self._upkeep.kick)
         if self._topics.partitions.are_of_several:
             shard.load()
-        if not self._topics.store.shared:  # what is stored there outlives its machines
+        if not self._topics.store.shared:  # a power loss takes nothing from a shared store
             shard.rewind()
-        with self._lock:
-            self._kept = {**self._kept, number: shard}
+        self._open_shards.open(number, shard)
 
     def close(self, number: int) -> None:
-        """Keep it no more: who waits looks again."""
-        with self._lock:
-            shard = self._kept.get(number)
-            self._kept = {n: kept for n, kept in self._kept.items() if n != number}
+        """Close a shard: waiters look again."""
+        shard = self._open_shards.close(number)
         if shard is not None:
             shard.close()
+        self._handles.clear()  # of this shard and others, which are opened again
 
     def at(self, number: int) -> QueueShard:
-        """A shard that is kept here. Raises `NotOwner`, `Unavailable`."""
-        shard = self._kept.get(number)
-        if shard is None:
-            raise self._topics.shards.missing(number)
-        return shard
+        """An open shard. Raises `NotOwner`, `Unavailable`."""
+        return self._open_shards.at(number)
 
     def _of(self, topic: TopicName, group: str) -> QueueShard:
-        return self.at(self._topics.shards.of_queue(topic, group))
+        return self._open_shards.at(self._topics.shards.of_queue(topic, group))
 
-    def _find(self, group: str, topic: TopicName) -> tuple[OpenQueue, TopicRecord]:
-        return self._of(topic, group).find(group, topic)
+    def _open(self, topic: TopicName, group: str) -> QueueHandle:
+        """The handle of a queue, which is opened unless the last one is current. Raises
+        `QueueNotFound`, `TopicNotFound`, `NotOwner`, `Unavailable`."""
+        handle = self._handles.get((topic, group))
+        if handle is None or not handle.shard.is_current(handle):
+            self._handles.pop((topic, group), None)
+            handle = self._handles[topic, group] = self._of(topic, group).open(topic, group)
+        return handle
 
     # -- queues ------------------------------------------------------------------------------------
 
     def declare(self, topic: TopicName, group: str, settings: QueueSettings) -> QueueInfo:
-        """Make a queue; one that exists with the same settings is left as it is. Raises `Conflict`,
+        """Create a queue; an existing one with the same settings stays. Raises `Conflict`,
         `TopicNotFound`, `Invalid`, `Forbidden`."""
         check_group(group)
         topic.require_writable()
         check_dead_letter(group, topic, settings)
-        queue = self._of(topic, group).declare(topic, group, settings)
-        if queue.state.settings != settings:
+        handle = self._of(topic, group).declare(topic, group, settings)
+        current = handle.declared.settings
+        if current != settings:
             raise Conflict(
                 f"The queue {group} of {topic} exists with other settings: "
-                f"{differences(queue.state.settings, settings)}. Update it, or choose another "
-                "name.",
+                f"{differences(current, settings)}. Update it, or choose another name.",
                 group=group,
                 topic=str(topic),
             )
-        return self._info(queue)
+        return self._info(handle)
 
     def update(self, topic: TopicName, group: str, changes: Mapping[str, object]) -> QueueInfo:
         """Change settings, fields of `QueueSettings`. Raises `QueueNotFound`, `Invalid`."""
         return self._info(self._of(topic, group).update(topic, group, changes))
 
     def describe(self, topic: TopicName, group: str) -> QueueInfo:
-        """How a queue stands. Raises `QueueNotFound`, `TopicNotFound`."""
-        return self._info(self._find(group, topic)[0])
+        """Describe a queue. Raises `QueueNotFound`, `TopicNotFound`."""
+        return self._info(self._open(topic, group))
 
     def list_queues(self, topic: TopicName, shards: Iterable[int] | None = None) -> list[QueueInfo]:
-        """The queues of a topic, by name, in some shards or in all. Raises `NotOwner` for one that
-        is not kept here."""
+        """The queues of a topic, by name, in some shards or in all. Raises `NotOwner` for a shard
+        of another instance."""
         self._registry.find(topic)
-        numbers = range(self._topics.shards.count) if shards is None else shards
-        queues = [queue for number in numbers for queue in self.at(number).all()]
-        groups = sorted(queue.group for queue in queues if queue.topic == topic)
+        groups = sorted(queue.group for queue in self._all(shards) if queue.topic == topic)
         return [self.describe(topic, group) for group in groups]
 
     def delete(self, topic: TopicName, group: str) -> None:
-        """Forget a queue, also of a topic that is gone. Its dead letters stay. Raises
+        """Delete a queue, also of a deleted topic; its dead letters stay. Raises
         `QueueNotFound`."""
         self._of(topic, group).delete(topic, group)
+        self._handles.pop((topic, group), None)
 
     def page(
         self,
@@ -159,21 +160,13 @@ class Queues:
     ) -> list[QueueSummary]:
         """Up to `limit` queues of the topics of a namespace, by topic and group, after the one of a
         topic and a group, in some shards or in all. Raises `NotOwner`."""
-        numbers = range(self._topics.shards.count) if shards is None else shards
-        begin = after or ("", "")
-        queues = [queue for number in numbers for queue in self.at(number).all()]
-        places = {
-            (queue.topic.topic, queue.group): queue.topic
-            for queue in queues
-            if queue.topic.namespace == namespace
-        }
-        exist = {topic for topic in {*places.values()} if self._exists(topic)}
-        behind = (at for at, topic in places.items() if at > begin and topic in exist)
-        return self._summaries((places[at], at[1]) for at in heapq.nsmallest(limit, behind))
+        queues = self._all(shards)
+        owned = ((one.topic, one.group) for one in queues if one.topic.namespace == namespace)
+        return self._summaries(self._registry.page_of(owned, after, limit))
 
     def oldest(self, limit: int) -> list[QueueSummary]:
-        """The queues that are kept here and were made first, up to `limit`; for metrics. Where
-        nothing can be told: none."""
+        """Up to `limit` queues of this instance, those created first, for metrics; empty if they
+        cannot be read."""
         queues = heapq.nsmallest(limit, self.opened(), key=_age)
         try:
             return self._summaries((queue.topic, queue.group) for queue in queues)
@@ -186,10 +179,10 @@ class Queues:
         bounds: dict[TopicName, Mapping[int, tuple[int, int]]] = {}
         for topic, group in places:
             with suppress(QueueNotFound, TopicNotFound):  # deleted meanwhile
-                queue = self._find(group, topic)[0]
+                handle = self._open(topic, group)
                 if topic not in bounds:
                     bounds[topic] = self._bounds(topic)
-                infos.append(self._info(queue, bounds[topic]))
+                infos.append(self._info(handle, bounds[topic]))
         first = [_first_unsettled(info) for info in infos]
         lags = self._topics.lags.of(place for some in first for place in some)
         return [
@@ -197,23 +190,17 @@ class Queues:
             for info, some in zip(infos, first, strict=True)
         ]
 
-    def _exists(self, topic: TopicName) -> bool:
-        try:
-            self._registry.find(topic)
-        except TopicNotFound:
-            return False
-        return True
-
     def _info(
-        self, queue: OpenQueue, bounds: Mapping[int, tuple[int, int]] | None = None
+        self, handle: QueueHandle, bounds: Mapping[int, tuple[int, int]] | None = None
     ) -> QueueInfo:
-        self._of(queue.topic, queue.group).settling.learn(queue)
+        queue = handle.queue
+        handle.shard.settling.learn(queue)
         bounds = self._bounds(queue.topic) if bounds is None else bounds
         return queue.info(bounds, self._dead.count(queue))
 
     def _bounds(self, topic: TopicName) -> Mapping[int, tuple[int, int]]:
-        """The offsets within which the partitions of a topic can be read; of a damaged one from 0
-        on."""
+        """The readable offsets of the partitions of a topic; a damaged topic is taken to begin at
+        0."""
         try:
             starts = self._log.offsets(topic, Position.earliest())
             ends = self._log.offsets(topic, Position.latest())
@@ -223,17 +210,18 @@ class Queues:
         return {number: (starts.get(number, 0), end) for number, end in ends.items()}
 
     def stats(self) -> list[QueueInfo]:
-        """The queues that are open, without what only the log knows; for metrics."""
+        """The loaded queues without numbers that only the log has, for metrics."""
         return [queue.info({}, 0) for queue in self.opened()]
 
-    def is_at_rest(self, topic: TopicName, group: str, receives: bool = False) -> bool:
-        """Whether tokens are settled, or messages received, without waiting for anybody and reading
-        anything, as far as can be seen. Never waits."""
+    def at_rest(self, topic: TopicName, group: str, receives: bool = False) -> QueueHandle | None:
+        """The handle of a queue whose tokens can be settled, or whose messages can be received,
+        without waiting or reading; None for others. Never waits."""
         if self._topics.partitions.are_of_several:
-            return False
-        shard = self._kept.get(self._topics.shards.of_queue(topic, group))
-        queue = None if shard is None else shard.known(topic, group)
-        return queue is not None and queue.is_at_rest(receives)
+            return None
+        handle = self._handles.get((topic, group))
+        if handle is None or not handle.shard.is_current(handle):
+            return None
+        return handle if handle.queue.is_at_rest(receives) else None
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -245,26 +233,25 @@ class Queues:
         wait_s: float = 0,
         bytes_max: int = RECEIVE_BYTES,
     ) -> Received:
-        """Up to `limit` messages of about `bytes_max` bytes, leased to the caller; waits up to
+        """Lease up to `limit` messages of about `bytes_max` bytes to the caller; waits up to
         `wait_s` for the first. Raises `QueueNotFound`, `Invalid`."""
         if not 1 <= limit <= RECEIVE_MAX:
             raise Invalid(f"A receive takes 1 to {RECEIVE_MAX} messages.", field="limit")
         check_seconds("wait_s", wait_s, 0, WAIT_S_MAX)
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
-            shard = self._of(topic, group)
-            queue, record = shard.find(group, topic)
-            shard.settling.learn(queue)
-            durability = shard.durability(queue)  # a token is good once only, if that is synced
-            received = queue.receive(record.partitions, limit, max(1, bytes_max), durability)
-            left_s = deadline_s - self._clock.monotonic_s()
+            handle = self._open(topic, group)
+            queue = handle.queue
+            handle.shard.settling.learn(queue)
+            received = handle.receive(limit, max(1, bytes_max))
             if received is not None:
                 return received
+            left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 self._require_readable(queue)
                 return Received(queue.state.epoch)
             woken = threading.Event()
-            waiter, due_s = queue.watch(record.partitions, woken.set)
+            waiter, due_s = queue.watch(handle.record.partitions, woken.set)
             looked = False
             try:
                 woken.wait(min(left_s, LOOK_S if due_s is None else due_s))
@@ -273,17 +260,16 @@ class Queues:
                 queue.waiters.remove(waiter, looked)
 
     def peek(self, topic: TopicName, group: str, limit: int = 10) -> list[QueuedMessage]:
-        """Up to `limit` messages that are not settled, about 4 MiB of them, without leasing them:
-        first those that were delivered before. Raises `QueueNotFound`, `Invalid`."""
+        """Up to `limit` unsettled messages, about 4 MiB of them, without leasing them: first those
+        that were delivered before. Raises `QueueNotFound`, `Invalid`."""
         if not 1 <= limit <= PEEK_MAX:
             raise Invalid(f"A look takes 1 to {PEEK_MAX} messages, got {limit}.", field="limit")
-        shard = self._of(topic, group)
-        queue, record = shard.find(group, topic)
-        shard.settling.learn(queue)
-        return peek(queue, self._log, record.partitions, limit, PEEK_BYTES)
+        handle = self._open(topic, group)
+        handle.shard.settling.learn(handle.queue)
+        return peek(handle.queue, self._log, handle.record.partitions, limit, PEEK_BYTES)
 
     def _require_readable(self, queue: OpenQueue) -> None:
-        """Nothing was found: raises `DataCorrupt` if some of it cannot be read."""
+        """Raises `DataCorrupt` if a part of the queue cannot be read."""
         for partition, error in queue.damage().items():
             raise DataCorrupt(
                 f"The queue {queue.group} cannot read partition {partition} of {queue.topic}; it "
@@ -291,7 +277,7 @@ class Queues:
             )
 
     def warnings(self) -> list[str]:
-        """Which queues cannot read all of their topics, in sentences."""
+        """Queues that cannot read all of their topics, in sentences."""
         return [
             f"The queue {queue.group} cannot read partition {partition} of {queue.topic}: "
             f"{error.message}"
@@ -302,20 +288,20 @@ class Queues:
     def watch(
         self, topic: TopicName, group: str, callback: Callable[[], None]
     ) -> tuple[Callable[[bool], None], float | None]:
-        """For those who must not wait: call `callback`, from any thread and once, when a receive
-        may find something. Returns what ends the watch, to be told whether the caller receives
-        afterwards or goes away; and in how many seconds to receive in any case, None: nothing is
-        due."""
-        queue, record = self._find(group, topic)
-        waiter, due_s = queue.watch(record.partitions, callback)
+        """Call `callback` once, from any thread, when a receive may find a message; for callers
+        that must not wait. Returns a function that ends the watch, whose argument is True if the
+        caller receives afterwards; and in how many seconds to receive in any case, None if nothing
+        is due."""
+        handle = self._open(topic, group)
+        queue = handle.queue
+        waiter, due_s = queue.watch(handle.record.partitions, callback)
         return lambda receives: queue.waiters.remove(waiter, receives), due_s
 
     def ack(self, topic: TopicName, group: str, tokens: Sequence[str]) -> TokenResult:
         """Settle messages: they are never delivered again."""
-        parsed_ = parsed(tokens)
-        shard = self._of(topic, group)
-        queue, _ = shard.find(group, topic)
-        return queue.ack(parsed_, shard.durability(queue))
+        parsed = parse_tokens(tokens)
+        handle = self._open(topic, group)
+        return handle.queue.change(lambda state: state.settle(parsed), handle.durability, parsed)
 
     def nack(
         self,
@@ -325,82 +311,92 @@ class Queues:
         delay_s: float | None = None,
         cause: str = "",
     ) -> TokenResult:
-        """Give messages back: they are delivered again after `delay_s`, or the queue's back-off, or
-        go to the dead letters, with the cause, if that was their last delivery."""
+        """Return messages: they are delivered again after `delay_s`, or the queue's back-off, or go
+        to the dead letters, with the cause, if that was their last delivery."""
         check_cause(cause)
         if delay_s is not None:
             check_seconds("delay_s", delay_s, 0, DELAY_S_MAX)
-        parsed_ = parsed(tokens)
-        shard = self._of(topic, group)
-        queue, _ = shard.find(group, topic)
+        parsed = parse_tokens(tokens)
+        handle = self._open(topic, group)
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
-        return queue.nack(parsed_, delay_ms, cause, shard.durability(queue))
+        when_ms, random = self._clock.now_ms(), self._random
+        return handle.queue.change(
+            lambda state: state.nack(parsed, delay_ms, cause, when_ms, random), handle.durability
+        )
 
     def release(self, topic: TopicName, group: str, tokens: Sequence[str]) -> TokenResult:
-        """Return messages that no handler has had: they are delivered again at once, and this
+        """Return messages that no worker has handled: they are delivered again at once, and this
         delivery does not count."""
-        parsed_ = parsed(tokens)
-        shard = self._of(topic, group)
-        queue, _ = shard.find(group, topic)
-        return queue.release(parsed_, shard.durability(queue))
+        parsed = parse_tokens(tokens)
+        handle = self._open(topic, group)
+        return handle.queue.change(lambda state: state.release(parsed), handle.durability)
 
     def extend(
         self, topic: TopicName, group: str, tokens: Sequence[str], lease_s: float | None = None
     ) -> TokenResult:
-        """Let leases begin anew, for `lease_s` or as long as the queue's."""
+        """Extend leases to `lease_s` from now, or to the lease of the queue."""
         if lease_s is not None:
             check_seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
-        parsed_ = parsed(tokens)
-        shard = self._of(topic, group)
-        queue, _ = shard.find(group, topic)
-        lease_ms = None if lease_s is None else max(1, round(lease_s * 1_000))
-        return queue.extend(parsed_, lease_ms, shard.durability(queue))
+        parsed = parse_tokens(tokens)
+        handle = self._open(topic, group)
+        lease_s = handle.declared.settings.lease_s if lease_s is None else lease_s
+        lease_ms = max(1, round(lease_s * 1_000))
+        return handle.queue.change(
+            lambda state: state.extend(parsed, lease_ms, self._clock.now_ms()), handle.durability
+        )
 
     def reject(
         self, topic: TopicName, group: str, tokens: Sequence[str], cause: str = ""
     ) -> TokenResult:
         """Send messages to the dead letters, with a cause."""
         check_cause(cause)
-        parsed_ = parsed(tokens)
-        shard = self._of(topic, group)
-        queue, _ = shard.find(group, topic)
-        return queue.reject(parsed_, cause or "it was rejected", shard.durability(queue))
+        parsed = parse_tokens(tokens)
+        handle = self._open(topic, group)
+        why = cause or "it was rejected"
+        return handle.queue.change(lambda state: state.reject(parsed, why), handle.durability)
 
     def redrive(self, topic: TopicName, group: str, limit: int = 1_000) -> int:
-        """Publish dead letters to the topic again, up to `limit` of those that were not moved yet;
-        how many. Raises `Conflict` when somebody else does it at the same time."""
+        """Publish up to `limit` dead letters to the topic again that were not moved back yet;
+        returns how many. Raises `Conflict` if another redrive runs at the same time."""
         if not 1 <= limit <= REDRIVE_MAX:
             raise Invalid(f"A redrive moves 1 to {REDRIVE_MAX} messages.", field="limit")
-        return self._dead.redrive(self._find(group, topic)[0], limit)
+        return self._dead.redrive(self._open(topic, group).queue, limit)
 
     # -- operating ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to move dead letters, and to notice ends of leases, in the background."""
+        """Start the thread that ends leases and moves dead letters."""
         self._upkeep.start()
 
     def tidy(self) -> int:
-        """Do what the background does: let leases end, move what is dying; how many."""
+        """One pass of the background thread: end leases, move dying messages; returns how many were
+        moved."""
         return self._upkeep.tidy()
 
     def shorten_journals(self, entries_max: int) -> None:
-        """Let a start read the queues as they are now where it had more entries to read."""
-        for shard in self._kept.values():
+        """Write snapshots of journals from which a start would read more than `entries_max`
+        entries."""
+        for shard in self._open_shards.parts.values():
             shard.settling.learn_all()
             shard.shorten(entries_max, self._commits.durable)
 
     def stop(self) -> None:
-        """End the background's work, and let everybody who waits look again."""
+        """Stop the background thread, and wake all waiters."""
         self._upkeep.stop()
-        for shard in self._kept.values():
+        for shard in self._open_shards.parts.values():
             shard.close()
 
     def opened(self) -> list[OpenQueue]:
-        """Every queue that is kept here and known by now."""
-        return [queue for shard in self._kept.values() for queue in shard.opened()]
+        """Every loaded queue of this instance."""
+        return [queue for shard in self._open_shards.parts.values() for queue in shard.opened()]
+
+    def _all(self, shards: Iterable[int] | None) -> list[OpenQueue]:
+        """The queues of some shards, or of all. Raises `NotOwner` for a shard of another
+        instance."""
+        return [queue for shard in self._open_shards.some(shards) for queue in shard.all()]
 
     def _known_queues(self) -> list[OpenQueue]:
-        return [queue for shard in self._kept.values() for queue in shard.all()]
+        return [queue for shard in self._open_shards.parts.values() for queue in shard.all()]
 
 
 def _age(queue: OpenQueue) -> tuple[int, TopicName, str]:

@@ -1,13 +1,13 @@
-"""Reading the log for a queue: on and on from its frontier, and single messages by offset again.
+"""Reading the log for a queue: on from its frontier, and single messages by offset again.
 
 Invariants
 
-* Only committed messages are shown, in the order of each partition; what was rolled back, truncated
-  or retained too short a time is passed over.
-* A damaged block keeps back what stands in its partition from there on, and nothing else: other
-  partitions are read, and so is what stands before it.
-* What was read ahead is handed out only while all of it may still be shown: nobody gets what was
-  erased, truncated or expired before the receive began.
+* Only committed messages are shown, in the order of each partition; messages that were rolled back,
+  truncated or expired are passed over.
+* A damaged block hides the messages of its partition from there on, and nothing else: messages
+  before it and other partitions are read.
+* Messages that were read ahead are delivered only while all of them are readable: no receive gets a
+  message that was erased, truncated or expired before it began.
 * At most one read ahead is in memory, of about `AHEAD_BYTES`.
 """
 
@@ -47,7 +47,7 @@ _HASHED = 1_024
 
 
 def readable_ends(log: Fetcher, name: TopicName, partitions: int) -> dict[int, int]:
-    """Where the partitions of a topic end, as far as that can be read."""
+    """The ends of the partitions of a topic that can be read."""
     ends = {}
     for partition in range(partitions):
         with suppress(DataCorrupt):
@@ -56,19 +56,9 @@ def readable_ends(log: Fetcher, name: TopicName, partitions: int) -> dict[int, i
 
 
 class ReadBlock:
-    """A block that was read, with its place; of a sparse one, a run of messages without gaps."""
+    """A block that was read; of a sparse block, a run of messages without gaps."""
 
-    __slots__ = (
-        "_ends",
-        "_first",
-        "_hashes",
-        "_place",
-        "_time_ms",
-        "base",
-        "columns",
-        "partition",
-        "stop",
-    )
+    __slots__ = ("_ends", "_hashes", "_index", "base", "columns", "first", "partition", "stop")
 
     def __init__(self, stored: StoredBlock, distance: int, columns: Columns) -> None:
         header = read_header(stored.block)
@@ -76,9 +66,9 @@ class ReadBlock:
         self.base = header.base_offset + distance
         self.stop = self.base + columns.count
         self.columns = columns
-        self._time_ms = stored.time_ms
-        self._first = stored.last_sequence - header.count + 1 + distance
-        self._place = columns.origin[1]  # of its first message among those of the stored block
+        # time and sequence of its first message
+        self.first = stored.time_ms, stored.last_sequence - header.count + 1 + distance
+        self._index = columns.origin[1]  # of its first message in the stored block
         self._hashes: list[int] = []
         self._ends: Ends | None = None
 
@@ -88,51 +78,53 @@ class ReadBlock:
         for distance, columns in dense(decode(stored.block)):
             yield cls(stored, distance, columns)
 
-    @property
-    def first(self) -> tuple[int, int]:
-        """Time and sequence of its first message."""
-        return self._time_ms, self._first
-
     def number(self, offset: int) -> int:
         """The id of a message as a number that grows with it."""
-        return self._time_ms << 16 | self._first + offset - self.base
+        time_ms, sequence = self.first
+        return time_ms << 16 | sequence + offset - self.base
 
     def slice(self, offset: int, count: int, deliveries: int) -> Slice:
-        """So many messages from an offset on."""
-        at = offset - self.base
-        id = MessageId(self._time_ms, self._first + at)
-        return Slice(self.partition, offset, id, deliveries, self.columns.slice(at, at + count))
+        """The messages from `offset` on, `count` of them."""
+        start = offset - self.base
+        time_ms, sequence = self.first
+        id = MessageId(time_ms, sequence + start)
+        columns = self.columns.slice(start, start + count)
+        return Slice(self.partition, offset, id, deliveries, columns)
 
     def bytes_of(self, offset: int, count: int) -> int:
-        """How large so many messages from an offset on are."""
-        if self.columns.origin[2] == 1:
-            return self.columns.cell_bytes
+        """The size of `count` messages from `offset` on."""
         if self._ends is None:
+            if self.columns.origin[2] == 1:
+                return self.columns.cell_bytes
             self._ends = self.columns.ends()
-        at = self._place + offset - self.base
-        return self._ends.before(at + count) - self._ends.before(at)
+        index = self._index + offset - self.base
+        return self._ends.between(index, index + count)
 
-    def fitting(self, offset: int, limit: int, bytes_max: int) -> int:
-        """How many messages from an offset on, `limit` at most, fit into so many bytes; one in any
-        case."""
+    def fitting(self, offset: int, limit: int, bytes_max: int) -> tuple[int, int]:
+        """How many messages from an offset on, up to `limit`, fit into `bytes_max` bytes, but at
+        least one; and their size."""
         counts = range(1, min(limit, self.stop - offset) + 1)
-        if not counts or self.bytes_of(offset, counts[-1]) <= bytes_max:
-            return len(counts)
-        return max(1, bisect_right(counts, bytes_max, key=lambda n: self.bytes_of(offset, n)))
+        if not counts:
+            return 0, 0
+        size = self.bytes_of(offset, counts[-1])
+        if size <= bytes_max:
+            return len(counts), size
+        count = max(1, bisect_right(counts, bytes_max, key=lambda n: self.bytes_of(offset, n)))
+        return count, self.bytes_of(offset, count)
 
     def hash_at(self, offset: int) -> int:
-        """What the key of a message is known by."""
+        """The digest of the key of a message."""
         at = offset - self.base
         while at >= len(self._hashes):
             start = len(self._hashes)
-            packed = self.columns.compression is not Compression.NONE  # then all of it at once
+            packed = self.columns.compression is not Compression.NONE  # unpack it once
             stop = self.columns.count if packed else start + _HASHED
             self._hashes += map(key_hash, self.columns.slice(start, stop).keys())
         return self._hashes[at]
 
 
 class Marks:
-    """Where blocks of a partition begin, as far as they were seen lately."""
+    """Offsets at which blocks of a partition begin, as far as they were read lately."""
 
     __slots__ = ("_ids", "_offsets")
 
@@ -141,7 +133,7 @@ class Marks:
         self._ids = array("Q")
 
     def note(self, block: ReadBlock) -> None:
-        """A block begins there."""
+        """Note the begin of a block."""
         offset = block.base
         at = len(self._offsets)
         if at and offset <= self._offsets[-1]:
@@ -154,16 +146,16 @@ class Marks:
             self._offsets, self._ids = self._offsets[::2], self._ids[::2]
 
     def before(self, offset: int) -> Position | None:
-        """Where to read from for this offset."""
+        """A position to read this offset from; None if no mark is before it."""
         at = bisect_right(self._offsets, offset) - 1
         if at < 0:
             return None
         return Position.at(MessageId(self._ids[at] >> 16, self._ids[at] & 0xFFFF))
 
 
-class FoundAgain(NamedTuple):
-    """Messages that were read again, offsets of which nothing is there any more, those that cannot
-    be read, with the reason, and those for whose blocks there was no room."""
+class Reread(NamedTuple):
+    """Messages that were read again in `pieces`; offsets that are gone from the log; offsets that
+    cannot be read, each with an error; and offsets for whose blocks there was no room."""
 
     pieces: list[tuple[ReadBlock, list[int]]]
     gone: list[int]
@@ -172,7 +164,8 @@ class FoundAgain(NamedTuple):
 
 
 def stored_bytes(pieces: Iterable[tuple[ReadBlock, list[int]]]) -> int:
-    """How large the blocks are that they keep in memory; neighbours may be runs of one block."""
+    """The size of the blocks that the pieces keep in memory; neighbours may be runs of one
+    block."""
     size, last = 0, None
     for block, _ in pieces:
         stored = block.columns.origin[0]
@@ -182,12 +175,12 @@ def stored_bytes(pieces: Iterable[tuple[ReadBlock, list[int]]]) -> int:
 
 
 class ReadAhead(NamedTuple):
-    """What was read from the frontier on, `kept` as it was before, and why some partitions cannot
-    be read."""
+    """Blocks read from the frontier on, the readable range of each partition before the read, and
+    errors of partitions that cannot be read."""
 
     blocks: list[ReadBlock]
     fetched: Fetched
-    kept: Mapping[int, Readable]
+    readable: Mapping[int, Readable]
     damaged: Mapping[int, TMSError]
 
 
@@ -197,51 +190,51 @@ class Scanner:
     def __init__(self, log: Fetcher, name: TopicName) -> None:
         self._log = log
         self._name = name
-        self._next: dict[int, Position] = {}  # beyond what was read ahead
+        self._next: dict[int, Position] = {}  # after the messages read ahead
         self._marks: dict[int, Marks] = {}
         self._turn = 0
         self._ends: dict[int, int] = {}
         self.held: dict[int, Holder] = {}
         self.ahead: dict[int, deque[ReadBlock]] = {}  # by partition, none of them empty
         self.damaged: dict[int, TMSError] = {}  # why a partition cannot be read on
-        self._rewrites: dict[int, int] = {}  # that there were when it was read
+        self._rewrites: dict[int, int] = {}  # at the time of the read
 
     def reset(self) -> None:
-        """Forget what was read ahead; go on at the frontier."""
+        """Drop blocks that were read ahead; the next read begins at the frontier."""
         self.ahead.clear()
         self.damaged.clear()
         self._next.clear()
         self._ends.clear()
         self.held.clear()
 
-    def drop_gone(self, kept: Mapping[int, Readable]) -> bool:
-        """Forget what was read ahead of partitions that have lost messages since; whether there
+    def drop_gone(self, readable: Mapping[int, Readable]) -> bool:
+        """Drop the blocks of partitions that have lost messages since they were read; True if there
         were such partitions. Partitions that are not named were read later."""
-        gone = [
-            partition
-            for partition, now in kept.items()
-            if (blocks := self.ahead.get(partition))
-            and (now.rewrites > self._rewrites[partition] or blocks[0].first < now.floor)
-        ]
-        for partition in gone:
-            del self.ahead[partition]
-            self._next.pop(partition, None)
-        return bool(gone)
+        dropped = False
+        for partition, now in readable.items():
+            blocks = self.ahead.get(partition)
+            if not blocks:
+                continue
+            if now.rewrites > self._rewrites[partition] or blocks[0].first < now.floor:
+                del self.ahead[partition]
+                self._next.pop(partition, None)
+                dropped = True
+        return dropped
 
     def positions(
         self, states: Mapping[int, QueuePartitionState], partitions: Sequence[int]
     ) -> list[PartitionPosition]:
-        """Where to read on."""
+        """The positions to read on from."""
         return [
             PartitionPosition(number, self._next.get(number) or _frontier(states.get(number)))
             for number in partitions
         ]
 
     def read(self, positions: Sequence[PartitionPosition]) -> ReadAhead:
-        """Read blocks from these positions ahead, each time beginning with another partition."""
+        """Read blocks from these positions on, each time beginning with another partition."""
         self._turn += 1
         positions = in_turn(positions, self._turn)
-        kept = self._log.kept(self._name, [partition for partition, _ in positions])
+        readable = self._log.kept(self._name, [partition for partition, _ in positions])
         together = [position for position in positions if position.partition not in self.damaged]
         alone = [position for position in positions if position.partition in self.damaged]
         blocks: list[ReadBlock] = []
@@ -262,7 +255,7 @@ class Scanner:
             fetched.ends.update(answer.ends)
             fetched.reached.update(answer.reached)
             fetched.held.update(answer.held)
-        return ReadAhead(blocks, fetched, kept, damaged)
+        return ReadAhead(blocks, fetched, readable, damaged)
 
     def _up_to_damage(self, position: PartitionPosition) -> tuple[list[ReadBlock], Fetched]:
         """The blocks of a partition up to the first damaged one, read one by one."""
@@ -283,7 +276,7 @@ class Scanner:
         return [*chain.from_iterable(map(ReadBlock.all_of, fetched.blocks))], fetched
 
     def _within(self, position: PartitionPosition) -> PartitionPosition:
-        """The same, or the nearest offset that is in range if its own is not."""
+        """The position, or the nearest offset in range."""
         try:
             self._log.fetch(self._name, [position], 1)
         except OffsetOutOfRange as error:
@@ -292,39 +285,34 @@ class Scanner:
         return position
 
     def accept(self, read: ReadAhead) -> None:
-        """It was read."""
-        blocks, fetched, kept, damaged = read
+        """Take the blocks of a read."""
+        blocks, fetched, readable, damaged = read
         for block in blocks:
             self.ahead.setdefault(block.partition, deque()).append(block)
-            self._mark(block)
-        for partition in kept:
+            self._marks.setdefault(block.partition, Marks()).note(block)
+        for partition in readable:
             self.damaged.pop(partition, None)
         self.damaged.update(damaged)
-        self._rewrites.update(
-            (partition, readable.rewrites) for partition, readable in kept.items()
-        )
+        self._rewrites.update((partition, now.rewrites) for partition, now in readable.items())
         if not blocks:
             self._ends.update((p, at) for p, at in fetched.reached.items() if p not in fetched.held)
         self._next.update(fetched.next)
         self.held = dict(fetched.held)
 
     def nothing_before(self, partition: int) -> int:
-        """The offset up to which, from the frontier on, nothing is to be seen."""
+        """The offset up to which, from the frontier on, no message is visible."""
         return self._ends.get(partition, 0)
-
-    def _mark(self, block: ReadBlock) -> None:
-        self._marks.setdefault(block.partition, Marks()).note(block)
 
     # -- again -------------------------------------------------------------------------------------
 
-    def find_readable(self, partition: int, offsets: Sequence[int], bytes_max: int) -> FoundAgain:
-        """The same; what is damaged keeps nothing else from being found."""
+    def find_readable(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Reread:
+        """Like `find`, but a damaged block does not hide other messages."""
         try:
             return self.find(partition, offsets, bytes_max)
         except DataCorrupt as error:
             if len(offsets) == 1:
-                return FoundAgain([], [], {offsets[0]: error}, [])
-        again = FoundAgain([], [], {}, [])
+                return Reread([], [], {offsets[0]: error}, [])
+        again = Reread([], [], {}, [])
         for at, offset in enumerate(offsets):
             if bytes_max <= 0:
                 again.left.extend(offsets[at:])
@@ -336,10 +324,10 @@ class Scanner:
             bytes_max -= stored_bytes(pieces)
         return again
 
-    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> FoundAgain:
-        """The messages at these offsets, which ascend, in blocks of about so many bytes together,
-        but at least one. Raises `DataCorrupt`."""
-        again = FoundAgain([], [], {}, [])
+    def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Reread:
+        """Read the messages at these ascending offsets again, in blocks of about `bytes_max` bytes
+        together, but at least one. Raises `DataCorrupt`."""
+        again = Reread([], [], {}, [])
         rest, room = deque(offsets), bytes_max
         while rest and (bytes_max > 0 or not again.pieces):
             blocks = self._from(partition, rest[0], AGAIN_BYTES if len(rest) > 1 else 1)
@@ -378,7 +366,7 @@ class Scanner:
     def _fetch(self, partition: int, position: Position | None, bytes_max: int) -> Fetched:
         at = PartitionPosition(partition, position or Position.earliest())
         fetched = self._log.fetch(self._name, [at], bytes_max)
-        if not fetched.blocks and fetched.held:  # then nothing is known of what follows
+        if not fetched.blocks and fetched.held:  # later messages are unknown then
             raise StorageUnavailable(
                 f"Messages of partition {partition} of {self._name} cannot be read while a "
                 "transaction before them is open. Try again."
@@ -392,7 +380,7 @@ class Scanner:
             if header.base_offset + header.count > offset:
                 runs = [block for block in ReadBlock.all_of(stored) if block.stop > offset]
                 for block in runs:
-                    self._mark(block)
+                    self._marks.setdefault(block.partition, Marks()).note(block)
                 reaching += runs
         return reaching
 

@@ -1,15 +1,14 @@
-"""Reading the journal of queues: from entries to queues as they stand.
+"""Reading the journal of queues: from entries to the state of queues.
 
 Invariants
 
-* What a transaction wrote counts if it is committed; while it is open its messages are held.
-* A queue that is not declared has no state: entries about it, before its snapshot, are passed over.
+* Entries of a transaction count if it is committed; while it is open its messages are held.
+* A queue that is not declared has no state: entries of it before its snapshot are ignored.
 """
 
 from collections.abc import Callable, Collection, Iterable
 
-from tms.clock import Clock
-from tms.journal.journaled import JournalEntry
+from tms.log.journaled import JournalEntry
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.queues.entries import (
@@ -26,19 +25,20 @@ from tms.queues.entries import (
 )
 from tms.queues.runs import offsets_in
 from tms.queues.state import QueueState
+from tms.runtime.clock import Clock
 
 States = dict[tuple[str, TopicName], QueueState]
 
 
-Learn = Callable[[Collection[int]], Callable[[int, bool], Fate]]  # see `Decisions`
+Learn = Callable[[Collection[int]], Callable[[int, bool], Fate]]  # of `Decisions`
 
 
 def replayed(
     entries: Iterable[JournalEntry], learn: Learn, clock: Clock
 ) -> tuple[States, set[int]]:
-    """The queues, and the transactions that are open and hold some of their messages."""
+    """The queues, and the open transactions that hold some of their messages."""
     entries = list(entries)
-    fate = learn({entry.write_pointer for entry in entries} - {0})
+    outcome_of = learn({entry.write_pointer for entry in entries} - {0})
     states: States = {}
     now_ms, wall_ms = int(clock.monotonic_s() * 1_000), clock.now_ms()
     for entry in entries:
@@ -58,22 +58,22 @@ def replayed(
             if not entry.write_pointer:
                 state.apply(edit, now_ms, max(0, wall_ms - _when_ms(edit, wall_ms)))
             elif isinstance(edit, Settled):
-                outcome = fate(entry.write_pointer, True)
+                outcome = outcome_of(entry.write_pointer, True)
                 if outcome is Fate.VISIBLE:
                     state.apply(edit, now_ms)
                 elif outcome is Fate.OPEN:
                     state.hold(offsets_in(edit.runs), entry.write_pointer)
-    return states, _judged(states, learn, now_ms)
+    return states, _end_decided(states, learn, now_ms)
 
 
-def _judged(states: States, learn: Learn, now_ms: int) -> set[int]:
-    """End what transactions hold that have ended; the others."""
+def _end_decided(states: States, learn: Learn, now_ms: int) -> set[int]:
+    """End the holds of transactions that have ended; returns the write pointers of the others."""
     open_ones = set()
-    fate = learn({pointer for queue in states.values() for pointer in queue.holders()})
+    outcome_of = learn({pointer for queue in states.values() for pointer in queue.holders()})
     for queue in states.values():
         for state in queue.partitions.values():
             for pointer in set(state.held.values()):
-                outcome = fate(pointer, True)
+                outcome = outcome_of(pointer, True)
                 if outcome is Fate.OPEN:
                     open_ones.add(pointer)
                 else:

@@ -7,7 +7,9 @@ Invariants
 * Runs are not empty and hold no offset twice; they stand in the order in which they were made.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
+from operator import add
 
 Runs = list[int]
 
@@ -25,21 +27,21 @@ def runs_of(offsets: Iterable[int]) -> Runs:
     return runs
 
 
-def ranges(runs: Runs) -> Iterator[range]:
-    """Each run as a range."""
-    numbers = iter(runs)
-    for first, count in zip(numbers, numbers, strict=True):
-        yield range(first, first + count)
+def ranges(runs: Runs) -> list[range]:
+    """Each run as a range. Raises `ValueError` if the count of the last run is missing."""
+    firsts, counts = runs[::2], runs[1::2]
+    if len(firsts) != len(counts):
+        raise ValueError(f"A list of runs has {len(runs)} numbers.")
+    return list(map(range, firsts, map(add, firsts, counts)))
 
 
-def offsets_in(runs: Runs) -> Iterator[int]:
-    """Every offset."""
-    for run in ranges(runs):
-        yield from run
+def offsets_in(runs: Runs) -> Iterable[int]:
+    """Every offset, in the order of the runs."""
+    return chain.from_iterable(ranges(runs))
 
 
 def add_range(runs: Runs, first: int, count: int) -> None:
-    """Add a range behind the others."""
+    """Append a range, joined to the last run if it follows it."""
     if count <= 0:
         return
     if runs and runs[-2] + runs[-1] == first:

@@ -1,12 +1,13 @@
-"""One queue over all partitions of a topic: what tokens mean for it.
+"""One queue over all partitions of a topic: the effects of tokens.
 
 Invariants
 
 * Decisions change nothing: they are edits, to be journaled and then applied.
-* A token of another epoch, or of a delivery that is over, is late; nothing is done for it.
+* A token of another epoch, or of a delivery that is over, is late and has no effect.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from random import Random
 from typing import NamedTuple
 
@@ -25,17 +26,18 @@ from tms.queues.entries import (
     Rewound,
     Settled,
 )
-from tms.queues.partition import DYING, LEASED, WAITING, QueuePartitionState
+from tms.queues.partition import DYING, LEASED, WAITING, Counters, QueuePartitionState
 from tms.queues.runs import Runs, runs_of
 
 Edits = list[tuple[int, PartitionEdit]]  # with the partition
-
-
 EPOCH_MAX = (1 << 32) - 1
+_READY = attrgetter("ready")
+_DYING = attrgetter("dying")
+_SETTLED_FROM = (LEASED, WAITING, DYING)  # states in which a token settles its messages
 
 
 class Decision(NamedTuple):
-    """What to journal for tokens, for how many messages, and the tokens that came too late."""
+    """Edits to journal for tokens, the number of messages that they change, and the late tokens."""
 
     edits: Edits
     done: int
@@ -46,43 +48,37 @@ class QueueState:
     """A queue. Not thread-safe."""
 
     def __init__(self, declared: Declared) -> None:
-        self.declared = declared
-        self.settings = declared.settings
+        self.change(declared)
+        self.totals = Counters()
         self.partitions: dict[int, QueuePartitionState] = {}
         for partition, frontier, at in declared.starts:
-            self.partitions[partition] = self._made(frontier, at)
-
-    @property
-    def epoch(self) -> int:
-        """A part of every token."""
-        return self.declared.epoch + self.declared.losses & EPOCH_MAX
+            self.partitions[partition] = self._new_partition(frontier, at)
 
     def change(self, declared: Declared) -> None:
-        """It has these settings from now on."""
+        """Take over the settings and the epoch of a declaration."""
         self.declared = declared
         self.settings = declared.settings
+        self.epoch = declared.epoch + declared.losses & EPOCH_MAX  # a part of every token
 
     def partition(self, number: int) -> QueuePartitionState:
-        """How it stands in a partition."""
+        """The state of a partition, created if it does not exist."""
         partition = self.partitions.get(number)
         if partition is None:
-            partition = self.partitions[number] = self._made(0, NOWHERE)
+            partition = self.partitions[number] = self._new_partition(0, NOWHERE)
         return partition
 
-    def _made(self, frontier: int, at: int) -> QueuePartitionState:
-        return QueuePartitionState(frontier, at, self.settings.ordered_by == "key")
-
-    def outstanding(self) -> int:
-        """How many messages were looked at and are not settled."""
-        return sum(len(partition.out) for partition in self.partitions.values())
+    def _new_partition(self, frontier: int, at: int) -> QueuePartitionState:
+        ordered = self.settings.ordered_by == "key"
+        return QueuePartitionState(frontier, at, ordered, self.totals)
 
     def holders(self) -> set[int]:
-        """The commits under way that settle something here."""
+        """Write pointers of the commits under way that settle messages of this queue."""
         held = [partition.held for partition in self.partitions.values() if partition.held]
         return {pointer for each in held for pointer in each.values()}
 
     def rewound(self, ends: Mapping[int, tuple[int, MessageId | None]]) -> Edits:
-        """What takes it back to where its log ends: the offset and the last id, by partition."""
+        """Edits that take the queue back to the end of its log: the offset and the last id, by
+        partition."""
         edits: Edits = []
         for number, (stop, id) in ends.items():
             if self.partition(number).frontier > stop:
@@ -91,43 +87,45 @@ class QueueState:
         return edits
 
     def after_loss(self) -> Declared:
-        """The queue, whose tokens are late from now on."""
+        """The declaration after a loss: all older tokens are late."""
         return msgspec.structs.replace(self.declared, losses=self.declared.losses + 1)
 
     def expire(self, now_ms: int) -> bool:
-        """Leases and delays that are over end; whether something became ready or dying."""
+        """End leases and delays that are over; True if a message became ready or dying."""
         news = False
         for partition in self.partitions.values():
-            next_ms = partition.next_ms()
+            next_ms = partition.deadlines.next_ms
             if next_ms is not None and next_ms <= now_ms:
                 news = partition.expire(now_ms, self.settings.deliveries_max) or news
         return news
 
     def next_ms(self) -> int | None:
-        """When a lease or a delay may end."""
-        times = (partition.next_ms() for partition in self.partitions.values())
+        """The earliest time at which a lease or delay may end."""
+        times = (partition.deadlines.next_ms for partition in self.partitions.values())
         return min((time for time in times if time is not None), default=None)
 
     @property
     def has_ready(self) -> bool:
-        """Whether something may be there to be delivered again."""
-        return any(partition.has_ready for partition in self.partitions.values())
+        """True if a message may be ready for its next delivery."""
+        return any(map(_READY, self.partitions.values()))
 
     @property
     def has_dying(self) -> bool:
-        """Whether something may be there for the dead letters."""
-        return any(partition.dying for partition in self.partitions.values())
+        """True if a message may wait for its move to the dead letters."""
+        return any(map(_DYING, self.partitions.values()))
 
     # -- tokens ------------------------------------------------------------------------------------
 
-    def settle(self, tokens: Iterable[Token]) -> Decision:
-        """These are done with."""
-        return self._each(
-            tokens, lambda offsets: Settled(runs_of(offsets)), (LEASED, WAITING, DYING)
-        )
+    def settle(self, tokens: Sequence[Token]) -> Decision:
+        """Settle messages."""
+        good, late = self._split(tokens, _SETTLED_FROM)
+        edits: Edits = []
+        for number, offsets in good.items():
+            edits.append((number, Settled(runs_of(offsets))))
+        return Decision(edits, sum(map(len, good.values())), late)
 
     def settle_gone(self, gone: Iterable[tuple[int, Sequence[int]]]) -> Edits:
-        """These are not in the log any more, but for what a commit under way settles anyway."""
+        """Settle messages that are gone from the log, unless a transaction holds them."""
         edits: Edits = []
         for number, offsets in gone:
             state = self.partition(number)
@@ -140,14 +138,14 @@ class QueueState:
 
     def nack(
         self,
-        tokens: Iterable[Token],
+        tokens: Sequence[Token],
         delay_ms: int | None,
         cause: str,
         when_ms: int,
         random: Random,
     ) -> Decision:
-        """These are to be delivered again, after a delay or their back-off, unless they were
-        delivered often enough: then they go to the dead letters, with the cause."""
+        """Return messages for another delivery after a delay or their back-off. Messages that were
+        delivered often enough go to the dead letters, with the cause."""
         good, late = self._split(tokens, (LEASED, WAITING))
         limit = self.settings.deliveries_max
         edits: Edits = []
@@ -171,9 +169,9 @@ class QueueState:
             edits.append((number, Returned(runs, delays, when_ms)))
         return Decision(edits, _count(good), late)
 
-    def release(self, tokens: Iterable[Token]) -> Decision:
-        """These are to be delivered again at once, and this delivery is taken back. A release that
-        is repeated before that is done again."""
+    def release(self, tokens: Sequence[Token]) -> Decision:
+        """Return messages for another delivery at once; this delivery does not count. A release
+        that is repeated before the next delivery counts as done."""
         good, late = self._split(tokens, (LEASED, WAITING, DYING))
         edits: Edits = []
         for number, offsets in good.items():
@@ -195,21 +193,21 @@ class QueueState:
         state = self.partitions.get(token.partition)
         return state is not None and token.epoch == self.epoch and state.was_released(token)
 
-    def extend(self, tokens: Iterable[Token], lease_ms: int, when_ms: int) -> Decision:
-        """The leases of these begin anew."""
+    def extend(self, tokens: Sequence[Token], lease_ms: int, when_ms: int) -> Decision:
+        """Extend leases."""
         return self._each(
             tokens, lambda offsets: Extended(runs_of(offsets), lease_ms, when_ms), (LEASED, WAITING)
         )
 
-    def reject(self, tokens: Iterable[Token], cause: str) -> Decision:
-        """These go to the dead letters."""
+    def reject(self, tokens: Sequence[Token], cause: str) -> Decision:
+        """Send messages to the dead letters."""
         return self._each(
             tokens, lambda offsets: Rejected(runs_of(offsets), cause), (LEASED, WAITING, DYING)
         )
 
     def _each(
         self,
-        tokens: Iterable[Token],
+        tokens: Sequence[Token],
         edit: Callable[[Sequence[int]], PartitionEdit],
         states: Sequence[int],
     ) -> Decision:
@@ -218,9 +216,10 @@ class QueueState:
         return Decision(edits, _count(good), late)
 
     def _split(
-        self, tokens: Iterable[Token], states: Sequence[int]
+        self, tokens: Sequence[Token], states: Sequence[int]
     ) -> tuple[dict[int, list[int]], list[Token]]:
-        """Offsets by partition, in order and each once, and the tokens that came too late."""
+        """The valid offsets of tokens by partition, ascending and each once, and the late
+        tokens."""
         by_partition: dict[int, list[int]] = {}
         late: list[Token] = []
         for token in tokens:
@@ -229,10 +228,13 @@ class QueueState:
                 late += token.each()
                 continue
             good, others = state.split(token, states)
+            if others:
+                late += (token._replace(offset=offset, count=1) for offset in others)
             if good:
                 by_partition.setdefault(token.partition, []).extend(good)
-            late += (token._replace(offset=offset, count=1) for offset in others)
-        return {number: sorted(set(offsets)) for number, offsets in by_partition.items()}, late
+        if len(tokens) > 1:
+            by_partition = {number: sorted({*some}) for number, some in by_partition.items()}
+        return by_partition, late
 
 
 def _count(good: Mapping[int, Sequence[int]]) -> int:

@@ -1,9 +1,9 @@
-"""Who waits for messages of a queue, first come, first woken.
+"""Callers that wait for messages of a queue, first come, first woken.
 
 Invariants
 
-* A waiter is woken once. One that was woken and goes away without looking passes it on.
-* Waking never waits: callbacks only tell.
+* A waiter is woken once. A woken waiter that leaves without looking wakes the next one.
+* Waking never waits: callbacks only signal.
 """
 
 import threading
@@ -14,48 +14,45 @@ from msgspec import Struct
 
 
 class Waiter(Struct, eq=False):
-    """One that waits."""
+    """A caller that waits for messages."""
 
     callback: Callable[[], None]
     woken: bool = False
 
 
 class Waiters:
-    """All that wait for one queue. Thread-safe."""
+    """The waiters of one queue. Thread-safe."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Waiter] = deque()
+        self.waiting: deque[Waiter] = deque()  # read without the lock to learn that it is empty
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, callback: Callable[[], None]) -> Waiter:
-        """Call back, from any thread, when something may be there."""
+        """Call back, from any thread, when a message may be there."""
         waiter = Waiter(callback)
         with self._lock:
-            self._waiting.append(waiter)
+            self.waiting.append(waiter)
         return waiter
 
     def wake(self) -> None:
-        """Something may be there: the first one looks."""
+        """Wake the first waiter: a message may be there."""
         with self._lock:
-            if not self._waiting:
+            if not self.waiting:
                 return
-            waiter = self._waiting.popleft()
+            waiter = self.waiting.popleft()
             waiter.woken = True
         waiter.callback()
 
     def wake_all(self) -> None:
-        """Everything may be different: everybody looks."""
-        for _ in range(len(self._waiting)):
+        """Wake every waiter: the queue may have changed."""
+        for _ in range(len(self.waiting)):
             self.wake()
 
     def remove(self, waiter: Waiter, looked: bool) -> None:
-        """It waits no longer; `looked`: and looks, or has looked, itself."""
+        """Remove a waiter; `looked` is True if it looks, or has looked, itself."""
         with self._lock:
             if not waiter.woken:
-                self._waiting.remove(waiter)
+                self.waiting.remove(waiter)
                 return
         if not looked:
             self.wake()

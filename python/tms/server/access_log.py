@@ -1,16 +1,16 @@
 """The access log: a line for each request, as the event `request` of the logger `tms.access`.
 
-* It has what the operation declares of the request: its name, its path with what varies left open,
-  the resource. Never a query, a header, a body, nor a path as it was sent; what looks like a token
-  in a name is left out.
-* A probe, a scrape, and what instances ask one another is told at level debug, all others at info.
+* A line has what the operation declares: its name, its path with the variable parts left open, the
+  resource. It never has a query, a header, a body, nor a path as it was sent; a name that looks
+  like a token is left out.
+* Probes, scrapes and requests of other instances are logged at level debug, all others at info.
 """
 
 from collections.abc import Sequence
 
 from tms.api.operation import Resource
 from tms.errors import TMSError
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 from tms.server.guard import has_token, resource_of
 from tms.server.http.exchange import Exchange
 from tms.server.router import Route
@@ -19,7 +19,7 @@ LOGGER = "tms.access"
 
 
 class AccessLog:
-    """Tells of requests once they were answered, or their clients are gone."""
+    """Logs requests once they are answered, or their clients are gone."""
 
     def __init__(self) -> None:
         self._log = EventLog(LOGGER)
@@ -32,8 +32,8 @@ class AccessLog:
         varying: Sequence[bytes],
         seconds: float,
     ) -> None:
-        """Tell of one, of the operation `name`, which took so long. Without an answer its status is
-        0; of one that was not sent to its end it says `cut`."""
+        """Log a request of the operation `name` that took so many seconds. Without an answer its
+        status is 0; an answer that was not sent to its end has `cut`."""
         fields: dict[str, object] = {"method": exchange.method, "operation": name}
         quiet = False
         if route is not None:
@@ -57,7 +57,7 @@ class AccessLog:
 
 
 def _resource(route: Route, varying: Sequence[bytes]) -> str:
-    """What a request is about; empty if its path does not say so."""
+    """The resource of a request; empty if its path does not name one."""
     try:
         resource = resource_of(route.operation, varying)
     except TMSError:

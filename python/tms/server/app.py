@@ -1,21 +1,19 @@
 """The application: a request is answered by the operation that its path and method name.
 
-* In a store that others can reach, a request is answered only by the store's owner.
-* Every error leaves as a problem document; one that nobody expected says no more than its request
-  id, and the log has the rest. A failed request is logged at most once.
+* If other processes can reach the store, only its owner answers a request.
+* Every error leaves as a problem document. That of an unexpected error has only the request id, and
+  the log has the rest. A failed request is logged at most once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from tms.api import routes
 from tms.api.commits import transaction_id
-from tms.api.operation import Operation, Resource
-from tms.api.operations import OPERATIONS, TRANSACTIONS, Kept, kept_with
+from tms.api.operation import Resource
+from tms.api.operations import OPERATIONS, ShardKey
 from tms.api.routes import MethodNotAllowed
-from tms.compat.cdap import answers
-from tms.compat.cdap.app import CDAP, Cdap, is_cdap
 from tms.errors import (
     ErrorKind,
     NotFound,
@@ -24,22 +22,23 @@ from tms.errors import (
     Unavailable,
     without_frames,
 )
-from tms.events import EventLog
 from tms.model.access import Access
-from tms.server import backups, operating, operations, owned
+from tms.runtime.events import EventLog
+from tms.server import backups, operating, operations, peer_blocks
 from tms.server.commit import Committing
 from tms.server.delayed import DelayedPublishing
 from tms.server.fetch import Fetching
 from tms.server.forwarding import HOP
+from tms.server.front import Front, Paths
 from tms.server.guard import Guard
 from tms.server.http.compression import coding_of
 from tms.server.http.exchange import Disconnected, Exchange
 from tms.server.http.request import path_text
-from tms.server.instances import kept_elsewhere
 from tms.server.problems import allow, refuse
 from tms.server.publish import Publishing
 from tms.server.receive import Receiving
 from tms.server.router import Route, RouteTable
+from tms.server.routing import At, Here, kept_by, named, refusal, route_to
 from tms.server.service import DRAINING, Service
 from tms.server.staging import Staging
 
@@ -57,15 +56,16 @@ ACCEPT_ENCODING, ORIGIN = b"accept-encoding", b"origin"
 REQUESTED_METHOD = b"access-control-request-method"
 _METHODS = {"GET": ("GET", "HEAD")}
 _BROKE = "The service met an error of its own. Its log has the details under the request id {}."
+_Refuse = Callable[[Exchange, TMSError], None]  # answers with an error
 _OTHER = "other"  # in metrics and logs: requests for nothing that there is
 
 
 class App:
     """Called once for each request."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, fronts: Sequence[Front] = ()) -> None:
         self._service = service
-        self._cdap = Cdap(service)
+        self._fronts = [(one.name, one.paths) for one in fronts if one.paths is not None]
         routes_of_all = [
             Route(OPERATIONS["publish"], Publishing(service)),
             Route(OPERATIONS["fetch"], Fetching(service)),
@@ -73,8 +73,8 @@ class App:
             Route(OPERATIONS["stage"], Staging(service)),
             Route(OPERATIONS["receive"], Receiving(service)),
             Route(OPERATIONS["delayed.publish"], DelayedPublishing(service)),
-            *operations.routes_of(service),
-            *owned.routes_of(service),
+            *operations.routes_of(service, fronts),
+            *peer_blocks.routes_of(service),
             *backups.routes_of(service),
             *operating.routes_of(service),
         ]
@@ -88,7 +88,8 @@ class App:
         """Answer a request."""
         service = self._service
         started, name = service.clock.monotonic_s(), _OTHER
-        service.speakers.ask(exchange.connection)
+        refuse_ = refuse
+        service.inline_sync.note(exchange.connection)
         methods, varying = self.routes.find(exchange.path)
         route = methods.get(exchange.method)
         if service.draining:
@@ -112,16 +113,17 @@ class App:
                     await self._answer_or_forward(route, exchange, varying)
             elif methods:
                 self._answer_other_method(exchange, methods)
-            elif is_cdap(exchange.path):
-                name = CDAP
-                await self._answer_cdap(exchange)
+            elif (front := self._front(exchange.path)) is not None:
+                name, paths = front
+                refuse_ = paths.refuse
+                await self._answer_by_front(exchange, paths)
             else:
                 path = exchange.path.decode("ascii")[:200]
                 raise NotFound(f"There is nothing at {path!r}; see {routes.OPENAPI}.")
         except Disconnected:
             return
         except Exception as error:
-            _fail(exchange, error, name)
+            _fail(exchange, error, name, refuse_)
         finally:
             if service.guard is not None:
                 service.guard.leave(exchange)
@@ -136,7 +138,7 @@ class App:
     async def _admit(
         self, guard: Guard, route: Route, exchange: Exchange, varying: Sequence[bytes]
     ) -> None:
-        """Let who may do this pass, by the newest grants. Raises `Unauthenticated`, `Forbidden`."""
+        """Admit a request by the newest grants. Raises `Unauthenticated`, `Forbidden`."""
         operation, ownership = route.operation, self._service.ownership
         is_asked = operation.on is not Resource.INSTANCE and operation.access is not Access.OPEN
         if ownership is not None and is_asked:
@@ -146,15 +148,15 @@ class App:
             await self._require_own(guard, exchange, path_text(varying[0]))
 
     async def _require_own(self, guard: Guard, exchange: Exchange, text: str) -> None:
-        """Raise `TransactionNotFound` for an open transaction of somebody else. Whoever keeps
-        transactions looks."""
+        """Raise `TransactionNotFound` for an open transaction of another principal. Only the
+        coordinator of transactions checks."""
         engine = self._service.engine
         if text == routes.NEW_TRANSACTION or not engine.coordinates:
             return
         id = transaction_id(text)
         info = await self._service.in_thread(engine.transactions.describe, id)
         if info.outcome == "open":
-            guard.require_own(exchange, id, info.client)
+            guard.decisions.require_own(exchange, id, info.client)
 
     async def _answer_or_forward(
         self, route: Route, exchange: Exchange, varying: Sequence[bytes]
@@ -167,7 +169,7 @@ class App:
         if asked and service.ownership is not None:
             await service.ownership.confirm()
         if service.engine.cluster is not None:
-            kept = _kept(route.operation, varying)
+            kept = kept_by(route.operation, varying)
             if kept is not None and await self._forwarded(exchange, kept):
                 return
         if service.ownership is not None and not asked:
@@ -175,36 +177,38 @@ class App:
         try:
             await route.answer(exchange, varying)
         except NotOwner as error:
-            address = error.details.get("address")
+            target = named(service.engine, error)
             untouched = exchange.received == len(exchange.body)  # the body is there to be sent on
             is_over = exchange.response_started or not untouched
-            if not address or is_over or HOP in exchange.headers:
+            if target is None or is_over or HOP in exchange.headers:
                 raise
-            await self._forward(exchange, str(error.details["owner"]), address)
+            await self._forward(exchange, target)
 
-    async def _answer_cdap(self, exchange: Exchange) -> None:
+    def _front(self, path: bytes) -> tuple[str, Paths] | None:
+        """The front end that answers a path, with its name; None if no front end does."""
+        return next((front for front in self._fronts if front[1].has(path)), None)
+
+    async def _answer_by_front(self, exchange: Exchange, paths: Paths) -> None:
         if self._service.strangers:
             self._service.strangers.require_none(exchange, True)
         if self._service.ownership is not None:
             await self._service.ownership.confirm()
-        await self._cdap(exchange, partial(self._forwarded, exchange, TRANSACTIONS))
+        await paths.answer(exchange, partial(self._forwarded, exchange))
 
-    async def _forwarded(self, exchange: Exchange, kept: Kept) -> bool:
-        """Whether another instance keeps this; it has answered. Raises `Unavailable`."""
-        elsewhere = kept_elsewhere(self._service.engine, kept)
-        if elsewhere is None:
+    async def _forwarded(self, exchange: Exchange, kept: ShardKey) -> bool:
+        """True if another instance keeps this; then it has answered. Raises `Unavailable`."""
+        engine = self._service.engine
+        target = route_to(engine, kept)
+        if isinstance(target, Here):
             return False
         if HOP in exchange.headers:
-            raise elsewhere
-        address = elsewhere.details.get("address")
-        if not address:
-            raise elsewhere
-        await self._forward(exchange, str(elsewhere.details["owner"]), address)
+            raise refusal(engine, kept)
+        await self._forward(exchange, target)
         return True
 
-    async def _forward(self, exchange: Exchange, owner: str, address: str) -> None:
+    async def _forward(self, exchange: Exchange, target: At) -> None:
         self._service.metrics.forwarded += 1
-        await self._service.forwarding(exchange, owner, address)
+        await self._service.forwarding(exchange, target.instance, target.address)
 
     def _answer_other_method(self, exchange: Exchange, methods: Mapping[str, Route]) -> None:
         """Answer OPTIONS. Raises `MethodNotAllowed` for other methods that a path does not have."""
@@ -230,39 +234,27 @@ def _for_pages(methods: Mapping[str, Route]) -> list[str]:
     )
 
 
-def _kept(operation: Operation, varying: Sequence[bytes]) -> Kept | None:
-    """With what it is kept that a request concerns."""
-    if operation.api == "transactions":
-        return TRANSACTIONS
-    if operation.on is Resource.INSTANCE or operation.api not in ("groups", "queues", "delayed"):
-        return None
-    return kept_with(operation, operation.in_path([path_text(raw) for raw in varying]))
-
-
-def _fail(exchange: Exchange, error: Exception, operation: str) -> None:
+def _fail(exchange: Exchange, error: Exception, operation: str, refuse_: _Refuse) -> None:
     """Answer with what was raised; the log has what is no fault of the client."""
     if not isinstance(error, TMSError):
         _log.exception("request_broke", **_facts(exchange, operation))
-        _refuse(exchange, TMSError(_BROKE.format(exchange.request_id)), operation)
+        _end(exchange, TMSError(_BROKE.format(exchange.request_id)), refuse_)
     else:
         if error.kind in _OURS:
             facts = _facts(exchange, operation)
             _log.warning("request_failed", **facts, code=error.code, why=str(error))
-        _refuse(exchange, error, operation)
+        _end(exchange, error, refuse_)
     without_frames(error)
 
 
-def _refuse(exchange: Exchange, error: TMSError, operation: str) -> None:
-    """Answer with an error, or end an answer that was begun."""
+def _end(exchange: Exchange, error: TMSError, refuse_: _Refuse) -> None:
+    """Answer with an error, or abort an answer that was begun."""
     if exchange.response_started:
         exchange.abort()
         return
     if isinstance(error, NotOwner):  # behind one address the next connection may reach the owner
         exchange.keep_alive = False
-    if operation == CDAP:
-        answers.refuse(exchange, error)
-        return
-    refuse(exchange, error)
+    refuse_(exchange, error)
 
 
 def _facts(exchange: Exchange, operation: str) -> dict[str, Any]:

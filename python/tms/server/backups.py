@@ -6,7 +6,7 @@ from tms.api import routes
 from tms.api.backups import ChunkQuery
 from tms.api.operations import OPERATIONS
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import accepted, header, path_text, query_of
+from tms.server.http.request import accepted, path_text, query_of
 from tms.server.router import Route
 from tms.server.service import Service
 
@@ -19,7 +19,7 @@ def routes_of(service: Service) -> list[Route]:
 
     async def answer(exchange: Exchange, varying: Sequence[bytes]) -> None:
         query = query_of(exchange.query, ChunkQuery)
-        accepted(header(exchange, b"accept"), _BYTES_ONLY)
+        accepted(exchange.headers.get(b"accept", b""), _BYTES_ONLY)
         id = path_text(varying[0])
         images = service.engine.backups
         await service.fetching.claim(query.bytes_max)

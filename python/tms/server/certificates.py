@@ -1,8 +1,8 @@
-"""The certificate of the service, as files have it: read at the start, and again once they change.
+"""The certificate of the service: its files are read at the start, and again once they change.
 
     files ──every LOOK_S, or when asked (SIGHUP)──▶ a new context ──▶ connections from now on
 
-* New files that cannot be used are told of once, and the context stays.
+* New files that cannot be used are logged once, and the context stays.
 * Connections keep what they began with, until they end.
 """
 
@@ -10,8 +10,8 @@ import asyncio
 import ssl
 
 from tms.errors import ConfigError
-from tms.events import EventLog
-from tms.tls import ServerTls
+from tms.runtime.events import EventLog
+from tms.runtime.tls import ServerTls
 
 LOOK_S = 2.0
 _log = EventLog("tms.server")
@@ -37,7 +37,7 @@ class Certificates:
             await asyncio.to_thread(self.look)
 
     def look(self, asked: bool = False) -> None:
-        """Take the files in if they have changed, or somebody has `asked` for it."""
+        """Read the files if they have changed, or if `asked`."""
         stamp = self._files.stamp()
         if stamp == self._stamp and not asked:
             return

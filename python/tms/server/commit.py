@@ -2,7 +2,7 @@
 
 * Memory for the body is reserved before it is read; blocks are views of the body, and the engine
   fills in their headers where they stand.
-* A commit that the engine finishes at once never leaves the event loop's thread. Those that take
+* A commit that the engine finishes at once never leaves the event loop's thread. Commits that take
   long to read or check are done one at a time.
 """
 
@@ -15,7 +15,7 @@ from tms.model.message import Buffer
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, CommitResult
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import content_type, header, parameters
+from tms.server.http.request import content_type, parameters
 from tms.server.problems import JSON_HEAD
 from tms.server.service import Service, are_quick
 
@@ -37,12 +37,12 @@ class Committing:
         parameters(exchange.query, ())
         text = varying[0].decode("latin-1")
         transaction = 0 if text == routes.NEW_TRANSACTION else commits.transaction_id(text)
-        content_type(header(exchange, b"content-type"), _COMMITS_ONLY)
+        content_type(exchange.headers.get(b"content-type", b""), _COMMITS_ONLY)
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
             result = await self._commit(exchange, body.data, transaction)
-        if service.guard is not None:  # it may have been committed before, by somebody else
-            service.guard.require_seen(exchange, result)
+        if service.guard is not None:  # another principal may have committed it before
+            service.guard.decisions.require_seen(exchange, result)
         await service.respond(exchange, routes.OK, JSON_HEAD, commits.encode_result(result))
 
     async def _commit(self, exchange: Exchange, body: Buffer, transaction: int) -> CommitResult:
@@ -61,8 +61,8 @@ class Committing:
         return (await service.outcome(pending))[0]
 
     def _is_immediate(self, commit: Commit) -> bool:
-        """Whether nothing is to be waited for: else its intention is journaled first, or the log is
-        looked at."""
+        """True if the commit waits for nothing: its intention need not be journaled first, nor the
+        log be read."""
         if commit.transaction_id or any(block.new.expect is not None for block in commit.blocks):
             return False
         immediate = self._service.engine.immediate
@@ -70,10 +70,10 @@ class Committing:
 
     def _submit_here(self, exchange: Exchange, commit: Commit) -> Pending[CommitResult]:
         """Commit in the event loop's thread, which syncs for a client that asks alone."""
-        places = {(topic, new.partition) for topic, new in commit.blocks}
-        syncs = len(places) + len(commit.positions) + len(commit.settlements)
+        partitions = {(topic, new.partition) for topic, new in commit.blocks}
+        syncs = len(partitions) + len(commit.positions) + len(commit.settlements)
         submit = partial(self._engine.transactions.submit_commit, commit, waits=False)
-        return self._service.speakers.write(exchange, syncs, submit)
+        return self._service.inline_sync.write(exchange, syncs, submit)
 
     def _submit(self, commit: Commit) -> Pending[CommitResult]:
         return self._engine.transactions.submit_commit(commit, Durability.SYNCED)
@@ -83,5 +83,5 @@ class Committing:
         for topic in {topic for topic, _ in commit.blocks}:
             topic.require_writable()
         if self._service.guard is not None:
-            self._service.guard.require_commit(exchange, commit)
+            self._service.guard.decisions.require_commit(exchange, commit)
         return commit

@@ -13,7 +13,7 @@ from tms.model.topic import Durability, TopicName
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, query_of, writable_topic
 from tms.server.idempotency import idempotency_key, producer_id, turn_of
-from tms.server.new_messages import Read, brought
+from tms.server.new_messages import Parser, brought
 from tms.server.operations import UNPACKED_FACTOR
 from tms.server.problems import JSON_HEAD
 from tms.server.service import Service, are_quick
@@ -64,7 +64,7 @@ class DelayedPublishing:
         return deferred
 
     async def _pack_and_store(
-        self, name: TopicName, body: Body, read: Read, how: tuple[Due, Durability | None, str]
+        self, name: TopicName, body: Body, read: Parser, how: tuple[Due, Durability | None, str]
     ) -> tuple[messages.PackedRequest, list[Deferred]]:
         """Store messages. Under a key they may be there already, for as many partitions as the
         topic had then."""

@@ -82,7 +82,8 @@ class Fetching:
         return request._replace(bytes_max=min(request.bytes_max, grant))
 
     async def fetch(self, request: RequestedFetch) -> Fetched:
-        """What is there now. Raises `Overloaded`, and what `Engine.fetch` raises."""
+        """Fetch the messages that are there now. Raises `Overloaded`, and what `Engine.fetch`
+        raises."""
         engine, budget = self._service.engine, self._service.fetching
         free = budget.bytes_max - budget.bytes
         grant = min(request.bytes_max, max(free // 2, GRANT_BYTES_MIN))

@@ -1,4 +1,4 @@
-"""What a fetch asks for, as it is read from its request."""
+"""The parameters of a fetch, read from its request."""
 
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from tms.errors import BadEncoding, Invalid
 from tms.model.filter import Filter, as_filter
 from tms.model.message import Buffer, PartitionPosition, in_turn
 from tms.model.position import Position
-from tms.model.snapshot import Isolation, View, as_view
+from tms.model.snapshot import Isolation, ReadIsolation, as_isolation
 from tms.model.topic import TopicName
 from tms.server.forwarding import HOP
 from tms.server.http.exchange import Exchange
@@ -23,7 +23,7 @@ _LAST_EVENT = b"last-event-id"
 
 
 class RequestedFetch(NamedTuple):
-    """Which messages are wanted, and how they are to be answered."""
+    """The wanted messages, and the form of the answer."""
 
     name: TopicName
     media: str
@@ -31,19 +31,19 @@ class RequestedFetch(NamedTuple):
     bytes_max: int
     wait_s: float
     limit: int
-    isolation: View
+    isolation: ReadIsolation
     where: Filter | None
     for_peer: bool
     follow: bool
 
-    def behind(self, places: Mapping[int, Position]) -> Self:
-        """The same from where another one has ended."""
-        positions = tuple([PartitionPosition(p, places[p]) for p, _ in self.positions])
+    def behind(self, ends: Mapping[int, Position]) -> Self:
+        """This fetch from the end of another one."""
+        positions = tuple([PartitionPosition(p, ends[p]) for p, _ in self.positions])
         return self._replace(positions=positions)
 
     def turned(self, ended: bool) -> Self:
-        """The same, beginning with another partition; where nothing more is to be read, in the
-        order of the partitions, so that followers of the same ask for the same."""
+        """This fetch, beginning with another partition. If nothing more is to be read, in the order
+        of the partitions, so that followers of the same messages send equal fetches."""
         positions = sorted(self.positions) if ended else in_turn(self.positions, 1)
         return self._replace(positions=tuple(positions))
 
@@ -57,7 +57,7 @@ class RequestedFetch(NamedTuple):
 
 
 def read_request(exchange: Exchange, name: TopicName, service: Service) -> RequestedFetch:
-    """What is asked for. Raises what is wrong with it."""
+    """Read a fetch from its request. Raises errors of its parameters."""
     limits, query = service.limits, query_of(exchange.query, FetchQuery)
     media = answer_media(exchange, _FOLLOWED if query.follow else _MADE)
     if media == routes.BLOCKS and query.limit is not None:
@@ -76,19 +76,19 @@ def read_request(exchange: Exchange, name: TopicName, service: Service) -> Reque
         min(query.bytes_max, limits.fetch_bytes_max),
         min(query.wait_s, limits.fetch_wait_ms_max / 1_000),
         query.limit or FETCH_MESSAGES_DEFAULT,
-        _view(query),
+        _isolation(query),
         as_filter(query.where),
         HOP in exchange.headers,
         query.follow,
     )
 
 
-def _view(query: FetchQuery) -> View:
+def _isolation(query: FetchQuery) -> ReadIsolation:
     if (query.snapshot is None) is (query.isolation is Isolation.SNAPSHOT):
         raise Invalid("The isolation `snapshot` and a snapshot go together.", field="snapshot")
     if query.snapshot is None:
         return query.isolation
     try:
-        return as_view(urlsafe_b64decode(query.snapshot.encode("ascii")))
+        return as_isolation(urlsafe_b64decode(query.snapshot.encode("ascii")))
     except ValueError as exc:
         raise BadEncoding("The snapshot is not base64 in its form for URLs.") from exc

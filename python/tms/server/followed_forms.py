@@ -19,10 +19,10 @@ from tms.model.message import Buffer
 
 
 class FollowedForm(Protocol):
-    """How messages of a followed topic are sent, if not as blocks."""
+    """The form in which messages of a followed topic are sent, if not as blocks."""
 
     def begin(self) -> bytes:
-        """What goes before the first part."""
+        """The bytes before the first part."""
         ...
 
     def part(self, unpacked: Unpacked, ends: Mapping[int, int]) -> Buffer:
@@ -80,8 +80,8 @@ class ArrowBatches:
             self._writer.write_batch(nothing)
         parts = block.unpacked(run.columns for run in unpacked.runs)
         for run, part in zip(unpacked.runs, parts, strict=True):
-            place = run.partition, run.time_ms
-            batch = arrow_batch(place, run.ids(), run.offsets(), part.record_batch())
+            stamp = run.partition, run.time_ms
+            batch = arrow_batch(stamp, run.ids(), run.offsets(), part.record_batch())
             self._writer.write_batch(batch)
         return self._written()
 

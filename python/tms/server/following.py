@@ -1,4 +1,5 @@
-"""GET …/messages?follow=true: what is there, then what is appended, in one answer that goes on.
+"""GET …/messages?follow=true: the present messages, then those appended later, in one answer that
+goes on.
 
     fetch ──▶ a part is sent, as far as the client reads ──▶ nothing more: wait ──▶ fetch …
 
@@ -8,11 +9,11 @@ Invariants
   where that is.
 * While a client does not read, nothing is fetched for it and no more kept than the part that it
   does not read: it goes on from the store. Idle, a follower costs a watch and no thread.
-* What may be shown is decided anew for each part, as for a fetch.
+* Access and visibility are checked for each part, as for a fetch.
 * Followers of the same that wake up together, in one turn of the event loop, share the fetch and
   the bytes of a part.
-* It ends between two parts: when the service drains, when one other instance owns all of it, with
-  an error. Who follows fetches then, and learns why.
+* It ends between two parts: when the service drains, when one other instance owns all of it, or
+  with an error. The follower then fetches, and gets the reason.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ _HEAD = "content-type: {}\r\nx-content-type-options: nosniff\r\ncache-control: n
 
 
 class Fetches(Protocol):
-    """How a fetch is answered."""
+    """Answers a fetch."""
 
     def fitted(self, request: RequestedFetch) -> RequestedFetch: ...
 
@@ -52,7 +53,7 @@ class Fetches(Protocol):
 
 
 class _Part(NamedTuple):
-    """What a follower is sent next."""
+    """The next part for a follower."""
 
     stand: Stand  # where it ends
     behind: RequestedFetch  # what comes next
@@ -68,7 +69,7 @@ class SharedParts:
         self._parts: dict[RequestedFetch, _Part] = {}
 
     def find(self, request: RequestedFetch) -> _Part | None:
-        """The part, if somebody has made it."""
+        """The part, if another follower has made it."""
         return self._parts.get(request)
 
     def keep(self, request: RequestedFetch, part: _Part) -> None:
@@ -160,7 +161,7 @@ class Follower:
     async def _unpacked(
         self, request: RequestedFetch, fetched: Fetched, form: FollowedForm
     ) -> tuple[Stand, Sequence[Buffer]]:
-        """The same as messages."""
+        """The part as messages, unpacked."""
         budget, held = self._service.fetching, bodies.framed_bytes(fetched.blocks)
         budget.bytes += held
         try:
@@ -187,7 +188,7 @@ class Follower:
     async def _pace(self) -> None:
         """Wait as long as a quota wants it."""
         guard, loop = self._service.guard, asyncio.get_running_loop()
-        pause_s = 0.0 if guard is None else guard.charge(self._exchange)
+        pause_s = 0.0 if guard is None else guard.decisions.charge(self._exchange)
         if pause_s > 0:
             await self._exchange.sleep(loop.create_future(), pause_s)
 

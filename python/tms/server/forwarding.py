@@ -1,10 +1,10 @@
-"""Requests for what another instance keeps: sent there as they came, and its answer back.
+"""Forwarding of requests to the instance that keeps their resource, and of its answers back.
 
-* Body and answer are streamed: a piece at a time is in memory here.
-* Of a topic that is followed a part is a chunk of HTTP: when this service drains, the answer ends
-  behind a whole one.
-* A request goes one hop (`TMS-Hop`): who gets it does it, or says who the owner is.
-* The principal of a request goes along, with a proof that an instance says so.
+* Body and answer are streamed: only a piece at a time is in memory.
+* A part of a followed topic is a chunk of HTTP: when this service drains, the answer ends after a
+  whole part.
+* A request goes one hop (`TMS-Hop`): the other instance answers it, or names the owner.
+* The principal of a request goes along, with this instance's proof.
 * A chunked body stays chunked, however much of it is here already.
 * Nothing is repeated here. An error says whether the request may have been carried out.
 """
@@ -21,9 +21,9 @@ import httptools
 
 from tms.api import routes
 from tms.cluster.identity import InstanceIdentity, ProvenRequest, is_covered
-from tms.errors import Unavailable
+from tms.errors import TMSError, Unavailable
+from tms.runtime.tls import ClientTls, fault_of
 from tms.server.http.exchange import Disconnected, Exchange, settle
-from tms.tls import ClientTls, fault_of
 
 HOP = routes.HOP_HEADER.lower().encode()  # in a request of another instance
 FOLLOW = b"follow="  # in the query of a request whose answer goes on
@@ -39,7 +39,7 @@ _NOT_BACK = frozenset((b"connection", b"content-length", b"transfer-encoding", b
 
 
 class _Answer:
-    """What the parser has found so far."""
+    """The parts of an answer that the parser has found so far."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -91,7 +91,8 @@ class Forwarding:
         self._idle: dict[str, list[_Line]] = {}
 
     async def __call__(self, exchange: Exchange, owner: str, address: str) -> None:
-        """Let the instance `owner` answer. Raises `Unavailable`, `Disconnected`."""
+        """Forward a request to the instance `owner`, and answer with its answer. Raises
+        `Unavailable`, `Disconnected`."""
         line = await self._line(owner, address)
         kept = False
         try:
@@ -104,7 +105,7 @@ class Forwarding:
                 line.writer.transport.abort()
 
     def close(self) -> None:
-        """Close what waits."""
+        """Close idle connections."""
         for lines in self._idle.values():
             for line in lines:
                 line.writer.transport.abort()
@@ -141,21 +142,20 @@ class Forwarding:
         try:
             await self._send(exchange, line.writer, owner)
             await self._head(exchange, line.reader, parser, answer)
-        except (OSError, EOFError, httptools.HttpParserError) as exc:
-            raise _broken(owner, exc) from exc
-        status = parser.get_status_code()
-        head = b"".join(b"%b: %b\r\n" % pair for pair in answer.headers)
-        head += owner_head({address: ()})
-        if exchange.method == "HEAD" or status == routes.NO_CONTENT:
-            exchange.respond(status, head)
-            return False
-        try:
+            status = parser.get_status_code()
+            head = b"".join(b"%b: %b\r\n" % pair for pair in answer.headers)
+            head += owner_head({address: ()})
+            if exchange.method == "HEAD" or status == routes.NO_CONTENT:
+                exchange.respond(status, head)
+                return False
             if answer.length is not None:
                 pieces = _pieces(line.reader, parser, answer)
                 await exchange.relay(status, head, answer.length, pieces)
             else:
                 pieces = self._chunks(exchange, line.reader, parser, answer)
                 await exchange.stream_chunks(status, head, pieces)
+        except TMSError:
+            raise
         except (OSError, EOFError, httptools.HttpParserError) as exc:
             raise _broken(owner, exc) from exc
         return answer.complete and answer.keeps_open
@@ -243,7 +243,7 @@ class Forwarding:
             _feed(parser, data)
 
     async def _received(self, exchange: Exchange, reader: asyncio.StreamReader) -> bytes | None:
-        """What comes next; None if the client leaves or this service drains before."""
+        """The next bytes; None if the client leaves or this service drains first."""
         woken = asyncio.get_running_loop().create_future()
         read = asyncio.ensure_future(reader.read(READ_BYTES))
         read.add_done_callback(partial(_settle, woken))
@@ -262,7 +262,7 @@ class Forwarding:
 
 
 def owner_head(owners: Mapping[str, Sequence[int]]) -> bytes:
-    """What tells a client where to go straight: addresses, and which partitions each keeps."""
+    """The header that tells a client the owners: addresses, and the partitions that each keeps."""
     if not owners:
         return b""
     entries = (" ".join((url, *map(str, some))) for url, some in owners.items())

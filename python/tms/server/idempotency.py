@@ -3,16 +3,16 @@
 It needs no memory of its own for that: the key becomes a producer id under which each partition's
 block is the first, so the log itself recognises a repetition, also after a restart, and answers
 with the ids of the first one. Such ids have `KEY_BIT`, and the log remembers them apart from those
-of producers. What was sent with a key is remembered here only to refuse another
-body that goes to other partitions, which no partition could notice, and to send a repetition where
-the first attempt is going, should partitions be added while that is under way.
+of producers. This file remembers the body of a key for two reasons only: to refuse another body
+that goes to other partitions, which no partition could notice, and to send a repetition to the
+partitions of the first attempt if partitions are added meanwhile.
 
 Invariants
 
-* The same key, topic and body make the same blocks for the same partitions, also once the topic has
-  more of them: of the numbers that it had, the one counts under which most blocks are stored.
+* Equal key, topic and body make equal blocks for the same partitions, also once the topic has more
+  of them: of its earlier numbers of partitions, the one with the most stored blocks counts.
 * At most `KEYS_REMEMBERED` keys are kept, the newest.
-* A key belongs to the principal that sent it: the same key of another principal is another key.
+* A key belongs to the principal that sent it: an equal key of another principal is another key.
 """
 
 from collections import OrderedDict
@@ -57,8 +57,9 @@ def turn_of(producer: int) -> int:
 
 
 class RecentKeys:
-    """Which body came with which key, lately, and to how many partitions. Used by the event loop's
-    thread only. Topics go by their uid: one that was made anew has seen no key."""
+    """The digests of bodies by key, newest last, with the number of partitions that each went to.
+    Used by the event loop's thread only. Topics go by their uid: a topic that was created again has
+    seen no key."""
 
     def __init__(self) -> None:
         self._sent: OrderedDict[tuple[int, str], tuple[bytes, Counts]] = OrderedDict()

@@ -1,23 +1,22 @@
-"""What other instances of a cluster ask of this one, and what operators ask of the cluster."""
+"""Operations that other instances request of this one, and those of operators on the cluster."""
 
 from dataclasses import replace
 from typing import Any
 
-from tms.api.operations import TRANSACTIONS, Kept
 from tms.cluster.cluster import Cluster
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import Conflict, Invalid, NotFound, NotOwner, TMSError
 from tms.model.cluster import ClusterEvent, ClusterView, InstanceInfo, TopicOwners
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad
-from tms.model.queue import QueueInfo, QueueSummary
+from tms.model.queue import QueueSummary
 from tms.model.snapshot import Fate
 from tms.model.topic import TopicName
 from tms.server.service import Service
 
 
 class Peers:
-    """What an instance does for others besides; see `PeersApi`."""
+    """Operations for other instances, besides those on partitions; see `PeersApi`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -26,16 +25,12 @@ class Peers:
         self.verify_share = engine.shards.verify_share
         self.prepare_share = engine.shards.prepare_share
         self.lags, self.sizes = engine.topics.lags.here, engine.topics.own.sizes
+        self.list_queues_of = engine.queues.list_queues
+        self.list_groups_of = engine.groups.list_groups
         self.set_log_level = service.log_levels.set_here
 
-    def answer_tephra(self, message: bytes) -> bytes:
-        """Answer a message of Tephra's protocol."""
-        if self._service.answer_tephra is None:
-            raise NotFound("This instance does not speak Tephra's protocol; see --tephra-port.")
-        return self._service.answer_tephra(message)
-
     def fates(self, pointers: list[int]) -> dict[int, Fate]:
-        """What becomes of messages of transactions that were begun here."""
+        """The outcomes of transactions that were begun here, for their messages."""
         return self._engine.transactions.manager.fates(pointers)
 
     def undecided_since_ms(self, foreign: bool) -> int:
@@ -46,14 +41,6 @@ class Peers:
         """Make every commit so far durable."""
         with self._engine.transactions.manager.alone(durable=True):
             pass
-
-    def list_queues_of(self, topic: TopicName, shards: list[int]) -> list[QueueInfo]:
-        """The queues of a topic in some shards. Raises `NotOwner`."""
-        return self._engine.queues.list_queues(topic, shards)
-
-    def list_groups_of(self, topic: TopicName, shards: list[int]) -> list[GroupSummary]:
-        """The groups of a topic in some shards. Raises `NotOwner`."""
-        return self._engine.groups.list_groups(topic, shards)
 
     def queues_of(
         self, namespace: str, shards: list[int], after: str | None, limit: int
@@ -68,11 +55,11 @@ class Peers:
         return self._engine.glance.groups(namespace, after, limit, shards)
 
     def load(self) -> InstanceLoad:
-        """What this instance did since it was started, and does."""
+        """The load of this instance: totals since its start, and its present state."""
         return own_load(self._service)
 
     def events(self) -> list[ClusterEvent]:
-        """What this instance noticed and did."""
+        """The events of this instance, oldest first."""
         cluster = self._engine.cluster
         return [] if cluster is None else cluster.events.newest()
 
@@ -88,7 +75,7 @@ class Instances:
         self._engine = engine
 
     def view(self) -> ClusterView:
-        """The instances, and who coordinates. A service that is alone has none."""
+        """The instances and the coordinator. A service that is alone has none."""
         cluster = self._engine.cluster
         if cluster is None:
             return ClusterView(0, "", "alone", "")
@@ -100,7 +87,8 @@ class Instances:
         return ClusterView(number, cluster.id, state, cluster.coordinator_id(), instances)
 
     def events(self) -> list[ClusterEvent]:
-        """What the instances noticed and did. One that does not answer is named at the end."""
+        """The events of all instances, by time. Instances that do not answer are named at the
+        end."""
         cluster = self._cluster()
         events, silent = cluster.events.newest(), list[ClusterEvent]()
         for peer in cluster.others():
@@ -112,7 +100,7 @@ class Instances:
         return sorted(events, key=lambda event: event.time_ms) + silent
 
     def owners(self, name: TopicName) -> TopicOwners:
-        """Who should own the partitions of a topic."""
+        """The instances that should own the partitions of a topic."""
         cluster, topic = self._cluster(), self._engine.topics.registry.find(name)
         owners = [
             cluster.owner(name, (topic.uid, partition), topic.partitions).id
@@ -140,13 +128,13 @@ class Instances:
         cluster = self._cluster()
         if all(one.id != to for one in cluster.view.instances):
             raise Invalid(f"There is no instance {to}; see `tms cluster status`.", field="to")
-        cluster.pin(self._place(name, partition), to)
+        cluster.pin(self._pin_key(name, partition), to)
 
     def unpin(self, name: TopicName, partition: int) -> None:
         """Let placement choose the owner of a partition again."""
-        self._cluster().pin(self._place(name, partition), None)
+        self._cluster().pin(self._pin_key(name, partition), None)
 
-    def _place(self, name: TopicName, partition: int) -> str:
+    def _pin_key(self, name: TopicName, partition: int) -> str:
         topic, cluster = self._engine.topics.registry.find(name), self._cluster()
         self._engine.topics.partitions.peer_of(name, topic, partition)  # is there
         (uid, number), _ = cluster.place_of(name, (topic.uid, partition), topic.partitions)
@@ -159,20 +147,8 @@ class Instances:
         return cluster
 
 
-def kept_elsewhere(engine: Engine, kept: Kept) -> TMSError | None:
-    """Why this instance does not answer for what one keeps: `NotOwner`, or `Unavailable` while
-    nobody can tell; None if it does."""
-    if engine.cluster is None:
-        return None
-    kind, topic, group = kept
-    if kept == TRANSACTIONS:
-        return None if engine.coordinates else engine.cluster.not_coordinator()
-    number = engine.topics.shards.of(kind, topic, group)
-    return None if number in engine.shards.kept else engine.cluster.not_keeper(number)
-
-
 def own_load(service: Service) -> InstanceLoad:
-    """What a service did since it was started, and does."""
+    """The load of a service: totals since its start, and its present state."""
     [load], cluster = service.engine.glance.instances(), service.engine.cluster
     if cluster is not None:
         addresses = {one.id: one.address for one in cluster.view.instances}
@@ -186,7 +162,7 @@ def own_load(service: Service) -> InstanceLoad:
 
 
 def works_of(service: Service) -> dict[str, Any]:
-    """What answers, by the names of the protocols."""
+    """The objects that do the operations, by the names of their APIs."""
     return {
         "partitions": service.engine.topics.own,
         "peers": Peers(service),

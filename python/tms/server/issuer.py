@@ -7,8 +7,8 @@ they have verified.
 Invariants
 
 * A request waits for the issuer only if its own token names a key that is not known, and then for
-  one fetch at most. Whatever tokens say, there is one fetch in `REFETCH_S`.
-* Keys that nobody could fetch for `stale_s` verify nothing any more.
+  one fetch at most. Unknown keys cause at most one fetch in `REFETCH_S`.
+* Keys that could not be fetched again for `stale_s` verify nothing any more.
 * A token is verified once; its SHA-256 is remembered until it expires, its key is gone, or too many
   are remembered.
 """
@@ -19,22 +19,22 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from tms.access.jwt import JwtRules, SigningKeys, VerifiedJwt, verify
-from tms.clock import Clock
 from tms.errors import Malformed, Unavailable
-from tms.events import EventLog
-from tms.extras import needed
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
+from tms.runtime.extras import needed
+from tms.runtime.tls import ClientTls
 from tms.server.jwks import read_jwks
-from tms.tls import ClientTls
 
-VERIFIED_MAX = 10_000  # tokens remembered; with one more all are verified anew
+VERIFIED_MAX = 10_000  # tokens remembered; with one more all are forgotten
 REFETCH_S = 10.0  # between fetches for keys that are not known
 RETRY_S = 5.0  # after a fetch that failed
 _log = EventLog("tms.server")
 
 
 class IssuerOptions(NamedTuple):
-    """Where the keys of an issuer are (`jwks`: a URL or a path), what its tokens must say, and how
-    long keys live without being fetched again."""
+    """The source of an issuer's keys (`jwks`: a URL or a path), the rules for its tokens, and the
+    lifetime of keys that cannot be fetched again."""
 
     jwks: str
     rules: JwtRules
@@ -63,7 +63,7 @@ class TrustedIssuer:
         self.when_changed: Callable[[], None] = lambda: None
 
     def verified(self, token: bytes) -> VerifiedJwt:
-        """Whose token this is. Raises `UnknownKey`, `Unauthenticated`, and `Unavailable` while
+        """The claims of a token. Raises `UnknownKey`, `Unauthenticated`, and `Unavailable` while
         there are no keys."""
         now_ms, digest = self._clock.now_ms(), sha256(token).digest()
         found = self._verified.get(digest)
@@ -77,7 +77,7 @@ class TrustedIssuer:
         return found
 
     def warnings(self) -> list[str]:
-        """What somebody should look after, for anybody to read: the log says more."""
+        """Warnings for operators, without secrets: anybody may read them, and the log says more."""
         if not self._fault:
             return []
         head = "The keys of the issuer of JWTs (jwt.jwks) cannot be fetched or used; the log event"
@@ -94,8 +94,8 @@ class TrustedIssuer:
             await asyncio.sleep(min(RETRY_S, refresh_s) if self._fault else refresh_s)
 
     async def refetched(self) -> bool:
-        """Fetch the keys for who has shown one that is not known, unless that was done just now;
-        whether it was done."""
+        """Fetch the keys because a token names an unknown one. False if they were fetched just
+        now."""
         if self._fetching is None:
             now_s = self._clock.monotonic_s()
             if self._began_s is not None and now_s - self._began_s < REFETCH_S:
@@ -115,7 +115,7 @@ class TrustedIssuer:
         return self._keys
 
     async def _fetch(self) -> None:
-        """Fetch the keys; whoever comes meanwhile waits for the same."""
+        """Fetch the keys; calls meanwhile wait for the same fetch."""
         if self._fetching is None:
             self._began_s = self._clock.monotonic_s()
             self._fetching = asyncio.ensure_future(self._take_in())

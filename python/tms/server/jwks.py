@@ -3,97 +3,124 @@
     https://… (http:// on this machine) ── GET ─▶ 200, at most DOCUMENT_BYTES_MAX, within a time
     a path                              ── a regular file of that size
 
-* Whatever the other side does, a read ends within its time and takes no more memory than that.
-* Nothing is followed: what is read is at the place that was configured.
+* A read ends within its time, whatever the other side does; then its connection is shut down, so
+  that its thread ends, too. The end of the service does not wait for that thread.
+* The document is taken from the configured source: no redirect and no proxy is followed.
 """
 
 import asyncio
 import os
-import ssl
+import socket
 import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from functools import partial
+from http.client import HTTPConnection, HTTPException, IncompleteRead, RemoteDisconnected
 from urllib.parse import SplitResult, urlsplit
 
-import httptools
-
-import tms
 from tms.api import routes
 from tms.errors import TMSError, Unavailable
-from tms.tls import ClientTls, fault_of
+from tms.runtime.tls import ClientTls, fault_of
+from tms.runtime.version import VERSION
 
-DOCUMENT_BYTES_MAX = 256 << 10  # with the head of the answer
+DOCUMENT_BYTES_MAX = 256 << 10
 _PORTS = {"http": 80, "https": 443}
+_HEADERS = {"accept": routes.JSON, "user-agent": f"tms/{VERSION}", "connection": "close"}
+_NOT_WHOLE = "its answer is no whole one of HTTP ({})"
 
 
-class _Fetched:
-    """What the parser has found so far."""
+class _IssuerConnection(HTTPConnection):
+    """A connection that another thread may shut down, from its TLS handshake on."""
 
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.headed = self.framed = self.complete = False
+    def __init__(self, url: SplitResult, tls: ClientTls, timeout_s: float) -> None:
+        super().__init__(url.hostname or "", url.port or _PORTS[url.scheme], timeout=timeout_s)
+        self.default_port = _PORTS[url.scheme]  # which `Host` leaves out
+        self._tls = tls if url.scheme == "https" else None
+        self._connected: socket.socket | None = None  # `sock` is None once the head has come
+        self._over = False
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.framed |= name.lower() in (b"content-length", b"transfer-encoding")
+    def connect(self) -> None:
+        context = None if self._tls is None else self._tls.context()
+        super().connect()
+        self._connected = self.sock
+        self._require_time()
+        if context is not None:
+            self.sock = self._connected = context.wrap_socket(
+                self.sock, server_hostname=self.host, do_handshake_on_connect=False
+            )
+            self._require_time()
+            self._connected.do_handshake()
 
-    def on_headers_complete(self) -> None:
-        self.headed = True
+    def _require_time(self) -> None:
+        if self._over:  # before there was a socket to shut down
+            raise TimeoutError
 
-    def on_body(self, piece: bytes) -> None:
-        self.pieces.append(piece)
+    def shut_down(self) -> None:
+        """End what waits for the other side, now or once it is connected. From any thread."""
+        self._over = True
+        if self._connected is not None:
+            with suppress(OSError):  # it is closed already
+                socket.socket.shutdown(self._connected, socket.SHUT_RDWR)
 
-    def on_message_complete(self) -> None:
-        self.complete = True
 
-
-async def read_jwks(place: str, tls: ClientTls, timeout_s: float) -> bytes:
+async def read_jwks(source: str, tls: ClientTls, timeout_s: float) -> bytes:
     """The document at a URL, or in a file. Raises `Unavailable`."""
     try:
-        async with asyncio.timeout(timeout_s):
-            if "://" in place:
-                return await _fetch(urlsplit(place), tls)
-            return await asyncio.to_thread(_read_file, place)
+        if "://" not in source:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.to_thread(_read_file, source)
+        url = urlsplit(source)
+        connection = _IssuerConnection(url, tls, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _in_daemon(partial(_fetch, connection, url))
+        finally:
+            connection.shut_down()
+    except TMSError as exc:  # first: some are OSError or ValueError, too
+        raise Unavailable(exc.message) from exc
     except TimeoutError as exc:
         raise Unavailable(f"it was not there within {timeout_s:g} s (jwt.timeout_s)") from exc
+    except (IncompleteRead, RemoteDisconnected) as exc:
+        raise Unavailable(_NOT_WHOLE.format("the connection ended before it")) from exc
     except OSError as exc:
-        raise Unavailable(str(fault_of(exc, place) or exc)) from exc
-    except (EOFError, ValueError, httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-        raise Unavailable(f"its answer is no whole one of HTTP ({exc})") from exc
-    except TMSError as exc:
-        raise Unavailable(exc.message) from exc
+        raise Unavailable(str(fault_of(exc, source) or exc)) from exc
+    except (HTTPException, ValueError) as exc:
+        raise Unavailable(_NOT_WHOLE.format(repr(exc))) from exc
 
 
-async def _fetch(url: SplitResult, tls: ClientTls) -> bytes:
-    context: ssl.SSLContext | None = None
-    if url.scheme == "https":
-        context = await asyncio.to_thread(tls.context)  # which may read many certificates
-    port = url.port or _PORTS[url.scheme]
-    reader, writer = await asyncio.open_connection(url.hostname, port, ssl=context)
-    try:
-        writer.write(
-            f"GET {url.path or '/'}{'?' if url.query else ''}{url.query} HTTP/1.1\r\n"
-            f"host: {url.netloc}\r\naccept: application/json\r\naccept-encoding: identity\r\n"
-            f"user-agent: tms/{tms.__version__}\r\nconnection: close\r\n\r\n".encode("ascii")
-        )
-        fetched = _Fetched()
-        parser = httptools.HttpResponseParser(fetched)
-        read = 0
-        while not fetched.complete:
-            data = await reader.read(DOCUMENT_BYTES_MAX)
-            read += len(data)
-            if read > DOCUMENT_BYTES_MAX:
-                raise _too_large()
-            if not data:
-                if fetched.framed or not fetched.headed:
-                    raise EOFError("the connection ended before it")
-                break  # which is how such an answer ends
-            parser.feed_data(data)
-    finally:
-        writer.transport.abort()
-    if parser.get_status_code() != routes.OK:
-        raise Unavailable(
-            f"it was answered with the status {parser.get_status_code()}; jwt.jwks is the URL of "
-            "the document itself"
-        )
-    return b"".join(fetched.pieces)
+async def _in_daemon(work: Callable[[], bytes]) -> bytes:
+    """The result of work in a thread of its own, which may outlive the event loop."""
+    done: Future[bytes] = Future()
+
+    def run() -> None:
+        done.set_running_or_notify_cancel()
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="tms-jwks", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+def _fetch(connection: _IssuerConnection, url: SplitResult) -> bytes:
+    with closing(connection):
+        target = f"{url.path or '/'}{'?' if url.query else ''}{url.query}"
+        connection.request("GET", target, headers=_HEADERS)
+        answer = connection.getresponse()
+        if answer.status != routes.OK:
+            raise Unavailable(
+                f"it was answered with the status {answer.status}; jwt.jwks is the URL of the "
+                "document itself"
+            )
+        document = answer.read(DOCUMENT_BYTES_MAX + 1)
+        if len(document) > DOCUMENT_BYTES_MAX:
+            raise _too_large()
+        if answer.length:  # bytes that it announced, and has not sent
+            raise IncompleteRead(document, answer.length)
+        return document
 
 
 def _read_file(path: str) -> bytes:

@@ -1,11 +1,11 @@
-"""Lists of what several instances keep, page by page, for those who may see all or some of it.
+"""Lists over several instances, page by page, filtered by what the caller may see.
 
 Invariants
 
-* A page has as many as were asked for, unless there are no more; who may not see all of them is
-  shown those that it may.
-* What another instance keeps is asked of it. One that does not answer is an error, and not a list
-  that is shorter; only numbers may be missing.
+* A page has as many entries as requested, unless there are no more; a caller that may not see all
+  gets those that it may see.
+* Other instances are asked for their part. An instance that does not answer is an error, not a
+  shorter list; only numbers may be missing.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def everything(_: str) -> bool:
 
 
 def works_of(service: Service) -> dict[str, Callable[..., Any]]:
-    """What answers, by the names of the operations."""
+    """The functions that answer, by the names of the operations."""
     lists = Lists(service)
     return {
         "topics.list_topics": lists.topics,
@@ -70,7 +70,7 @@ class Lists:
     def sizes(
         self, namespace: str, sees: Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
     ) -> SizesBody:
-        """The same with what they hold."""
+        """The topics of a namespace with their sizes."""
 
         def read(begin: str | None, size: int) -> list[Any]:
             return self._engine.glance.topics(namespace, begin, size)
@@ -83,43 +83,43 @@ class Lists:
     def groups(
         self, namespace: str, sees: Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
     ) -> GroupsBody:
-        """The same of groups, also those that others keep."""
+        """The groups of a namespace, also those that other instances keep."""
 
         def read(begin: str | None, size: int) -> list[GroupSummary]:
             engine = self._engine
-            found = engine.glance.groups(namespace, begin, size, engine.shards.kept)
+            found = engine.glance.groups(namespace, begin, size, engine.shards.held)
             for peer, shards in self._elsewhere().items():
                 found += peer.groups_of(namespace, shards, begin, size)
             return sorted(found, key=_in_order)[:size]
 
-        return GroupsBody(*_page(read, _place, sees, after, limit))
+        return GroupsBody(*_page(read, _list_key, sees, after, limit))
 
     def queues(
         self, namespace: str, sees: Sees, after: str | None = None, limit: int = TOPICS_DEFAULT
     ) -> QueuesBody:
-        """The same of queues."""
+        """The queues of a namespace, also those that other instances keep."""
 
         def read(begin: str | None, size: int) -> list[QueueSummary]:
             engine = self._engine
-            found = engine.glance.queues(namespace, begin, size, engine.shards.kept)
+            found = engine.glance.queues(namespace, begin, size, engine.shards.held)
             for peer, shards in self._elsewhere().items():
                 found += peer.queues_of(namespace, shards, begin, size)
             return sorted(found, key=_in_order)[:size]
 
-        return QueuesBody(*_page(read, _place, sees, after, limit))
+        return QueuesBody(*_page(read, _list_key, sees, after, limit))
 
     # -- of a topic --------------------------------------------------------------------------------
 
     def queues_of_topic(self, topic: TopicName, sees: Sees) -> list[QueueInfo]:
         """The queues of a topic, also those that others keep."""
-        found = self._engine.queues.list_queues(topic, self._engine.shards.kept)
+        found = self._engine.queues.list_queues(topic, self._engine.shards.held)
         for peer, shards in self._elsewhere().items():
             found += peer.list_queues_of(topic, shards)
         return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
 
     def groups_of_topic(self, topic: TopicName, sees: Sees) -> list[GroupSummary]:
         """The groups of a topic, also those that others keep."""
-        found = self._engine.groups.list_groups(topic, self._engine.shards.kept)
+        found = self._engine.groups.list_groups(topic, self._engine.shards.held)
         for peer, shards in self._elsewhere().items():
             found += peer.list_groups_of(topic, shards)
         return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
@@ -127,7 +127,7 @@ class Lists:
     # -- of the cluster ----------------------------------------------------------------------------
 
     def instances(self) -> list[InstanceLoad]:
-        """What each instance does; one that does not answer is there by its name."""
+        """The load of each instance; an instance that does not answer has only its name."""
         loads, cluster = [own_load(self._service)], self._engine.cluster
         for peer in () if cluster is None else cluster.others():
             try:
@@ -137,11 +137,11 @@ class Lists:
         return sorted(loads, key=lambda load: load.instance)
 
     def _elsewhere(self) -> dict[ClusterPeer, list[int]]:
-        """The shards that others keep, by who does. Raises `Unavailable`."""
+        """The shards that other instances keep, by instance. Raises `Unavailable`."""
         engine, peers = self._engine, dict[ClusterPeer, list[int]]()
         for number in range(engine.topics.shards.count):
-            if engine.cluster is not None and number not in engine.shards.kept:
-                peers.setdefault(engine.cluster.keeper(number), []).append(number)
+            if engine.cluster is not None and not engine.shards.holds(number):
+                peers.setdefault(engine.cluster.shard_owner(number), []).append(number)
         return peers
 
 
@@ -161,7 +161,7 @@ def _page(
     return found, name(found[-1]) if len(found) == limit else None
 
 
-def _place(one: GroupSummary | QueueSummary) -> str:
+def _list_key(one: GroupSummary | QueueSummary) -> str:
     return f"{TopicName.parse(one.topic).topic}/{one.group}"
 
 

@@ -2,10 +2,10 @@
 
 Invariants
 
-* Only loggers that there are can be set, `tms` and those below it, so their number is bounded.
-* A level that was set for a while goes back to the logger's default when that is over, whatever
-  was set before. The one that was set last counts.
-* What is closed leaves all loggers as it found them.
+* Only existing loggers can be set, `tms` and those below it, so their number is bounded.
+* A level that was set for a while goes back to the logger's default when that is over, whatever was
+  set before. The level that was set last counts.
+* `close` leaves all loggers as they were at the start.
 """
 
 import difflib
@@ -14,10 +14,11 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from tms.clock import Clock
+from tms.api.instances import PeersApi
 from tms.errors import Invalid, NotFound
-from tms.events import EventLog
 from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS, LOGGER, LogLevel
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 
 _log = EventLog("tms.server")
 
@@ -30,23 +31,18 @@ class _Changed(NamedTuple):
     timer: threading.Timer | None = None
 
 
-class LevelPeer(Protocol):
-    """Another instance."""
-
-    def set_log_level(self, level: str, logger: str, for_s: float | None) -> LogLevel: ...
-
-
 class LevelCluster(Protocol):
     """The instances of a service, and which one this is."""
 
     @property
     def id(self) -> str: ...
 
-    def others(self) -> Sequence[LevelPeer]: ...
+    def others(self) -> Sequence[PeersApi]: ...
 
 
 class LogLevels:
-    """See `LogApi`. Thread-safe. Without a cluster the service is alone."""
+    """The levels of loggers; implements `LogApi`. Thread-safe. Without a cluster the service is
+    alone."""
 
     def __init__(self, clock: Clock, cluster: LevelCluster | None = None) -> None:
         self._clock = clock
@@ -68,14 +64,14 @@ class LogLevels:
         everywhere: bool = False,
     ) -> list[LogLevel]:
         """Set the level of a logger, here and, if `everywhere`, at the other instances. Raises
-        `Invalid`, `NotFound`, and `Unavailable` for one that does not answer: it is set at those
-        before it."""
+        `Invalid`, `NotFound`, and `Unavailable` for an instance that does not answer: the level is
+        set at those before it."""
         here = self.set_here(level, logger, for_s)
         others = self._cluster.others() if everywhere and self._cluster is not None else ()
         return [here, *(one.set_log_level(level, logger, for_s) for one in others)]
 
     def set_here(self, level: str, logger: str, for_s: float | None) -> LogLevel:
-        """The same here only."""
+        """Set the level of a logger at this instance only."""
         _check(level, logger, for_s)
         with self._lock:
             _log.warning("log_level_changed", logger=logger, level=level, for_s=for_s)

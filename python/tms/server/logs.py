@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from tms.events import Event
+from tms.runtime.events import Event
 from tms.server.access_log import LOGGER
 
 LINE_BYTES_MAX = 4_096

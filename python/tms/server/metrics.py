@@ -1,16 +1,16 @@
-"""What the service counts, in the text format of Prometheus.
+"""The metrics of the service, in the text format of Prometheus.
 
 * Counting costs the hot path a few additions: the numbers are plain and become metrics when asked.
 * The number of series is bounded: labels are operations and statuses, never clients. Of groups the
   `GROUPS_SHOWN`, and of their partitions the `POSITIONS_SHOWN`, that are furthest behind have
-  series of their own, of queues the `QUEUES_SHOWN` that are oldest; all others have one together.
-  `tms_without_own_series` says how many those are.
+  series of their own, of queues the `QUEUES_SHOWN` that are oldest; all others share one.
+  `tms_without_own_series` has the number of those others.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from operator import attrgetter
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -23,10 +23,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from tms.engine import EngineStats
 from tms.model.group import GroupLag
 from tms.model.lag import Lag
 from tms.model.queue import QueueInfo, QueueSummary
+from tms.model.stats import EngineStats
+from tms.runtime.histogram import Histogram
 from tms.server.http.request import Budget
 from tms.server.http.watchdog import Watchdog
 
@@ -75,28 +76,30 @@ _COUNTERS = {
     "cache_hits": "Fetches answered from memory.",
     "cache_misses": "Fetches that read the store.",
 }
-
-
-class Histogram:
-    """How often something took how long."""
-
-    __slots__ = ("counts", "sum")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS) + 1)
-        self.sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(SECONDS, seconds)] += 1
-        self.sum += seconds
-
-    def buckets(self) -> Iterator[tuple[str, float]]:
-        """Upper bound and cumulative count, as Prometheus wants them."""
-        total = 0
-        for bound, count in zip((*map(str, SECONDS), "+Inf"), self.counts, strict=True):
-            total += count
-            yield bound, total
+# by name: an attribute of `Metrics`, and the sentence of the metric
+_HTTP_COUNTERS = {
+    "http_received_bytes": ("bytes_in", "Bytes of published bodies."),
+    "http_sent_bytes": ("bytes_out", "Bytes of fetched bodies, and of parts sent to followers."),
+    "http_connections_refused": ("_watchdog.refused", "Connections beyond the limit."),
+    "http_connections_cut_off": (
+        "_watchdog.cut_off",
+        "Connections closed because the other side was too slow.",
+    ),
+    "tls_handshakes_failed": (
+        "_watchdog.handshakes_failed",
+        "Connections whose TLS handshake failed.",
+    ),
+    "http_forwarded": ("forwarded", "Requests sent on to the instance that keeps it."),
+    "http_followed_bytes": ("followed_bytes", "Bytes of parts sent to them."),
+    "http_followed_parts": (
+        "followed_parts",
+        "Parts sent to them, those that say that nothing came included.",
+    ),
+}
+_HTTP_GAUGES = {
+    "http_long_polls": ("long_polls", "Fetches and receives that wait for a message."),
+    "http_followers": ("followers", "Clients that follow a topic."),
+}
 
 
 class Metrics(Collector):
@@ -109,10 +112,10 @@ class Metrics(Collector):
         watchdog: Watchdog,
         budgets: Iterable[Budget],
         queues: Callable[[], Sequence[QueueInfo]],
-        lateness: Callable[[], tuple[list[tuple[str, float]], float]],
+        lateness: Histogram,
     ) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
-        self.seconds = {"publish": Histogram(), "fetch": Histogram(), "commit": Histogram()}
+        self.seconds = {name: Histogram(SECONDS) for name in ("publish", "fetch", "commit")}
         self.bytes_in = 0
         self.bytes_out = 0
         self.long_polls = 0
@@ -156,7 +159,6 @@ class Metrics(Collector):
                 sum_value=histogram.sum,
             )
         yield from self._of_http()
-        yield from self._of_followers()
         yield from self._of_engine()
         queues = self._queues()
         yield from of_queues(queues)
@@ -173,38 +175,12 @@ class Metrics(Collector):
         yield left_out
 
     def _of_http(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            "tms_http_received_bytes", "Bytes of published bodies.", self.bytes_in
-        )
-        yield CounterMetricFamily(
-            "tms_http_sent_bytes",
-            "Bytes of fetched bodies, and of parts sent to followers.",
-            self.bytes_out,
-        )
-        yield CounterMetricFamily(
-            "tms_http_connections_refused",
-            "Connections beyond the limit.",
-            self._watchdog.refused,
-        )
-        yield CounterMetricFamily(
-            "tms_http_connections_cut_off",
-            "Connections closed because the other side was too slow.",
-            self._watchdog.cut_off,
-        )
-        yield CounterMetricFamily(
-            "tms_tls_handshakes_failed",
-            "Connections whose TLS handshake failed.",
-            self._watchdog.handshakes_failed,
-        )
-        yield GaugeMetricFamily(
-            "tms_http_connections", "Connections open now.", len(self._watchdog.connections)
-        )
-        yield CounterMetricFamily(
-            "tms_http_forwarded", "Requests sent on to the instance that keeps it.", self.forwarded
-        )
-        yield GaugeMetricFamily(
-            "tms_http_long_polls", "Fetches and receives that wait for a message.", self.long_polls
-        )
+        for name, (of, doc) in _HTTP_COUNTERS.items():
+            yield CounterMetricFamily(f"tms_{name}", doc, attrgetter(of)(self))
+        for name, (of, doc) in _HTTP_GAUGES.items():
+            yield GaugeMetricFamily(f"tms_{name}", doc, attrgetter(of)(self))
+        connections = len(self._watchdog.connections)
+        yield GaugeMetricFamily("tms_http_connections", "Connections open now.", connections)
         held = GaugeMetricFamily(
             "tms_http_in_flight_bytes", "Bytes of bodies in memory.", labels=("kind",)
         )
@@ -220,29 +196,15 @@ class Metrics(Collector):
             refused.add_metric((budget.what,), budget.refused)
         yield from (held, limit, refused)
 
-    def _of_followers(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "tms_http_followers", "Clients that follow a topic.", self.followers
-        )
-        yield CounterMetricFamily(
-            "tms_http_followed_bytes", "Bytes of parts sent to them.", self.followed_bytes
-        )
-        yield CounterMetricFamily(
-            "tms_http_followed_parts",
-            "Parts sent to them, those that say that nothing came included.",
-            self.followed_parts,
-        )
-
     def _of_engine(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "tms_ready", "1 when the service is ready, see /readyz.", self._ready()
         )
-        buckets, seconds = self._lateness()
         yield HistogramMetricFamily(
             "tms_delayed_lateness_seconds",
             "How much later than it was due a delayed message came into the log.",
-            buckets=buckets,
-            sum_value=seconds,
+            buckets=self._lateness.buckets(),
+            sum_value=self._lateness.sum,
         )
         stats = self._stats()
         for field in fields(stats):
@@ -271,11 +233,11 @@ def of_groups(groups: Sequence[GroupLag]) -> tuple[list[Metric], Counter[str]]:
         if lag is not None
     )
     shown, others = positions[:POSITIONS_SHOWN], positions[POSITIONS_SHOWN:]
-    places = [((group, topic, str(number)), lag) for _, topic, group, number, lag in shown]
+    series = [((group, topic, str(number)), lag) for _, topic, group, number, lag in shown]
     if others:
         lags = [one[-1] for one in others]
         together = Lag(sum(lag.messages for lag in lags), max(lag.ms for lag in lags))
-        places.append(((*_OTHERS, _OTHER), together))
+        series.append(((*_OTHERS, _OTHER), together))
     labels = ("group", "topic", "partition")
     behind = GaugeMetricFamily(
         "tms_group_lag_messages", "Messages that a group has before it.", labels=labels
@@ -283,9 +245,9 @@ def of_groups(groups: Sequence[GroupLag]) -> tuple[list[Metric], Counter[str]]:
     age = GaugeMetricFamily(
         "tms_group_lag_seconds", "For how long the first of them has been there.", labels=labels
     )
-    for place, lag in places:
-        behind.add_metric(place, lag.messages)
-        age.add_metric(place, lag.ms / 1_000)
+    for values, lag in series:
+        behind.add_metric(values, lag.messages)
+        age.add_metric(values, lag.ms / 1_000)
     without = Counter({"groups": len(rest), "group_partitions": len(others)})
     return [members, behind, age], without
 
@@ -296,7 +258,7 @@ def _behind(group: GroupLag) -> tuple[int, str, str]:
 
 
 def of_waiting(queues: Sequence[QueueSummary]) -> Iterator[Metric]:
-    """What waits in queues, and for how long."""
+    """The numbers of messages that wait in queues, and their ages."""
     names = ("group", "topic")
     waiting = GaugeMetricFamily(
         "tms_queue_waiting", "Messages that are not settled and not with workers.", labels=names

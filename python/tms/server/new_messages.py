@@ -1,8 +1,8 @@
-"""What a publish brings: blocks, or messages as JSON, as CloudEvents, and as a CloudEvent whose
+"""The body of a publish: blocks, or messages as JSON, as CloudEvents, or as a CloudEvent whose
 attributes are headers of the request.
 
-* A request with a header that each CloudEvent has is one, whatever its Content-Type, unless that is
-  a CloudEvent's own.
+* A request with a header that every CloudEvent has is a CloudEvent, whatever its Content-Type,
+  unless that is a CloudEvent's own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,21 +20,21 @@ from tms.api.cloud_events import (
 )
 from tms.api.messages import NewMessage
 from tms.api.strict import decode_strict
-from tms.decoding import json_decoder
 from tms.errors import Invalid
 from tms.model.message import Buffer
+from tms.runtime.decoding import json_decoder
 from tms.server.http.request import content_type
 
 _READABLE = (routes.JSON, routes.BLOCKS, routes.CLOUD_EVENT, routes.CLOUD_EVENTS)
 _PUBLISH = json_decoder(PublishBody)
-Read = Callable[[Buffer], Sequence[MessageIn | NewMessage]]
+Parser = Callable[[Buffer], Sequence[MessageIn | NewMessage]]
 
 
 class Brought(NamedTuple):
-    """How the messages of a body are read, None of blocks; and what beside the body makes the
-    request what it is, where it is repeated."""
+    """The reader of a body's messages, None for blocks; and the parts of the request beside the
+    body that a repetition must have, too."""
 
-    read: Read | None
+    read: Parser | None
     beside: bytes = b""
 
 
@@ -43,7 +43,7 @@ is_plain = SENT_REQUIRED.isdisjoint
 
 
 def brought(headers: Mapping[bytes, bytes]) -> Brought:
-    """What the headers of a publish, by their names in lower case, say of its body. Raises
+    """The form of a publish's body by its headers, which have names in lower case. Raises
     `UnsupportedMedia`."""
     sent = headers.get(b"content-type", b"")
     if is_plain(headers) or sent.lower().lstrip().startswith(b"application/cloudevents"):
@@ -53,8 +53,9 @@ def brought(headers: Mapping[bytes, bytes]) -> Brought:
 
 @lru_cache(maxsize=16)
 def brought_as(sent: bytes) -> Brought:
-    """What this Content-Type says, of a request that is plain. Raises `UnsupportedMedia`."""
-    return _BY_MEDIA[content_type(sent.decode("latin-1"), _READABLE)]
+    """The form of a body by its Content-Type, without attributes of CloudEvents. Raises
+    `UnsupportedMedia`."""
+    return _BY_MEDIA[content_type(sent, _READABLE)]
 
 
 def _read_json(body: Buffer) -> Sequence[MessageIn]:

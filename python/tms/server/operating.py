@@ -1,15 +1,15 @@
-"""What operators ask of the service itself: whether it is alive, started and ready, metrics, the
-OpenAPI document, and `/`."""
+"""Operations of operators on the service itself: liveness, start, readiness, metrics, the OpenAPI
+document, and `/`."""
 
 import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
-import tms
 from tms.api import bodies, openapi, routes
 from tms.api.bodies import LivenessBody, ReadinessBody, RootBody, StartedBody
 from tms.api.operations import OPERATIONS
+from tms.runtime.version import VERSION
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import header
 from tms.server.metrics import POSITIONS_LOOKED_MAX, QUEUES_SHOWN
@@ -29,9 +29,9 @@ _LINKS = {
 
 
 class _Looks:
-    """What metrics tell of groups and queues, which may take the store: one look at a time, for
-    which nobody waits longer than `LOOK_S`. Then what the last one saw is told again, so that a
-    store that is away does not keep everything else from being told."""
+    """The metrics of groups and queues, which may read the store: one look at a time, and no scrape
+    waits longer than `LOOK_S`. After that a scrape gets the result of the last look, so that an
+    unreachable store does not delay all other metrics."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -57,7 +57,7 @@ def routes_of(service: Service) -> list[Route]:
     """The routes of operating."""
 
     async def root(exchange: Exchange, _: Sequence[bytes]) -> None:
-        body = bodies.encode(RootBody("TMS", tms.__version__, _LINKS))
+        body = bodies.encode(RootBody("TMS", VERSION, _LINKS))
         await service.respond(exchange, routes.OK, JSON_HEAD, body)
 
     async def live(exchange: Exchange, _: Sequence[bytes]) -> None:
@@ -84,7 +84,7 @@ def routes_of(service: Service) -> list[Route]:
         await service.respond(exchange, routes.OK, f"content-type: {media}\r\n".encode(), body)
 
     async def document(exchange: Exchange, _: Sequence[bytes]) -> None:
-        page = openapi.document(tms.__version__, service.guard is not None)
+        page = openapi.document(VERSION, service.guard is not None)
         body = msgspec.json.format(bodies.encode(page), indent=1)
         await service.respond(exchange, routes.OK, JSON_HEAD, body)
 

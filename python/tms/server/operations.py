@@ -1,20 +1,20 @@
 """Answers operations as they are declared: path, query and body are read strictly, the engine does
-what is asked in a thread, and its result goes out as JSON.
+the work in a thread, and its result goes out as JSON.
 
-* What can be refused before the body was read is refused then.
-* Topics that an operation names beside its own resource are asked for, too.
-* Tokens of a queue that nobody else is at are settled by the event loop for a client that asks
-  alone.
+* A request that can be refused without its body is refused before the body is read.
+* Access to topics that an operation names beside its own resource is checked, too.
+* The event loop itself settles tokens for a sole client, if the queue is at rest.
 * A large body is read when it is its turn, in a thread, and memory for what is made of it is
   reserved. So is the turn of an operation that is declared `alone`.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
-import msgspec
-
+from tms.access.decisions import topic_resource
 from tms.api import bodies, commits, routes
 from tms.api.commits import PositionsBody
 from tms.api.erasing import EraseBody, ErasedBody
@@ -22,23 +22,23 @@ from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
 from tms.api.queue_operations import QueuesApi
 from tms.api.strict import decode_strict
-from tms.decoding import json_decoder
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import QueueNotFound, TopicNotFound
 from tms.model.access import Access, NewToken
 from tms.model.delayed import DelayedId
+from tms.model.message import Buffer
 from tms.model.queue import QueueSettings
 from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
+from tms.runtime.decoding import json_decoder
 from tms.server import instances, listing
-from tms.server.guard import topic_resource
+from tms.server.front import Front
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import (
     accepted,
     content_type,
-    header,
     parameters,
-    path_text,
+    path_arguments,
 )
 from tms.server.problems import JSON_HEAD
 from tms.server.router import Route
@@ -46,7 +46,6 @@ from tms.server.service import Service
 
 JSON_ONLY = (routes.JSON,)
 INLINE_BYTES = 32 << 10  # a body up to this size is read by the event loop itself
-AT_ONCE_BYTES = 4 << 10  # up to this size, what it asks for is done there for who asks alone
 UNPACKED_FACTOR = 4  # JSON as Python objects takes up to this many times its size
 _Work = Callable[..., Any]
 _Others = Callable[..., Iterable[tuple[Access, TopicName]]]
@@ -61,14 +60,16 @@ class OperationEndpoint:
         operation: Operation,
         work: _Work,
         others: _Others | None,
-        is_at_rest: Callable[..., bool] | None,
+        at_rest: Callable[..., object] | None,
     ) -> None:
         self._service = service
         self._operation = operation
         self._work = work
         self._others = others
+        manages = operation.access is Access.MANAGE and operation.method != "GET"
+        self._writes = manages and operation.on in (Resource.TOPIC, Resource.QUEUE)
         self._is_noted = operation.api == "access" and operation.method != "GET"
-        self._is_at_rest = is_at_rest  # what it concerns; None: its work may wait
+        self._at_rest = at_rest  # true of a queue at rest; None: its work may wait
         query, body = operation.form.query, operation.form.body.get(routes.JSON)
         self._parameters = () if query is None else query.__struct_fields__
         self._decoder = None if body is None else json_decoder(body)
@@ -77,38 +78,36 @@ class OperationEndpoint:
     async def __call__(self, exchange: Exchange, varying: Sequence[bytes]) -> None:
         """Raises what was wrong."""
         operation = self._operation
-        arguments = operation.in_path([path_text(raw) for raw in varying])
-        accepted(header(exchange, b"accept"), JSON_ONLY)
-        arguments |= operation.in_query(parameters(exchange.query, self._parameters))
+        arguments = {**path_arguments(operation, tuple(varying))}
+        accepted(exchange.headers.get(b"accept", b""), JSON_ONLY)
+        if exchange.query or self._parameters:
+            arguments |= operation.in_query(parameters(exchange.query, self._parameters))
         if operation.caller is not None:
             arguments[operation.caller] = exchange.principal
         if operation.lists is not None:
             arguments["sees"] = exchange.sees or listing.everything
-        if operation.method != "GET":
-            _require_writable(operation, arguments)
+        if self._writes:
+            name: TopicName = arguments.get("name") or arguments["topic"]
+            name.require_writable()
         if self._decoder is None:
             result = await self._do(lambda: self._run(exchange, arguments))
         else:
-            content_type(header(exchange, b"content-type"), JSON_ONLY)
-            result = await self._with_body(exchange, arguments, self._decoder)
+            content_type(exchange.headers.get(b"content-type", b""), JSON_ONLY)
+            body = None
+            inline_sync = self._service.inline_sync
+            at_rest = self._at_rest
+            if at_rest is not None and inline_sync.may_sync(exchange, 1):
+                body = self._service.small_body(exchange) if at_rest(**arguments) else None
+            if body is not None:
+                result = inline_sync.sync(partial(self._run_body, exchange, arguments, body))
+            else:
+                result = await self._with_body(exchange, arguments)
         await self._respond(exchange, result)
 
-    async def _with_body(
-        self, exchange: Exchange, arguments: dict[str, Any], decoder: "msgspec.json.Decoder[Any]"
-    ) -> Any:
+    async def _with_body(self, exchange: Exchange, arguments: dict[str, Any]) -> Any:
         operation, service = self._operation, self._service
         async with service.received(exchange, operation.body_bytes_max) as body:
-
-            def work() -> Any:
-                whole = arguments | operation.in_body(decode_strict(body.data, decoder))
-                if self._others is None and not self._is_noted:
-                    return self._work(**whole)
-                return self._run(exchange, whole)
-
-            if len(body.data) <= AT_ONCE_BYTES and self._is_at_rest is not None:
-                speakers = service.speakers
-                if speakers.may_sync(exchange, 1) and self._is_at_rest(**arguments):
-                    return speakers.sync(work)
+            work = partial(self._run_body, exchange, arguments, body.data)
             if len(body.data) <= INLINE_BYTES:
                 return await self._do(work)
             await body.reserve(UNPACKED_FACTOR * len(body.data))
@@ -116,18 +115,27 @@ class OperationEndpoint:
                 return await service.for_peer(work)
             return await service.in_turn(service.checking, work)
 
+    def _run_body(self, exchange: Exchange, arguments: dict[str, Any], body: Buffer) -> Any:
+        assert self._decoder is not None, "only operations with a body have a decoder"
+        whole = arguments | self._operation.in_body(decode_strict(body, self._decoder))
+        if self._others is None and not self._is_noted:
+            return self._work(**whole)
+        return self._run(exchange, whole)
+
     def _run(self, exchange: Exchange, arguments: dict[str, Any]) -> Any:
         """Do the work, if the principal may do that with the other topics that it concerns, and
         write down how it changed access. Raises `Forbidden`."""
         guard = self._service.guard
         if guard is not None and self._others is not None:
             for verb, name in self._others(**arguments):
-                guard.require(exchange, verb, topic_resource(name))
+                guard.decisions.require(exchange, verb, topic_resource(name))
         result = self._work(**arguments)
         if guard is not None and self._is_noted:
             made = {"id": result.id} if isinstance(result, NewToken) else {}
-            told = {key: value for key, value in arguments.items() if key != self._operation.caller}
-            guard.write_change(exchange, told | made)
+            details = {
+                key: value for key, value in arguments.items() if key != self._operation.caller
+            }
+            guard.decisions.write_change(exchange, details | made)
         return result
 
     async def _do(self, work: Callable[[], Any]) -> Any:
@@ -147,17 +155,22 @@ class OperationEndpoint:
             return
         if codec is not None and not self._operation.by_hand:
             result = codec.encode(result)
-        await self._service.respond(exchange, status, JSON_HEAD, bodies.encode(result))
+        if exchange.coding is None:
+            exchange.respond(status, JSON_HEAD, bodies.encode(result))
+        else:
+            await self._service.respond(exchange, status, JSON_HEAD, bodies.encode(result))
 
 
 _RESTING = ("queues.ack", "queues.nack", "queues.release", "queues.extend")
 
 
-def routes_of(service: Service) -> list[Route]:
+def routes_of(service: Service, fronts: Sequence[Front] = ()) -> list[Route]:
     """The routes of all operations that need no function of their own."""
     works = _works_of(service)
+    for front in fronts:
+        works |= front.works
     queues = service.engine.queues
-    resting = dict.fromkeys(_RESTING, queues.is_at_rest)
+    resting = dict.fromkeys(_RESTING, queues.at_rest)
     others = others_of(queues)
     return [
         Route(
@@ -171,7 +184,7 @@ def routes_of(service: Service) -> list[Route]:
 
 def others_of(queues: QueuesApi) -> dict[str, _Others]:
     """The topics that an operation concerns beside the resource it declares, each with the verb
-    that it takes there. Topics of a commit are asked for by `Guard.require_commit`."""
+    that it takes there. Topics of a commit are asked for by `AccessDecisions.require_commit`."""
 
     def chosen(
         topic: TopicName, group: str, dead_letter: str
@@ -209,7 +222,7 @@ def others_of(queues: QueuesApi) -> dict[str, _Others]:
 
 
 class _Made:
-    """What an operation has made, if it was not there."""
+    """The result of an operation that creates, and whether it is new."""
 
     def __init__(self, value: Any, new: bool) -> None:
         self.value = value
@@ -217,17 +230,16 @@ class _Made:
 
 
 def _works_of(service: Service) -> dict[str, _Work]:
-    """What does each operation: the engine's method of that name, or something around it."""
+    """The function of each operation: the engine's method of that name, or a function around it."""
     engine = service.engine
     ports = {"topics": engine, **instances.works_of(service)}
 
-    def port_of(api: str) -> Callable[[], object]:
-        return lambda: ports.get(api) or getattr(engine, api)  # which it may get later
-
     works = {
-        name: _call_of(port_of(operation.api), operation.function)
+        name: _call_of(ports, engine, operation)
         for name, operation in OPERATIONS.items()
         if operation.api != "service" and not operation.by_hand
+        # A front end does the others.
+        if operation.api != "peers" or hasattr(ports["peers"], operation.function)
     }
     around = _Around(engine, service.limits.publish_timeout_s)
     return (
@@ -244,8 +256,14 @@ def _works_of(service: Service) -> dict[str, _Work]:
     )
 
 
-def _call_of(port: Callable[[], object], function: str) -> _Work:
-    return lambda **arguments: getattr(port(), function)(**arguments)
+def _call_of(ports: Mapping[str, object], engine: Engine, operation: Operation) -> _Work:
+    """The function of a port of the service, or of a port of the engine, which it may get later."""
+    port = ports.get(operation.api)
+    if port is not None:
+        of_port = attrgetter(operation.function)
+        return lambda **arguments: of_port(port)(**arguments)
+    of_engine = attrgetter(f"{operation.api}.{operation.function}")
+    return lambda **arguments: of_engine(engine)(**arguments)
 
 
 class _Around:
@@ -299,9 +317,3 @@ class _Around:
     def cancel(self, name: TopicName, id: DelayedId) -> bool:
         """A delayed message, within the time of a publish."""
         return self._engine.delayed.cancel(name, id, self._timeout_s)
-
-
-def _require_writable(operation: Operation, arguments: dict[str, Any]) -> None:
-    if operation.access is Access.MANAGE and operation.on in (Resource.TOPIC, Resource.QUEUE):
-        name: TopicName = arguments.get("name") or arguments["topic"]
-        name.require_writable()

@@ -34,7 +34,7 @@ from tms.server.idempotency import (
     reused,
     turn_of,
 )
-from tms.server.new_messages import Brought, Read, brought, brought_as, is_plain
+from tms.server.new_messages import Brought, Parser, brought, brought_as, is_plain
 from tms.server.operations import INLINE_BYTES, UNPACKED_FACTOR
 from tms.server.problems import JSON_HEAD
 from tms.server.service import Service, are_quick
@@ -126,7 +126,7 @@ class Publishing:
         else:
             syncs = len({new.partition for new in blocks})
             do = partial(submit, name, blocks, durability)
-            pending = service.speakers.write(exchange, syncs, do)
+            pending = service.inline_sync.write(exchange, syncs, do)
         return pending.result(0) if pending.done() else await service.outcome(pending)
 
     async def _messages(
@@ -134,7 +134,7 @@ class Publishing:
         exchange: Exchange,
         name: TopicName,
         body: Body,
-        read: Read,
+        read: Parser,
         options: "_PublishParameters",
         keyed: tuple[int, Counts] | None = None,
     ) -> bytes:
@@ -152,7 +152,7 @@ class Publishing:
                 spread = turn % partitions
                 return messages.pack(new, partitions, spread, settings.message_bytes_max, producer)
 
-            count_stored = partial(service.engine.count_stored, name)
+            count_stored = partial(service.engine.topics.publisher.count_stored, name)
             return pack_like_before(pack_for, counts, count_stored)
 
         if len(body.data) <= INLINE_BYTES and len(counts) == 1:

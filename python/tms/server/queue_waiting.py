@@ -1,4 +1,4 @@
-"""Those who wait for messages of queues, without a thread and one behind the other.
+"""Requests that wait for messages of queues, in a line and without threads.
 
     news ──▶ the first of the line looks ──▶ it found some: it leaves, and the next one looks
                                          └─▶ it found none: it stays the first, and watches on
@@ -7,8 +7,9 @@ Invariants
 
 * Only the first of a line watches its queue, and looks when a lease or a delay ends: a thousand
   idle workers cost what one does.
-* Whoever leaves the line lets the next one look, so that no news end with somebody who is gone.
-* Nobody looks for a client that is gone, or once the wait is over.
+* A request that leaves the line lets the next one look, so that no wake-up is lost with a client
+  that is gone.
+* A request whose client is gone, or whose wait is over, does not look.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ DUE_S_MIN = 0.02  # what ends within this time ends together
 
 
 class QueueWaiters:
-    """Everybody who waits, by queue. Used by the event loop's thread only. For `watch` see
+    """The waiting requests, by queue. Used by the event loop's thread only. For `watch` see
     `tms.queues.queues.Queues.watch`."""
 
     def __init__(self, watch: Watch) -> None:
@@ -43,33 +44,33 @@ class QueueWaiters:
         wait_s: float,
         nothing: _T,
     ) -> _T:
-        """What `look` finds, or `nothing` when the wait is over: both are true if they are
-        something. Raises `Disconnected`, and what `look` raises."""
+        """Wait for a result of `look`, or return `nothing` when the wait is over; a result is true
+        if it has messages. Raises `Disconnected`, and what `look` raises."""
         deadline = asyncio.get_running_loop().time() + wait_s
         line = self._lines.setdefault(key, {})
-        place = object()
+        ticket = object()
         try:
             while True:
-                if not await self._woken(exchange, key, line, place, deadline):
+                if not await self._woken(exchange, key, line, ticket, deadline):
                     return nothing
                 if answer := await look():
                     return answer
         finally:
-            line.pop(place, None)
+            line.pop(ticket, None)
             if line:
                 settle(next(iter(line.values())))
             else:
                 self._lines.pop(key, None)
 
     async def _woken(
-        self, exchange: Exchange, key: _Key, line: _Line, place: object, deadline: float
+        self, exchange: Exchange, key: _Key, line: _Line, ticket: object, deadline: float
     ) -> bool:
         """Wait; whether to look. Raises `Disconnected`."""
         loop = asyncio.get_running_loop()
-        woken = line[place] = loop.create_future()
+        woken = line[ticket] = loop.create_future()
         until, looks = deadline, False
         end: Callable[[bool], None] | None = None
-        if next(iter(line)) is place:
+        if next(iter(line)) is ticket:
             end, due_s = self._watch(*key, partial(settle_from_thread, loop, woken))
             if due_s is not None:
                 until = min(until, loop.time() + max(due_s, DUE_S_MIN))

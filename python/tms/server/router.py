@@ -1,8 +1,8 @@
-"""From a request's path and method to what answers it.
+"""The table of routes: from a request's path and method to its endpoint.
 
-* Paths are matched as they were sent, part by part; names are decoded by whoever needs them, once.
-  A part that varies matches whatever stands there: names are checked, not missed.
-* A path that exists says all of its methods: in a 405 and to OPTIONS.
+* Paths are matched as they were sent, part by part; an endpoint decodes names once. A variable part
+  matches any text: a wrong name is an error, not a missing path.
+* An existing path lists all of its methods: in a 405 and to OPTIONS.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,5 @@
-"""What all requests share: the engine, the limits, the memory in flight, threads and numbers."""
+"""The state that all requests share: the engine, the limits, the memory in flight, threads and
+metrics."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,13 +9,14 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from tms.block import checking_bytes
-from tms.clock import Clock
 from tms.cluster.cluster import REACH_S
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.errors import TimedOut, TMSError
 from tms.log.pending import Pending
 from tms.model.message import Buffer, NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
+from tms.runtime.clock import Clock
+from tms.runtime.tls import ClientTls
 from tms.server.access_log import AccessLog
 from tms.server.forwarding import Forwarding
 from tms.server.guard import Guard
@@ -24,12 +26,12 @@ from tms.server.http.exchange import Exchange, settle, settle_from_thread
 from tms.server.http.request import Body, Budget
 from tms.server.http.strangers import Strangers
 from tms.server.http.watchdog import ConnectionLimits, Watchdog
+from tms.server.inline_sync import InlineSync
 from tms.server.issuer import IssuerOptions, TrustedIssuer
 from tms.server.log_levels import LogLevels
 from tms.server.metrics import Metrics
-from tms.server.speakers import Speakers
-from tms.tls import ClientTls
 
+AT_ONCE_BYTES = 4 << 10  # of a body that the event loop uses up for a sole client
 UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
 COMPRESSING_MAX = 2  # answers that are compressed at the same time, outside of the event loop
 COMPRESS_INLINE_BYTES = 32 << 10  # an answer up to this size is compressed by the event loop
@@ -42,7 +44,7 @@ _T = TypeVar("_T")
 
 
 def are_quick(blocks: Sequence[NewBlock]) -> bool:
-    """Whether incoming blocks are checked in little time and memory."""
+    """True if checking incoming blocks takes little time and memory."""
     if len(blocks) > QUICK_BLOCKS_MAX:
         return False
     size = 0
@@ -65,36 +67,27 @@ class RequestLimits:
     threads: int = 8
 
 
-@dataclass(frozen=True, slots=True)
-class CdapLimits:
-    """How CDAP's protocol is answered."""
-
-    chunk_bytes: int = 60_000
-    tx_max_lifetime_ms: int = 25 * 3_600_000
-    ttl_s: int = 604_800  # of topics that are made without one, as CDAP's are
-
-
 class AccessLimits(NamedTuple):
-    """How access is controlled. `audit`: whether also what was allowed and changes nothing but
-    messages is written down; `issuer`: whose tokens are believed besides those that TMS makes."""
+    """The settings of access control. `audit`: True if the audit log also has allowed requests that
+    change only messages; `issuer`: of tokens that are trusted besides those that TMS makes."""
 
     audit: bool = False
     issuer: IssuerOptions | None = None
 
 
 class NetworkOptions(NamedTuple):
-    """Whom a service lets in, and how it reaches other instances."""
+    """Access to a service, and its way to other instances."""
 
     access: AccessLimits | None = None  # None: everybody may do everything
     peers: ClientTls = ClientTls()
     cors: Cors | None = None  # None: nothing is said to pages of other origins
     access_log: bool = False
-    hosts: frozenset[str] = frozenset()  # further names, where nobody is asked for a token
+    hosts: frozenset[str] = frozenset()  # further names of a service without access control
 
 
 class OwnershipCheck:
-    """Whether this process owns the store, looked up once for all requests that wait for it. Used
-    by the event loop's thread."""
+    """Checks that this process owns the store, once for all requests that wait for it. Used by the
+    event loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._confirm, self._cluster = engine.confirm_owner, engine.cluster
@@ -104,7 +97,7 @@ class OwnershipCheck:
 
     async def confirm(self) -> None:
         """Raise `NotOwner` unless this process owns the store at a moment during this call, so that
-        an answer after it is not stale; `StorageUnavailable` when nobody can tell."""
+        an answer after it is not stale; `StorageUnavailable` if the store does not answer."""
         if self._cluster is not None and self._cluster.is_confirmed():
             return
         if self._next is None:
@@ -112,7 +105,7 @@ class OwnershipCheck:
         await asyncio.shield(self._next)
 
     async def _look(self, before: asyncio.Future[None] | None) -> None:
-        """Begin after the look before has ended: who came meanwhile shares this one."""
+        """Look once the look before has ended: requests that came meanwhile share this one."""
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
@@ -124,7 +117,7 @@ class OwnershipCheck:
             try:
                 self._cluster.require_reach()
             except TMSError:
-                look.add_done_callback(asyncio.Future.exception)  # which nobody waits for any more
+                look.add_done_callback(asyncio.Future.exception)  # no request waits for it any more
                 raise
         look.result()
 
@@ -142,10 +135,8 @@ class Service:
         clock: Clock,
         limits: RequestLimits,
         connection_limits: ConnectionLimits,
-        cdap: CdapLimits | None = None,
         network: NetworkOptions | None = None,
     ) -> None:
-        self.cdap = cdap or CdapLimits()
         self.engine = engine
         self.clock = clock
         self.limits = limits
@@ -168,12 +159,11 @@ class Service:
             self.watchdog,
             (self.publishing, self.fetching),
             engine.queues.stats,
-            engine.delayed.lateness.buckets,
+            engine.delayed.lateness,
         )
-        self.speakers = Speakers(clock, engine.immediate)
+        self.inline_sync = InlineSync(clock, engine.immediate)
         self.draining = False
         self.warnings: list[str] = []  # of how the service was started
-        self.answer_tephra: Callable[[bytes], bytes] | None = None  # where that is spoken
         network = network or NetworkOptions()
         self.cors = network.cors
         self.access_log = AccessLog() if network.access_log else None
@@ -200,13 +190,20 @@ class Service:
         if self.ownership is not None:
             self.ownership.close()
 
+    def small_body(self, exchange: Exchange) -> Buffer | None:
+        """The body of a request if it is here, small and plain: no memory is reserved for one that
+        the event loop uses up at once. None for others, which are still to be read."""
+        limit = min(AT_ONCE_BYTES, self.limits.body_bytes_max)
+        is_here = not exchange.more_body and b"content-encoding" not in exchange.headers
+        return exchange.body if is_here and len(exchange.body) <= limit else None
+
     async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Do what may wait for the store, or takes long, outside of the event loop."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, lambda: work(*args, **kwargs))
 
     async def for_peer(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """The same for another instance."""
+        """Do the work of another instance's request in a thread of its own pool."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.peer_threads, lambda: work(*args, **kwargs))
 

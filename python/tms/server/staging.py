@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tms.api import bodies, routes
 from tms.api.parameters import StageQuery
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import content_type, header, query_of, topic_name
+from tms.server.http.request import content_type, query_of, topic_name
 from tms.server.service import Service, are_quick
 
 _BLOCKS_ONLY = (routes.BLOCKS,)
@@ -21,14 +21,14 @@ class Staging:
         """Raises what was wrong; nothing of the request is stored then."""
         service, name = self._service, topic_name(*varying)
         id = query_of(exchange.query, StageQuery).transaction
-        content_type(header(exchange, b"content-type"), _BLOCKS_ONLY)
+        content_type(exchange.headers.get(b"content-type", b""), _BLOCKS_ONLY)
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
             blocks = bodies.unframe_new(body.data)
             transactions = service.engine.transactions
             info = await service.in_thread(transactions.describe, id)
             if service.guard is not None:
-                service.guard.require_own(exchange, id, info.client)
+                service.guard.decisions.require_own(exchange, id, info.client)
             if info.outcome != "open":
                 raise transactions.manager.state.why_not_open(id)
             stage = transactions.stage

@@ -1,13 +1,13 @@
-"""What a service answers before it has opened its store, which may take long: HBase may be away, or
-there is much to recover.
+"""The answers of a service before its store is open, which may take long: HBase may be unreachable,
+or there is much to recover.
 
     /livez  200     /startupz, /readyz  503, with the reason     everything else  503, try again
 
 Invariants
 
 * Nothing here knows the store: the process is alive although the store is not.
-* Whoever comes within `PATIENCE_S` waits for the service itself, as at a start that is short.
-* When this ends its connections are closed and the listener is the service's.
+* Within `PATIENCE_S` requests wait for the service itself, as at a short start.
+* At the end all connections are closed, and the listeners are the service's.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ import uvloop
 
 from tms.api import bodies, routes
 from tms.api.bodies import LivenessBody, ReadinessBody, StartedBody
-from tms.clock import Clock
 from tms.errors import Unavailable
+from tms.runtime.clock import Clock
 from tms.server.certificates import Certificates
 from tms.server.http.exchange import Exchange
 from tms.server.http.listening import HttpServer

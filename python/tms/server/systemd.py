@@ -1,4 +1,5 @@
-"""What the service tells systemd (`Type=notify`): sd_notify's protocol, a datagram of lines.
+"""Notifications of the service to systemd (`Type=notify`): sd_notify's protocol, a datagram of
+lines.
 
     $NOTIFY_SOCKET ◀── READY=1   RELOADING=1 … READY=1   WATCHDOG=1 …   STOPPING=1   STATUS=…
 
@@ -13,7 +14,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 
 _VARIABLES = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _SEND_TIMEOUT_S = 1.0  # systemd reads at once, unless the machine stands still
@@ -31,7 +32,7 @@ class SystemdNotifier:
 
     @property
     def listens(self) -> bool:
-        """Whether systemd wants to be told."""
+        """True if systemd listens for notifications."""
         return bool(self._address)
 
     def ready(self, url: str) -> None:
@@ -47,7 +48,7 @@ class SystemdNotifier:
         self._send("STOPPING=1", "STATUS=Draining")
 
     def status(self, text: str) -> None:
-        """What `systemctl status` shows."""
+        """Set the status line of `systemctl status`."""
         self._send("STATUS=" + " ".join(text.split()))
 
     def alive(self) -> None:
@@ -55,7 +56,7 @@ class SystemdNotifier:
         self._send("WATCHDOG=1")
 
     async def keep_alive(self) -> None:
-        """Say so until cancelled, if somebody watches."""
+        """Notify until cancelled, if systemd has a watchdog for this process."""
         while self.watchdog_s:
             self.alive()
             await asyncio.sleep(self.watchdog_s / 2)

@@ -1,4 +1,4 @@
-"""A span for each request that has a place in a trace, by OpenTelemetry's conventions for HTTP.
+"""A span for each request that belongs to a trace, by OpenTelemetry's conventions for HTTP.
 
 * It is on where the process has a provider, such as `opentelemetry-instrument tms serve` gives it,
   or where OpenTelemetry's own environment says where spans go to. Otherwise nothing here is called
@@ -10,9 +10,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import tms
 from tms.api import routes
-from tms.events import EventLog
+from tms.runtime.events import EventLog
+from tms.runtime.version import VERSION
 from tms.server.app import App
 from tms.server.http.exchange import Exchange
 from tms.server.http.protocol import Application
@@ -35,7 +35,7 @@ def traced(app: App, scheme: str) -> Application:
         return app
     from opentelemetry import trace
 
-    tracer = trace.get_tracer("tms.server", tms.__version__, schema_url=SCHEMA_URL)
+    tracer = trace.get_tracer("tms.server", VERSION, schema_url=SCHEMA_URL)
     return TracedApp(app, tracer, scheme)
 
 

@@ -1,4 +1,4 @@
-"""How much an archive takes at a time, unless it is told otherwise."""
+"""The default sizes of an archive's batches and files."""
 
 ROWS_PER_BATCH = 1_000_000
 ROWS_PER_FILE = 500_000

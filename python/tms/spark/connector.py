@@ -8,14 +8,15 @@
 
 Invariants
 
-* The connector sees one condition only: a union of ranges of rows, none of them empty, because of a
-  contradictory one it makes a scan of everything. What users filter by is applied to messages.
+* The connector sees one condition only: a union of ranges of rows, none of them empty, because it
+  turns a contradictory one into a scan of everything. Filters of users are applied to messages.
 * Rows are judged by one image and one set of seals, both of the moment at which the DataFrame was
   made. So it shows the same whenever it is computed, as long as its messages are kept; those that
   are not any more are missing.
 * A row that is not of this generation of the topic, lies behind its segment's seal, or has a key
   that is none, is not shown.
-* What a transaction staged is fetched from HBase's Thrift server, by the task that meets it.
+* Staged blocks of a transaction are fetched from HBase's Thrift server, by the task that meets
+  them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +27,7 @@ from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from tms.clock import SystemClock
+from tms.engine.observer import ObservedPartition, ObservedTopic, StoreObserver, shown
 from tms.errors import ConfigError, Invalid
 from tms.log.records import BlockKey
 from tms.log.staging import StagedBlocks
@@ -34,7 +35,7 @@ from tms.model import keys
 from tms.model.message import Buffer, StoredBlock
 from tms.model.position import Position
 from tms.model.transaction_image import Fates
-from tms.observer import ObservedPartition, ObservedTopic, StoreObserver, shown
+from tms.runtime.clock import SystemClock
 from tms.spark.rows import WantedColumns, batches, spark_ddl
 from tms.spark.runtime import Runtime, SparkLine
 from tms.store.hbase import HBasePlace, HBaseStore
@@ -53,7 +54,7 @@ _ROW_CHARS = 44
 
 
 class OffsetBounds(NamedTuple):
-    """What is read of a partition: offsets, half open."""
+    """The offsets to read of a partition, half open."""
 
     start: int
     stop: int
@@ -61,8 +62,7 @@ class OffsetBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is shown of a partition: offsets, from which key on, and up to where each segment's rows
-    count."""
+    """The visible part of a partition: offsets, the first key, and the end of each segment."""
 
     bounds: OffsetBounds
     floor: BlockKey
@@ -87,7 +87,7 @@ class TopicPlan:
         store: str,
         wanted: Iterable[tuple[ObservedPartition, OffsetBounds]],
     ) -> "TopicPlan":
-        """What is read of these partitions."""
+        """The offsets to read of these partitions."""
         plans, ranges = {}, []
         namespace = HBasePlace.parse(store).namespace
         for one, bounds in wanted:

@@ -1,5 +1,4 @@
-"""The options of the data source `tms`: which there are, how each is written, and what is wrong
-with one.
+"""The options of the data source `tms`: names, syntax, and errors.
 
 * Names are compared without case: Spark writes them in lower case. Errors use the name as it is
   documented.
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from tms.errors import Invalid, TMSError
 from tms.model.quantity import milliseconds
 from tms.model.topic import TopicName
-from tms.tls import ClientTls
+from tms.runtime.tls import ClientTls
 
 STREAMS, BATCHES = "streams", "batch queries"
 FOREVER = "forever"
@@ -118,7 +117,7 @@ def duration_ms(option: str, text: str) -> int:
 
 
 def outage_s(option: str, text: str) -> float:
-    """How long a service may be away, in s, from `30s`, `1h`, or infinite: `forever`."""
+    """The longest outage of a service, in s, from `30s`, `1h`, or infinite: `forever`."""
     if text.strip().lower() == FOREVER:
         return inf
     try:
@@ -154,7 +153,7 @@ TOKEN_OPTIONS = [Option("tms.token", token, ""), Option("tms.token.file", _token
 
 
 def token_of(values: Mapping[str, Any]) -> str:
-    """What `TOKEN_OPTIONS` say; empty: no token. Raises `Invalid`."""
+    """The token in `TOKEN_OPTIONS`; empty: no token. Raises `Invalid`."""
     said, in_file = (str(values[option.name]) for option in TOKEN_OPTIONS)
     if said and in_file:
         raise Invalid(
@@ -177,7 +176,8 @@ TLS_OPTIONS = [
 
 
 def tls_of(values: Mapping[str, Any]) -> ClientTls:
-    """What `TLS_OPTIONS` say, or else the environment where the query is made. Raises `Invalid`."""
+    """The TLS settings in `TLS_OPTIONS`, or else in the environment of the process that makes the
+    query. Raises `Invalid`."""
     ca, cert, key = (values[option.name] for option in TLS_OPTIONS)
     try:
         return ClientTls.of(ca, (cert or "", key) if key else cert)

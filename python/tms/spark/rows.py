@@ -64,7 +64,7 @@ _ID = ("id", pa.utf8(), "string")
 
 @dataclass(frozen=True, slots=True)
 class WantedColumns:
-    """Which of the columns that have to be asked for."""
+    """The optional columns to read."""
 
     headers: bool = False
     message_id: bool = False
@@ -77,7 +77,7 @@ def arrow_schema(columns: WantedColumns) -> pa.Schema:
 
 
 def spark_ddl(columns: WantedColumns) -> str:
-    """The same schema as Spark writes it."""
+    """The schema in Spark's DDL."""
     return ", ".join(f"{name} {kind}" for name, _, kind in _chosen(columns))
 
 
@@ -137,7 +137,7 @@ class _Offsets:
         self._rows = pa.array([], pa.int64())
 
     def rows(self, base_offset: int, index: Sequence[int]) -> pa.Array:
-        """Those at these distances from `base_offset`."""
+        """The rows at these distances from `base_offset`."""
         if not isinstance(index, range):
             return pc.add(pa.array(index, pa.int64()), base_offset)
         first, count = base_offset + index.start, len(index)
@@ -205,7 +205,7 @@ class _RowBatches:
         return ready
 
     def joined(self) -> list[pa.RecordBatch]:
-        """What was kept back, as one batch; none if there is nothing."""
+        """The rows held back, as one batch; none if there are none."""
         self._end_gathered()
         waiting, self._waiting = self._waiting, []
         self._waiting_bytes = self._waiting_rows = 0

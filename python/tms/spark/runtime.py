@@ -1,4 +1,4 @@
-"""What Spark would run on here: which pyspark, on which Java.
+"""The runtime of Spark on this machine: pyspark and its Java.
 
     lane       pyspark    Java          topics are read with
     SPARK4     ≥ 4.2      17 or newer   the data source "tms"
@@ -34,7 +34,7 @@ class SparkLine(Enum):
     SPARK35 = "3.5"
 
     def runs_on(self, java: int) -> bool:
-        """Whether this Spark works with this major version of Java."""
+        """True if this Spark works with this major version of Java."""
         # Hadoop 3.3, which comes with Spark 3.5, calls what later ones have taken out.
         return java in (8, 11, 17) if self is SparkLine.SPARK35 else java >= 17
 
@@ -45,7 +45,7 @@ class SparkLine(Enum):
 
 
 def _said_by(java: str) -> str:
-    """What `java -version` prints. Raises `OSError`, `subprocess.SubprocessError`."""
+    """The output of `java -version`. Raises `OSError`, `subprocess.SubprocessError`."""
     done = subprocess.run(
         [java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWERS_S, check=True
     )
@@ -54,7 +54,7 @@ def _said_by(java: str) -> str:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where it is looked for."""
+    """The sources of facts about the runtime."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     installed: Callable[[str], str] = metadata.version

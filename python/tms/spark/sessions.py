@@ -4,9 +4,8 @@
 
 Invariants
 
-* What the caller asks for is never changed, and neither is the session's time zone.
-* What would fail minutes later inside of Spark fails here: pyspark or Java that is missing or does
-  not fit.
+* Settings of the caller are never changed, and neither is the session's time zone.
+* A pyspark or Java that is missing or does not fit fails here, not minutes later inside of Spark.
 * A local Spark listens at the loopback address only.
 """
 
@@ -73,7 +72,7 @@ def session(
     zookeeper: str | None = None,
     **options: str,
 ) -> "SparkSession":
-    """A session of Spark in which topics can be read and written, or the one there is.
+    """A session of Spark that reads and writes topics: the active one, or a new one.
 
     `master` is Spark's; by default `local[*]`, or what `spark-submit` was told. `zookeeper` is the
     quorum of the HBase to read from with pyspark 3.5: `host:port,…`. `options` are Spark's, e.g.
@@ -141,7 +140,7 @@ def register(spark: "SparkSession") -> None:
 def settings(
     lane: SparkLine, master: str | None, zookeeper: str | None, asked: dict[str, str]
 ) -> dict[str, str]:
-    """What TMS sets of its own accord."""
+    """The settings of Spark that TMS makes by itself."""
     settings = {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.parquet.columnarReaderBatchSize": str(_PARQUET_ROWS),
@@ -168,7 +167,7 @@ def _split(server: str) -> tuple[str, str, str]:
 
 
 def _is_submitted() -> bool:
-    """Whether `spark-submit` runs this program: it has chosen the master."""
+    """True if `spark-submit` runs this program: then it has chosen the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

@@ -5,18 +5,18 @@ Invariants, held by every engine and checked by one contract suite
 
 * Keys compare as unsigned bytes. Ranges are half open. Keys are 1 to 1,024 bytes, values up to the
   map's `value_bytes_max`, at most 64 MiB.
-* A write is visible to every later call when it returns, and as durable as was asked; a `synced`
-  write makes all earlier writes to the same map durable too. After a crash, of a write that never
-  returned all rows may be there, or none, or, where the store is `shared`, some: those that are
-  missing are rather the last in the order of keys, but need not be. Nobody may rely on more.
-* Values come back as they were written or an error is raised: damaged bytes are never returned
+* A write is visible to every later call when it returns, and as durable as requested; a `synced`
+  write makes all earlier writes to the same map durable too. After a crash, all rows of a write
+  that did not return may be stored, or none, or, if the store is `shared`, some: the missing ones
+  are usually the last in the order of keys, but callers must not rely on it.
+* Values are returned as they were written, or an error is raised: damaged bytes are never returned
   (`DataCorrupt`).
 * After a failed write the map may refuse every write (`StorageFull`, `StorageUnavailable`) until
-  `recover` has made it writable; reads go on wherever possible. Whether the rows of the failed
-  write are there is unknown until then, and decided for good after it: so the owner calls
-  `recover`, looks at what is stored, and only then writes again.
-* A key of a map of blocks is written once, perhaps overwritten, often if need be, perhaps deleted,
-  and then never written again.
+  `recover` has made it writable; reads go on wherever possible. Until then it is undecided which
+  rows of the failed write are stored; afterwards it is decided for good. So the owner calls
+  `recover`, reads the stored rows, and only then writes again.
+* A key of a map of blocks is written once, may be overwritten any number of times, may be deleted,
+  and is then never written again.
 * Safe to call from any thread.
 """
 
@@ -29,7 +29,7 @@ from tms.model.backup import ImageFile
 from tms.model.message import Buffer
 from tms.model.topic import Durability
 
-Row = tuple[bytes, Buffer]
+MapRow = tuple[bytes, Buffer]
 
 KEY_BYTES_MAX = 1_024
 VALUE_BYTES_MAX = 64 << 20
@@ -42,39 +42,35 @@ class Map(Protocol):
 
     @property
     def value_bytes_max(self) -> int:
-        """How large a value can be; a larger one is refused with `TooLarge`."""
+        """The largest size of a value in bytes; a larger one is refused with `TooLarge`."""
         ...
 
     def recover(self) -> None:
-        """Make the map writable again after a failed write; does nothing when it is. Raises
-        `StorageFull` or `StorageUnavailable` when that cannot be done yet; tries at most about
-        twice a second, however often called."""
+        """Make the map writable again after a failed write; does nothing if it is. Raises
+        `StorageFull` or `StorageUnavailable` if that is not possible yet. Makes at most about two
+        attempts a second, however often it is called."""
         ...
 
-    def write(self, rows: Sequence[Row], durability: Durability) -> None:
-        """Store these rows. `Durability.NONE` is taken as `WRITTEN`. No rows with `SYNCED`: only
-        make everything before durable."""
+    def write(self, rows: Sequence[MapRow], durability: Durability) -> None:
+        """Store these rows. `Durability.NONE` means `WRITTEN`. Without rows, `SYNCED` makes all
+        earlier writes durable."""
         ...
 
-    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
-        """Store rows in place of stored ones with the same keys. A `write` of these keys that took
-        no effect yet, because it failed, takes none any more, nor does an earlier overwriting."""
+    def overwrite(self, rows: Sequence[MapRow], durability: Durability) -> None:
+        """Replace stored rows that have the same keys. A failed `write` or overwrite of these keys
+        that has not taken effect yet never will."""
         ...
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`, None when there is none."""
+        """The value of `key`, None if there is none."""
         ...
 
     def scan(
-        self,
-        start: bytes | None,
-        stop: bytes | None,
-        bytes_max: int,
-        reverse: bool = False,
+        self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Rows of [start, stop) in key order (descending with `reverse`), ending once `bytes_max`
-        bytes of keys and values are reached and not before, so that `is_last` is exact; at least
-        one row if there is one. None is an open end."""
+        """Rows of [start, stop) in key order (descending with `reverse`). The scan ends as soon as
+        `bytes_max` bytes of keys and values are reached and not before, so that `is_last` is exact;
+        it returns at least one row if there is one. None is an open end."""
         ...
 
     def delete(self, keys: Iterable[bytes]) -> None:
@@ -82,30 +78,30 @@ class Map(Protocol):
         ...
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        """Set `key` to `value` (None removes it) if it is `expected` now (None: absent); False if
-        not. Synced. `StorageUnavailable` when that is unknown. On a map of blocks an engine may
-        refuse it (`Invalid`)."""
+        """Set `key` to `value` (None removes it) if its value is `expected` (None: absent); False
+        if it is not. Synced. Raises `StorageUnavailable` if the outcome is unknown. For a map of
+        blocks an engine may refuse it (`Invalid`)."""
         ...
 
     def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Give back what rows took that were deleted or replaced: when it returns, their bytes are
-        no more in the store. The rows stay as they are, durable like `synced`; nobody else may
-        write meanwhile, or waits. `pause` is called now and then, between pieces of the work.
-        Where the engine does it in its own time nothing happens."""
+        """Reclaim the space of deleted and replaced rows: when it returns, their bytes are no
+        longer in the store. The remaining rows stay as they are, durable like `synced`. No other
+        thread may write meanwhile, or it waits. `pause` is called now and then, between pieces of
+        the work. Does nothing if the engine reclaims space in its own time."""
         ...
 
     def stored_bytes(self) -> int:
-        """About how many bytes the map takes in the store."""
+        """Approximate bytes that the map takes in the store."""
         ...
 
 
 class StoreImage(Protocol):
-    """A store as it was at one moment, as the files that bring it back: every write that had
-    returned then is in it, none that began later, and the rows of one write together."""
+    """An image of a store at one moment, as the files that restore it: it has every write that had
+    returned by then, none that began later, and the rows of one write together."""
 
     @property
     def files(self) -> Sequence[ImageFile]:
-        """The files; the last one makes a directory with all of them whole."""
+        """The files; the last one completes the restored directory."""
         ...
 
     def read(self, file: ImageFile, start: int, bytes_max: int) -> bytes:
@@ -114,39 +110,39 @@ class StoreImage(Protocol):
         ...
 
     def release(self) -> None:
-        """Let go of the files. A second call does nothing."""
+        """Release the files. A second call does nothing."""
         ...
 
 
 class Store(Protocol):
-    """Maps by name. A name is parts of `[a-z0-9_.-]`, none with a dot first, joined with `/`; 1 to
+    """Maps by name. A name has parts of `[a-z0-9_.-]`, none with a dot first, joined with `/`; 1 to
     200 bytes in all."""
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may write to the same store at the same time: then the owner of
-        a map has to make sure that it still is."""
+        """True if other processes may write to the store at the same time: then the owner of a map
+        has to make sure that it still is."""
         ...
 
     @property
     def immediate(self) -> Durability:
-        """The strongest durability that it gives without keeping the caller waiting."""
+        """The strongest durability that does not keep the caller waiting."""
         ...
 
     def open(self, name: str, create: bool) -> Map:
-        """The map with this name. With `create` it must not exist, without it must (`NotFound`,
-        `Conflict`); a map that is open already is shared. A damaged map raises `DataCorrupt` and
-        is never replaced by an empty one."""
+        """The map with this name. With `create` it must not exist (`Conflict`), without it must
+        (`NotFound`). All callers share one map. A damaged map raises `DataCorrupt` and is never
+        replaced by an empty one."""
         ...
 
     def drop(self, name: str) -> None:
         """Remove the map and its space; a missing one is ignored. In a `shared` store the space of
-        a map of blocks comes back later, and its name is not used again."""
+        a map of blocks is reclaimed later, and its name is not used again."""
         ...
 
-    def let_go(self, prefix: str) -> None:
-        """Let go of maps whose names begin with `prefix`, once calls on them have ended: another
-        process may open them. They are opened anew when they are asked for."""
+    def close_maps(self, prefix: str) -> None:
+        """Close the maps whose names begin with `prefix`, once calls on them have ended: another
+        process may open them. The next `open` opens them again."""
         ...
 
     def names(self, prefix: str) -> list[str]:
@@ -154,28 +150,30 @@ class Store(Protocol):
         ...
 
     def healthy(self) -> str | None:
-        """None, or a sentence that says what keeps the store from writing."""
+        """None, or a sentence with the reason why the store cannot write."""
         ...
 
     def warnings(self) -> list[str]:
-        """Sentences that say what is wrong with the store although it reads and writes."""
+        """A sentence for each problem of the store that keeps it neither from reading nor from
+        writing."""
         ...
 
     def cleaned_ms(self) -> int | None:
-        """Whoever reads the store without this process may meet what transactions wrote that are
-        invalid. The time up to which that is over: of a transaction that was invalid then, and
-        wrote its last before, nothing is left. None: all reading goes through the engine. Raises
-        when that cannot be found out."""
+        """Readers that bypass this process may see rows of invalid transactions. Returns a time in
+        ms: every row of a transaction that was invalid by then, and wrote its last row before, is
+        gone. None if all reading goes through the engine. Raises if the time cannot be found
+        out."""
         ...
 
     def default_retention_ms(self) -> int | None:
-        """How long whoever set up the store wants messages kept of topics that say nothing of it;
-        None: it was not said. It may change at any time."""
+        """The retention, as configured in the store, of topics without their own; None if none is
+        configured. It may change at any time."""
         ...
 
     def image(self) -> StoreImage:
-        """The store as it is at a moment during this call; writing waits for milliseconds. Raises
-        `Conflict` where this is not the way to keep it, `StorageUnavailable`, `StorageFull`."""
+        """An image of the store at a moment during this call; writes wait for milliseconds. Raises
+        `Conflict` if this store is not backed up by its files, `StorageUnavailable`,
+        `StorageFull`."""
         ...
 
     def close(self) -> None:
@@ -183,16 +181,32 @@ class Store(Protocol):
         ...
 
 
+class OwnStore:
+    """The answers of a `Store` that only the engine reads and that has no settings of its own."""
+
+    def warnings(self) -> list[str]:
+        """Always empty."""
+        return []
+
+    def cleaned_ms(self) -> int | None:
+        """None: only the engine reads it."""
+        return None
+
+    def default_retention_ms(self) -> int | None:
+        """None: this store has no configuration."""
+        return None
+
+
 def is_last(page: Sequence[tuple[bytes, bytes]], bytes_max: int) -> bool:
-    """Whether a scan of `bytes_max` bytes ended because its range did. One that was full may have
-    been the last as well."""
+    """True if a scan of `bytes_max` bytes ended because its range did. A page that is full may be
+    the last one as well."""
     return sum(len(key) + len(value) for key, value in page) < bytes_max
 
 
 def pages(
     source: Map, start: bytes | None, stop: bytes | None, bytes_max: int
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """All rows of [start, stop) in key order, some at a time."""
+    """All rows of [start, stop) in key order, in pages."""
     while page := source.scan(start, stop, bytes_max):
         yield page
         if is_last(page, bytes_max):

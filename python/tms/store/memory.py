@@ -1,12 +1,11 @@
-"""A store in memory: the reference for what every store does, and the store of tests that need no
-disk.
+"""A store in memory: the reference for every engine, and the store of tests that need no disk.
 
 Invariants
 
 * A map is a dict and the sorted list of its keys. Keys that only grow, as those of a segment do,
   cost an append.
 * Values are copied when they are written, so a caller may reuse its buffer.
-* Nothing survives the process: every durability is the same here.
+* Nothing survives the process: all durabilities are equal.
 """
 
 import threading
@@ -15,7 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tms.errors import Closed, Conflict, NotFound, TMSError
 from tms.model.topic import Durability
-from tms.store.base import VALUE_BYTES_MAX, Row, StoreImage, check_key, check_name, check_row
+from tms.store.base import (
+    VALUE_BYTES_MAX,
+    MapRow,
+    OwnStore,
+    StoreImage,
+    check_key,
+    check_name,
+    check_row,
+)
 
 _CLOSED = "The memory store is closed; make a new one."
 
@@ -35,7 +42,7 @@ class MemoryMap:
     def recover(self) -> None:
         """Nothing to do: memory takes every write."""
 
-    def write(self, rows: Sequence[Row], durability: Durability) -> None:
+    def write(self, rows: Sequence[MapRow], durability: Durability) -> None:
         """Store these rows, all or nothing."""
         for key, value in rows:
             check_row(key, value)
@@ -44,12 +51,12 @@ class MemoryMap:
             for key, value in rows:
                 self._put(key, bytes(value))
 
-    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
-        """The same as `write`."""
+    def overwrite(self, rows: Sequence[MapRow], durability: Durability) -> None:
+        """As `write`."""
         self.write(rows, durability)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`, None when there is none."""
+        """The value of `key`, None if there is none."""
         with self._lock:
             self._require_open()
             return self._rows.get(key)
@@ -97,7 +104,7 @@ class MemoryMap:
             return True
 
     def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Nothing to do: what was replaced is gone."""
+        """Nothing to do: replaced rows are gone."""
         with self._lock:
             self._require_open()
 
@@ -135,7 +142,7 @@ class MemoryMap:
             self._bytes -= len(key) + len(old)
 
 
-class MemoryStore:
+class MemoryStore(OwnStore):
     """Maps in memory, by name. `shared` is for tests of owners that share a store."""
 
     def __init__(self, *, shared: bool = False) -> None:
@@ -168,8 +175,8 @@ class MemoryStore:
         if dropped is not None:
             dropped.end(NotFound(f"The map {name} was dropped."))
 
-    def let_go(self, prefix: str) -> None:
-        """Nothing to do: all use the same maps."""
+    def close_maps(self, prefix: str) -> None:
+        """Nothing to do: all users share the maps."""
 
     def image(self) -> StoreImage:
         """Raises `Conflict`: there are no files."""
@@ -185,20 +192,8 @@ class MemoryStore:
         """Always None: memory takes every write."""
         return None
 
-    def warnings(self) -> list[str]:
-        """Always empty."""
-        return []
-
-    def cleaned_ms(self) -> int | None:
-        """None: nobody else reads it."""
-        return None
-
-    def default_retention_ms(self) -> int | None:
-        """Nobody says it of such a store."""
-        return None
-
     def close(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         with self._lock:
             self._closed = True
             maps, self._maps = list(self._maps.values()), {}

@@ -1,4 +1,4 @@
-"""How programs that use TMS are tested: an engine in memory, a clock that is moved, faults.
+"""Tools for testing programs that use TMS: an engine in memory, a clock that tests move, faults.
 
 clock ──▶ engine in memory ◀── faults ◀── bus        `memory` puts them together
                  ▲                                   `service` puts HTTP before it

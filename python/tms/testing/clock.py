@@ -1,20 +1,20 @@
-"""The clock of tests: wall time stands still until it is moved.
+"""The clock of tests: wall time stands still until a test moves it.
 
 Invariants
 
 * `advance` moves wall time and monotonic time alike, as if that much time had really passed: leases
   end, retention ends, delayed messages become due.
 * Monotonic time also runs by itself, so a wait with a time-out ends.
-* Everybody who watches the clock has done what is due when `advance` returns.
+* All watchers of the clock have done their due work when `advance` returns.
 """
 
 import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from tms.clock import Clock, SystemClock
 from tms.model.ids import utc
 from tms.model.quantity import Duration, seconds
+from tms.runtime.clock import Clock, SystemClock
 
 
 class MovableClock:
@@ -40,7 +40,7 @@ class MovableClock:
         return utc(self._wall_ms)
 
     def advance(self, duration: Duration) -> None:
-        """Let time pass: seconds, a `timedelta` or text such as `"2h"`. What is due by then has
+        """Let time pass: seconds, a `timedelta` or text such as `"2h"`. All work that falls due has
         happened when this returns. Raises `Invalid`."""
         passed_ms = round(seconds("duration", duration) * 1_000)
         with self._lock:

@@ -1,10 +1,10 @@
-"""Faults that a test switches on: what the bus in memory asks of its engine fails as told.
+"""Faults that a test switches on: calls of the bus in memory fail as planned.
 
     bus ──▶ FaultyEngine ──▶ Faults: away? next one fails? ──▶ engine ──▶ its answer, or it is lost
 
 Invariants
 
-* What fails is said by counting calls, never by time or chance.
+* Tests choose the failing calls by counting, never by time or chance.
 * An error reaches the program at once: the client's retries are skipped, not waited for.
 * A block that has failed fails once more, as a producer repeats it before it tells its program, and
   in the thread of a producer always: a `flush` or `close` of the program stores it.
@@ -146,7 +146,7 @@ class Faults:
 
 
 def _first_block(blocks: Sequence[NewBlock]) -> tuple[int, int, int]:
-    """What the first block of a request is, however often it is repeated."""
+    """The identity of the first block of a request, which repetitions keep."""
     header = read_header(blocks[0].block)
     return blocks[0].partition, header.producer_id, header.producer_sequence
 

@@ -15,7 +15,7 @@ from tms.client.aio.bus import AsyncBus
 from tms.client.aio.channels import AsyncLocalChannel, AsyncLocalTransport
 from tms.client.client import Bus
 from tms.client.transport import LocalTransport
-from tms.engine import Engine
+from tms.engine.engine import Engine
 from tms.model.message import Message
 from tms.store.memory import MemoryStore
 from tms.testing.clock import ClientClock, MovableClock
@@ -50,7 +50,7 @@ class MemoryLog:
         self.engine.queues.tidy()
 
     def _pass(self) -> None:
-        """What an engine does by itself as time passes."""
+        """Run the engine's own work that falls due as time passes."""
         self._settle()
         self.engine.maintenance.clean()
 

@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def tms_clock() -> "MovableClock":
-    """The clock of the test's log: it stands still until `tms_clock.advance("2h")`."""
+    """The clock of the test's log, which stands still until `tms_clock.advance("2h")`."""
     from tms.testing.clock import MovableClock
 
     return MovableClock()
@@ -52,7 +52,7 @@ def tms_bus(tms_log: "MemoryLog") -> "Bus":
 
 @pytest.fixture
 def tms_aio_bus(tms_log: "MemoryLog") -> "AsyncBus":
-    """The same log for asyncio."""
+    """The log of the test for asyncio."""
     return tms_log.aio_bus
 
 

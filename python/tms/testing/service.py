@@ -5,14 +5,16 @@ import socket
 import threading
 from concurrent.futures import Future
 
-from tms.clock import SystemClock
-from tms.engine import Engine
-from tms.extras import needed
+from tms.engine.engine import Engine
+from tms.runtime.clock import SystemClock
+from tms.runtime.extras import needed
 
 with needed("tms_service", "server"):
+    from tms.compat.cdap.app import CDAP, Cdap, CdapLimits
+    from tms.server.front import Front
     from tms.server.http.watchdog import ConnectionLimits
-    from tms.server.main import Server
     from tms.server.service import RequestLimits, Service
+    from tms.server.serving import Server
 
 START_S = 30.0
 STOP_S = 30.0
@@ -50,7 +52,8 @@ class ServiceUnderTest:
     def _run(self, started: "Future[Server]") -> None:
         async def serve() -> None:
             service = Service(self._engine, SystemClock(), RequestLimits(), ConnectionLimits())
-            server = Server(service, DRAIN_S)
+            cdap = Front(CDAP, paths=Cdap(service, CdapLimits()))
+            server = Server(service, DRAIN_S, [cdap])
             started.set_result(server)
             await server.serve(self._listener)
 

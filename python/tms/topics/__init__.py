@@ -1,1 +1,1 @@
-"""Topics over partition logs: which exist, with what settings, how long their messages stay."""
+"""Topics over partition logs: their names, their settings, the retention of their messages."""

@@ -2,97 +2,57 @@
 
 Invariants
 
-* A fetch that finds nothing resolves `latest` once, so that what comes between two
-  polls is not missed.
-* What others own they are asked for, in the order in which partitions were named.
-* Waiting is bounded and ends when something may be there; nobody polls.
+* A fetch that finds nothing resolves `latest` once, so that no message between two polls is missed.
+* Partitions of other instances are fetched from their owners, in the order of the request.
+* A wait is bounded and ends when a message may be there; nothing polls.
 * `held` has the partitions of this process in which a reader of committed messages met a
   transaction that was begun elsewhere, until `look_again` finds that readers go on there.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from tms.block import Flags
-from tms.clock import Clock
 from tms.errors import Invalid, TMSError, TopicNotFound, again
 from tms.log.reader import FRESH_MS, PartitionReader, Read, ReadableStart
-from tms.log.records import FIRST_KEY, BlockKey
+from tms.log.records import BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
-from tms.log.visibility import FateOf, Unheard, are_plain, pointers_of, visible_blocks
+from tms.log.visibility import FateOf, UnknownOutcome, are_plain, pointers_of, visible_blocks
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Fetched, Holder, PartitionPosition, Readable
 from tms.model.position import Position
-from tms.model.snapshot import Fate, Isolation, Snapshot
+from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import TopicName
 from tms.model.transaction import HeldPartition
+from tms.topics.decisions import DecisionSource
 from tms.topics.filtering import FetchBounds, Selection
-from tms.topics.owners import Owners, Peer
+from tms.topics.owners import Peer
 from tms.topics.partitions import Partitions
-from tms.topics.registry import Registry, TopicRecord
+from tms.topics.registry import TopicRecord
 from tms.topics.retention import RetentionClock
 
 WARNINGS_MAX = 10
 _ENDS = Flags.TRANSACTIONAL | Flags.ISSUED | Flags.ROLLED_BACK
 
 
-class Decisions(Protocol):
-    """The outcomes of transactions."""
-
-    def fate(self, pointer: int, issued: bool) -> Fate:
-        """What becomes of a message that was written with this pointer; `issued` by this engine."""
-        ...
-
-    def fate_at_once(self, pointer: int, issued: bool) -> Fate:
-        """The same without waiting. Raises `Unheard`."""
-        ...
-
-    def learn(self, pointers: Collection[int]) -> Callable[[int, bool], Fate]:
-        """What becomes of the messages of these transactions, asked for now: who has seen a commit
-        acknowledged is told of it. It may wait for the journal of transactions. Raises
-        `Unavailable`, `StorageUnavailable`."""
-        ...
-
-    def confirm(self) -> None:
-        """Make sure that what is known of transactions is the truth. Raises
-        `StorageUnavailable`."""
-        ...
-
-    def watch_end(self, pointer: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` once when a transaction that was begun here ends, at once if it has.
-        Returns a cancel."""
-        ...
-
-    def undecided_since_ms(self, now_ms: int, foreign: bool) -> int:
-        """A time before which nothing was published by a transaction that is not decided; `foreign`
-        ones may have written."""
-        ...
-
-
 class Fetcher:
-    """The way out. Thread-safe."""
-
-    decisions: Decisions  # once `Topics.decide_by` has said it
+    """Fetches from all topics. Thread-safe."""
 
     def __init__(
-        self,
-        registry: Registry,
-        partitions: Partitions,
-        retention: RetentionClock,
-        clock: Clock,
-        owners: Owners | None,
+        self, partitions: Partitions, retention: RetentionClock, source: DecisionSource
     ) -> None:
-        self._registry = registry
+        self._registry = partitions.registry
         self._partitions = partitions
         self._retention = retention
-        self._clock = clock
-        self._owners = owners
+        self._clock = partitions.registry.clock
+        self._owners = partitions.owners
+        self._source = source
         self._closed: TMSError | None = None
         self.hits = 0
         self.misses = 0
@@ -100,7 +60,7 @@ class Fetcher:
         self.held: dict[tuple[TopicName, int], HeldPartition] = {}
 
     def close(self, reason: TMSError) -> None:
-        """Refuse everything from now on, for this reason."""
+        """Refuse every fetch from now on, for this reason."""
         self._closed = reason
 
     def fetch(
@@ -112,11 +72,11 @@ class Fetcher:
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
         where: Filter | None = None,
     ) -> Fetched:
-        """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
-        is one; waits up to `wait_s` for the first. `isolation` says what is shown of transactions.
-        With a filter only what matches, and what was looked at is bounded; where nothing more is
-        there `Fetched.reached` tells.
-        Raises `TopicNotFound`, `PartitionNotFound`, `OffsetOutOfRange`."""
+        """Blocks from these positions on, about `bytes_max` bytes but at least one block if there
+        is one; waits up to `wait_s` for the first. `isolation` selects the messages of
+        transactions. With a filter only matching messages are returned, and the bytes read are
+        bounded; `Fetched.reached` says how far each partition was read. Raises `TopicNotFound`,
+        `PartitionNotFound`, `OffsetOutOfRange`."""
         if self._owners is not None:
             self._owners.confirm()
         bytes_max = max(1, bytes_max)
@@ -148,7 +108,7 @@ class Fetcher:
         bytes_max: int,
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Fetched | None:
-        """Like `fetch` without waiting and without touching the store; None when that is not
+        """Like `fetch` without waiting and without touching the store; None if that is not
         possible."""
         fate_of = self._fate_of(isolation)
         topic = self._registry.known.get(name)
@@ -175,7 +135,7 @@ class Fetcher:
 
     def _fate_of(self, isolation: Isolation | Snapshot) -> FateOf | None:
         if isolation is Isolation.COMMITTED:
-            return self.decisions.fate_at_once
+            return self._source.current.fate_at_once
         if isinstance(isolation, Snapshot):
             return lambda pointer, _: isolation.fate(pointer)
         if isolation is Isolation.UNCOMMITTED:
@@ -224,7 +184,7 @@ class Fetcher:
         isolation: Isolation | Snapshot,
         selection: Selection | None,
     ) -> int:
-        """Add what partitions of this process show; how much room is left."""
+        """Add the blocks of this process's partitions; returns the room that is left, in bytes."""
         fate_of = self._fate_of(isolation)
         floor = self._retention.floor(topic[1].retention_ms)
         for partition, position in positions:
@@ -242,12 +202,12 @@ class Fetcher:
     def offsets(
         self, name: TopicName, at: Position, isolation: Isolation | Snapshot = Isolation.COMMITTED
     ) -> dict[int, int]:
-        """By partition, the offset of the first message at or after a position, or of the next one
-        where there is none. Of committed messages, never beyond the first that is not decided:
-        what lies before will always be read as it is now, until its retention ends. Raises
-        `TopicNotFound`, `Invalid` for a snapshot."""
+        """By partition, the offset of the first message at or after a position, or of the next
+        message to come. For committed messages, never beyond the first undecided one: messages
+        before it will always be read as they are now, until their retention ends. Raises
+        `TopicNotFound`, and `Invalid` for a snapshot."""
         if isinstance(isolation, Snapshot):
-            raise Invalid("Offsets are of committed or uncommitted messages.", field="isolation")
+            raise Invalid("Give `committed` or `uncommitted`, not a snapshot.", field="isolation")
         if self._owners is not None:
             self._owners.confirm()
         topic = self._registry.find(name)
@@ -266,13 +226,13 @@ class Fetcher:
         at: Position,
         isolation: Isolation | Snapshot,
     ) -> dict[int, int]:
-        """The same for some partitions of this process."""
+        """As `offsets`, for some partitions of this process."""
         if self._closed is not None:
             raise again(self._closed)
-        fate_of = None if isolation is Isolation.UNCOMMITTED else self.decisions.fate
+        fate_of = None if isolation is Isolation.UNCOMMITTED else self._source.current.fate
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
-        since_ms = self.decisions.undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
+        since_ms = self._source.current.undecided_since_ms(self._clock.now_ms(), topic.has_foreign)
         offsets = {}
         for partition in partitions:
             reader = self._partitions.get(name, topic, partition).reader
@@ -296,8 +256,8 @@ class Fetcher:
         return held
 
     def look_again(self) -> None:
-        """Forget the partitions of `held` in which readers go on."""
-        places = [*self.held]  # others add some meanwhile
+        """Remove the partitions from `held` in which readers go on."""
+        places = [*self.held]  # other threads add partitions meanwhile
         for name in dict.fromkeys(name for name, _ in places):
             found: dict[int, HeldPartition] = {}
             with suppress(TopicNotFound):
@@ -309,7 +269,7 @@ class Fetcher:
                     self.held.pop(place, None)
 
     def warnings(self) -> list[str]:
-        """Sentences about partitions in which readers wait for a transaction begun elsewhere."""
+        """A sentence for each partition in which readers wait for a transaction begun elsewhere."""
         return [
             f"Readers of committed messages wait in partition {one.partition} of {one.topic} for "
             f"the transaction {one.pointer}, which was begun elsewhere. End it there, or run "
@@ -332,31 +292,33 @@ class Fetcher:
         return self._partitions.owns(name, self._registry.find(name), partition)
 
     def first_here(self, name: TopicName, partition: int) -> ReadableStart:
-        """Where the readable messages of a partition of this process begin, up to `FRESH_MS` behind
-        retention; it seldom reads from the store. Raises `NotOwner`."""
+        """The start of the readable messages of a partition of this process, up to `FRESH_MS`
+        behind retention; seldom reads from the store. Raises `NotOwner`."""
         topic = self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
         return self._partitions.get(name, topic, partition).reader.first(floor, FRESH_MS)
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """The offset behind the last message of a partition, committed or not, and its id. Reads
-        nothing but the partition's end. Raises `DataCorrupt`."""
+        only the partition's end. Raises `DataCorrupt`."""
         topic = self._registry.find(name)
         peer = self._partitions.peer_of(name, topic, partition)
         if peer is not None:
             return peer.partitions.end(name, partition)
-        end, last = self._partitions.get(name, topic, partition).end()
-        return end, None if last == FIRST_KEY else MessageId(*last)
+        return self._partitions.get(name, topic, partition).end()
 
     def kept(self, name: TopicName, partitions: Iterable[int]) -> dict[int, Readable]:
-        """What may still be shown of messages that were fetched before, by partition; cheaply.
-        Raises `TopicNotFound`."""
-        topic = self._registry.find(name)
+        """The range of messages that is still readable, by partition, for readers that fetched
+        before; cheap. Raises `TopicNotFound`."""
+        topic = self._registry.known.get(name) or self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
         readable: dict[int, Readable] = {}
-        for peer, some in self._partitions.by_owner(name, topic, partitions).items():
+        owners: Mapping[Peer | None, Iterable[int]] = {None: partitions}
+        if self._partitions.are_of_several:
+            owners = self._partitions.by_owner(name, topic, partitions)
+        for peer, some in owners.items():
             if peer is not None:
-                readable |= peer.partitions.kept(name, some)
+                readable |= peer.partitions.kept(name, [*some])
                 continue
             for partition in some:
                 readable[partition] = self._partitions.get(name, topic, partition).readable(floor)
@@ -370,7 +332,7 @@ class Fetcher:
         held: Mapping[int, Holder] | None = None,
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Callable[[], None]:
-        """Call `callback`, from any thread and at least once, when something may be there after
+        """Call `callback`, from any thread and at least once, when there may be a message after
         these positions (`Fetched.next`), or when a transaction that holds one back has ended
         (`Fetched.held`). Returns a function that ends the watch."""
         if self._closed is not None:
@@ -390,7 +352,7 @@ class Fetcher:
                     continue
                 watches.callback(log.state.watch_roll_backs(holder.roll_backs, callback))
                 if holder.issued and not isinstance(isolation, Snapshot):  # that shows no more then
-                    watches.callback(self.decisions.watch_end(holder.pointer, callback))
+                    watches.callback(self._source.current.watch_end(holder.pointer, callback))
             for peer, some in elsewhere.items():
                 watches.callback(peer.watch(name, some, callback, isolation))
             return watches.pop_all().close
@@ -403,8 +365,8 @@ def _shown(
     floor: BlockKey,
     fate_of: FateOf | None,
 ) -> Read:
-    """What a partition shows from `position` on, with what transactions staged; reads on while
-    everything is to be skipped."""
+    """The visible messages of a partition from `position` on, staged ones included; reads on while
+    every message has to be skipped."""
     while True:
         read = _visible(reader.read(position, floor, bytes_max), fate_of)
         if any(map(is_reference, read.blocks)):
@@ -421,13 +383,13 @@ def _shown_cached(
     floor: BlockKey,
     fate_of: FateOf | None,
 ) -> Read | None:
-    """The same, None when that takes the store."""
+    """As `_shown`; None if that needs the store."""
     while (cached := reader.read_cached(position, floor, bytes_max)) is not None:
         if cached.blocks and are_plain(cached.blocks):
             return cached
         try:
             read = _visible_at_once(cached, fate_of)
-        except Unheard:
+        except UnknownOutcome:
             return None
         if any(map(is_reference, read.blocks)):
             return None
@@ -438,15 +400,15 @@ def _shown_cached(
 
 
 def _visible(read: Read, fate_of: FateOf | None) -> Read:
-    """What is shown of what was read."""
+    """The visible part of a read."""
     try:
         return _visible_at_once(read, fate_of)
-    except Unheard as unheard:
-        return _visible_at_once(read, unheard.learn(pointers_of(read.blocks)))
+    except UnknownOutcome as unknown:
+        return _visible_at_once(read, unknown.learn(pointers_of(read.blocks)))
 
 
 def _visible_at_once(read: Read, fate_of: FateOf | None) -> Read:
-    """The same. Raises `Unheard`."""
+    """As `_visible`, without waiting. Raises `UnknownOutcome`."""
     if fate_of is None or not read.blocks:
         return read
     shown, stop, end_offset, held_by = visible_blocks(read.blocks, fate_of)

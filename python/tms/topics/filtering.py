@@ -1,13 +1,13 @@
-"""What a reader with a filter is shown of a partition, and how far one look goes.
+"""The filter of a fetch: the messages of a partition that match, and the bounds of one scan.
 
-    read ─▶ fate_of ─▶ keep what matches ─▶ enough, nothing more, or looked at too much
+    read ─▶ fate_of ─▶ drop what does not match ─▶ enough, nothing more, or a bound reached
 
 Invariants
 
-* Blocks keep their places: what does not match goes from them as compaction takes it (`thin`), and
-  a block of which nothing is left is passed over. `next` is behind what was looked at.
-* One look reads a bounded number of bytes, in a bounded time, whatever matches. How far it came it
-  says (`reached`): when that is not the end, the reader goes on at once.
+* Blocks keep their offsets: messages that do not match are removed as compaction does it (`thin`),
+  and a block without a match is passed over. `next` is behind everything that was scanned.
+* One scan reads a bounded number of bytes, in a bounded time, whatever matches. `reached` says how
+  far it came: before the end, the reader goes on at once.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,6 @@ from typing import NamedTuple
 from msgspec import structs
 
 from tms.block import decode, thin
-from tms.clock import Clock
 from tms.log.reader import Read
 from tms.log.records import FIRST_KEY
 from tms.log.search import place_of
@@ -25,12 +24,13 @@ from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import StoredBlock
 from tms.model.position import Position
+from tms.runtime.clock import Clock
 
 PAGE_BYTES = 1 << 20
 
 
 class FetchBounds(NamedTuple):
-    """How much one fetch looks at: bytes of all its partitions, and seconds."""
+    """Bounds of one fetch with a filter: bytes scanned in all its partitions, and seconds."""
 
     bytes: int = 64 << 20
     seconds: float = 1.0
@@ -48,18 +48,19 @@ class Selection:
     def of(
         self, read_at: Callable[[Position, int], Read], position: Position, bytes_max: int
     ) -> Read:
-        """What matches from a position on. `read_at` gives about so many bytes from a position."""
+        """The matching messages from a position on. `read_at` returns about so many bytes from a
+        position."""
         blocks: list[StoredBlock] = []
         left, room = self._bytes, bytes_max
         while True:
             read = read_at(position, PAGE_BYTES)
             for stored in read.blocks:
                 left -= len(stored.block)
-                kept = self._kept(stored)
-                if kept is None or not trimmed([kept], FIRST_KEY, read.start):
+                matching = self._matching(stored)
+                if matching is None or not trimmed([matching], FIRST_KEY, read.start):
                     continue
-                blocks.append(kept)
-                room -= len(kept.block)
+                blocks.append(matching)
+                room -= len(matching.block)
                 if room <= 0:
                     behind = Position.after(MessageId(stored.time_ms, stored.last_sequence))
                     return Read(blocks, behind, place_of(stored).end_offset, read.end)
@@ -67,7 +68,7 @@ class Selection:
                 return read._replace(blocks=blocks)
             position = read.next
 
-    def _kept(self, stored: StoredBlock) -> StoredBlock | None:
+    def _matching(self, stored: StoredBlock) -> StoredBlock | None:
         columns = decode(stored.block)
         places = self._where.places(columns)
         if len(places) == columns.count:

@@ -1,4 +1,4 @@
-"""Describing a partition as it stands in the store, without changing anything."""
+"""The description of a partition from its rows in the store, without changing anything."""
 
 from tms.log.records import BlockKey
 from tms.log.recovery import header_of

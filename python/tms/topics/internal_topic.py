@@ -1,24 +1,24 @@
-"""A partition of an internal topic: the journal of one state machine (`journal.journaled`).
+"""A partition of an internal topic: the journal of one state machine (`log.journaled`).
 
 Invariants
 
-* Nothing of it expires, and what a snapshot makes unneeded is dropped.
-* `replay` gives the entries in the order in which they were appended; an entry is there if its
-  append was acknowledged, and may be there if it was not. What is not there comes never: nothing is
-  replayed while a write that failed is still under way.
-* Among several processes nothing is appended behind entries that the last replay did not have and
-  that were not appended by this object since: once another process has owned the journal, or
-  another object has replayed it, every append is refused until it is replayed. It is never appended
-  to through another process, and never left without an owner, whom the next one tells.
-* A journal that was never appended to has no topic.
+* Its entries do not expire, and those that a snapshot makes unnecessary are dropped.
+* `replay` gives the entries in the order in which they were appended. An entry is there if its
+  append was acknowledged, and may be there if it was not. A missing entry never appears later:
+  nothing is replayed while a failed write is still under way.
+* Among several processes no entry is appended behind entries that the last replay did not have,
+  unless this object appended those since: once another process has owned the journal, or another
+  object has replayed it, every append is refused until the journal is replayed. It is never
+  appended to through another process, and never left without an owner that the next one can fence.
+* A journal without an append has no topic.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from tms.block import decode, encode, read_header, unpack_lone
 from tms.errors import StorageUnavailable, TopicNotFound
-from tms.journal.journaled import Cells, JournalEntry
 from tms.log.groups import PLAIN, Stamp, Ticket
+from tms.log.journaled import Cells, JournalEntry
 from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.records import FIRST_KEY
@@ -32,12 +32,12 @@ from tms.topics.registry import Registry
 
 READ_BYTES = 8 << 20
 TIMEOUT_S = 30.0
-KEPT_FACTOR = 4  # how much more a snapshot may have than what came since the last one
+SNAPSHOT_FACTOR = 4  # bytes of the last snapshot per byte of entries since, for another one
 
 
 class InternalTopic:
     """The journal of one state machine: a partition of a topic with so many `partitions`.
-    Thread-safe. Entries of transactions are given whatever became of these."""
+    Thread-safe. Entries of transactions are replayed whatever the outcome of these."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class InternalTopic:
     ) -> None:
         self.name = name
         self.partition = partition
-        self.length = 0  # in entries, of what the next replay reads
-        self.bytes = 0  # of these
-        self._kept_bytes = 0  # of the last snapshot
+        self.length = 0  # number of entries that the next replay reads
+        self.bytes = 0  # of those entries
+        self._snapshot_bytes = 0  # of the last snapshot
         self._registry = registry
         self._logs = logs
         self._partitions = partitions
@@ -66,9 +66,10 @@ class InternalTopic:
         stamp: Stamp = PLAIN,
         inline: Durability = Durability.SYNCED,
     ) -> PendingAppend:
-        """Append entries together; the calling thread itself writes what needs at most `inline`.
-        Raises `NotOwner`."""
-        self._create()
+        """Append entries together; the calling thread itself writes them if they need at most
+        `inline`. Raises `NotOwner`."""
+        if not self._exists:
+            self._create()
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         for key, value in entries:
@@ -84,8 +85,8 @@ class InternalTopic:
 
     def write(self, entries: Sequence[Cells], durability: Durability) -> Appended:
         """Append entries together, and wait until they are stored. This thread writes them if no
-        other one has begun to: who holds a lock meanwhile, which threads in the background wait
-        for, must not depend on a free one."""
+        other one has begun to: a caller with a lock for which background threads wait must not
+        depend on a free thread."""
         pending = self.append(entries, durability)
         if pending.done():
             return pending.result()[0]
@@ -97,21 +98,21 @@ class InternalTopic:
                 self._failed.append(pending)
 
     def renew(self, entries: Sequence[Cells]) -> None:
-        """Append entries that rest on nothing before them, synced; a replay must follow. What
-        became of a write before is settled then."""
+        """Append entries that do not depend on earlier ones, synced; a replay must follow. It also
+        settles the outcome of an earlier write."""
         self._term = None
         self.write(entries, Durability.SYNCED)
 
     def snapshot(self, entries: Iterable[Sequence[Cells]], before_ms: int | None = None) -> None:
         """Append entries, each sequence of them together, synced; from now on `replay` begins with
-        them. What was before may be forgotten, with `before_ms` only what is older than that."""
+        them. Earlier entries may be dropped; with `before_ms`, only those older than it."""
         places: list[Appended] = []
         bytes_before = self.bytes
         for batch in entries:
             places.append(self.write(batch, Durability.SYNCED))
         if not places:
             return
-        self._kept_bytes = self.bytes - bytes_before
+        self._snapshot_bytes = self.bytes - bytes_before
         first, log = MessageId(places[0].time_ms, places[0].sequence), self._log()
         self._registry.set_journal_start(log.uid, self.partition, str(first))
         self.length = self.bytes = 0
@@ -119,12 +120,13 @@ class InternalTopic:
         log.reader.truncate(before, first.time_ms)
 
     def replay(self) -> Iterator[JournalEntry]:
-        """All entries since the last snapshot. Raises `StorageUnavailable` while a write that
-        failed is still under way, and `NotOwner`."""
+        """All entries since the last snapshot. Raises `StorageUnavailable` while a failed write is
+        still under way, and `NotOwner`."""
         self.length = self.bytes = 0
         self._settle()
         if self._logs.are_of_several:
-            self._create()
+            if not self._exists:
+                self._create()
             self._term = object()
             self._log().begin_term(self._term)
         for entry in self._entries(None):
@@ -133,26 +135,23 @@ class InternalTopic:
             yield entry
 
     def since(self, start: Position) -> Iterator[JournalEntry]:
-        """The same, from a position on instead."""
+        """As `replay`, but from a position on."""
         self._settle()
         return self._entries(start)
 
     @property
     def is_worth_a_snapshot(self) -> bool:
-        """Whether so much came since the last one that another one costs no more than a few times
-        as much, however large the state is."""
-        return self.bytes * KEPT_FACTOR > self._kept_bytes
+        """True if the entries since the last snapshot have more than a quarter of its bytes: so
+        snapshots cost at most a few times as much as entries, however large the state is."""
+        return self.bytes * SNAPSHOT_FACTOR > self._snapshot_bytes
 
     def _create(self) -> None:
-        if not self._exists:
-            settings = TopicSettings(
-                self._partitions, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX
-            )
-            self._registry.create(self.name, settings)
-            self._exists = True
+        settings = TopicSettings(self._partitions, None, None, Durability.SYNCED, MESSAGE_BYTES_MAX)
+        self._registry.create(self.name, settings)
+        self._exists = True
 
     def _settle(self) -> None:
-        """See to it that what is there stays as it is, unless somebody appends."""
+        """Make sure that the stored entries stay as they are, unless more are appended."""
         for pending in list(self._failed):
             if not pending.done():
                 raise StorageUnavailable(
@@ -188,7 +187,7 @@ class InternalTopic:
 
 
 def _cells(block: Buffer) -> Iterable[Cells]:
-    """Keys and values of a block; most are of one entry."""
+    """Keys and values of a block; most blocks have one entry."""
     lone = unpack_lone(block)
     if lone is not None:
         return (lone,)

@@ -1,12 +1,12 @@
-"""How far readers are behind: in messages, and in time; for many places at once.
+"""The lag of readers, in messages and in time, for many positions at once.
 
 * The lag counts from the first message that a reader of committed ones would get, so a group that
-  has read everything has none, whatever was rolled back behind it.
-* What a place is known by counts while it is readable: a message that expired or was truncated is
-  no lag. The lag follows a retention within `FRESH_MS`, a truncation at once.
-* It is told by the owner of the partition: of all places that another instance owns one question.
-* A block is read from the store once for each place at which somebody stands, and once for all
-  places within it that are asked for together; the tail is in memory.
+  has read everything has none, whatever was rolled back behind its position.
+* Only readable messages count: a message that expired or was truncated is no lag. The lag follows a
+  retention within `FRESH_MS`, a truncation at once.
+* The owner of a partition computes it: one request for all positions that another instance owns.
+* A block is read from the store once for each position of a reader, and once for all positions in
+  it that are requested together; the tail is in memory.
 """
 
 import threading
@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from tms.block import read_header
 from tms.block.placing import first_from
-from tms.clock import Clock
 from tms.errors import DataCorrupt, NotFound, OffsetOutOfRange
 from tms.model.ids import MessageId
 from tms.model.lag import Lag, LagPlace
@@ -25,12 +24,13 @@ from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import LATEST, Position, PositionKind
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
+from tms.runtime.clock import Clock
 from tms.topics.fetching import Fetcher
 from tms.topics.owners import Peer
 
 PLACES_MAX = 50_000
-AGAIN_S = 60.0  # what stood there may have been erased or compacted since
-ASKED_MAX = 10_000  # places in a question to another instance
+AGAIN_S = 60.0  # the message there may have been erased or compacted since
+ASKED_MAX = 10_000  # places in a request to another instance
 _NO_ID = MessageId(0, 0)
 _WHOLE = (PositionKind.ID, PositionKind.AFTER, PositionKind.OFFSET)  # name one message
 _NONE = Lag(0, 0)
@@ -43,13 +43,10 @@ class _Place(NamedTuple):
 
 
 class Lags:
-    """Works out lags. Thread-safe."""
+    """Computes lags. Thread-safe."""
 
     def __init__(
-        self,
-        fetcher: Fetcher,
-        clock: Clock,
-        owner_of: Callable[[TopicName, int], Peer | None],
+        self, fetcher: Fetcher, clock: Clock, owner_of: Callable[[TopicName, int], Peer | None]
     ) -> None:
         self._fetcher = fetcher
         self._clock = clock
@@ -58,9 +55,8 @@ class Lags:
         self._lock = threading.Lock()  # guards the places
 
     def of(self, places: Iterable[LagPlace]) -> dict[LagPlace, Lag | None]:
-        """How far somebody who stands at each place is behind; None where that cannot be told,
-        because the topic is gone or its partition is damaged. Raises `Unavailable`,
-        `StorageUnavailable`."""
+        """The lag at each place; None where it is unknown because the topic is gone or its
+        partition is damaged. Raises `Unavailable`, `StorageUnavailable`."""
         lags: dict[LagPlace, Lag | None] = dict.fromkeys(places)
         owners: dict[Peer | None, list[LagPlace]] = {}
         for (topic, partition), some in _by_partition(lags).items():
@@ -74,7 +70,8 @@ class Lags:
         return lags
 
     def here(self, places: Sequence[LagPlace]) -> list[Lag | None]:
-        """The same, in their order, of partitions that this process owns. Raises `NotOwner`."""
+        """The lags of partitions that this process owns, in the order of the places. Raises
+        `NotOwner`."""
         lags: dict[LagPlace, Lag] = {}
         for (topic, partition), some in _by_partition(places).items():
             with suppress(NotFound, DataCorrupt):
@@ -87,7 +84,7 @@ class Lags:
         offsets = self._fetcher.offsets_here(topic, [partition], LATEST, Isolation.COMMITTED)
         end, now_ms = offsets[partition], self._clock.now_ms()
         start = 0
-        with suppress(DataCorrupt):  # of the first block; places behind it have a lag
+        with suppress(DataCorrupt):  # the first block is damaged; places behind it have a lag
             start = self._fetcher.first_here(topic, partition).offset
         if start >= end:
             return dict.fromkeys(places, _NONE)
@@ -104,7 +101,7 @@ class Lags:
                 if offset is None and (block := self._first(place)) is not None:
                     offset = first_from(block, at)
                 if block is not None and offset is not None:
-                    found = self._learn(place, offset, block.time_ms)
+                    found = self._remember(place, offset, block.time_ms)
             messages = 0 if found is None else max(0, end - found.offset)
             if found is None or not messages:
                 lags[place] = _NONE
@@ -119,7 +116,7 @@ class Lags:
             return None
         return known if self._clock.monotonic_s() - known.looked_s < AGAIN_S else None
 
-    def _learn(self, place: LagPlace, offset: int, time_ms: int) -> _Place:
+    def _remember(self, place: LagPlace, offset: int, time_ms: int) -> _Place:
         found = _Place(offset, time_ms, self._clock.monotonic_s())
         with self._lock:
             self._places.pop(place, None)  # the newest stand last
@@ -129,8 +126,8 @@ class Lags:
         return found
 
     def _first(self, place: LagPlace) -> StoredBlock | None:
-        """The first block with something to read at a place or behind it. A look brings at least
-        one if there is one."""
+        """The first block with a readable message at or after a place. A fetch returns at least one
+        block if there is one."""
         try:
             fetched = self._fetch(place, place.position)
         except OffsetOutOfRange as error:
@@ -139,7 +136,7 @@ class Lags:
         return fetched.blocks[0] if fetched.blocks else None
 
     def _fetch(self, place: LagPlace, at: Position) -> Fetched:
-        """About one block."""
+        """Fetch about one block."""
         return self._fetcher.fetch(place.topic, [PartitionPosition(place.partition, at)], 1)
 
 
@@ -156,7 +153,7 @@ def _in_order(place: LagPlace) -> tuple[str, MessageId, int]:
 
 
 def _within(block: StoredBlock, position: Position) -> int | None:
-    """The offset of the first message from a position on, if the block surely has it."""
+    """The offset of the first message from a position on, if the block certainly has it."""
     if position.kind not in _WHOLE:
         return None
     header = read_header(block.block)

@@ -1,4 +1,4 @@
-"""What this process does with its own partitions, for itself and for others: see `owners`."""
+"""The partitions that this process owns; implements the port `owners.PartitionsPort`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tms.log.staging import is_reference
 from tms.model.ids import MessageId
 from tms.model.lag import TopicSize
 from tms.model.message import Appended, NewBlock, Readable, Staged
-from tms.model.position import Position
+from tms.model.position import LATEST, Position
 from tms.model.snapshot import Fate, Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicName
 
@@ -42,7 +42,7 @@ class OwnPartitions:
         write_pointer: int = 0,
         internal: bool = False,
     ) -> list[Appended]:
-        """Append blocks, stamped by a transaction; `internal` ones were made by an instance."""
+        """Append blocks, stamped by a transaction. With `internal` an instance made them."""
         for new in blocks:
             self._log(name, new.partition)
         stamp, publisher = Stamp(flags, write_pointer), self._topics.publisher
@@ -50,7 +50,7 @@ class OwnPartitions:
         return pending.result(STORE_TIMEOUT_S)
 
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
-        """How many of these blocks were stored before, by producer id and sequence."""
+        """The number of these blocks that were stored before, by producer id and sequence."""
         for new in blocks:
             self._log(name, new.partition)
         return self._topics.publisher.count_stored(name, blocks)
@@ -58,7 +58,7 @@ class OwnPartitions:
     def stage(
         self, name: TopicName, blocks: Sequence[NewBlock], flags: int, write_pointer: int
     ) -> None:
-        """Store blocks of a transaction where nobody sees them."""
+        """Store blocks of a transaction invisibly."""
         checked = self._topics.publisher.check(name, blocks)
         for partition in dict.fromkeys(new.partition for new in blocks):
             some = [
@@ -70,7 +70,7 @@ class OwnPartitions:
             log.staged.add(some, write_pointer, now_ms, flags)
 
     def staged(self, name: TopicName, partition: int, write_pointer: int) -> list[Staged]:
-        """What a transaction has staged, in order."""
+        """The blocks that a transaction has staged, in order."""
         return self._log(name, partition).staged.of(write_pointer)
 
     def drop_staged(
@@ -80,7 +80,7 @@ class OwnPartitions:
         write_pointer: int,
         blocks: Sequence[Staged] | None = None,
     ) -> None:
-        """Forget what a transaction has staged, or these blocks of it."""
+        """Remove the blocks that a transaction has staged, or these ones of them."""
         self._log(name, partition).staged.drop(write_pointer, blocks)
 
     def referred(
@@ -91,8 +91,8 @@ class OwnPartitions:
         from_ms: int,
         elsewhere: bool = False,
     ) -> list[Appended]:
-        """The places of references to the blocks that a transaction staged, since a time. With
-        `elsewhere`, of every block of a transaction that was begun elsewhere."""
+        """The places of references to blocks that a transaction staged, since a time. With
+        `elsewhere`, the places of all blocks of a transaction that was begun elsewhere."""
         reader, ended = self._log(name, partition).reader, False
         position, places = Position.time(from_ms), []
         while not ended:
@@ -111,8 +111,8 @@ class OwnPartitions:
     def roll_back(
         self, name: TopicName, partition: int, write_pointer: int, first: BlockKey, last: BlockKey
     ) -> int:
-        """Take back the messages of a transaction in [first, last]; how many blocks there were.
-        Raises `TransactionEnded` for one that was committed: it stays."""
+        """Roll back the messages of a transaction in [first, last]; returns the number of their
+        blocks. Raises `TransactionEnded` for a committed transaction, whose messages stay."""
 
         def require_uncommitted(header: BlockHeader) -> None:
             pointer, flags = header.write_pointer, header.flags
@@ -128,33 +128,33 @@ class OwnPartitions:
         return log.roll_back(first, last, write_pointer, require_uncommitted)
 
     def reaches(self, name: TopicName, partition: int, end_offset: int) -> bool:
-        """Whether everything before an offset is there, as far as the store says."""
+        """True if the store has everything before an offset."""
         return self._log(name, partition).reaches(end_offset)
 
     def make_durable(self, name: TopicName, partition: int) -> None:
-        """Sync what readers can see."""
+        """Sync all readable blocks."""
         self._log(name, partition).make_durable()
 
     def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
         """The offset behind the last message, and its id."""
-        end, last = self._log(name, partition).end()
-        return end, None if last == FIRST_KEY else MessageId(*last)
+        return self._log(name, partition).end()
 
     def kept(self, name: TopicName, partitions: Sequence[int]) -> Mapping[int, Readable]:
-        """What may still be shown of messages that were fetched before."""
+        """The range of messages that is still readable, by partition, for readers that fetched
+        before."""
         topic = self._topics.registry.find(name)
         floor = self._topics.retention.floor(topic.retention_ms)
         return {number: self._log(name, number).readable(floor) for number in partitions}
 
     def describe(self, name: TopicName, partitions: Sequence[int]) -> list[PartitionInfo]:
-        """How partitions stand."""
+        """Descriptions of partitions."""
         topic = self._topics.registry.find(name)
         floor = self._topics.retention.floor(topic.retention_ms)
         return [_info(self._log(name, number), floor) for number in partitions]
 
     def sizes(self, names: Sequence[TopicName]) -> list[TopicSize]:
-        """What the partitions of each topic hold that this process owns, up to `FRESH_MS` behind
-        retention; it seldom reads messages. One that is gone holds nothing."""
+        """The size of each topic's partitions that this process owns, up to `FRESH_MS` behind
+        retention; seldom reads messages. A topic that is gone has size zero."""
         return [self._size(name) for name in names]
 
     def _size(self, name: TopicName) -> TopicSize:
@@ -162,13 +162,9 @@ class OwnPartitions:
             topic = self._topics.registry.find(name)
         except TopicNotFound:
             return TopicSize(str(name), 0)
-        floor, partitions = (
-            self._topics.retention.floor(topic.retention_ms),
-            self._topics.partitions,
-        )
-        owned = [
-            number for number in range(topic.partitions) if partitions.owns(name, topic, number)
-        ]
+        floor = self._topics.retention.floor(topic.retention_ms)
+        owns = self._topics.partitions.owns
+        owned = [number for number in range(topic.partitions) if owns(name, topic, number)]
         try:
             sizes = [_size(self._log(name, number), floor) for number in owned]
         except (NotFound, DataCorrupt):
@@ -180,10 +176,10 @@ class OwnPartitions:
         self,
         name: TopicName,
         partitions: Sequence[int],
-        at: Position,
-        isolation: Isolation | Snapshot,
+        at: Position = LATEST,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> Mapping[int, int]:
-        """Which offsets a position is; see `Fetcher.offsets`."""
+        """The offsets of a position, as `Fetcher.offsets`."""
         return self._topics.fetcher.offsets_here(name, partitions, at, isolation)
 
     def truncate(self, name: TopicName, partitions: Sequence[int], before: Position) -> None:
@@ -212,7 +208,7 @@ def _info(log: PartitionLog, floor: BlockKey) -> PartitionInfo:
 
 
 def _size(log: PartitionLog, floor: BlockKey) -> tuple[int, int, int]:
-    """Messages that can be read, messages ever published, and bytes."""
+    """The number of readable messages, the number of messages ever published, and the bytes."""
     log.reader.load()
     state, record = log.state, log.state.chain.record
     if not record.segments:

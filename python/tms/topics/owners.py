@@ -1,126 +1,25 @@
-"""Who owns what of a store that several processes can reach, and what one asks of another.
+"""Ownership in a store that several processes can reach, and the requests between its instances.
 
 Invariants
 
-* An engine opens the logs of the partitions that it owns, and asks the owners of all others.
-* A question goes one step: who is asked does it itself, or refuses with `NotOwner`.
+* An engine opens the logs of the partitions that it owns, and sends requests for all others to
+  their owners.
+* A request goes one step: its receiver serves it, or refuses with `NotOwner`.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from tms.log.records import BlockKey
+from tms.api.instances import PartitionsApi, PeersApi
+from tms.errors import TMSError
 from tms.model.filter import Filter
-from tms.model.ids import MessageId
-from tms.model.lag import Lag, LagPlace, TopicSize
-from tms.model.message import (
-    Appended,
-    Fetched,
-    NewBlock,
-    PartitionPosition,
-    Readable,
-    Staged,
-)
-from tms.model.position import Position
+from tms.model.message import Fetched, PartitionPosition
 from tms.model.snapshot import Isolation, Snapshot
-from tms.model.topic import Durability, PartitionInfo, TopicName
+from tms.model.topic import TopicName
 
 
-class PartitionsPort(Protocol):
-    """What an instance does with partitions that it owns when others ask for it. Each call raises
-    `NotOwner` where it does not, `TopicNotFound`, `PartitionNotFound`."""
-
-    def store(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        durability: Durability,
-        flags: int = 0,
-        write_pointer: int = 0,
-        internal: bool = False,
-    ) -> list[Appended]:
-        """Append blocks, stamped by a transaction; `internal` ones were made by an instance."""
-        ...
-
-    def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
-        """How many of these blocks were stored before, by producer id and sequence."""
-        ...
-
-    def stage(
-        self, name: TopicName, blocks: Sequence[NewBlock], flags: int, write_pointer: int
-    ) -> None:
-        """Store blocks of a transaction where nobody sees them."""
-        ...
-
-    def staged(self, name: TopicName, partition: int, write_pointer: int) -> list[Staged]:
-        """What a transaction has staged, in order."""
-        ...
-
-    def drop_staged(
-        self,
-        name: TopicName,
-        partition: int,
-        write_pointer: int,
-        blocks: list[Staged] | None = None,
-    ) -> None:
-        """Forget what a transaction has staged, or these blocks of it."""
-        ...
-
-    def referred(
-        self,
-        name: TopicName,
-        partition: int,
-        write_pointer: int,
-        from_ms: int,
-        elsewhere: bool = False,
-    ) -> list[Appended]:
-        """The places of references to the blocks that a transaction staged, since a time. With
-        `elsewhere`, of every block of a transaction that was begun elsewhere."""
-        ...
-
-    def roll_back(
-        self, name: TopicName, partition: int, write_pointer: int, first: BlockKey, last: BlockKey
-    ) -> int:
-        """Take back the messages of a transaction in [first, last]; how many blocks there were."""
-        ...
-
-    def reaches(self, name: TopicName, partition: int, end_offset: int) -> bool:
-        """Whether everything before an offset is there, as far as the store says."""
-        ...
-
-    def make_durable(self, name: TopicName, partition: int) -> None:
-        """Sync what readers can see."""
-        ...
-
-    def end(self, name: TopicName, partition: int) -> tuple[int, MessageId | None]:
-        """The offset behind the last message, and its id."""
-        ...
-
-    def kept(self, name: TopicName, partitions: list[int]) -> Mapping[int, Readable]:
-        """What may still be shown of messages that were fetched before."""
-        ...
-
-    def describe(self, name: TopicName, partitions: list[int]) -> list[PartitionInfo]:
-        """How partitions stand."""
-        ...
-
-    def offsets(
-        self,
-        name: TopicName,
-        partitions: list[int],
-        at: Position,
-        isolation: Isolation | Snapshot,
-    ) -> Mapping[int, int]:
-        """Which offsets a position is; see `Fetcher.offsets`."""
-        ...
-
-    def truncate(self, name: TopicName, partitions: list[int], before: Position) -> None:
-        """Make all messages before a position unreadable for good."""
-        ...
-
-
-class Peer(Protocol):
-    """Another instance: its name, and the URL at which it is reached."""
+class Peer(PeersApi, Protocol):
+    """Another instance: its name, the URL at which it is reached, and its answers."""
 
     @property
     def name(self) -> str: ...
@@ -129,8 +28,8 @@ class Peer(Protocol):
     def address(self) -> str: ...
 
     @property
-    def partitions(self) -> PartitionsPort:
-        """Its partitions."""
+    def partitions(self) -> PartitionsApi:
+        """The partitions that it owns."""
         ...
 
     def fetch(
@@ -142,7 +41,7 @@ class Peer(Protocol):
         isolation: Isolation | Snapshot = Isolation.COMMITTED,
         where: Filter | None = None,
     ) -> Fetched:
-        """See `Fetcher.fetch`."""
+        """Read messages of its partitions, as `Fetcher.fetch` does."""
         ...
 
     def watch(
@@ -152,44 +51,26 @@ class Peer(Protocol):
         callback: Callable[[], None],
         isolation: Isolation | Snapshot,
     ) -> Callable[[], None]:
-        """See `Fetcher.watch`."""
-        ...
-
-    def lags(self, places: list[LagPlace]) -> list[Lag | None]:
-        """See `Lags.here`."""
-        ...
-
-    def sizes(self, names: list[TopicName]) -> list[TopicSize]:
-        """See `OwnPartitions.sizes`."""
-        ...
-
-    def erase_own(
-        self,
-        name: TopicName,
-        partition: int,
-        key: bytes | None,
-        id: MessageId | None,
-        first: bool,
-    ) -> int:
-        """See `Compaction.erase_own`."""
+        """As `Fetcher.watch`."""
         ...
 
 
 class Owners(Protocol):
-    """Who owns the partitions of a shared store. Thread-safe."""
+    """The owners of a shared store's partitions. Thread-safe."""
 
     @property
     def name(self) -> str:
-        """As which instance this process owns partitions; empty where it owns the whole store."""
+        """The name of the instance as which this process owns partitions; empty if it owns the
+        whole store."""
         ...
 
     def confirm(self) -> None:
-        """Raise `NotOwner` if this process owns nothing now. What is answered after this, to a call
-        that came before it, is not stale."""
+        """Raise `NotOwner` if this process owns nothing now. An answer that is given after this
+        call, to a request from before it, is not stale."""
         ...
 
     def require_member(self) -> None:
-        """Raise `StorageUnavailable` if this process surely may not write now; it costs nothing."""
+        """Raise `StorageUnavailable` if this process certainly may not write now; costs nothing."""
         ...
 
     def require_owner(self) -> None:
@@ -197,18 +78,25 @@ class Owners(Protocol):
         ...
 
     def fence(self, owners: Collection[str]) -> None:
-        """Let these instances answer nothing by what they know of a partition that they owned."""
+        """Stop these instances, earlier owners of a partition, from answering requests about it
+        from memory."""
         ...
 
     def announce(self) -> None:
-        """Topics have changed: let no instance answer by what it knew of them."""
+        """Tell all instances that topics have changed, so that none answers from memory."""
         ...
 
     def peer_of(self, name: TopicName, place: tuple[int, int], partitions: int) -> Peer | None:
-        """The owner of a partition (topic's uid and number) of a topic with so many; None: this
-        process. Raises `Unavailable` while nobody can tell."""
+        """The owner of a partition (topic's uid and number) of a topic with so many partitions;
+        None: this process. Raises `Unavailable` while the owner is unknown."""
+        ...
+
+    def not_shard_owner(self, number: int) -> TMSError:
+        """The error of a process that is asked for a shard which it does not hold: `NotOwner` with
+        the owner, or `Unavailable` while that is unknown."""
         ...
 
     def ask(self, question: Callable[[], None]) -> None:
-        """Ask something of a peer in the background; what it raises is the caller's."""
+        """Run a request to a peer in the background; the caller handles its errors within
+        `question`."""
         ...

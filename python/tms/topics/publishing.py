@@ -1,29 +1,29 @@
-"""Publishing: checking what comes in, handing it to the partitions, bounding what is under way.
+"""Publishing: checks blocks, hands them to their partitions, and bounds the bytes under way.
 
 Invariants
 
 * Every block of a request is checked completely, and room for all of them is reserved, before any
-  of them is handed on: what is refused (`Overloaded` as well) was not stored by halves. Of room
-  with other owners this says nothing.
+  of them is handed on: a refused request (with `Overloaded` as well) is not stored in part. This
+  does not hold for room with other owners.
 """
 
 from collections.abc import Sequence
 
 from tms.block import BlockHeader, check, decode, read_header
 from tms.errors import Invalid, StorageUnavailable, TMSError, again
-from tms.events import EventLog
 from tms.log.groups import PLAIN, Stamp, Ticket
 from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
 from tms.log.preconditions import Precondition
 from tms.log.records import key_after
-from tms.log.visibility import FateOf
 from tms.model.message import NOTHING, Appended, Buffer, NewBlock
 from tms.model.position import Position
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
-from tms.topics.owners import Owners, Peer
+from tms.runtime.events import EventLog
+from tms.topics.decisions import DecisionSource
+from tms.topics.owners import Peer
 from tms.topics.partitions import Partitions
-from tms.topics.registry import Registry, TopicRecord
+from tms.topics.registry import TopicRecord
 from tms.topics.retention import RetentionClock
 
 LOOK_BYTES = 4 << 20
@@ -31,27 +31,25 @@ _log = EventLog(__name__)
 
 
 class Publisher:
-    """The way in. Thread-safe."""
-
-    fate_of: FateOf  # what became of a transaction; once `Topics.decide_by` has said it
+    """Publishes to all topics. Thread-safe."""
 
     def __init__(
         self,
-        registry: Registry,
         partitions: Partitions,
         retention: RetentionClock,
         block_bytes: int,
-        owners: Owners | None = None,
+        source: DecisionSource,
     ) -> None:
-        self._registry = registry
+        self._source = source
+        self._registry = partitions.registry
         self._partitions = partitions
         self._retention = retention
         self._block_bytes = block_bytes
-        self._owners = owners
+        self._owners = partitions.owners
         self._closed: TMSError | None = None
 
     def close(self, reason: TMSError) -> None:
-        """Refuse everything from now on, for this reason."""
+        """Refuse every block from now on, for this reason."""
         self._closed = reason
 
     def submit(
@@ -63,8 +61,8 @@ class Publisher:
         stamp: Stamp = PLAIN,
         internal: bool = False,
     ) -> PendingAppend:
-        """Hand blocks to their partitions; the calling thread itself writes what needs at most
-        `inline`. `stamp` is a transaction's; `internal` ones were made here."""
+        """Hand blocks to their partitions; the calling thread itself writes those that need at most
+        `inline`. `stamp` is a transaction's; `internal` blocks were made by this instance."""
         if self._closed is not None or self._owners is not None:
             self._require_open()
         if not internal and name.namespace == SYSTEM_NAMESPACE:
@@ -93,7 +91,7 @@ class Publisher:
             if new.expect is not None:
                 precondition = self._precondition(log, topic, new, stamp.write_pointer)
                 ticket.preconditions[number] = precondition
-        if len(tickets) + len(elsewhere) > 1:  # else it is refused whole
+        if len(tickets) + len(elsewhere) > 1:  # else it is refused as a whole
             _reserve(tickets)
         strongest = None if durability is Durability.NONE else inline
         for peer, numbers in elsewhere.items():
@@ -119,7 +117,7 @@ class Publisher:
         pending: PendingAppend,
         numbers: Sequence[int],
     ) -> None:
-        """Let the owner of some blocks, which have these numbers in the request, store them."""
+        """Send some blocks, which have these numbers in the request, to their owner."""
         assert self._owners is not None
         blocks, durability, stamp, internal = given
 
@@ -140,8 +138,8 @@ class Publisher:
         self._owners.ask(ask)
 
     def look(self, name: TopicName, new: NewBlock, pointer: int) -> None:
-        """Raises `WrongLastId` if a block of a transaction is surely not what it expects to be, as
-        far as that can be told here."""
+        """Raise `WrongLastId` if a block of a transaction certainly violates its precondition, as
+        far as this process knows."""
         topic = self._registry.find(name)
         if new.expect is not None and self._partitions.owns(name, topic, new.partition):
             log = self._partitions.get(name, topic, new.partition)
@@ -153,7 +151,7 @@ class Publisher:
     def _precondition(
         self, log: PartitionLog, topic: TopicRecord, new: NewBlock, pointer: int
     ) -> Precondition:
-        """The precondition of a checked block, tried on the log as it is. Raises `Invalid`."""
+        """The precondition of a checked block, evaluated on the present log. Raises `Invalid`."""
         keys = decode(new.block).keys()
         after = new.expect or NOTHING
         if None in keys and any(key is not None for key in keys):
@@ -164,7 +162,7 @@ class Publisher:
             )
         own = frozenset(key for key in keys if key is not None)
         precondition = Precondition(
-            own, after, pointer, self.fate_of, log.staged.resolve, after[:2]
+            own, after, pointer, self._source.current.fate, log.staged.resolve, after[:2]
         )
         floor = self._retention.floor(topic.retention_ms)
         precondition.pass_over(log.reader.readable_from(floor))
@@ -178,7 +176,7 @@ class Publisher:
         return precondition
 
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
-        """How many of these blocks their partitions have, by producer id and sequence."""
+        """The number of these blocks that their partitions have, by producer id and sequence."""
         topic = self._registry.find(name)
         count = 0
         for new in blocks:
@@ -191,10 +189,11 @@ class Publisher:
         return count
 
     def check(self, name: TopicName, blocks: Sequence[NewBlock]) -> list[BlockHeader]:
-        """The headers of blocks that could be stored in a topic. Raises what is wrong with one."""
+        """The headers of blocks that could be stored in a topic. Raises the error of one that could
+        not."""
         topic = self._registry.find(name)
         for new in blocks:
-            self._partitions.peer_of(name, topic, new.partition)  # is there
+            self._partitions.peer_of(name, topic, new.partition)  # raises if it does not exist
         return [self._checked(new.block, topic) for new in blocks]
 
     def _checked(self, block: Buffer, topic: TopicRecord) -> BlockHeader:
@@ -202,7 +201,7 @@ class Publisher:
 
 
 def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:
-    """Make room in all partitions or in none. Raises `Overloaded`, `Closed`."""
+    """Reserve room in all partitions or in none. Raises `Overloaded`, `Closed`."""
     try:
         for log, ticket in tickets.items():
             log.writer.reserve(ticket)
@@ -213,8 +212,7 @@ def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:
 
 
 def _acknowledged(pending: PendingAppend, blocks: Sequence[NewBlock]) -> PendingAppend:
-    """The answer for durability `none`: given at once; what becomes of the blocks is only
-    logged."""
+    """The answer for durability `none`: given at once; the outcome of the blocks is only logged."""
 
     def report() -> None:
         try:

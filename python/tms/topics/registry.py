@@ -1,28 +1,28 @@
-"""Which topics exist, with what settings; creating, changing and deleting them.
+"""The topics of a store and their settings; creating, changing and deleting topics.
 
 Invariants
 
 * A topic exists exactly while its record does: writing the record creates it, removing the record
   deletes it, each in one compare-and-set. A crash before or after leaves a whole topic or none.
-* A uid names the maps of one generation of a topic and is never given twice, so a re-created topic
-  can never show anything of an older one. `generation` counts them.
-* In a store that others may write to, a topic's record goes first, then those of its partitions,
-  and then the deletion is acknowledged: whoever still writes to a partition is refused by then.
-  Records that are remembered are compared with the store now and then (`refresh`), and at once
-  when a partition's record is missing (`require_life`).
-* The maps of a deleted topic are noted under `deleted/` before its record goes, and dropped
+* A uid names the maps of one generation of a topic and is never used twice, so a re-created topic
+  can never show messages of an older one. `generation` counts them.
+* In a store that others may write to, a topic's record is removed first, then those of its
+  partitions, and then the deletion is acknowledged: by then every writer of a partition is refused.
+  Cached records are compared with the store now and then (`refresh`), and at once when a
+  partition's record is missing (`require_life`).
+* The maps of a deleted topic are listed under `deleted/` before its record is removed, and dropped
   afterwards, by the cleaner or the next start if need be.
 """
 
+import heapq
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
 import msgspec
 
-from tms.clock import Clock
 from tms.errors import (
     Conflict,
     FewerPartitions,
@@ -32,7 +32,6 @@ from tms.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tms.events import EventLog
 from tms.log.records import decode, encode
 from tms.model import keys
 from tms.model.topic import (
@@ -51,6 +50,8 @@ from tms.model.topic import (
     parse_durability,
     parse_retention,
 )
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 from tms.store.base import Map, Store, pages
 
 _log = EventLog(__name__)
@@ -71,34 +72,42 @@ class TopicRecord(msgspec.Struct, frozen=True):
     retention_bytes: int | None
     durability: Durability
     message_bytes_max: int
-    properties: dict[str, str] = {}  # what CDAP's clients said of it
+    properties: dict[str, str] = {}  # set by CDAP's clients
     has_foreign: bool = False  # transactions that were not begun here have written to it
     cleanup: Cleanup = Cleanup.DELETE
     tombstone_retention_ms: int | None = TOMBSTONE_RETENTION_MS_DEFAULT
-    outgrown: tuple[int, ...] = ()  # how many partitions there were before, newest first
+    outgrown: tuple[int, ...] = ()  # earlier numbers of partitions, newest first
     retention_is_default: bool = False  # it has none of its own; stored with `retention_ms` null
 
     @property
     def settings(self) -> TopicSettings:
-        """The settings as the model knows them."""
+        """The settings as a value of the model."""
         return TopicSettings(**_settings_in(self))
 
     def resolved(self, default_ms: int | None) -> "TopicRecord":
-        """The record with the retention that counts: its own, or the default."""
+        """The record with its effective retention: its own, or the default."""
         if not self.retention_is_default:
             return self
         return msgspec.structs.replace(self, retention_ms=default_ms)
 
 
 class Registry:
-    """The topics of one store. Thread-safe."""
+    """The topics of one store. Thread-safe. `announce` tells other processes that topics have
+    changed."""
 
-    def __init__(self, store: Store, metadata: Map, clock: Clock, topics_max: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metadata: Map,
+        clock: Clock,
+        topics_max: int,
+        announce: Callable[[], None] | None = None,
+    ) -> None:
         self.store = store
         self.metadata = metadata
         self.clock = clock
         self._topics_max = topics_max
-        self.announce = _nobody  # that topics have changed, to other processes
+        self._announce = announce or _nobody  # that topics have changed, to other processes
         self.known: dict[TopicName, TopicRecord] = {}  # as last seen
         self._lock = threading.Lock()
         noted = metadata.get(keys.RETENTION_DEFAULT)
@@ -109,11 +118,11 @@ class Registry:
             self.drop_maps(uid)
 
     def refresh_default(self) -> None:
-        """Find out what topics without a retention of their own go by now. Where others clean the
-        store it is noted for them: they drop nothing that is readable here."""
+        """Read the default retention of topics without their own. Where others clean the store it
+        is recorded for them: they drop nothing that is readable here."""
         try:
             said_ms = self.store.default_retention_ms()
-        except TMSError as error:  # others go by what was noted, and so does this one
+        except TMSError as error:  # the recorded one counts, for this process as well
             _log.warning("retention_default_unknown", error=error.message)
             return
         default_ms = RETENTION_MS_DEFAULT if said_ms is None else max(said_ms, RETENTION_MS_MIN)
@@ -135,8 +144,19 @@ class Registry:
                 self.known[name] = record
         return record
 
+    def page_of(
+        self, owned: Iterable[tuple[TopicName, str]], after: tuple[str, str] | None, limit: int
+    ) -> list[tuple[TopicName, str]]:
+        """Up to `limit` of the things of topics of a namespace, each by its topic and its name, in
+        this order, after the one of a topic and a name; without those of deleted topics."""
+        begin = after or ("", "")
+        behind = [(topic, name) for topic, name in owned if (topic.topic, name) > begin]
+        topics = {topic for topic, _ in behind}
+        exist = {topic for topic in topics if topic in self.known or self._read(topic)}
+        return heapq.nsmallest(limit, (thing for thing in behind if thing[0] in exist))
+
     def name_of(self, uid: int) -> TopicName | None:
-        """The name of the topic with this uid, None when there is none."""
+        """The name of the topic with this uid; None if there is none."""
         for name, record in [*self.known.items()]:
             if record.uid == uid:
                 return name
@@ -145,15 +165,15 @@ class Registry:
     def create(
         self, name: TopicName, settings: TopicSettings, properties: Mapping[str, str] | None = None
     ) -> tuple[TopicRecord, bool]:
-        """The topic's record and whether it is new. Raises `TopicExists` if it exists with other
+        """The topic's record, and True if it is new. Raises `TopicExists` if it exists with other
         settings."""
         with self._lock:
             existing = self._read(name)
             if existing is None:
                 if self._topics >= self._topics_max:
                     raise Conflict(
-                        f"There are {self._topics} topics, the bound of this engine. Delete some "
-                        "that nobody needs, or raise the bound.",
+                        f"There are {self._topics} topics, the bound of this engine. Delete unused "
+                        "ones, or raise the bound.",
                         topics_max=self._topics_max,
                     )
                 uid = self._count(keys.TOPIC_UID_COUNTER)
@@ -184,7 +204,7 @@ class Registry:
         properties: Mapping[str, str] | None = None,
     ) -> TopicRecord:
         """Change settings; keys are the fields of `TopicSettings` or `retention`. `properties`
-        replace those that there are."""
+        replace the present ones."""
         with self._lock:
             old, raw = self._read_raw(name)
             settings = changed(old.settings, changes)
@@ -194,20 +214,20 @@ class Registry:
                     f"grow, not become {settings.partitions}.",
                     partitions=old.partitions,
                 )
-            kept = old.properties if properties is None else dict(properties)
+            new_properties = old.properties if properties is None else dict(properties)
             outgrown = old.outgrown
             if settings.partitions > old.partitions:
                 outgrown = (old.partitions, *outgrown)[:OUTGROWN_MAX]
             new = msgspec.structs.replace(
-                old, properties=kept, outgrown=outgrown, **_settings_in(settings)
+                old, properties=new_properties, outgrown=outgrown, **_settings_in(settings)
             )
             self._set(name, raw, new)
             known = self.known[name] = new.resolved(self._default_ms)
-        self.announce()
+        self._announce()
         return known
 
     def require_life(self, name: TopicName, uid: int) -> None:
-        """Raise `TopicNotFound` unless this generation of a topic is there in the store."""
+        """Raise `TopicNotFound` unless this generation of a topic is in the store."""
         record = self._read(name)
         if record is not None and record.uid == uid:
             return
@@ -216,8 +236,7 @@ class Registry:
         raise TopicNotFound(f"The topic {name} was {anew} by another process.", topic=str(name))
 
     def refresh(self) -> list[tuple[TopicName, TopicRecord]]:
-        """Every topic, from the store; what is remembered of records that others have changed is
-        forgotten."""
+        """Every topic, from the store; cached records that others have changed are dropped."""
         remembered = [*self.known.items()]
         stored = self.all()
         now = dict(stored)
@@ -233,7 +252,7 @@ class Registry:
                 del self.known[name]
 
     def note_foreign(self, name: TopicName) -> None:
-        """Note that transactions that were not begun here write to the topic."""
+        """Record that transactions that were begun elsewhere write to the topic."""
         if self.find(name).has_foreign:
             return
         with self._lock:
@@ -241,7 +260,7 @@ class Registry:
             new = msgspec.structs.replace(old, has_foreign=True)
             self._set(name, raw, new)
             self.known[name] = new
-        self.announce()
+        self._announce()
 
     def delete(self, name: TopicName) -> TopicRecord:
         """Make the topic unreadable for good. Its maps are dropped by `drop_maps`."""
@@ -254,21 +273,22 @@ class Registry:
             self._topics -= 1
             if self.store.shared:
                 self._drop_records(record.uid)
-        self.announce()
+        self._announce()
         return record
 
     def journal_start(self, uid: int, partition: int) -> str | None:
-        """The id of the message from which a partition of an internal topic is to be read."""
+        """The id of the message at which a replay of an internal topic's partition begins."""
         raw = self.metadata.get(keys.journal_key(uid, partition))
         return None if raw is None else raw.decode()
 
     def set_journal_start(self, uid: int, partition: int, id: str) -> None:
-        """Note from where a partition of an internal topic is to be read."""
+        """Record the id of the message at which a replay of an internal topic's partition
+        begins."""
         key = keys.journal_key(uid, partition)
         self.metadata.write([(key, id.encode())], Durability.SYNCED)
 
     def deleted(self) -> list[int]:
-        """The uids of deleted topics whose maps are still to be dropped."""
+        """The uids of deleted topics whose maps are not dropped yet."""
         prefix = keys.DELETED_PREFIX
         with self._lock:
             noted = self._rows(prefix)
@@ -276,23 +296,24 @@ class Registry:
             if not uids:
                 return []
             live = {record.uid for _, record in self.all()}
-            # Deleting a live one ended after the note was made.
+            # Deleting this topic was interrupted before its record was removed.
             self.metadata.delete([keys.deleted_key(uid) for uid in sorted(uids & live)])
             return sorted(uids - live)
 
     def drop_maps(self, uid: int) -> None:
-        """Free the space of a deleted topic."""
+        """Drop all maps of a deleted topic."""
         for map_name in self.store.names(keys.topic_prefix(uid)):
             self.store.drop(map_name)
         noted = keys.deleted_key(uid)
-        if self.store.shared:  # others clean by this note what the dropped maps held
+        if self.store.shared:  # others clean the rows of the dropped maps by this record
             self._drop_records(uid)
             self.metadata.write([(noted, _DROPPED)], Durability.SYNCED)
         else:
             self.metadata.delete([*self._records_of(uid), noted])
 
     def _drop_records(self, uid: int) -> None:
-        """Remove what is said of a deleted topic's partitions, also by who is about to say it."""
+        """Remove the records of a deleted topic's partitions, and prevent that another process
+        writes them again."""
         for _ in range(_ATTEMPTS):
             gone = self._records_of(uid)
             if not gone:
@@ -319,16 +340,17 @@ class Registry:
         prefix = keys.topic_key(namespace, "")
         start = prefix if after is None else keys.topic_key(namespace, after) + b"\0"
         rows = pages(self.metadata, start, keys.prefix_stop(prefix), SCAN_BYTES)
-        topics: list[tuple[TopicName, TopicRecord]] = []
-        for key, raw in islice(chain.from_iterable(rows), max(0, limit)):
-            topic = key[len(prefix) :].decode("ascii")
-            topics.append((TopicName(namespace, topic), self._decoded(raw, key)))
-        return topics
+        return self._topics_in(islice(chain.from_iterable(rows), max(0, limit)))
 
     def all(self) -> list[tuple[TopicName, TopicRecord]]:
         """Every topic."""
+        return self._topics_in(self._rows(b"topic/"))
+
+    def _topics_in(
+        self, rows: Iterable[tuple[bytes, bytes]]
+    ) -> list[tuple[TopicName, TopicRecord]]:
         topics: list[tuple[TopicName, TopicRecord]] = []
-        for key, raw in self._rows(b"topic/"):
+        for key, raw in rows:
             _, namespace, topic = key.decode("ascii").split("/")
             topics.append((TopicName(namespace, topic), self._decoded(raw, key)))
         return topics
@@ -349,7 +371,7 @@ class Registry:
         return None if raw is None else self._decoded(raw, key)
 
     def _read_raw(self, name: TopicName) -> tuple[TopicRecord, bytes]:
-        """The record and its bytes, which another version may have written. Raises
+        """The record, and its bytes, which another version of TMS may have written. Raises
         `TopicNotFound`."""
         key = keys.topic_key(*name)
         raw = self.metadata.get(key)
@@ -364,8 +386,8 @@ class Registry:
         return decode(raw, TopicRecord, key).resolved(self._default_ms)
 
     def _agree(self, existing: TopicSettings, wanted: TopicSettings) -> bool:
-        """Whether a topic is as wanted. Who says nothing of its retention agrees with the default,
-        and with the built-in one, which earlier versions stored as the topic's own."""
+        """True if a topic has the wanted settings. A request without a retention agrees with the
+        default, and with the built-in one, which earlier versions stored as the topic's own."""
         kept_ms = [wanted.retention_ms]
         if wanted.retention_is_default:
             kept_ms = [self._default_ms, RETENTION_MS_DEFAULT]
@@ -394,7 +416,7 @@ class Registry:
 
 
 def _nobody() -> None:
-    """Nobody else is there."""
+    """Do nothing: no other process has to be told."""
 
 
 def _settings_in(source: TopicRecord | TopicSettings) -> dict[str, Any]:
@@ -403,7 +425,7 @@ def _settings_in(source: TopicRecord | TopicSettings) -> dict[str, Any]:
 
 
 def _stored(record: TopicRecord) -> bytes:
-    """The record as it is kept: a default is not the topic's own."""
+    """The record as it is stored: a default is not the topic's own."""
     return encode(record.resolved(None))
 
 

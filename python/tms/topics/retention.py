@@ -1,27 +1,26 @@
-"""How long messages stay: a clock that cannot be tricked into expiring everything, and the
-cleaner's decisions.
+"""Retention: a clock that cannot be tricked into expiring everything, and the cleaner's decisions.
 
 Invariants
 
-* Retention time never runs faster than real time: it follows the wall clock, but beyond what has
-  really passed (by the monotonic clock) it moves at most `JUMP_MS_MAX` ahead. A wall clock that
-  jumps ten days forward expires nothing early by more than that; after `confirm` the wall clock is
-  believed again.
-* The same holds over a restart: the last retention time is stored, and a larger leap than
+* Retention time never runs faster than real time: it follows the wall clock, but is at most
+  `JUMP_MS_MAX` ahead of the time that has passed by the monotonic clock. A wall clock that jumps
+  ten days forward expires nothing early by more than that; after `confirm` the wall clock is
+  trusted again.
+* This holds over a restart as well: the last retention time is stored, and a larger leap than
   `ABSENCE_MS_MAX` waits for `confirm`.
 """
 
 import threading
 
-from tms.clock import Clock
 from tms.log.records import FIRST_KEY, BlockKey
+from tms.runtime.clock import Clock
 
 JUMP_MS_MAX = 3_600_000
 ABSENCE_MS_MAX = 7 * 86_400_000
 
 
 class RetentionClock:
-    """The time by which retention is judged."""
+    """The clock of retention."""
 
     def __init__(self, clock: Clock, last_ms: int | None) -> None:
         self._clock = clock
@@ -43,13 +42,14 @@ class RetentionClock:
         return FIRST_KEY if retention_ms is None else (max(0, self.now_ms() - retention_ms), 0)
 
     def held_back_ms(self) -> int:
-        """How far the wall clock is ahead of what retention believes; 0 normally."""
+        """Milliseconds by which the wall clock is ahead of retention time; 0 normally."""
         return max(0, self._clock.now_ms() - self.now_ms())
 
     def confirm(self) -> None:
-        """Believe the wall clock as it is now."""
+        """Trust the present wall clock."""
         with self._lock:
-            self._base_ms, self._base_s = self._clock.now_ms(), self._clock.monotonic_s()
+            self._base_ms = self._clock.now_ms()
+            self._base_s = self._clock.monotonic_s()
 
 
 def floor_by_time(now_ms: int, retention_ms: int | None) -> BlockKey:

@@ -1,26 +1,25 @@
-"""The first look at a store: its map `metadata`, and the maps that a crash left behind.
+"""The first access to a store: its map `metadata`, and the maps that a crash left behind.
 
-A map is created before the partition record names it, and dropped after the record has forgotten
-it. So after a crash in between there may be maps that no record names. They are empty, or hold
-only what lies before the partition's floor or was merged into an earlier segment; anything else
-that no record names was acknowledged, and it is the record that was lost: such a store is refused,
-never swept. Only for stores that one
-process has for itself.
+A map is created before the partition record names it, and dropped after the record has removed it.
+So a crash in between leaves maps that no record names. They are empty, or hold only messages that
+lie before the partition's floor or were merged into an earlier segment. Any other unnamed map was
+acknowledged, and its record was lost: such a store is refused, never swept. Only for stores that
+one process has for itself.
 """
 
 from tms.errors import Conflict, DataCorrupt
-from tms.events import EventLog
 from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, decode
 from tms.model import keys
+from tms.runtime.events import EventLog
 from tms.store.base import Map, Store, pages
 
-_SEGMENTS = "t"  # what the names of segment maps begin with
+_SEGMENTS = "t"  # first letter of the names of segment maps
 SCAN_BYTES = 4 << 20
 _log = EventLog(__name__)
 
 
 def open_metadata(store: Store) -> Map:
-    """The map `metadata`, made if nothing is there yet. Raises `DataCorrupt` if it was lost."""
+    """The map `metadata`, created in an empty store. Raises `DataCorrupt` if it was lost."""
     if store.names(keys.METADATA_MAP):
         return store.open(keys.METADATA_MAP, create=False)
     if store.names(_SEGMENTS):
@@ -35,9 +34,9 @@ def open_metadata(store: Store) -> Map:
 
 
 def sweep(store: Store, metadata: Map) -> None:
-    """Drop the segment maps that no partition record needs. Raises `DataCorrupt` when one holds
-    what its record must have named. In a store that others may write to nothing is dropped: another
-    process may be about to record it."""
+    """Drop the segment maps that no partition record needs. Raises `DataCorrupt` if one of them
+    must have been named by its record. In a store that others may write to nothing is dropped:
+    another process may be about to record it."""
     if store.shared:
         return
     left = {
@@ -76,7 +75,7 @@ def _require_unneeded(store: Store, name: str, record: PartitionRecord | None) -
 
 
 def _is_merged(name: str, last: BlockKey, record: PartitionRecord) -> bool:
-    """Whether an earlier segment has what is in a map, up to its last key."""
+    """True if an earlier segment has the blocks of a map, up to its last key."""
     prefix = name[: name.rfind("/") + 1]
     number = int(name[len(prefix) + 1 :])
     return any(

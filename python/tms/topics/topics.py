@@ -1,27 +1,29 @@
-"""The topics of one store: which there are, their partition logs, the way in and the way out. One
-object, which all rooms above share.
+"""The topics of one store: registry, partition logs, publisher and fetcher. One object, which all
+rooms above share.
 
 Invariants
 
-* What became of a transaction is asked of one `Decisions`, which is known before anything of a
+* The outcomes of transactions come from one `Decisions`, which is set before anything of a
   transaction is stored or read (`decide_by`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
-from tms.clock import Clock
+from tms.api.instances import PartitionsApi
 from tms.errors import TMSError
 from tms.log.partition_log import PartitionLog
 from tms.model import keys
 from tms.model.message import PartitionPosition
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
+from tms.runtime.clock import Clock
 from tms.store.base import Store
-from tms.topics.fetching import Decisions, Fetcher
+from tms.topics.decisions import Decisions, DecisionSource
+from tms.topics.fetching import Fetcher
 from tms.topics.internal_topic import InternalTopic
 from tms.topics.lag import Lags
 from tms.topics.own_partitions import OwnPartitions
-from tms.topics.owners import Owners, PartitionsPort, Peer
+from tms.topics.owners import Owners, Peer
 from tms.topics.partitions import Partitions, TopicLimits
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
@@ -33,8 +35,8 @@ RELEASE_TIMEOUT_S = 10.0
 
 
 class Topics:
-    """The topics of one store. Thread-safe. `threads` run what need not keep a caller waiting;
-    `owners` say who owns what of a store that other processes can reach, None where none can."""
+    """The topics of one store. Thread-safe. `threads` run work in the background; `owners` know the
+    owners in a store that other processes can reach, None where none can."""
 
     def __init__(
         self,
@@ -49,36 +51,34 @@ class Topics:
         self.run_in_background = threads.submit
         self.metadata = open_metadata(store)
         sweep(store, self.metadata)
-        self.registry = Registry(store, self.metadata, clock, limits.topics)
-        if owners is not None:
-            self.registry.announce = owners.announce
+        announce = None if owners is None else owners.announce
+        self.registry = Registry(store, self.metadata, clock, limits.topics, announce)
         self.partitions = Partitions(self.registry, limits, threads, owners)
         seen = self.metadata.get(keys.RETENTION_CLOCK)
         self.retention = RetentionClock(clock, None if seen is None else int(seen))
-        self.publisher = Publisher(
-            self.registry, self.partitions, self.retention, limits.block_bytes, owners
-        )
-        self.fetcher = Fetcher(self.registry, self.partitions, self.retention, clock, owners)
+        self._source = source = DecisionSource()
+        self.publisher = Publisher(self.partitions, self.retention, limits.block_bytes, source)
+        self.fetcher = Fetcher(self.partitions, self.retention, source)
         self.lags = Lags(self.fetcher, clock, self.owner_of)
         self.own = OwnPartitions(self)
-        self.shards = Shards(count_shards(self.metadata))
+        self.shards = Shards(count_shards(self.metadata), owners)
 
     def decide_by(self, decisions: Decisions) -> None:
         """Take the outcomes of transactions from these decisions."""
         self.fate = decisions.fate
-        self.publisher.fate_of = decisions.fate
-        self.fetcher.decisions = decisions
+        self._source.switch(decisions)
 
     @property
     def decisions(self) -> Decisions:
-        """What became of transactions."""
-        return self.fetcher.decisions
+        """The outcomes of transactions."""
+        return self._source.current
 
     def release_foreign(
         self, reason: Callable[[], TMSError], lose: Callable[[TopicName, int], None]
     ) -> int:
-        """Close the logs that others should own by now; how many. `lose` is called with each
-        journal before: who keeps state without its journal would not notice who takes it over."""
+        """Close the logs of partitions that others should own by now; returns their number. `lose`
+        is called with each journal before: a state whose journal is closed would not notice a later
+        owner."""
         released = 0
         for log in self.partitions.opened():
             name = self.registry.name_of(log.uid)
@@ -92,26 +92,27 @@ class Topics:
                 released += 1
         return released
 
-    def recheck(self, reason: Callable[[], TMSError]) -> list[tuple[TopicName, int]]:
-        """Close the logs that others have taken over, and forget of topics what others have
-        changed; which journals were among them. Raises `StorageUnavailable`."""
+    def recheck(
+        self, reason: Callable[[], TMSError], lose: Callable[[TopicName, int], None]
+    ) -> None:
+        """Close the logs that others have taken over, and drop cached topics that others have
+        changed. `lose` is called with each journal before, as in `release_foreign`. Raises
+        `StorageUnavailable`."""
         topics = {record.uid: name for name, record in self.registry.refresh()}
-        journals: list[tuple[TopicName, int]] = []
         for log in self.partitions.opened():
             if log.uid not in topics:
-                self.partitions.forget(log.uid, RELEASE_TIMEOUT_S)
+                self.partitions.close_topic(log.uid, RELEASE_TIMEOUT_S)
             elif not log.is_owned(self.metadata):
-                self.partitions.release(log, RELEASE_TIMEOUT_S, reason())
                 if topics[log.uid].namespace == SYSTEM_NAMESPACE:
-                    journals.append((topics[log.uid], log.partition))
-        return journals
+                    lose(topics[log.uid], log.partition)
+                self.partitions.release(log, RELEASE_TIMEOUT_S, reason())
 
     def owner_of(self, name: TopicName, partition: int) -> Peer | None:
         """The other instance that owns a partition; None: this process does. Raises
         `TopicNotFound`, `PartitionNotFound`, `Unavailable`."""
         return self.partitions.peer_of(name, self.registry.find(name), partition)
 
-    def port(self, name: TopicName, partition: int) -> PartitionsPort:
+    def port(self, name: TopicName, partition: int) -> PartitionsApi:
         """The owner of a partition. Raises `TopicNotFound`, `PartitionNotFound`."""
         peer = self.owner_of(name, partition)
         return self.own if peer is None else peer.partitions
@@ -129,7 +130,7 @@ class Topics:
             self.require_own(name, positions[:1])
 
     def elsewhere(self, name: TopicName, partitions: Iterable[int]) -> dict[str, list[int]]:
-        """Which of these partitions others own, by where those are reached."""
+        """Those of these partitions that others own, by the URL of the owner."""
         return self.partitions.elsewhere(name, self.registry.find(name), partitions)
 
     def log(self, name: TopicName, partition: int) -> PartitionLog:

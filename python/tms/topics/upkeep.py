@@ -1,19 +1,20 @@
-"""The background work of an engine: expired segments go, aged segments roll, failed maps recover.
+"""The background work of an engine: expired segments are dropped, aged segments rolled, failed maps
+recovered.
 
-One thread wakes at an interval; everything that it does can also be called directly, which is what
-tests do with a clock of their own. Nothing here decides what may be read: expired messages are
-unreadable at once, whether this ran or not.
+One thread wakes at an interval; each task can also be called directly, as tests do with a clock of
+their own. Nothing here decides what may be read: expired messages are unreadable at once, with or
+without a pass.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 
 from tms.errors import Closed, TMSError, TopicNotFound
-from tms.events import EventLog
 from tms.log.records import PartitionRecord, decode
 from tms.model import keys
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability, TopicName
+from tms.runtime.background import BackgroundThread
+from tms.runtime.events import EventLog
 from tms.store.base import pages
 from tms.topics.registry import TopicRecord
 from tms.topics.retention import floor_by_time
@@ -26,7 +27,7 @@ SCAN_BYTES = 4 << 20
 _log = EventLog(__name__)
 
 
-class Maintenance:
+class Maintenance(BackgroundThread):
     """Cleans and recovers. `start` runs it in a thread, `clean` and `recover` do one pass."""
 
     def __init__(
@@ -36,6 +37,7 @@ class Maintenance:
         expire: Callable[[], object],
         forget: Callable[[int], None],
     ) -> None:
+        super().__init__("tms-maintenance")
         self._metadata = topics.metadata
         self._clock = topics.clock
         self._registry = topics.registry
@@ -43,23 +45,10 @@ class Maintenance:
         self._retention = topics.retention
         self._interval_s = interval_s
         self._expire = expire
-        self._forget = forget  # what is kept of a topic elsewhere, by uid
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Begin working in the background."""
-        self._thread = threading.Thread(target=self._run, name="tms-maintenance", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread and wait for its current pass."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._forget = forget  # drops the state of a topic, by uid, in other rooms
 
     def clean(self) -> None:
-        """One pass over every topic: roll what is old, drop what is expired or deleted."""
+        """One pass over every topic: roll old segments, drop expired and deleted ones."""
         self._registry.refresh_default()
         now_ms = self._retention.now_ms()
         self._metadata.write([(keys.RETENTION_CLOCK, b"%d" % now_ms)], Durability.WRITTEN)
@@ -94,11 +83,11 @@ class Maintenance:
     def _close_deleted(self, uid: int) -> None:
         """Close the partitions of a deleted topic; another process may have deleted it."""
         self._forget(uid)
-        self._partitions.forget(uid, CLOSE_TIMEOUT_S)
+        self._partitions.close_topic(uid, CLOSE_TIMEOUT_S)
 
     def finish_deletion(self, uid: int) -> None:
-        """Close the partitions of a deleted topic and free its space; what fails is tried again
-        by the next pass."""
+        """Close the partitions of a deleted topic and drop its maps; the next pass repeats a step
+        that fails."""
         self._close_deleted(uid)
         try:
             self._registry.drop_maps(uid)
@@ -106,11 +95,11 @@ class Maintenance:
             _log.warning("deleting_unfinished", topic_uid=uid, error=error.message)
 
     def recover(self) -> None:
-        """One try to make everything writable again whose last write failed."""
+        """One attempt to make every map writable again whose last write failed."""
         try:
             self._metadata.recover()
         except TMSError:
-            return  # the store says when it can; the reason stands in `readiness`
+            return  # the store decides when it can; `readiness` has the reason
         for log in self._partitions.opened():
             if log.state.failed:
                 try:
@@ -153,7 +142,7 @@ class Maintenance:
     def _clean_staged(
         self, name: TopicName, topic: TopicRecord, partition: int, now_ms: int
     ) -> None:
-        """Drop what was staged by transactions so old that no reference to it is readable."""
+        """Drop the blocks of transactions so old that no reference to their blocks is readable."""
         if topic.retention_ms is None:
             return
         oldest_ms = max(0, now_ms - topic.retention_ms - TRANSACTION_MS_MAX)

@@ -1,25 +1,29 @@
 """Transactions over topics, positions and queues: all or nothing.
 
 pure
-    edits            what can happen to transactions: the values that the journal keeps
+    edits            changes of the state: the values in the journal
     state            all transactions as one value, and Tephra's rules
-    in_progress      one transaction in progress, and what to say of one that is not
-    state_snapshot   the state as the journal keeps it now and then
-    images           the state for those who are not in this process
-    pruning          what may leave the invalid list
+    in_progress      errors for a transaction that is not in progress
+    state_snapshot   snapshots of the state in the journal
+    images           the state for readers in other processes
+    pruning          decisions about which transactions leave the invalid list
 
 over the journal
     journal          the journaled state
     commit_queue     commits that come together are written together
-    manager          what can be asked of transactions and done to them
-    watchers         who waits for the end of one
+    manager          questions about transactions, and their changes
+    watchers         callers that wait for the end of a transaction
     stored_image     the image of all transactions in a shared store
-    tephra           transactions as Apache Tephra's clients ask for them
+    tephra           transactions for clients of Apache Tephra
 
 over topics
-    writes           what a transaction stored before its commit, and who may end it
+    writes           the ranges that a transaction stored before its commit, and the turn to end it
     uncommitted      storing it, staging it, rolling it back
     commit           one commit on its way
-    participants     the ports for what else commits
-    transactions     the facade: what engine and rooms above use
+    participants     the ports of the states that commits change besides messages
+    transactions     the facade for the engine and the rooms above
+
+user data
+    tables           versioned keys and values that transactions write beside messages
+    versions         visibility of versions; knows nothing of topics
 """

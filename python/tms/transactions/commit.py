@@ -9,7 +9,7 @@ the event loop of the service carries a commit through by itself if nothing has 
 Invariants
 
 * The messages of a commit are stored before it is journaled, and shown only after that.
-* It gets exactly one answer, and is over for the manager before that.
+* A commit gets exactly one answer, and is over for the manager before that.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from tms.block import Flags
 from tms.errors import Conflict, StorageUnavailable, TimedOut, TMSError, TransactionEnded
-from tms.journal.group_commit import Lead
+from tms.log.group_commit import Lead
 from tms.log.groups import Stamp
 from tms.log.pending import Pending, PendingAppend
 from tms.model.message import NewBlock
@@ -32,13 +32,13 @@ from tms.topics.registry import Registry
 from tms.transactions.commit_queue import Finish
 from tms.transactions.edits import Stored
 from tms.transactions.manager import TransactionManager
-from tms.transactions.participants import CommitShare
+from tms.transactions.participants import CommitParticipant
 from tms.transactions.uncommitted import StoredRange, UncommittedMessages, Unnamed
 from tms.transactions.writes import Writes
 
 
 class Parts(NamedTuple):
-    """What a commit needs of the engine; the same for all."""
+    """The parts of the engine that every commit needs."""
 
     manager: TransactionManager
     publisher: Publisher
@@ -49,10 +49,10 @@ class Parts(NamedTuple):
 
 
 class CommitAttempt(Struct, eq=False):
-    """A request to commit, and who waits for it. `inline`: what the calling thread may write;
-    whether it also `waits` for others that write. With `begun` its blocks are the engine's own,
-    which are not checked again; it is called once the transaction has begun. The blocks of one that
-    is `repeatable` are copied."""
+    """A request to commit, with the caller's answer. The calling thread writes what takes at most
+    the durability `inline`; it waits for other writers only if `waits`. With `begun` the blocks are
+    the engine's own, which are not checked again; `begun` is called once the transaction has begun,
+    and may raise. The blocks of a `repeatable` request are copied."""
 
     request: Commit
     inline: Durability
@@ -74,7 +74,7 @@ class CommitUnderWay:
         attempt: CommitAttempt,
         changes: Sequence[bytes],
         durability: Durability,
-        others: Sequence[CommitShare],
+        participants: Sequence[CommitParticipant],
     ) -> None:
         self._parts = parts
         self._id = id
@@ -82,8 +82,8 @@ class CommitUnderWay:
         self._request = attempt.request
         self._changes = changes
         self._durability = durability
-        self._others = others
-        self._under_way: list[tuple[TopicName, PendingAppend, CommitShare | None]] = []
+        self._participants = participants
+        self._under_way: list[tuple[TopicName, PendingAppend, CommitParticipant | None]] = []
         self._unnamed: list[Unnamed] = []
         self._left = 1  # answers to wait for, and `start` itself
         self._lock = threading.Lock()
@@ -111,9 +111,9 @@ class CommitUnderWay:
                     topic, blocks, self._durability, inline, stamp, own
                 )
                 self._under_way.append((topic, pending, None))
-            for share in self._others:
-                pending = share.prepare(self._id, self._durability, stamp, inline)
-                self._under_way.append((share.journal_name, pending, share))
+            for participant in self._participants:
+                pending = participant.prepare(self._id, self._durability, stamp, inline)
+                self._under_way.append((participant.journal_name, pending, participant))
         except TMSError as error:
             self._fail(error, inline)
             return
@@ -162,17 +162,17 @@ class CommitUnderWay:
         appended: list[TopicAppended] = []
         stored: list[Stored] = [] if writes is None else writes.stored
         try:
-            for topic, pending, share in self._under_way:
+            for topic, pending, participant in self._under_way:
                 uid = (parts.registry.known.get(topic) or parts.registry.find(topic)).uid
                 try:
                     places = pending.result(0)
                 except TMSError:
-                    if share is not None:
-                        share.invalidate()
+                    if participant is not None:
+                        participant.invalidate()
                     raise
                 for place in places:
                     end = place.base_offset + place.count
-                    if share is not None:
+                    if participant is not None:
                         stored.append(Stored(uid, place.partition, end))
                         continue
                     first = place.time_ms, place.sequence, place.count
@@ -183,29 +183,29 @@ class CommitUnderWay:
             return
         self._result = CommitResult(self._id, tuple(appended))
         parts.remember(self._result)
-        finish = Finish(self._id, self._finished, self._changes, stored, self._durability)
-        if self._others:
-            finish.check = self._verify
-        if self._others or writes is not None:  # else it began with this request
-            finish.applied = self._applied
-        parts.manager.commits.submit(finish, self._lead(inline))
-
-    def _lead(self, inline: Durability) -> Lead:
-        """Whether this thread, which may write so much, journals the commit."""
-        if self._may_wait(inline):
-            return Lead.YES
-        return Lead.IF_FREE if self._durability.rank <= inline.rank else Lead.NO
+        began_before = writes is not None  # else it began with this request
+        finish = Finish(
+            self._id,
+            self._finished,
+            self._changes,
+            stored,
+            self._durability,
+            self._verify if self._participants else None,
+            self._applied if self._participants or began_before else None,
+        )
+        lead = Lead.IF_FREE if self._durability.rank <= inline.rank else Lead.NO
+        parts.manager.commits.submit(finish, Lead.YES if self._may_wait(inline) else lead)
 
     def _may_wait(self, inline: Durability) -> bool:
         return inline is Durability.SYNCED and self._attempt.waits
 
     def _verify(self) -> None:
-        for share in self._others:
-            share.require_prepared(self._id)
+        for participant in self._participants:
+            participant.require_prepared(self._id)
 
     def _applied(self) -> None:
-        for share in self._others:
-            share.committed(self._id)
+        for participant in self._participants:
+            participant.committed(self._id)
         self._parts.uncommitted.forget(self._id, committed=True)
 
     def _finished(self, error: TMSError | None) -> None:
@@ -223,13 +223,14 @@ class CommitUnderWay:
                 parts.run_in_background(lambda: parts.uncommitted.drop(self._unnamed))
 
     def _ended(self) -> None:
-        for share in self._others:
-            share.ended(self._id)
+        for participant in self._participants:
+            participant.ended(self._id)
         self._parts.manager.finished(self._id)
         self._attempt.close()
 
     def _fail(self, error: TMSError, inline: Durability) -> None:
-        """Nothing of it may ever be seen. Who must not wait leaves journaling that to others."""
+        """Make the transaction invalid, so that none of its messages is ever seen. A thread that
+        must not wait leaves that to another one."""
         if isinstance(error, TransactionEnded) and not self._request.transaction_id:
             error = StorageUnavailable(  # which forgot that it had begun
                 "The journal of transactions failed meanwhile; nothing was committed. Try again."

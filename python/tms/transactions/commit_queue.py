@@ -1,12 +1,12 @@
-"""Commits that come together are written together (`journal.group_commit`).
+"""Commits that come together are written together (`log.group_commit`).
 
     submit ─▶ queue ─▶ take all that wait ─▶ decide ─▶ journal, once ─▶ apply ─▶ answer
 
 Invariants
 
 * Of commits that are written together and changed the same key, the first one wins.
-* What a commit moves is checked and moved at the moment at which it is decided and applied: no
-  other commit comes in between.
+* The positions of a commit are checked when it is decided, and moved when it is applied; no other
+  commit comes in between.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from tms.errors import TimedOut, TMSError, TransactionConflict
-from tms.journal.group_commit import GroupCommit, Lead
+from tms.log.group_commit import GroupCommit, Lead
 from tms.model.topic import Durability
 from tms.transactions.edits import Committed, Edit, Prepared, Stored
 from tms.transactions.journal import TransactionJournal
@@ -23,7 +23,7 @@ from tms.transactions.watchers import Watchers
 
 
 class Finish(Struct, eq=False):
-    """A commit that is to be written. `check` raises what keeps it from being done; `applied` is
+    """A commit that is to be written. `check` raises the error that prevents it; `applied` is
     called when it is visible, `answer` at last, with the error if there was one."""
 
     id: int
@@ -51,7 +51,7 @@ class CommitQueue:
         self.done = 0  # since the start
 
     def __len__(self) -> int:
-        """How many wait for who writes."""
+        """The number of commits that wait for a writer."""
         return len(self._commits)
 
     def submit(self, finish: Finish, lead: Lead) -> None:
@@ -81,17 +81,16 @@ class CommitQueue:
                 self._journal.write(edits, strongest, applied)
                 self.done += len(done)
         except BaseException as error:
+            interrupted = TimedOut("The commit was interrupted; ask for its outcome.")
             for finish in group:
                 finish.error = finish.error or (
-                    error
-                    if isinstance(error, TMSError)
-                    else TimedOut("The commit was interrupted; ask for its outcome.")
+                    error if isinstance(error, TMSError) else interrupted
                 )
             if not isinstance(error, Exception):
                 raise
 
     def _decide(self, group: Iterable[Finish], done: list[Finish]) -> list[Edit]:
-        """What to journal; those that can be committed go into `done`."""
+        """The edits to journal; commits that succeed are added to `done`."""
         state = self._journal.ready()
         edits: list[Edit] = []
         taken: dict[bytes, str | None] = {}  # change → who changes it

@@ -1,6 +1,6 @@
-"""Everything that can happen to the state of transactions: the values that the journal keeps.
+"""The edits of the state of transactions: the values in its journal.
 
-JSON, so that people and Java read them: an array of those that happen together, each an array that
+JSON, so that people and Java read them: an array of edits that happen together, each an array that
 begins with its kind.
 """
 
@@ -9,13 +9,13 @@ from enum import StrEnum
 
 import msgspec
 
-from tms.decoding import json_decoder
 from tms.errors import DataCorrupt
 from tms.model.snapshot import TransactionType
+from tms.runtime.decoding import json_decoder
 
 
 class Outcome(StrEnum):
-    """How a transaction stands."""
+    """The state of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -63,8 +63,8 @@ class Prepared(_Edit, frozen=True):
 
 
 class Intended(_Edit, frozen=True):
-    """The messages of this transaction are being stored; a start that finds this without an end
-    makes it invalid, because nobody goes on."""
+    """The messages of this transaction are being stored. A start that finds this without an end
+    makes the transaction invalid, because no process continues it."""
 
     id: int
 
@@ -99,7 +99,7 @@ class Aborted(_Edit, frozen=True):
 
 
 class Invalidated(_Edit, frozen=True):
-    """Transactions whose data may be there and must never be seen."""
+    """Transactions whose messages may be stored and must never be seen."""
 
     ids: tuple[int, ...]
     timed_out: bool = False
@@ -152,13 +152,13 @@ class Open(msgspec.Struct, array_like=True):
 
     @property
     def write_pointer(self) -> int:
-        """What it writes with now."""
+        """The pointer that it writes with now."""
         return self.checkpoints[-1] if self.checkpoints else self.began.id
 
 
-class Kept(_Edit, frozen=True):
-    """A part of the state as it was here: all parts replace what came before. Read only where the
-    journal is read from. `pointers`: read, last, reserved."""
+class SnapshotPart(_Edit, frozen=True, tag="kept"):
+    """A part of a snapshot of the state; all parts replace everything before them. Read only where
+    replaying the journal begins. `pointers`: read, last, reserved."""
 
     pointers: tuple[int, int, int] = (0, 0, 0)
     lost: tuple[tuple[int, int], ...] = ()
@@ -186,14 +186,14 @@ Edit = (
     | Lost
     | Revoked
     | Reset
-    | Kept
+    | SnapshotPart
 )
 _encoder = msgspec.json.Encoder()
 _decoder = json_decoder(list[Edit])
 
 
 def encode_edits(edits: Sequence[Edit]) -> bytes:
-    """Edits that happen together, as the journal keeps them."""
+    """The bytes of a journal entry: edits that happen together."""
     return _encoder.encode(edits)
 
 

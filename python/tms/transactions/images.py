@@ -1,4 +1,4 @@
-"""The state of all transactions as one value, for those who are not in this process."""
+"""The state of all transactions as one value, for readers in other processes."""
 
 from dataclasses import replace
 
@@ -33,8 +33,8 @@ def image_of(state: TransactionState, now_ms: int) -> TransactionImage:
 
 
 def fates_of(state: TransactionState, now_ms: int) -> TransactionImage:
-    """What decides over messages that are stored: everything that will never be seen is named, also
-    what snapshots name no more; changes are left out."""
+    """The part of the state that decides over stored messages: every transaction that will never be
+    seen, also those that snapshots name no more; without changes."""
     image = image_of(state, now_ms)
     return replace(
         image,

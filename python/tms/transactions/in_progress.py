@@ -5,7 +5,7 @@ from tms.transactions.edits import Outcome
 
 
 def unknown(id: int) -> TransactionNotFound:
-    """The error for an id that nobody knows."""
+    """The error for an unknown id."""
     return TransactionNotFound(
         f"There is no transaction {id}. It never began, or ended too long ago to be known.",
         transaction=id,
@@ -21,8 +21,9 @@ def not_open(id: int, outcome: Outcome) -> TransactionEnded:
             transaction=id,
             outcome=outcome.value,
         )
+    advice = "" if outcome is Outcome.COMMITTED else " Do it again."
     return TransactionEnded(
-        f"The transaction {id} has ended: it is {outcome.value}.",
+        f"The transaction {id} has ended: it is {outcome.value}.{advice}",
         transaction=id,
         outcome=outcome.value,
     )

@@ -1,31 +1,30 @@
 """The journaled state of transactions, over the internal topic `system:_transactions`.
 
-Two locks: `writing` is the turn, held by whoever decides something that goes into the journal,
-until it is applied; `lock` guards the state and is held for microseconds only, never during I/O.
-Who takes both takes `writing` first.
+Two locks: a thread that decides something for the journal holds `writing` until it is applied;
+`lock` guards the state and is held for microseconds only, never during I/O. `writing` is taken
+before `lock`.
 
-Invariants, besides those of `journal.journaled`
+Invariants, besides those of `log.journaled`
 
-* Noted is only that a transaction began, which holds readers back and no more: if no write follows,
-  its pointer counts as lost.
-* Pointers are given only below what a synced `Reserved` covers, so none is ever given twice,
-  whatever a power loss takes.
-* After a failed write the journal is read again behind a write that succeeded, so that whatever
-  became of the failed one is settled: it also shows that the journal is still this one's.
-* What ended without a word before a replay is settled by it, in the journal, before anything is
-  decided.
+* Only the begin of a transaction is noted without being written. It holds readers back and no more:
+  if no write follows, its pointer counts as lost.
+* Only pointers below a synced `Reserved` are issued, so none is ever issued twice, whatever a power
+  loss takes.
+* After a failed write the journal is read again behind a write that succeeded. So the outcome of
+  the failed write is known, and the journal still belongs to this process.
+* A replay settles in the journal what a crash left open, before anything is decided.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tms.clock import Clock
-from tms.events import EventLog
-from tms.journal.journaled import Cells, Journaled, JournalEntry
+from tms.log.journaled import Cells, Journaled, JournalEntry
 from tms.model.position import Position
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import Durability
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 from tms.topics.internal_topic import InternalTopic
 from tms.topics.topics import Topics
 from tms.transactions.edits import (
@@ -34,10 +33,10 @@ from tms.transactions.edits import (
     Committed,
     Edit,
     Invalidated,
-    Kept,
     Outcome,
     Reserved,
     Revoked,
+    SnapshotPart,
     Stored,
     decode_edits,
     encode_edits,
@@ -53,7 +52,8 @@ _log = EventLog(__name__)
 
 
 class Ended(NamedTuple):
-    """How a transaction ended, None where nobody knows, and where the blocks of its commit are."""
+    """The outcome of a transaction, None if it is unknown, and the places of the blocks of its
+    commit."""
 
     outcome: Outcome | None
     blocks: tuple[Stored, ...] = ()
@@ -66,7 +66,7 @@ class CommitPlaces:
         self._topics = topics
 
     def is_stored(self, block: Stored) -> bool:
-        """Whether the log still reaches as far; of a topic that is gone nothing is missed."""
+        """True if the log reaches as far as the block, or its topic is gone."""
         name = self._topics.registry.name_of(block.uid)
         if name is None:
             return True
@@ -74,8 +74,8 @@ class CommitPlaces:
         return port.reaches(name, block.partition, block.end_offset)
 
     def make_durable(self, places: Iterable[tuple[int, int]]) -> None:
-        """Sync what was stored in these partitions, by topic uid. Owns none of them: who owns one
-        may be waiting for the journal that the caller holds."""
+        """Sync these partitions, by topic uid. The caller owns none of them: the owner of a
+        partition may wait for the journal that the caller holds."""
         for uid, partition in places:
             name = self._topics.registry.name_of(uid)
             if name is not None:
@@ -97,11 +97,11 @@ class TransactionsMachine:
         revoked = {id for edit in edits if isinstance(edit, Revoked) for id in edit.ids}
         torn = self._torn(edits) - revoked
         state = TransactionState()
-        begins = bool(edits) and isinstance(edits[0], Kept)
+        begins = bool(edits) and isinstance(edits[0], SnapshotPart)
         gone = revoked | torn
         self.length, self.places = 0, set()
         for edit in edits:
-            if isinstance(edit, Kept):
+            if isinstance(edit, SnapshotPart):
                 if begins:  # another one repeats what is here
                     restore(state, edit)
                     begins = not edit.last
@@ -133,7 +133,8 @@ class TransactionsMachine:
                 self.places.add((block.uid, block.partition))
 
     def encode(self, edits: Sequence[Edit]) -> list[list[Cells]]:
-        """As few entries as can be, one after another: none is there without those before it."""
+        """The entries of these edits, as few as possible. Each is stored only after those before
+        it."""
         entry = encode_edits(edits)
         if len(entry) <= ENTRY_BYTES or len(edits) < 2:
             return [[(None, entry)]]
@@ -141,7 +142,7 @@ class TransactionsMachine:
         return [*self.encode(edits[:half]), *self.encode(edits[half:])]
 
     def _torn(self, edits: Iterable[Edit]) -> set[int]:
-        """Commits whose blocks are not all there: the power went before they were stored."""
+        """The commits whose blocks are not all stored, because the power failed before."""
         commits = [edit for edit in edits if isinstance(edit, Committed)]
         ends: dict[tuple[int, int], int] = {}
         for commit in commits:
@@ -180,11 +181,11 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
         self.load()
 
     def is_long(self, edits_max: int) -> bool:
-        """Whether a start would read more edits than that, and a snapshot is worth it."""
+        """True if a start would read more edits than that, and a snapshot is worth it."""
         return self._transactions.length > edits_max and self._topic.is_worth_a_snapshot
 
     def settled(self) -> TransactionState:
-        """The state, for asking."""
+        """The state, for reading."""
         if not self.known:
             with self.writing:
                 self.ready()
@@ -200,7 +201,7 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
         return self.state
 
     def has_room(self, now_ms: int, room_ms: int = 1) -> bool:
-        """Whether pointers can be given for so long without asking the journal."""
+        """True if pointers can be issued for so long without writing the journal."""
         last = self.state.next_pointer(now_ms) + room_ms * POINTERS_PER_MS
         return self.known and last < self.state.reserved
 
@@ -226,8 +227,8 @@ class TransactionJournal(Journaled[TransactionState, Edit]):
         self.write([], Durability.SYNCED)
 
     def search(self, id: int, long_ms: int) -> Ended:
-        """Whether a transaction committed or was aborted, as far as the journal says it. What is
-        invalid, the state knows for ever."""
+        """The outcome of a transaction that committed or was aborted, as far as the journal has it.
+        The state has all invalid ones."""
         began_ms = id // POINTERS_PER_MS
         ended = Ended(None)
         for entry in self._topic.since(Position.time(max(0, began_ms - SLACK_MS))):

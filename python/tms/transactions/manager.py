@@ -1,10 +1,10 @@
-"""All transactions of one engine: what can be asked of them and done to them.
+"""The manager of all transactions of one engine: questions about them, and their changes.
 
 Invariants
 
 * Everything is decided by the pure state and journaled before it is true; see `journal`.
 * Commits that come together share one write of the journal, and its sync; see `commit_queue`.
-* Whoever waits for a transaction is called when it has ended.
+* Callers that wait for a transaction are called when it has ended.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from tms.errors import StorageUnavailable, TimedOut, TMSError, TransactionNotFound
-from tms.journal.group_commit import Lead
+from tms.log.group_commit import Lead
 from tms.log.pending import Pending
 from tms.model.snapshot import POINTERS_PER_MS, Fate, Snapshot, TransactionType
 from tms.model.topic import Durability
@@ -70,7 +70,8 @@ class TransactionManager:
 
     @property
     def known(self) -> bool:
-        """Whether the state is known; else asking waits until the journal was read again."""
+        """True if the state is known; otherwise a question waits until the journal was read
+        again."""
         return self._journal.known
 
     # -- transactions ----------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class TransactionManager:
             return edit
 
     def snapshot(self, id: int) -> Snapshot:
-        """What a transaction in progress sees if it looks now."""
+        """The snapshot of a transaction in progress as of now."""
         state = self._journal.settled()
         with self._journal.lock:
             return state.snapshot(id)
@@ -118,8 +119,8 @@ class TransactionManager:
         answer: Callable[[TransactionState], T],
         durability: Durability = _WRITTEN,
     ) -> T:
-        """Do what `decide` says of the state at this time (ms); what `answer` says of the state
-        then. Nobody else who writes the journal comes in between."""
+        """Journal the edits that `decide` returns for the state at this time (ms); returns what
+        `answer` makes of the state then. No other writer of the journal comes in between."""
         journal, now_ms = self._journal, self._clock.now_ms()
         with journal.writing:
             state = journal.reserve(now_ms)
@@ -137,9 +138,9 @@ class TransactionManager:
         return answered
 
     def intend(self, id: int, changes: Sequence[bytes]) -> None:
-        """The messages of a transaction that began before are about to be stored. A second try
-        after a crash would store them twice, and must find that there was a first one: synced,
-        because others may sync the messages. `finished` must follow. Raises
+        """Note that the messages of a transaction that began before are about to be stored. A
+        second attempt after a crash would store them twice, so it must find this note; it is synced
+        because the messages may be synced by others. `finished` must follow. Raises
         `TransactionConflict`, `TransactionEnded`."""
         journal = self._journal
         with journal.writing:
@@ -205,7 +206,7 @@ class TransactionManager:
         self._watchers.wake([id])
 
     def invalidate(self, id: int) -> bool:
-        """Make a transaction in progress invalid; whether it was in progress."""
+        """Make a transaction in progress invalid; returns True if it was in progress."""
         with self._journal.writing:
             edit = self._journal.ready().invalidate(id)
             if edit is not None:
@@ -224,7 +225,7 @@ class TransactionManager:
         return pointer in self._journal.settled().barred
 
     def look(self, see: Callable[[TransactionState], T]) -> T:
-        """What `see` finds in the state, which does not change meanwhile."""
+        """The result of `see` for the state, which does not change meanwhile."""
         state = self._journal.settled()
         with self._journal.lock:
             return see(state)
@@ -234,8 +235,8 @@ class TransactionManager:
         self.change(lambda state, _: [Reserved(state.reserved)], lambda _: None, _SYNCED)
 
     def expire(self) -> int:
-        """Make invalid what has been open for too long; how many. While transactions come, this
-        also makes room for pointers, so that those who begin need not."""
+        """Invalidate the transactions that have been open for too long; returns how many. While
+        transactions come, this also reserves pointers, so that `begin` need not."""
         journal, now_ms = self._journal, self._clock.now_ms()
         last_ms = journal.state.last_pointer // POINTERS_PER_MS  # 0: never, and there is no journal
         busy = last_ms > 0 and now_ms - last_ms < RESERVE_MS
@@ -259,7 +260,7 @@ class TransactionManager:
             self._journal.shorten()
 
     def outcome(self, id: int) -> Outcome:
-        """How a transaction stands; of one that ended long ago the journal knows for a day. Raises
+        """The outcome of a transaction; the journal has outcomes for a day. Raises
         `TransactionNotFound`."""
         state = self._journal.settled()
         try:
@@ -274,7 +275,7 @@ class TransactionManager:
             return ended.outcome
 
     def committed_blocks(self, id: int) -> tuple[Stored, ...]:
-        """Where the blocks of a commit are, as the journal knows it for a day; no more after
+        """The places of the blocks of a commit, which the journal has for a day; none after
         that."""
         return self._journal.search(id, LONG_TIMEOUT_S * 1_000).blocks
 
@@ -290,7 +291,7 @@ class TransactionManager:
     # -- readers ---------------------------------------------------------------------------------
 
     def fate(self, pointer: int, issued: bool) -> Fate:
-        """What becomes of a message, for a reader of committed ones. A foreign pointer is open
+        """The fate of a message, for a reader of committed messages. A foreign pointer is open
         until it is rolled back or too old. Raises `StorageUnavailable`."""
         if issued:
             return self._fate(self.state, pointer)
@@ -300,12 +301,12 @@ class TransactionManager:
     fate_at_once = fate
 
     def learn(self, pointers: Collection[int]) -> Callable[[int, bool], Fate]:
-        """See `Decisions`."""
+        """The fates of these transactions, asked for now; as in `Decisions`."""
         self._journal.settled()
         return self.fate
 
     def fates(self, pointers: Iterable[int]) -> dict[int, Fate]:
-        """The same of several that were begun here, as it is in the journal. Raises
+        """The fates of transactions that were begun here, as the journal has them. Raises
         `StorageUnavailable`."""
         state = self._journal.settled()
         with self._journal.lock:
@@ -328,12 +329,13 @@ class TransactionManager:
             return min(bounds, default=state.last_pointer)
 
     def is_intended(self, id: int) -> bool:
-        """Whether its commit is under way."""
+        """True if the commit of a transaction is under way."""
         transaction = self.state.open.get(id)
         return transaction is not None and transaction.intended
 
     def knows(self, pointer: int) -> bool:
-        """Whether it was given here and has ended, as far as is remembered."""
+        """True if a pointer was issued here and its transaction has ended, as far as is
+        remembered."""
         state = self.state
         return pointer in state.ended or state.is_invalid(pointer) or state.is_lost(pointer)
 
@@ -360,5 +362,5 @@ class TransactionManager:
         return since_ms - LATE_MS
 
     def wake_all(self) -> None:
-        """Whoever waits for the end of a transaction looks again."""
+        """Let every caller that waits for the end of a transaction look again."""
         self._watchers.wake_if(lambda id: True)

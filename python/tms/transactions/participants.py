@@ -1,14 +1,15 @@
-"""What else a commit changes, besides messages: the ports of those who keep it, and of those who
-make commits of their own.
+"""The participants of a commit: the states that it changes besides messages. Also the ports for
+commits and positions of TMS's own.
 
     verify ─▶ prepare: held, stored with the write pointer ─▶ the commit is journaled ─▶ committed
                                            └─ anything fails ─▶ ended
 
 Invariants
 
-* What `prepare` writes counts exactly if the transaction commits. Until its fate is known it is
-  held: nobody else changes it, whatever becomes of the processes that keep it or the transaction.
-* Whoever keeps it asks what became of the transaction; `committed` and `ended` only save the
+* A prepared change counts exactly if its transaction commits. Until the fate of the transaction is
+  known the change is held: no other change replaces it, even if the owner of the state or the
+  coordinator dies.
+* The owner of the state asks for the fate of the transaction; `committed` and `ended` only save the
   question.
 * `require_prepared` and `committed` are called while nothing else commits, and must not wait for a
   commit.
@@ -25,8 +26,8 @@ from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, Owner, PositionKey
 
 
-class CommitShare(Protocol):
-    """What a commit changes in one of the states that a shard has."""
+class CommitParticipant(Protocol):
+    """The change of a commit in one of the states of a shard."""
 
     @property
     def journal_name(self) -> TopicName:
@@ -35,68 +36,70 @@ class CommitShare(Protocol):
 
     @property
     def known(self) -> bool:
-        """Whether asking needs no reading, and nobody else."""
+        """True if `verify` reads nothing and asks no other instance."""
         ...
 
     def keys(self) -> Iterable[bytes]:
-        """What it changes: of two transactions at a time that change the same, one commits."""
+        """The keys that it changes: of two concurrent transactions that change one key, one
+        commits."""
         ...
 
     def verify(self) -> Durability:
-        """How durable it has to be unless the commit says so. Raises what keeps it from being
-        done."""
+        """The durability that the change needs unless the commit gives one. Raises the error that
+        prevents the change."""
         ...
 
     def prepare(
         self, id: int, durability: Durability, stamp: Stamp, inline: Durability
     ) -> PendingAppend:
-        """Hold what changes, and write it without changing it; the calling thread writes what needs
-        at most `inline`. Raises like `verify`."""
+        """Hold the change, and write it without applying it; the calling thread writes what takes
+        at most the durability `inline`. Raises like `verify`."""
         ...
 
     def require_prepared(self, id: int) -> None:
-        """Raise what keeps it from being committed although it was prepared."""
+        """Raise the error that prevents a prepared change from being committed."""
         ...
 
     def committed(self, id: int) -> None:
-        """It is committed."""
+        """Apply the change: the transaction is committed."""
         ...
 
     def ended(self, id: int) -> None:
-        """It failed, as far as is known: its fate says how it ended."""
+        """Find out the outcome: the commit failed, as far as is known."""
         ...
 
     def invalidate(self) -> None:
-        """What `prepare` wrote failed: the journal may have it, or have another owner."""
+        """Read the journal again: the write of `prepare` failed, so the journal may have it, or
+        another owner."""
         ...
 
 
-Shares = Callable[[Commit], Sequence[CommitShare]]  # of a commit
+CommitParticipants = Callable[[Commit], Sequence[CommitParticipant]]  # of a commit
 
 
-class OwnCommits(Protocol):
-    """Transactions, wherever they are kept, for those who make commits of their own."""
+class InternalCommits(Protocol):
+    """Transactions, at whichever instance coordinates them, for commits that TMS makes itself."""
 
-    def submit_own(self, request: Commit, begun: Callable[[], None]) -> Pending[CommitResult]:
-        """Commit blocks that were made here, of messages that were checked when published. `begun`
-        is called before anything is stored, and may raise what keeps it from being done. An error
-        does not say that it is not, or will not be, committed."""
+    def submit_internal(self, request: Commit, begun: Callable[[], None]) -> Pending[CommitResult]:
+        """Begin a commit of blocks that were made here, of messages that were checked when they
+        were published. `begun` is called before anything is stored, and may raise. An error of the
+        answer does not say that the commit has failed, or will."""
         ...
 
     def durable(self) -> AbstractContextManager[None]:
-        """Every commit so far is durable. Where transactions are kept in this process, none is
-        decided meanwhile."""
+        """Make every commit so far durable. If this process coordinates, no transaction is decided
+        within the context."""
         ...
 
 
-class OwnPositions(Protocol):
-    """The positions of TMS's own groups, in the shard of what moves them."""
+class InternalPositions(Protocol):
+    """The positions of TMS's own groups, in the shard of the queue or topic that moves them."""
 
     def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
         """A group's positions in a topic."""
         ...
 
     def take(self, key: PositionKey) -> tuple[Owner, Position | None]:
-        """From now on only who names this owner moves a position, which stands there: nothing that
-        began to be moved before is moved any more."""
+        """Make a new owner of a position, and return it with the position. From then on only
+        changes that name this owner move it; no change that began before is applied later."""
         ...

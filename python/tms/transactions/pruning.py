@@ -1,4 +1,4 @@
-"""What may leave the invalid list: decisions on the state of transactions, beside its own.
+"""Pruning: decisions about which transactions leave the invalid list.
 
 Invariants
 

@@ -2,7 +2,7 @@
 
 Pure: time comes in with each decision; nothing is read, written or waited for here. A decision
 (`begin`, `commit`, …) looks at the state and returns an edit, or raises; `apply` carries an edit
-out. Whoever drives it writes the edit to the journal between the two, so that replaying the journal
+out. The caller writes the edit to the journal between the two, so that replaying the journal
 gives the same state.
 
     begin ─▶ in progress ─▶ prepare ─▶ commit ─▶ committed
@@ -15,15 +15,15 @@ Invariants
 
 * A pointer is given once, in ascending order, and never at or above `reserved`.
 * Everything in progress, checkpoints included, stands in `in_progress` in ascending order.
-* What is neither in progress nor invalid and at or below the read pointer is visible to whoever
-  begins now.
+* A transaction that begins now sees every pointer at or below the read pointer that is neither in
+  progress nor invalid.
 * A commit has a conflict if one of its changes was also committed with a commit pointer above its
   id. Changes are kept while a short transaction is in progress that could conflict with them.
-* How a transaction ended is remembered for the newest `ENDED_REMEMBERED`.
+* The outcomes of the newest `ENDED_REMEMBERED` transactions are remembered.
 * A barred pointer was given elsewhere. It says nothing of a transaction of TMS with this number.
-* What leaves the invalid list without having been aborted is `forgotten`: snapshots do not name it,
-  and its messages are never visible.
-* Before the first transaction all that others wrote earlier is visible.
+* A transaction that leaves the invalid list without having been aborted is `forgotten`: snapshots
+  do not name it, and its messages are never visible.
+* Before the first transaction, everything that other systems wrote earlier is visible.
 """
 
 from bisect import bisect_right
@@ -71,25 +71,25 @@ RETRY_AFTER_S = 5
 
 
 class ClientCounts:
-    """How many transactions each client has in progress, and how many became invalid lately, as far
-    as the journal says it: a snapshot of the journal has no clients of invalid ones. Pure."""
+    """The number of transactions that each client has in progress, and that became invalid lately
+    as far as the journal says: a snapshot of the journal has no clients of invalid ones. Pure."""
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
         self._invalid: OrderedDict[str, deque[int]] = OrderedDict()
 
     def began(self, client: str) -> None:
-        """One more is in progress."""
+        """Count a transaction that is in progress."""
         self._open[client] = self._open.get(client, 0) + 1
 
     def ended(self, client: str) -> None:
-        """One that was in progress is no more."""
+        """Count a transaction that is in progress no more."""
         self._open[client] -= 1
         if not self._open[client]:
             del self._open[client]
 
     def invalidated(self, id: int, client: str) -> None:
-        """One became invalid."""
+        """Count a transaction that became invalid."""
         self._invalid.setdefault(client, deque(maxlen=INVALID_MAX)).append(id)
         self._invalid.move_to_end(client)
         if len(self._invalid) > CLIENTS_MAX:
@@ -141,7 +141,7 @@ class TransactionState:
     # -- asking --------------------------------------------------------------------------------
 
     def snapshot(self, id: int) -> Snapshot:
-        """What a transaction in progress would see if it began now. O(in progress)."""
+        """The snapshot of a transaction that began now. O(in progress)."""
         transaction = self.find(id)
         if self.sorted_invalid is None:
             self.sorted_invalid = tuple(sorted(self.invalid))
@@ -163,7 +163,7 @@ class TransactionState:
         return next(iter(self.shorts), NONE_IN_PROGRESS)
 
     def fate(self, pointer: int) -> Fate:
-        """What becomes, as far as known, of a message written under one of our own pointers."""
+        """The fate, as far as it is known, of a message with a pointer that was issued here."""
         if pointer in self.in_progress:
             return Fate.OPEN
         if self.is_invalid(pointer) or pointer > self.last_pointer or self.is_lost(pointer):
@@ -173,7 +173,7 @@ class TransactionState:
         return Fate.SKIPPED if aborted else Fate.VISIBLE
 
     def is_invalid(self, pointer: int) -> bool:
-        """Whether nothing written with this is ever seen, because its transaction is invalid."""
+        """True if no message with this pointer is ever seen, because its transaction is invalid."""
         return pointer in self.invalid or pointer in self.forgotten
 
     def find(self, id: int) -> Open:
@@ -184,7 +184,7 @@ class TransactionState:
         return transaction
 
     def outcome(self, id: int) -> Outcome:
-        """How a transaction stands. Raises `TransactionNotFound`."""
+        """The outcome of a transaction. Raises `TransactionNotFound`."""
         if id in self.open:
             return Outcome.OPEN
         ended = self.ended.get(id)
@@ -202,7 +202,7 @@ class TransactionState:
         return not_open(id, Outcome.INVALID if ended is None else ended[0])
 
     def is_lost(self, pointer: int) -> bool:
-        """Whether it may have been given, and was forgotten when the power went."""
+        """True if the pointer may have been issued, and was forgotten when the power failed."""
         at = bisect_right(self.lost, (pointer, NONE_IN_PROGRESS))
         return at > 0 and pointer < self.lost[at - 1][1]
 
@@ -218,8 +218,8 @@ class TransactionState:
         token: str = "",
         intended: bool = False,
     ) -> Began:
-        """Begin a transaction. With a token of one that is in progress, that one again. Raises
-        `Invalid` for a time-out that is none."""
+        """Begin a transaction; with the token of one in progress, return that one. Raises `Invalid`
+        for a wrong time-out."""
         if token and (known := self.open.get(self.tokens.get(token, 0))) is not None:
             return known.began
         if timeout_s is None:
@@ -238,12 +238,12 @@ class TransactionState:
         return max(self.last_pointer + 1, now_ms * POINTERS_PER_MS)
 
     def checkpoint(self, id: int, now_ms: int) -> Checkpointed:
-        """One more pointer for a transaction."""
+        """Give a transaction one more pointer."""
         self.find(id)
         return Checkpointed(id, self.next_pointer(now_ms))
 
     def prepare(self, id: int, changes: Iterable[bytes]) -> Prepared:
-        """Whether these changes could be committed now. Raises `TransactionConflict`."""
+        """Note changes that could be committed now. Raises `TransactionConflict`."""
         self.find(id)
         prepared = tuple(changes)
         self._check(id, prepared)
@@ -256,8 +256,8 @@ class TransactionState:
         blocks: Sequence[Stored] = (),
     ) -> Committed:
         """Commit, with the changes that were prepared unless others are given. Raises
-        `TransactionConflict`; the transaction is then still in progress, and whoever drives this
-        takes its changes away: `Prepared(id, ())`."""
+        `TransactionConflict`: the transaction is then still in progress, and the caller removes its
+        changes by `Prepared(id, ())`."""
         transaction = self.find(id)
         final = (transaction.changes or ()) if changes is None else tuple(changes)
         if final:
@@ -286,8 +286,8 @@ class TransactionState:
         return Invalidated((id,)) if id in self.open else None
 
     def expired(self, now_ms: int, committing: Container[int] = ()) -> Invalidated | None:
-        """Those that have been open for too long, or whose commit was given up halfway; None when
-        there are none. What is being committed at this moment is not."""
+        """The transactions that have been open for too long, or whose commit was given up halfway,
+        apart from commits under way; None if there are none."""
         late = tuple(
             id
             for id, transaction in self.open.items()
@@ -297,8 +297,8 @@ class TransactionState:
         return Invalidated(late, timed_out=True) if late else None
 
     def recovered(self, now_ms: int) -> list[Edit]:
-        """What a start after an end without a word has to note: pointers that may have been given
-        and forgotten, and commits that nobody will finish."""
+        """The edits that a start after a crash has to journal: pointers that may have been issued
+        and forgotten, and commits that no process will finish."""
         edits: list[Edit] = []
         stop = max(self.reserved, self.next_pointer(now_ms))
         if self.reserved:

@@ -1,5 +1,5 @@
-"""The state of transactions as the journal keeps it now and then, so that a start reads no more
-than what came since.
+"""Snapshots of the state of transactions in the journal, so that a start reads only the edits since
+the newest one.
 
 Invariants
 
@@ -15,7 +15,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from tms.model.snapshot import TransactionType
-from tms.transactions.edits import Kept, Outcome
+from tms.transactions.edits import Outcome, SnapshotPart
 from tms.transactions.state import TransactionState
 
 PART_ITEMS = 20_000
@@ -23,31 +23,31 @@ PART_BYTES = 2 << 20  # of keys, which may be long
 T = TypeVar("T")
 
 
-def parts(state: TransactionState) -> Iterator[Kept]:
+def parts(state: TransactionState) -> Iterator[SnapshotPart]:
     """The state in parts; the last one says so."""
     for chunk in _chunks(sorted(state.invalid)):
-        yield Kept(invalid=chunk)
+        yield SnapshotPart(invalid=chunk)
     for chunk in _chunks(sorted(state.forgotten)):
-        yield Kept(forgotten=chunk)
+        yield SnapshotPart(forgotten=chunk)
     for pointers in _chunks(list(state.barred)):
-        yield Kept(barred=pointers)
+        yield SnapshotPart(barred=pointers)
     for ended in _chunks([(id, how.value, at) for id, (how, at) in state.ended.items()]):
-        yield Kept(ended=ended)
+        yield SnapshotPart(ended=ended)
     for tokens in _chunks(list(state.tokens.items())):
-        yield Kept(tokens=tokens)
+        yield SnapshotPart(tokens=tokens)
     changes = [(change, at, who) for change, (at, who) in state.winner.items()]
     for some_changes in _chunks(changes, lambda transaction: len(transaction[0])):
-        yield Kept(changes=some_changes)
+        yield SnapshotPart(changes=some_changes)
     for transaction in state.open.values():
-        yield Kept(open=replace(transaction))  # a copy: encoded later, it is as it was now
-    yield Kept(
+        yield SnapshotPart(open=replace(transaction))  # a copy: encoded later, it is as it was now
+    yield SnapshotPart(
         pointers=(state.read_pointer, state.last_pointer, state.reserved),
         lost=tuple(state.lost),
         last=True,
     )
 
 
-def restore(state: TransactionState, part: Kept) -> None:
+def restore(state: TransactionState, part: SnapshotPart) -> None:
     """Take a part into a state that is being read."""
     state.invalid.update(part.invalid)
     state.forgotten.update(part.forgotten)
@@ -66,7 +66,7 @@ def restore(state: TransactionState, part: Kept) -> None:
 
 
 def _finish(state: TransactionState) -> None:
-    """Work out what follows from what was kept."""
+    """Derive the rest of the state from the parts of the snapshot."""
     pointers = {
         pointer: id for id, transaction in state.open.items() for pointer in transaction.pointers
     }

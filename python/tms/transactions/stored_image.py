@@ -1,21 +1,21 @@
-"""The image of all transactions in the store, for those who read or clean it without this process:
-HBase's coprocessor, and through it everybody who scans the tables.
+"""The image of all transactions in the store, for readers and cleaners other than this process:
+HBase's coprocessor, and through it everything that scans the tables.
 
 Invariants
 
-* What the image says was in the journal before. It may be old, which only delays: what it calls
-  invalid stays so.
-* It changes by compare-and-set. Who finds another one there, because another process has taken the
-  journal over since, asks the journal before it writes again.
+* The image says only what was in the journal before. It may be old, which only delays: a
+  transaction that it calls invalid stays so.
+* It changes by compare-and-set. A process that finds another image there, because another process
+  has taken the journal over since, asks the journal before it writes again.
 """
 
 from dataclasses import replace
 
-from tms.clock import Clock
 from tms.errors import TMSError
-from tms.events import EventLog
 from tms.model import keys
 from tms.model.transaction_image import TransactionImage, encode_image
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 from tms.store.base import Map
 from tms.transactions.images import fates_of
 from tms.transactions.manager import TransactionManager
@@ -56,8 +56,7 @@ class StoredImage:
         self.keep()
 
     def write(self, now_ms: int) -> None:
-        """Write the image as of now, unless it says nothing new. Raises what keeps it from being
-        written."""
+        """Write the image as of now, unless it says nothing new. Raises the error of the write."""
         fates = self._fates(now_ms)
         if self._shown == replace(fates, time_ms=self._written_ms) and (
             now_ms < self._written_ms + IDLE_MS

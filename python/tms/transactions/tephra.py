@@ -5,12 +5,11 @@
 
 Invariants
 
-* What a client was told survives a power loss: pointers it may have written with elsewhere, and
-  changes that others must not collide with, are synced before the answer. Requests that come
-  together share a sync.
-* A transaction that is aborted leaves the lists only after its messages here were taken back. Where
-  it is not known what there is, it leaves them as `Forgotten`: its messages are never seen.
-* Ending one that has ended, or never was, changes nothing.
+* An answer survives a power loss: pointers that the client may write with elsewhere, and changes
+  that others must not collide with, are synced before it. Requests that come together share a sync.
+* An aborted transaction leaves the lists only after its messages here were taken back. If these are
+  not all known, it leaves them as `Forgotten`: its messages are never seen.
+* Ending a transaction that has ended, or never was, changes nothing.
 """
 
 import threading
@@ -21,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct, field
 
 from tms.errors import Invalid, TimedOut, TMSError, TooLarge
-from tms.journal.group_commit import GroupCommit, Lead
+from tms.log.group_commit import GroupCommit, Lead
 from tms.model.snapshot import Snapshot, TransactionType
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability
 from tms.model.transaction import TIMEOUT_S_MAX
@@ -90,8 +89,8 @@ class TephraOperations(Generic[_T]):
         return self._synced(decide, lambda state: state.snapshot(id))
 
     def checkpoint(self, seen: Snapshot) -> Snapshot:
-        """One more pointer for a transaction that sees this; it sees the same afterwards. Raises
-        `TransactionNotFound`, `TransactionEnded`."""
+        """Give a transaction with this snapshot one more pointer; returns the snapshot with it,
+        which shows the same as before. Raises `TransactionNotFound`, `TransactionEnded`."""
         id = seen.transaction_id
 
         def answer(state: TransactionState) -> Snapshot:
@@ -173,7 +172,7 @@ class TephraOperations(Generic[_T]):
         return self._forget(lambda state: forget_before(state, time_ms))
 
     def invalid_count(self) -> int:
-        """How many pointers are on the invalid list."""
+        """The number of pointers on the invalid list."""
         return len(self._manager.state.invalid)
 
     def reset(self) -> None:
@@ -225,11 +224,10 @@ class TephraOperations(Generic[_T]):
             if not synced:
                 self._manager.change(lambda *_: [_NOTHING], lambda _: None, Durability.SYNCED)
         except BaseException as error:
+            interrupted = TimedOut("The journal of transactions was interrupted.")
             for request in group:
                 request.error = request.error or (
-                    error
-                    if isinstance(error, TMSError)
-                    else TimedOut("The journal of transactions was interrupted.")
+                    error if isinstance(error, TMSError) else interrupted
                 )
             if not isinstance(error, TMSError):
                 raise

@@ -2,10 +2,9 @@
 
 Invariants
 
-* A repeated commit, by id or token, is answered like the first one and does nothing, also while
-  that is under way: whoever comes first decides what was done before, and begins, with nobody in
-  between.
-* What is taken back by an abort can never be committed: it is invalid before.
+* A repeated commit, by id or token, is answered like the first one and does nothing, also while the
+  first is under way: looking for an earlier commit and beginning a new one is one step.
+* A transaction whose messages an abort takes back is invalid before, and can never be committed.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ from tms.topics.topics import Topics
 from tms.transactions.commit import CommitAttempt, CommitUnderWay, Parts
 from tms.transactions.edits import Outcome
 from tms.transactions.manager import LATE_MS, TransactionManager
-from tms.transactions.participants import CommitShare, Shares
+from tms.transactions.participants import CommitParticipant, CommitParticipants
 from tms.transactions.stored_image import StoredImage
 from tms.transactions.tephra import TephraOperations
 from tms.transactions.uncommitted import StoredRange, UncommittedMessages
@@ -42,16 +41,20 @@ EDITS_MAX = 20_000  # of the journal that a start reads
 
 
 class Transactions:
-    """The transactions of one engine. Thread-safe. `lifetime_ms`: of one that was begun
-    elsewhere; `shares` are what commits change besides messages; `reloaded` is called when outcomes
-    were looked up in the journal."""
+    """The transactions of one engine. Thread-safe. `lifetime_ms` bounds transactions begun
+    elsewhere; `participants` returns the participants of a commit; `reloaded` is called after the
+    outcomes were read from the journal again."""
 
     def __init__(
-        self, topics: Topics, lifetime_ms: int, shares: Shares, reloaded: Callable[[], None]
+        self,
+        topics: Topics,
+        lifetime_ms: int,
+        participants: CommitParticipants,
+        reloaded: Callable[[], None],
     ) -> None:
         self._topics = topics
         self._registry = registry = topics.registry
-        self._shares = shares
+        self._participants = participants
         self.manager = TransactionManager(
             topics, topics.journal(TRANSACTIONS), reloaded, lifetime_ms
         )
@@ -80,10 +83,12 @@ class Transactions:
             self._image = StoredImage(topics.metadata, self.manager, topics.clock)
 
     def is_ready(self, request: Commit) -> bool:
-        """Whether a commit can begin without reading a journal, or waiting for one."""
+        """True if a commit can begin without reading a journal, or waiting for one."""
         known = request.token in self.manager.state.tokens
         return (
-            self.manager.known and not known and all(share.known for share in self._shares(request))
+            self.manager.known
+            and not known
+            and all(one.known for one in self._participants(request))
         )
 
     # -- transactions ----------------------------------------------------------------------------
@@ -105,7 +110,7 @@ class Transactions:
         return self._info(began.id, Outcome.OPEN)
 
     def describe(self, id: int) -> TransactionInfo:
-        """How a transaction stands. Raises `TransactionNotFound`."""
+        """The state of a transaction. Raises `TransactionNotFound`."""
         try:
             return self._info(id, self.manager.outcome(id))
         except TransactionNotFound:
@@ -181,8 +186,8 @@ class Transactions:
     def commit(self, request: Commit, timeout_s: float = 30.0) -> CommitResult:
         """Store and commit everything of a transaction. The request may be repeated as it is: its
         blocks are copied. Raises `TransactionConflict`, `Conflict` for a position that is not the
-        expected one, `TransactionEnded`, and what keeps a block from being stored; nothing is ever
-        seen of it then."""
+        expected one, `TransactionEnded`, and the error that prevents a block from being stored;
+        none of its messages is ever seen then."""
         pending = self.submit_commit(request, Durability.SYNCED, repeatable=True)
         return pending.result(timeout_s)[0]
 
@@ -194,12 +199,12 @@ class Transactions:
         repeatable: bool = False,
         waits: bool = True,
     ) -> Pending[CommitResult]:
-        """Begin a commit; the calling thread itself writes what needs at most `inline`, and waits
-        for others only with `synced`, unless it never `waits`. Raises, or answers with, what
-        `commit` raises. Blocks are filled in where they stand, unless it is `repeatable`. While the
-        first attempt is under way, whoever repeats it gets the answer of that. With `begun` its
-        blocks are the engine's own, which are not checked again; it is called once the transaction
-        has begun, and may raise what keeps it from being done."""
+        """Begin a commit. The calling thread writes what takes at most the durability `inline`; it
+        waits for other writers only with `synced`, and never unless `waits`. Raises, or answers
+        with, the errors of `commit`. Blocks are filled in where they stand, unless the request is
+        `repeatable`. A repetition of a request that is under way gets its answer. With `begun` the
+        blocks are the engine's own, which are not checked again; `begun` is called once the
+        transaction has begun, and may raise."""
         answer: Pending[CommitResult] = Pending(1)
         name = request.transaction_id or request.token
         with self._lock:
@@ -220,8 +225,8 @@ class Transactions:
         return answer
 
     def _begin(self, attempt: CommitAttempt) -> CommitUnderWay | None:
-        """The commit, intended; None if it was answered because it is done already. Nobody else
-        ends the transaction until the attempt is closed."""
+        """The commit, intended; None if it was done before, and is answered. Until the attempt is
+        closed no other caller ends the transaction."""
         request = attempt.request
         id = request.transaction_id or (request.token and self.manager.of_token(request.token)) or 0
         if id and self._is_done(id, attempt):
@@ -230,21 +235,21 @@ class Transactions:
             if new.expect is not None:
                 self._parts.publisher.look(topic, new, id)
         changes = [*request.changes]
-        others: Sequence[CommitShare] = self._shares(request)
+        participants: Sequence[CommitParticipant] = self._participants(request)
         levels: list[Durability] = []
-        for share in others:
-            levels.append(share.verify())
-            changes += share.keys()
+        for participant in participants:
+            levels.append(participant.verify())
+            changes += participant.keys()
         durability = request.durability or self._strongest(request, levels)
         if id:
             self.manager.intend(id, changes)
         else:
             id = self.manager.begin_intended(request.token)
-        return CommitUnderWay(self._parts, id, attempt, changes, durability, others)
+        return CommitUnderWay(self._parts, id, attempt, changes, durability, participants)
 
     def _is_done(self, id: int, attempt: CommitAttempt) -> bool:
-        """Whether the commit of a transaction that began before is done, and answered; otherwise
-        nobody else ends it until the attempt is closed."""
+        """True if the commit of a transaction that began before is done, and answered; otherwise no
+        other caller ends the transaction until the attempt is closed."""
         ending = contextlib.ExitStack()
         ending.callback(attempt.close)
         attempt.close = ending.close
@@ -259,7 +264,7 @@ class Transactions:
         return True
 
     def _note(self, result: CommitResult) -> None:
-        """What to answer if it is, or was, committed."""
+        """Remember the answer to a repetition of this commit."""
         with self._lock:
             self._results[result.transaction_id] = result
             if len(self._results) > RESULTS_REMEMBERED:
@@ -280,8 +285,8 @@ class Transactions:
         return None
 
     def _appended(self, id: int) -> tuple[TopicAppended, ...]:
-        """Where the journal says that the blocks of a commit went; nothing when one is missing,
-        because its topic is gone."""
+        """The places of the blocks of a commit, from the journal; none if the topic of one is
+        gone."""
         appended = []
         for block in self.manager.committed_blocks(id):
             if not block.count:
@@ -305,14 +310,14 @@ class Transactions:
         return Durability.SYNCED if is_synced else Durability.WRITTEN
 
     def tidy(self) -> None:
-        """What is to be done now and then: time-outs, and a journal that has grown long."""
+        """Do the regular work: time-outs, and a snapshot of a journal that has grown long."""
         self.manager.expire()
         if self._image is not None:
             self._image.keep()
         self.manager.shorten(EDITS_MAX)
 
     def close(self) -> None:
-        """Nothing more is begun or ended: show others how it stands."""
+        """Write the image for other readers; no transaction begins or ends any more."""
         if self._image is not None:
             self._image.close()
 
@@ -336,7 +341,7 @@ class Transactions:
         return self.tephra.truncate_before(before_ms)
 
     def undecided_since_ms(self, foreign: bool) -> int:
-        """See `Decisions`."""
+        """A time before which no undecided transaction published; as in `Decisions`."""
         self.settle()
         return self.manager.undecided_since_ms(self._topics.clock.now_ms(), foreign)
 
@@ -365,9 +370,9 @@ class Transactions:
         return self._uncommitted.submit(name, blocks, write_pointer, client)
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
-        """Store blocks of a transaction where nobody sees them, synced, until `refer` or its commit
-        names them; a block that is repeated by producer id and sequence is stored once. Raises
-        like `submit`."""
+        """Store blocks of a transaction out of sight, synced, until `refer` or its commit names
+        them; a block that is repeated by producer id and sequence is stored once. Raises like
+        `submit`."""
         self._uncommitted.stage(name, blocks, write_pointer)
 
     def refer(

@@ -1,15 +1,15 @@
-"""What transactions store before they commit: messages that hold readers back, staged messages that
-nobody sees, and taking both back.
+"""Messages that transactions store before they commit: those that hold readers back, staged ones
+that no reader sees, and the roll-back of both.
 
 Invariants
 
-* A message with a pointer that was given here is stored only while that is in progress, and its
-  transaction ends only when nothing is being stored in it; see `tms.transactions.writes`.
-* It is synced, whatever the topic says, because the commit may be.
-* Nothing stays under a barred pointer, which was given elsewhere: an append that was under way when
-  the pointer was barred is rolled back when it is done.
-* Whether everything that a transaction stored is known is never guessed: after a start, and after
-  a failed write, it is not.
+* A message with a pointer that was issued here is stored only while the pointer is in progress, and
+  its transaction ends only when nothing is being stored in it (`tms.transactions.writes`).
+* The message is synced, whatever the topic says, because the commit may be.
+* No message stays under a barred pointer, which was issued elsewhere: an append that was under way
+  when the pointer was barred is rolled back when it is done.
+* After a start, and after a failed write, the ranges of a transaction count as not all known.
+* A thread that owns a partition never waits for the journal of transactions.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ _SYNCED = Durability.SYNCED
 AHEAD_MS_MAX = 3_600_000  # of a pointer that was given elsewhere
 REFERRED_MAX = 100_000
 CLIENTS_REMEMBERED = 10_000
-Place = tuple[TopicName, int, int]  # topic, partition, pointer
+StagedPartition = tuple[TopicName, int, int]  # topic, partition, pointer
 
 
 class StoredRange(NamedTuple):
-    """Where a transaction's messages stand: keys of the first and the last, both inclusive."""
+    """A range of a transaction's messages: the keys of the first and the last, both inclusive."""
 
     topic: TopicName
     partition: int
@@ -60,7 +60,7 @@ _Referring = tuple[int, int, int]  # topic's uid, partition, pointer
 
 
 class _Referred(NamedTuple):
-    """How many staged blocks are referred to by now, and where the last references went."""
+    """The number of staged blocks that are referred to, and the places of the last references."""
 
     blocks: int
     places: list[Appended]
@@ -85,7 +85,7 @@ class UncommittedMessages:
         self._publisher = topics.publisher
         self._clock = topics.clock
         self._lock = threading.Lock()  # guards what follows
-        self._staged: dict[int, set[Place]] = {}  # by transactions given here
+        self._staged: dict[int, set[StagedPartition]] = {}  # by transactions given here
         self._referred: dict[_Referring, _Referred] = {}
         self._referring: set[_Referring] = set()
         self._refers = threading.Condition(self._lock)
@@ -105,7 +105,7 @@ class UncommittedMessages:
         return pending
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
-        """Store blocks where nobody sees them, until `refer` or a commit names them."""
+        """Store blocks out of sight, until `refer` or a commit names them."""
         with self._storing(write_pointer) as storing:
             name.require_writable()
             self._publisher.check(name, blocks)
@@ -134,8 +134,9 @@ class UncommittedMessages:
     def refer(
         self, name: TopicName, partition: int, write_pointer: int, client: str = ""
     ) -> list[Appended]:
-        """Store references to what was staged since the last time; readers of committed messages
-        wait there. One at a time does that: who repeats it is told where they went."""
+        """Store references to the blocks that were staged since the last time; readers of committed
+        messages wait there. One caller at a time does that; a repetition returns the places of the
+        first."""
         place = (self._registry.find(name).uid, partition, write_pointer)
         with self._alone(place), self._storing(write_pointer) as storing:
             before = self._referred.get(place) or self._referred_before(name, partition, storing)
@@ -155,8 +156,8 @@ class UncommittedMessages:
         return places
 
     def _referred_before(self, name: TopicName, partition: int, storing: "_Storing") -> _Referred:
-        """What an earlier process referred to, as the log has it; nothing can be there of a
-        transaction that began since the start."""
+        """The references that an earlier process stored, from the log; none of a transaction that
+        began since the start."""
         pointer, ahead = storing.pointer, AHEAD_MS_MAX * POINTERS_PER_MS
         if pointer >= self._first + (0 if storing.id else ahead):
             return _Referred(0, [])
@@ -167,7 +168,7 @@ class UncommittedMessages:
 
     @contextlib.contextmanager
     def _alone(self, place: "_Referring") -> Iterator[None]:
-        """Refer to what a transaction staged in a partition, while nobody else does. Raises
+        """Refer to the staged blocks of a transaction in a partition, with no other caller. Raises
         `TimedOut`."""
         with self._refers:
             if not self._refers.wait_for(lambda: place not in self._referring, WRITE_TIMEOUT_S):
@@ -253,8 +254,8 @@ class UncommittedMessages:
                     self._topics.port(name, partition).drop_staged(name, partition, pointer)
 
     def unnamed(self, id: int, named: Sequence[TopicStaged]) -> list[Unnamed]:
-        """What a transaction staged, as far as that is known, that a commit which names producers
-        will not publish."""
+        """The staged blocks of a transaction, as far as they are known, that a commit which names
+        producers will not publish."""
         if not any(part.producers for part in named):
             return []
         with self._lock:
@@ -274,7 +275,8 @@ class UncommittedMessages:
         return unnamed_
 
     def drop(self, unnamed: Sequence[Unnamed]) -> None:
-        """Make room: nobody will ever name these. What fails stays until its day is dropped."""
+        """Free the space of blocks that no commit will name. Those that cannot be dropped now stay
+        until their day is dropped."""
         for name, partition, pointer, blocks in unnamed:
             with contextlib.suppress(TMSError):
                 port = self._topics.port(name, partition)
@@ -307,29 +309,44 @@ class UncommittedMessages:
         if pointer in self._manager.state.barred:
             self._topics.run_in_background(roll_back)
 
-    def note(self, id: int, name: TopicName, pointer: int, pending: PendingAppend) -> None:
-        """Remember what an open transaction stored. Of an append that failed nobody knows, so the
-        transaction is invalid."""
-        ranges: list[StoredRange] = []
-        stored: list[Stored] = []
-        sure = False
+    def note(
+        self, id: int, name: TopicName, pointer: int, pending: PendingAppend, may_wait: bool
+    ) -> None:
+        """Note the ranges that an open transaction has stored. A failed append may have stored its
+        blocks or not, so it makes the transaction invalid. Unless the caller `may_wait`, another
+        thread does: the caller may own the partition, for which a thread that writes the journal
+        may be waiting."""
         try:
             places = pending.result(0)
             uid = self._registry.find(name).uid
-            ranges = [StoredRange.of(name, place, pointer) for place in places]
-            stored = [
-                Stored(uid, place.partition, place.base_offset + place.count) for place in places
-            ]
-            sure = True
         except TMSError:
+            self._note_failed(id, may_wait)
+            return
+        ranges = [StoredRange.of(name, place, pointer) for place in places]
+        ends = [Stored(uid, place.partition, place.base_offset + place.count) for place in places]
+        self.writes.leave(id, ranges, ends, True)
+
+    def _note_failed(self, id: int, may_wait: bool) -> None:
+        if may_wait:
+            self._invalidate(id)
+            return
+        try:
+            self._topics.partitions.failing.submit(lambda: self._invalidate(id))
+        except RuntimeError:  # the engine is closing: nothing more is journaled
+            self.writes.leave(id, (), (), False)
+
+    def _invalidate(self, id: int) -> None:
+        """Make a transaction invalid; only then may it be ended."""
+        try:
             with contextlib.suppress(TMSError):
                 self._manager.invalidate(id)
         finally:
-            self.writes.leave(id, ranges, stored, sure)
+            self.writes.leave(id, (), (), False)
 
 
 class _Storing:
-    """Something is being stored under a pointer: until it is, nobody ends its transaction."""
+    """An append or a staging under a pointer: until it has ended, no caller ends the
+    transaction."""
 
     def __init__(
         self,
@@ -357,7 +374,7 @@ class _Storing:
             self._uncommitted.writes.leave(self.id, (), (), True)
 
     def stamp(self, more: int = 0) -> Stamp:
-        """What goes on the blocks."""
+        """The stamp of the blocks."""
         issued = Flags.ISSUED if self.id is not None else 0
         return Stamp(Flags.TRANSACTIONAL | issued | more, self.pointer)
 
@@ -368,8 +385,11 @@ class _Storing:
             pending.add_done_callback(partial(check, name, self.pointer, pending))
             return
         self._followed = True
-        note = self._uncommitted.note
-        pending.add_done_callback(partial(note, self.id, name, self.pointer, pending))
+        note = partial(self._uncommitted.note, self.id, name, self.pointer, pending)
+        if pending.done():
+            note(may_wait=True)
+        else:
+            pending.add_done_callback(partial(note, may_wait=False))
 
 
 def _too_late(pointer: int) -> TransactionEnded:

@@ -1,8 +1,8 @@
-"""Those who wait until a transaction has ended. Thread-safe.
+"""Callers that wait until a transaction has ended. Thread-safe.
 
 Invariants
 
-* Each is called once, or not at all after its cancel; never while a lock is held.
+* Each callback is called once, or not at all after its cancel; never while this lock is held.
 """
 
 import threading
@@ -34,7 +34,7 @@ class Watchers:
             callback()
 
     def wake_if(self, has_ended: Callable[[int], bool]) -> None:
-        """Those for which this holds have ended."""
+        """Wake the callers that wait for the transactions for which this holds."""
         self.wake([id for id in list(self._waiting) if has_ended(id)])
 
     def _cancel(self, id: int, callback: Callback) -> None:

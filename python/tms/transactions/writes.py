@@ -1,15 +1,15 @@
-"""What transactions in progress have stored before their commit, and who may end one.
+"""The writes of transactions in progress before their commit, and the turn to end one.
 
-    enter ─▶ stored ─▶ leave        any number of times, until somebody is ending the transaction
-    ending ─▶ commit, or take back what was stored ─▶ settled
+    enter ─▶ stored ─▶ leave        any number of times, until a caller ends the transaction
+    ending ─▶ commit, or take the ranges back ─▶ settled
 
 Invariants
 
-* One at a time ends a transaction. It waits for what is under way; from then on nothing more is
-  stored under that transaction, unless it did not end after all.
-* `sure` is false where something may have been stored that is not known here: before the engine
-  was started, when an append has failed, or beyond the bounds.
-* A transaction of which an append has `failed` must not commit.
+* One caller at a time ends a transaction. It waits for the appends under way; from then on nothing
+  more is stored under that transaction, unless it did not end after all.
+* `sure` is false if messages may be stored that are not known here: from before the engine was
+  started, from a failed append, or beyond the bounds.
+* A transaction with a `failed` append must not commit.
 * At most `REMEMBERED` transactions and `RANGES_MAX` ranges are remembered.
 """
 
@@ -28,8 +28,8 @@ _T = TypeVar("_T")
 
 
 class Writes(Generic[_T]):
-    """What one transaction stored: ranges to take back, and how far each partition's log has to
-    reach for a commit."""
+    """The writes of one transaction: ranges to take back, and the offset that each partition's log
+    has to reach for a commit."""
 
     __slots__ = ("_ends", "ending", "failed", "ranges", "settled", "sure", "under_way")
 
@@ -50,7 +50,7 @@ class Writes(Generic[_T]):
 
     @property
     def stored(self) -> list[Stored]:
-        """How far each partition's log has to reach."""
+        """The offset that each partition's log has to reach."""
         return [Stored(uid, partition, end) for (uid, partition), end in self._ends.items()]
 
     def places(self) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from tms.api.parameters import TIMEOUT_S
@@ -16,45 +16,35 @@ from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.coalescing import AsyncCoalescing
-from tms.client.aio.consumer import AsyncConsumer
+from tms.client.aio.consumer import AsyncConsumer, TaskIo, on_this_loop
 from tms.client.aio.derived import in_thread, iterated_in_thread
-from tms.client.aio.member import AsyncMemberConsumer, AsyncTold
 from tms.client.aio.pool import ChannelPool
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
-from tms.client.batching import REQUEST_BYTES, Batcher, Expect, Headers, KnownTopic
-from tms.client.client import Bus
-from tms.client.committed import CommittedPositions
-from tms.client.consumer import FETCH_BYTES, WAIT_S, ConsumerSettings, consumer_name
-from tms.client.cursor import Cursor, Page, Start, asks, check_flag, page, start_positions
+from tms.client.batching import Batcher, Expect, Headers, KnownTopic
+from tms.client.choices import CompressionChoice, DurabilityChoice
+from tms.client.client import Bus, as_columns
+from tms.client.consuming import PartitionChoice
+from tms.client.cursor import Page, Start, asks, page, start_positions
 from tms.client.delivery import Numbering, Unacknowledged, deliver_async
-from tms.client.group_letters import (
-    BACKOFF_FIRST_S,
-    BACKOFF_MAX_S,
-    DELIVERIES,
-    GroupLetters,
-    LetterOptions,
-)
-from tms.client.group_options import DeliveryMode, check_letters, member_options
-from tms.client.known import Lone, as_compression, ids_in_order
-from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, SendPace
+from tms.client.group_options import Group
+from tms.client.reading import FETCH_BYTES, FetchOptions, Reader
+from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX
+from tms.client.topic_cache import Lone, Publication
 from tms.client.transport import FetchRequest
-from tms.clock import Clock, SystemClock
-from tms.errors import Invalid, NotFound
-from tms.model.filter import Filter, as_filter
-from tms.model.group import SESSION_S
+from tms.errors import NotFound
+from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
-from tms.model.preconditions import ANSWERED
-from tms.model.quantity import Duration, seconds, timeout, whole
+from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import QueueOptions
 from tms.model.serializer import Decoder, Serializer, V
-from tms.model.snapshot import Isolation
-from tms.model.topic import Durability, TopicName
-from tms.retrying import retrying_async
+from tms.model.topic import TopicName
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.retrying import retrying_async
 
 T = TypeVar("T")
 
@@ -64,9 +54,6 @@ CHANNELS_MAX = 64
 class AsyncBus:
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
-
-    _producer_type: type[AsyncProducer[Any]] = AsyncProducer
-    _queue_type: type[AsyncQueue[Any]] = AsyncQueue
 
     def __init__(
         self,
@@ -78,7 +65,7 @@ class AsyncBus:
     ) -> None:
         clock = clock or SystemClock()
         self._sync = bus
-        self._publishing = bus.publishing
+        self._publishing = bus._publishing
         self._open_channel = open_channel
         self._timeout_s = timeout_s
         self._clock = clock
@@ -99,15 +86,15 @@ class AsyncBus:
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
-        durability: str | None = None,
+        durability: DurabilityChoice | None = None,
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> MessageId | None:
-        """See `Bus.publish`. When it is cancelled, the message may or may not be stored."""
+        """As `Bus.publish`. When it is cancelled, the message may or may not be stored."""
         if expect is not None:
-            some = None if key is None else [key], None if headers is None else [headers]
+            cells = as_columns(key, headers)
             [id] = await self.publish_many(
-                topic, [value], *some, partition, durability, timeout_s=timeout_s, expect=expect
+                topic, [value], *cells, partition, durability, timeout_s=timeout_s, expect=expect
             )
             return id
         if timeout_s is not None:
@@ -129,38 +116,23 @@ class AsyncBus:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
-        durability: str | None = None,
-        compression: str = Compression.NONE,
+        durability: DurabilityChoice | None = None,
+        compression: CompressionChoice = Compression.NONE,
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> list[MessageId]:
-        """See `Bus.publish_many`."""
-        packing, publishing = as_compression(compression), self._publishing
-        if expect is not None and durability == Durability.NONE:
-            raise Invalid(ANSWERED, field="expect")
-        known = publishing.known(topic) or await self._refresh_topic(topic)
-        numbering = publishing.take_numbering()
-        batcher = publishing.batcher(
-            known,
-            numbering,
-            batch_bytes=REQUEST_BYTES,
-            compression=packing,
-            partition=partition,
-        )
-        delivery = self._sync.delivery(known.name, numbering, durability, timeout_s, packing)
-        appended: list[Appended] = []
-        try:
+        """As `Bus.publish_many`."""
+        known = self._publishing.known(topic) or await self._refresh_topic(topic)
+        numbering = self._publishing.take_numbering()
+        delivery = self._sync._delivery(known.name, numbering, durability, timeout_s, compression)
+        with Publication(self._publishing, topic, known, delivery, partition) as publication:
             async with self._channels.channel() as channel:
-                for blocks in batcher.requests(values, keys, headers, partition, expect):
+                for blocks in publication.requests(values, keys, headers, expect):
                     left = Unacknowledged(delivery, blocks)
-                    appended += await deliver_async(
+                    publication.appended += await deliver_async(
                         channel.append, left, self._clock, delivery.timeout_s
                     )
-        except NotFound:
-            publishing.forget(topic)
-            raise
-        publishing.return_numbering(numbering)
-        return ids_in_order(appended, batcher.partitions_of(len(values), keys, partition))
+        return publication.ids(len(values), keys)
 
     def producer(
         self,
@@ -168,33 +140,22 @@ class AsyncBus:
         *,
         linger_ms: Duration = 0,
         batch_bytes: int = BATCH_BYTES,
-        compression: str = Compression.NONE,
-        durability: str | None = None,
+        compression: CompressionChoice = Compression.NONE,
+        durability: DurabilityChoice | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         timeout_s: Duration | None = None,
         serializer: Serializer[V] | None = None,
     ) -> AsyncProducer[V]:
-        """See `Bus.producer`."""
-        pace = SendPace.of(linger_ms, batch_bytes, in_flight_max)
-        packing = as_compression(compression)
-        name, numbering = TopicName.parse(topic), Numbering()
+        """As `Bus.producer`."""
+        plan = self._sync._producer_plan(
+            topic, linger_ms, batch_bytes, compression, durability, in_flight_max, timeout_s
+        )
 
         async def batcher() -> Batcher[V]:
-            return self._publishing.batcher(
-                await self._refresh_topic(topic),
-                numbering,
-                batch_bytes=batch_bytes,
-                compression=packing,
-                serializer=serializer,
-            )
+            return plan.batcher(self._publishing, await self._refresh_topic(topic), serializer)
 
-        producer = self._producer_type(
-            self._open_channel(),
-            batcher,
-            self._sync.delivery(name, numbering, durability, timeout_s, packing),
-            self._clock,
-            pace,
-        )
+        sending = self._sync._sending(plan, None)
+        producer = AsyncProducer(self._open_channel(), sending, batcher, self._clock)
         self._open.add(producer)
         return producer
 
@@ -204,61 +165,36 @@ class AsyncBus:
         self,
         topic: str,
         start: Start | Mapping[int, Start] = "earliest",
-        partitions: Sequence[int] | Literal["all"] | None = None,
+        partitions: PartitionChoice = None,
         stop_at_end: bool = False,
         *,
-        wait_s: Duration = WAIT_S,
-        bytes_max: int = FETCH_BYTES,
-        timeout_s: Duration | None = None,
-        isolation: str | bytes = Isolation.COMMITTED,
-        group: str = "",
+        group: str | Group = "",
         where: str | Filter | None = None,
-        delivery: str = DeliveryMode.EXPLICIT,
-        session_s: Duration = SESSION_S,
-        on_assigned: AsyncTold | None = None,
-        on_revoked: AsyncTold | None = None,
-        dead_letter: str | None = None,
-        deliveries_max: int = DELIVERIES,
-        backoff_first_s: Duration = BACKOFF_FIRST_S,
-        backoff_max_s: Duration = BACKOFF_MAX_S,
         serializer: Decoder[V] | None = None,
+        **fetching: Unpack[FetchOptions],
     ) -> AsyncConsumer[V]:
-        """See `Bus.consumer`; `latest`, and where the group stands, are as of entering or
-        iterating. The callbacks may be coroutine functions, and so may the handler of `handle`."""
-        name, wanted = TopicName.parse(topic), as_filter(where)
-        check_flag("stop_at_end", stop_at_end)
-        options = member_options(group, partitions, delivery, session_s, on_assigned, on_revoked)
-        retries = LetterOptions.of(dead_letter, deliveries_max, backoff_first_s, backoff_max_s)
-        check_letters(retries.dead_letter, options)
-        committed = CommittedPositions(name, group, self._sync._transport.groups)
+        """As `Bus.consumer`; `latest`, and the group's position, are as of entering or iterating.
+        The callbacks may be coroutine functions, and so may the handler of `handle`."""
+        plan = self._sync._consumer_plan(
+            topic, start, partitions, stop_at_end, group, where, serializer, fetching
+        )
+        io = TaskIo(self._open_channel(), self._clock, plan.settings)
 
-        async def cursor() -> Cursor:
-            known = committed if options is None else None
-            starts = self._sync.starts
-            positions = await asyncio.to_thread(starts, topic, start, partitions, known)
-            return Cursor(str(name), positions, stop_at_end, wanted, serializer)
+        async def reader() -> Reader[V]:
+            return await asyncio.to_thread(self._sync._reader, on_this_loop(plan), io)
 
-        limit_s = timeout(timeout_s, self._timeout_s)
-        outage = self._sync.outage(consumer_name(name, group))
-        fetching = ConsumerSettings.of(wait_s, bytes_max, limit_s, isolation, outage)
-        place = (name, self._open_channel(), cursor, self._clock, fetching, committed)
-        if options is None:
-            consumer: AsyncConsumer[V] = AsyncConsumer(*place)
-        else:
-            member = partial(self._sync.member, name, options)
-            letters = GroupLetters(name, group, retries, self._sync)
-            consumer = AsyncMemberConsumer(*place, make_member=member, letters=letters)
+        consumer = AsyncConsumer(reader, io, plan.committed)
         self._open.add(consumer)
         return consumer
 
     def transaction(
-        self, *, durability: str | None = None, timeout_s: Duration | None = None
+        self, *, durability: DurabilityChoice | None = None, timeout_s: Duration | None = None
     ) -> AsyncTransaction:
-        """See `Bus.transaction`: `async with bus.transaction() as tx: await tx.send(…)`."""
+        """As `Bus.transaction`: `async with bus.transaction() as tx: await tx.send(…)`."""
         return AsyncTransaction(self._sync.transaction(durability=durability, timeout_s=timeout_s))
 
     def table(self, name: str) -> AsyncTable:
-        """See `Bus.table`."""
+        """As `Bus.table`."""
         return AsyncTable(self._sync.table(name))
 
     async def queue(
@@ -269,11 +205,11 @@ class AsyncBus:
         serializer: Decoder[V] | None = None,
         **settings: Unpack[QueueOptions],
     ) -> AsyncQueue[V]:
-        """See `Bus.queue`."""
+        """As `Bus.queue`."""
         queue = await asyncio.to_thread(
             lambda: self._sync.queue(topic, group=group, serializer=serializer, **settings)
         )
-        async_queue = self._queue_type(queue, self._open_channel, self._clock, self._timeout_s)
+        async_queue = AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s)
         self._open.add(async_queue)
         return async_queue
 
@@ -286,7 +222,7 @@ class AsyncBus:
         bytes_max: int = FETCH_BYTES,
         wait_s: Duration = 0,
     ) -> Page:
-        """See `Bus.fetch`."""
+        """As `Bus.fetch`."""
         whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
         waiting_s = seconds("wait_s", wait_s)
         name = TopicName.parse(topic)
@@ -315,26 +251,25 @@ class AsyncBus:
     inspect = in_thread(Bus.inspect)
 
     backup = in_thread(Bus.backup)
-    topic_sizes = iterated_in_thread(Bus.topic_sizes)
+    list_topic_sizes = iterated_in_thread(Bus.list_topic_sizes)
     list_groups = iterated_in_thread(Bus.list_groups)
     list_queues = iterated_in_thread(Bus.list_queues)
-    instances = in_thread(Bus.instances)
+    list_instances = in_thread(Bus.list_instances)
 
-    groups = in_thread(Bus.groups)
-    group = in_thread(Bus.group)
+    describe_group = in_thread(Bus.describe_group)
     positions = in_thread(Bus.positions)
     set_positions = in_thread(Bus.set_positions)
     forget_positions = in_thread(Bus.forget_positions)
 
-    queues = in_thread(Bus.queues)
-    dead_letters = iterated_in_thread(Bus.dead_letters)
+    describe_queues = in_thread(Bus.describe_queues)
+    list_dead_letters = iterated_in_thread(Bus.list_dead_letters)
     view = in_thread(Bus.view)
 
     publish_later = in_thread(Bus.publish_later)
     publish_later_many = in_thread(Bus.publish_later_many)
-    cancel = in_thread(Bus.cancel)
-    delayed = in_thread(Bus.delayed)
-    delayed_messages = iterated_in_thread(Bus.delayed_messages)
+    cancel_delayed = in_thread(Bus.cancel_delayed)
+    describe_delayed = in_thread(Bus.describe_delayed)
+    list_delayed = iterated_in_thread(Bus.list_delayed)
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -378,13 +313,13 @@ async def _send(
     channels: ChannelPool,
     clock: Clock,
     known: KnownTopic,
-    durability: str | None,
+    durability: DurabilityChoice | None,
     numbering: Numbering,
     timeout_s: float | None,
     blocks: list[NewBlock],
 ) -> list[Appended]:
     """Deliver blocks of coalesced publishes; see `tms.client.client`."""
-    delivery = bus.delivery(known.name, numbering, durability, timeout_s)
+    delivery = bus._delivery(known.name, numbering, durability, timeout_s)
     left = Unacknowledged(delivery, blocks)
     async with channels.channel() as channel:
         return await deliver_async(channel.append, left, clock, delivery.timeout_s)

@@ -55,7 +55,7 @@ class AsyncChannel(Protocol):
 
 
 class LocalQueues(QueuesApi, Protocol):
-    """What the queues of an engine can do besides."""
+    """The further methods of an engine's queues."""
 
     def watch(
         self, topic: TopicName, group: str, callback: Callable[[], None]
@@ -176,7 +176,7 @@ class _Wake:
             self._loop.call_soon_threadsafe(self._set)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether it was fired in time. Raises `Closed` when the channel is closed meanwhile."""
+        """True if it was fired in time. Raises `Closed` when the channel is closed meanwhile."""
         self._waiting.add(self._fired)
         try:
             async with asyncio.timeout(timeout_s):

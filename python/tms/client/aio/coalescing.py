@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tms import forks
 from tms.client.batching import KnownTopic
-from tms.client.coalescing import Place, SingleFlight, WaitingPublish, late, pack, told
+from tms.client.coalescing import PublishKey, SingleFlight, WaitingPublish, late, pack, told
 from tms.client.delivery import Numbering
-from tms.client.known import Lone, PublishMemory
+from tms.client.topic_cache import Lone, TopicCache
 from tms.errors import TMSError
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
+from tms.runtime import forks
 
-Answer = asyncio.Future[MessageId | None]
+PublishFuture = asyncio.Future[MessageId | None]
 Send = Callable[
     [KnownTopic, str | None, Numbering, float | None, list[NewBlock]], Awaitable[list[Appended]]
 ]
@@ -21,7 +21,7 @@ Send = Callable[
 class AsyncCoalescing:
     """Single publishes of all tasks of a bus."""
 
-    def __init__(self, publishing: PublishMemory, send: Send, timeout_s: float) -> None:
+    def __init__(self, publishing: TopicCache, send: Send, timeout_s: float) -> None:
         self._publishing = publishing
         self._send = send
         self._timeout_s = timeout_s
@@ -29,7 +29,7 @@ class AsyncCoalescing:
         forks.in_child(self._begin)  # those who were under way, or waited, are the parent's tasks
 
     def _begin(self) -> None:
-        self._publishes: SingleFlight[Answer] = SingleFlight()
+        self._publishes: SingleFlight[PublishFuture] = SingleFlight()
         self._groups: set[asyncio.Task[None]] = set()
 
     async def publish(
@@ -44,17 +44,19 @@ class AsyncCoalescing:
             finally:
                 self._hand_over(known, place)
         size = message.check(known)
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: PublishFuture = asyncio.get_running_loop().create_future()
         self._publishes.join(place, WaitingPublish(message, size, answer))
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer
+        except TMSError:
+            raise
         except TimeoutError as exc:
             raise late(timeout_s) from exc
 
     async def _publish(
-        self, known: KnownTopic, place: Place, messages: list[Lone], timeout_s: float | None
+        self, known: KnownTopic, place: PublishKey, messages: list[Lone], timeout_s: float | None
     ) -> list[MessageId | None]:
         numbering = self._publishing.take_numbering()
         packed = pack(self._publishing, known, messages, numbering)
@@ -62,7 +64,7 @@ class AsyncCoalescing:
         self._publishing.return_numbering(numbering)
         return packed.ids(appended)
 
-    def _hand_over(self, known: KnownTopic, place: Place) -> None:
+    def _hand_over(self, known: KnownTopic, place: PublishKey) -> None:
         group = self._publishes.next_group(place)
         if group:
             task = asyncio.get_running_loop().create_task(self._lead(known, place, group))
@@ -70,7 +72,7 @@ class AsyncCoalescing:
             task.add_done_callback(self._groups.discard)
 
     async def _lead(
-        self, known: KnownTopic, place: Place, group: list[WaitingPublish[Answer]]
+        self, known: KnownTopic, place: PublishKey, group: list[WaitingPublish[PublishFuture]]
     ) -> None:
         group = [one for one in group if not one.answer.done()]  # cancelled, or late
         try:

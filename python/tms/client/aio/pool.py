@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.errors import Closed, TMSError
+from tms.runtime import forks
 
 
 class ChannelPool:

@@ -6,21 +6,23 @@ what the driver thread is for the synchronous producer.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, Self
-from weakref import finalize
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Generic, NamedTuple, Self
+from weakref import finalize, ref
 
-from tms import forks
 from tms.client.aio.channels import AsyncChannel
 from tms.client.batching import Batcher, Headers
-from tms.client.delivery import Delivery, Unacknowledged, deliver_async
-from tms.client.known import REFRESH_S
-from tms.client.sending import STALLED_S, Flight, Sending, SendPace, dropped
-from tms.clock import Clock
+from tms.client.delivery import Unacknowledged, deliver_async
+from tms.client.receipts import Receipt, settle
+from tms.client.sending import STALLED_S, Flight, Sending, closing_after, dropped
+from tms.client.topic_cache import REFRESH_S
 from tms.errors import TimedOut, TMSError, again
-from tms.model.message import Appended
+from tms.model.ids import MessageId
+from tms.model.message import Appended, NewBlock
 from tms.model.serializer import V
-from tms.retrying import attempt_s, is_retriable
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.retrying import attempt_s, is_retriable
 
 
 class AsyncProducer(Generic[V]):
@@ -32,17 +34,16 @@ class AsyncProducer(Generic[V]):
     def __init__(
         self,
         channel: AsyncChannel,
+        sending: Sending[asyncio.Task[list[Appended]]],
         make_batcher: Callable[[], Awaitable[Batcher[V]]],
-        delivery: Delivery,
         clock: Clock,
-        pace: SendPace,
     ) -> None:
-        self._sending: Sending[asyncio.Task[list[Appended]]] = Sending(delivery, pace, None)
         self._channel = channel
+        self._sending = sending
         self._make_batcher = make_batcher
-        self._delivery = delivery
         self._clock = clock
-        self._linger_s, self._in_flight_max = pace
+        self._linger_s, self._in_flight_max = sending.pace
+        self._weakly = ref(self)  # a held outcome does not keep the producer
         self._begin_anew()
         forks.in_child(self._begin_anew)
         self._end = finalize(self, dropped, self._sending)
@@ -57,6 +58,7 @@ class AsyncProducer(Generic[V]):
         self._lingering: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
+        self._beginning = asyncio.Lock()
 
     async def send(
         self,
@@ -64,23 +66,25 @@ class AsyncProducer(Generic[V]):
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
-    ) -> None:
-        """Publish one message; it is acknowledged when a later `flush` or `close` returns.
-
-        See `Producer.send`.
-        """
+    ) -> "AsyncSent":
+        """As `Producer.send`: `await producer.send(…)` accepts the message, and awaiting what that
+        returns gives its id."""
         self._sending.check()
         if self._sending.stalled is not None:
             await self._resume()
         batcher = self._sending.batcher or await self._begin()
         first = not batcher.fillings
-        if batcher.add(value, key, headers, partition):
+        is_full = batcher.add(value, key, headers, partition)
+        newest = batcher.newest
+        sent = AsyncSent(self._weakly, newest.receipt, len(newest.values) - 1)
+        if is_full:
             try:
                 await self._push()
             except TMSError as error:
                 self._sending.raise_unless_kept(error)
         elif first:
             self._begin_waiting()
+        return sent
 
     async def send_many(
         self,
@@ -101,16 +105,13 @@ class AsyncProducer(Generic[V]):
                 accepted = taken
                 await self._push()
         except TMSError as error:
-            if error is self._sending.stalled and accepted < len(values):
-                error.details["accepted"] = accepted
-                raise
-            self._sending.raise_unless_kept(error)
+            self._sending.raise_unless_kept(error, accepted < len(values), accepted)
         finally:
             if batcher.fillings:
                 self._begin_waiting()
 
     async def flush(self) -> None:
-        """See `Producer.flush`."""
+        """As `Producer.flush`."""
         self._sending.check()
         if self._sending.batcher is None:
             return
@@ -138,18 +139,12 @@ class AsyncProducer(Generic[V]):
                     late.cancel()
 
     async def __aenter__(self) -> Self:
-        if self._sending.batcher is None:
-            await self._begin()
+        await self._begin()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
+        with closing_after(error):
             await self.close()
-            return
-        try:
-            await self.close()
-        except TMSError as second:
-            error.add_note(f"The producer could not be closed cleanly: {second}")
 
     @property
     def _batcher(self) -> Batcher[V]:
@@ -157,10 +152,12 @@ class AsyncProducer(Generic[V]):
         return self._sending.batcher
 
     async def _begin(self) -> Batcher[V]:
-        """Look the topic up. Raises `TopicNotFound`."""
-        batcher = self._sending.batcher = await self._make_batcher()
-        self._refresh_at_s = self._clock.monotonic_s() + REFRESH_S
-        return batcher
+        """Look the topic up, once. Raises `TopicNotFound`."""
+        async with self._beginning:
+            if self._sending.batcher is None:
+                self._sending.batcher = await self._make_batcher()
+                self._refresh_at_s = self._clock.monotonic_s() + REFRESH_S
+        return self._batcher
 
     async def _refresh(self) -> None:
         """Ask how many partitions the topic has by now, while requests go on."""
@@ -205,14 +202,17 @@ class AsyncProducer(Generic[V]):
         if self._resuming is not None:
             self._resuming.cancel()
             self._repeat()
-        until_s = self._clock.monotonic_s() + self._delivery.timeout_s
+        timeout_s = self._sending.delivery.timeout_s
+        until_s = self._clock.monotonic_s() + timeout_s
         try:
-            async with asyncio.timeout(self._delivery.timeout_s):
+            async with asyncio.timeout(timeout_s):
                 while self._repeats() or not reached():
                     await self._move()
                     self._sending.check()
                     if self._clock.monotonic_s() >= until_s:
                         raise TimeoutError
+        except TMSError:
+            raise
         except TimeoutError as exc:
             late = TimedOut("Not everything is acknowledged yet; it is kept, flush again.")
             error = late if self._sending.stalled is None else again(self._sending.stalled)
@@ -233,19 +233,19 @@ class AsyncProducer(Generic[V]):
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + REFRESH_S
             self._refreshing = asyncio.create_task(self._refresh())
-        blocks = self._batcher.pack()
-        self._batcher.next_partition()
-        name, _, durability, _, timeout_s = self._delivery
-        task = asyncio.create_task(
-            self._channel.append(name, blocks, durability, attempt_s(timeout_s))
-        )
-        self._sending.flights.append(Flight(task, blocks))
+        self._sending.launch(self._append)
+
+    def _append(self, blocks: Sequence[NewBlock]) -> asyncio.Task[list[Appended]]:
+        name, _, durability, _, timeout_s = self._sending.delivery
+        append = self._channel.append(name, blocks, durability, attempt_s(timeout_s))
+        task = asyncio.create_task(append)
         task.add_done_callback(self._landed)
+        return task
 
     def _landed(self, _: asyncio.Task[list[Appended]]) -> None:
         if not self._repeats():
             while self._sending.flights and _succeeded(self._sending.flights[0].pending):
-                self._sending.flights.popleft()
+                self._sending.landed(self._sending.flights[0].pending.result())
             if self._sending.flights and self._sending.flights[0].pending.done():
                 self._recovering = asyncio.create_task(self._recover())
             elif self._batcher.fillings and not self._sending.flights and self._lingering is None:
@@ -256,8 +256,9 @@ class AsyncProducer(Generic[V]):
         """The oldest request failed: repeat what is not acknowledged."""
         try:
             left = self._sending.left or await self._failed()
-            await deliver_async(self._channel.append, left, self._clock, self._delivery.timeout_s)
-            self._sending.left = self._sending.stalled = None
+            timeout_s = self._sending.delivery.timeout_s
+            appended = await deliver_async(self._channel.append, left, self._clock, timeout_s)
+            self._sending.recovered(appended)
         except TMSError as error:
             if is_retriable(error):
                 self._sending.stall(error)
@@ -276,17 +277,39 @@ class AsyncProducer(Generic[V]):
             self._recovering = asyncio.create_task(self._recover())
 
     async def _failed(self) -> Unacknowledged:
-        """What is left of the requests under way, once each has an outcome. Raises an error that
-        ends the producer."""
+        """The blocks that are left of the requests under way, once each has an outcome. Raises an
+        error that ends the producer."""
         failed: list[tuple[Flight[asyncio.Task[list[Appended]]], TMSError]] = []
         for flight in list(self._sending.flights):
             try:
-                await flight.pending
+                settle(flight.receipts, await flight.pending)
             except TMSError as error:
                 self._sending.require_retriable(error)
                 failed.append((flight, error))
         self._channel.reset()
         return self._sending.repeat(failed, self._clock.monotonic_s())
+
+
+class AsyncSent(NamedTuple):
+    """The outcome of `AsyncProducer.send`; await it for the id of the message."""
+
+    producer: ref[AsyncProducer[Any]]
+    receipt: Receipt
+    number: int  # of the message within its block
+
+    def done(self) -> bool:
+        """As `Sent.done`."""
+        return self.receipt.is_settled
+
+    async def result(self) -> MessageId | None:
+        """As `Sent.result`."""
+        if not self.done() and (producer := self.producer()) is not None:
+            with self.receipt.awaited():
+                await producer.flush()
+        return self.receipt.id(self.number)
+
+    def __await__(self) -> Generator[Any, None, MessageId | None]:
+        return self.result().__await__()
 
 
 def _succeeded(task: asyncio.Task[list[Appended]]) -> bool:

@@ -9,9 +9,9 @@ Invariants
   back, or, if a service leased it, comes again when the leases end.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncChannel
@@ -25,17 +25,18 @@ from tms.client.queue import (
     Queue,
     check_receive,
     handled,
+    held,
     lease_lost,
     leased,
     unhandled,
 )
 from tms.client.worker import DRAIN_S, WorkerOptions
-from tms.clock import Clock
 from tms.errors import TMSError
 from tms.model.quantity import Duration
 from tms.model.queue import RECEIVE_BYTES, error_text
 from tms.model.serializer import V
-from tms.retrying import retrying_async
+from tms.runtime.clock import Clock
+from tms.runtime.retrying import retrying_async
 
 T = TypeVar("T")
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
@@ -44,7 +45,6 @@ RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 class AsyncQueue(Generic[V]):
     """Made by `AsyncBus.queue`; see `Queue`. For one event loop, and any number of its tasks."""
 
-    _worker_type: type[AsyncWorker[Any]] = AsyncWorker
     _over = False  # its iterations have no end
 
     def __init__(
@@ -66,7 +66,7 @@ class AsyncQueue(Generic[V]):
 
     @property
     def topic(self) -> str:
-        """See `Queue.topic`."""
+        """As `Queue.topic`."""
         return self._sync.topic
 
     def __repr__(self) -> str:
@@ -77,14 +77,14 @@ class AsyncQueue(Generic[V]):
     async def receive(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> list[Delivered[V]]:
-        """See `Queue.receive`."""
+        """As `Queue.receive`."""
         found = await self.receive_slices(limit, wait_s, bytes_max)
         return found.messages(self._sync.topic, self._sync.kind)
 
     async def receive_slices(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> Received:
-        """See `Queue.receive_slices`."""
+        """As `Queue.receive_slices`."""
         until_s = self._clock.monotonic_s() + check_receive(limit, wait_s, bytes_max)
         async with self._channels.channel() as channel:
             while True:
@@ -103,23 +103,19 @@ class AsyncQueue(Generic[V]):
 
         try:
             return await retrying_async(
-                attempt,
-                self._clock,
-                self._timeout_s,
-                surely_not_done,
-                what="receive",
+                attempt, self._clock, self._timeout_s, surely_not_done, what="receive"
             )
         except TMSError as error:
             raise explained(error) from error
 
     @resumed
     async def __aiter__(self) -> AsyncGenerator[Delivered[V], None]:
-        """See `Queue.__iter__`. After an `anext` that a time-out has cancelled the next one goes
+        """As `Queue.__iter__`. After an `anext` that a time-out has cancelled the next one goes
         on."""
         queue = self._sync
         pace = Pace(queue.settings.lease_s, queue.settings.deliveries_max)
         while True:
-            messages = await self._survive(lambda: self.receive(pace.limit, WAIT_S))
+            messages = await queue.patience.survive_async(lambda: self.receive(pace.limit, WAIT_S))
             with leased(queue, messages) as ahead:
                 turns = handled(queue, ahead, pace)
                 try:
@@ -133,19 +129,17 @@ class AsyncQueue(Generic[V]):
 
     @asynccontextmanager
     async def settling(self, message: Delivered[V]) -> AsyncIterator[Delivered[V]]:
-        """See `Queue.settling`."""
-        (kept,) = self._sync.leases.keep((message,))
-        try:
-            yield message
-        except BaseException as error:
-            if not kept.settled and (await self.nack(message, cause=error_text(error))).fenced:
-                error.add_note(lease_lost(self._sync, message).message)
-            raise
-        else:
-            if not kept.settled and (await self._survive(lambda: self.ack(message))).fenced:
+        """As `Queue.settling`."""
+        survive = self._sync.patience.survive_async
+        with held(self._sync, message) as kept:
+            try:
+                yield message
+            except BaseException as error:
+                if not kept.settled and (await self.nack(message, cause=error_text(error))).fenced:
+                    error.add_note(lease_lost(self._sync, message).message)
+                raise
+            if not kept.settled and (await survive(lambda: self.ack(message))).fenced:
                 raise lease_lost(self._sync, message)
-        finally:
-            self._sync.leases.release(kept)
 
     @overload
     def worker(
@@ -164,15 +158,10 @@ class AsyncQueue(Generic[V]):
         concurrency: int = 1,
         drain_s: Duration = DRAIN_S,
     ) -> AsyncWorker[V] | Callable[[AsyncHandler[V]], AsyncWorker[V]]:
-        """See `Queue.worker`; the handler is a coroutine function, and each message has a task."""
+        """As `Queue.worker`; the handler is a coroutine function, and each message has a task."""
         if handler is None:
             return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
-        return self._worker_type(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
-
-    async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What the call, which has a time-out of its own, gives once the service is there."""
-        _, timeout_s, outage = self._sync.patience
-        return await retrying_async(lambda _: call(), self._clock, timeout_s, outage=outage)
+        return AsyncWorker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
 
     # -- what the queue does, in a thread ----------------------------------------------------------
 

@@ -24,7 +24,7 @@ class AsyncTable:
     compact = in_thread(Table.compact)
 
     async def within(self, tx: AsyncTransaction) -> "AsyncTableWrites":
-        """See `Table.within`."""
+        """As `Table.within`."""
         return AsyncTableWrites(await tx.run(self._sync.within))
 
 
@@ -41,9 +41,9 @@ class AsyncTableWrites:
     scan = iterated_in_thread(TableWrites.scan)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """See `TableWrites.put`."""
+        """As `TableWrites.put`."""
         self._sync.put(key, value)
 
     def delete(self, key: bytes) -> None:
-        """See `TableWrites.delete`."""
+        """As `TableWrites.delete`."""
         self._sync.delete(key)

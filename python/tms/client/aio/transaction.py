@@ -9,7 +9,7 @@ from tms.client.aio.consumer import AsyncConsumer
 from tms.client.aio.derived import in_thread
 from tms.client.aio.queues import AsyncQueue
 from tms.client.participants import Participant
-from tms.client.queue import Messages
+from tms.client.queue import Deliveries
 from tms.client.transaction import Transaction
 from tms.errors import Invalid
 from tms.model.serializer import V
@@ -27,7 +27,7 @@ class AsyncTransaction:
         return f"<Async{repr(self._sync)[1:]}"
 
     async def id(self) -> int:
-        """See `Transaction.id`."""
+        """As `Transaction.id`."""
         return await asyncio.to_thread(lambda: self._sync.id)
 
     send = in_thread(Transaction.send)
@@ -38,27 +38,27 @@ class AsyncTransaction:
 
     @property
     def participants(self) -> tuple[Participant[object], ...]:
-        """See `Transaction.participants`."""
+        """As `Transaction.participants`."""
         return self._sync.participants
 
     async def join(self, participant: Participant[T]) -> T:
-        """See `Transaction.join`; the methods of the participant are called in threads."""
+        """As `Transaction.join`; the methods of the participant are called in threads."""
         return await asyncio.to_thread(self._sync.join, participant)
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
-        """What `work` makes of the synchronous transaction, in a thread; for what takes part."""
+        """The result of `work` with the synchronous transaction, in a thread; for participants."""
         return await asyncio.to_thread(work, self._sync)
 
     @overload
     def ack(self, source: AsyncConsumer[V]) -> None: ...
 
     @overload
-    def ack(self, source: AsyncQueue[V], messages: Messages[V]) -> None: ...
+    def ack(self, source: AsyncQueue[V], messages: Deliveries[V]) -> None: ...
 
     def ack(
-        self, source: AsyncConsumer[V] | AsyncQueue[V], messages: Messages[V] | None = None
+        self, source: AsyncConsumer[V] | AsyncQueue[V], messages: Deliveries[V] | None = None
     ) -> None:
-        """See `Transaction.ack`."""
+        """As `Transaction.ack`."""
         if isinstance(source, AsyncQueue):
             ack: Callable[..., None] = self._sync.ack  # which says when there are no messages
             ack(source.queue, messages)

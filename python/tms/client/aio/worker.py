@@ -8,31 +8,16 @@ Invariants
 """
 
 import asyncio
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tms.block.received import Delivered
 from tms.client.leases import HeldMessage
-from tms.client.worker import (
-    NOTHING_DONE,
-    SIGNALS,
-    WAIT_S,
-    WorkerOptions,
-    once,
-    tell_dead,
-    tell_failed,
-    tell_lost,
-    tell_not_drained,
-    tell_unsettled,
-)
-from tms.errors import TMSError
-from tms.model.queue import TokenResult, error_text
+from tms.client.queue import QueuePatience
+from tms.client.worker import WAIT_S, Handling, WorkerOptions, on_signals, once
 from tms.model.serializer import V
-from tms.retrying import is_retriable, retrying_async
 
 if TYPE_CHECKING:
     from tms.client.aio.queues import AsyncQueue
@@ -48,53 +33,50 @@ class AsyncWorker(Generic[V]):
         self, queue: "AsyncQueue[V]", handler: AsyncHandler[V], options: WorkerOptions
     ) -> None:
         self._queue = queue
-        self._handler = handler
         self._options = options
-        sync = queue.queue
-        self._name = f"worker of the queue {sync.group} of {sync.name}"
-        self._clock, self._timeout_s, outage = sync.patience
-        self._outage = outage.beside(self._name)
+        self._handling = Handling(queue.queue, handler, TaskHandlerIo, self.stop)
+        self._patience = self._handling.patience
         self._stopping = asyncio.Event()
-        self._handling: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # of messages that are handled
         self._task: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
 
     def __call__(self, message: Delivered[V]) -> Awaitable[object]:
-        """What the handler says."""
-        return self._handler(message)
+        """The result of the handler."""
+        result: Awaitable[object] = self._handling.handler(message)
+        return result
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._queue!r}, {self._options.concurrency} at once>"
+        return self._options.describe(self, self._queue)
 
     async def run(self) -> None:
-        """See `Worker.run`. When it is cancelled, its handlers are."""
-        with self._signals():
+        """As `Worker.run`. When it is cancelled, its handlers are."""
+        with on_signals(lambda _: self.stop(), asyncio.get_running_loop()):
             task = self._start()
             try:
                 await asyncio.shield(task)
             except asyncio.CancelledError:
                 self.stop()
-                for handling in self._handling:
+                for handling in self._tasks:
                     handling.cancel()
                 await task
                 raise
-        self._raise()
+        self._handling.reraise()
 
     async def start(self) -> None:
         """Work in tasks until `close`."""
         self._start()
 
     def stop(self) -> None:
-        """See `Worker.stop`. On the worker's event loop."""
+        """As `Worker.stop`. On the worker's event loop."""
         self._stopping.set()
-        self._outage.ended.set()
+        self._patience.outage.ended.set()
 
     async def close(self) -> None:
-        """See `Worker.close`."""
+        """As `Worker.close`."""
         self.stop()
         if self._task is not None:
             await asyncio.shield(self._task)
-        self._raise()
+        self._handling.reraise()
 
     async def __aenter__(self) -> Self:
         self._start()
@@ -102,30 +84,6 @@ class AsyncWorker(Generic[V]):
 
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        usual = {one: signal.getsignal(one) or signal.SIG_DFL for one in SIGNALS}
-
-        def restore() -> None:
-            for one, handler in usual.items():
-                loop.remove_signal_handler(one)
-                signal.signal(one, handler)
-
-        def first() -> None:
-            restore()
-            self.stop()
-
-        for one in SIGNALS:
-            loop.add_signal_handler(one, first)
-        try:
-            yield
-        finally:
-            restore()
 
     # -- receiving ---------------------------------------------------------------------------------
 
@@ -135,28 +93,19 @@ class AsyncWorker(Generic[V]):
         self._task = asyncio.create_task(self._work(), name="tms-worker")
         return self._task
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _fail(self, error: BaseException) -> None:
-        if not (self._stopping.is_set() and is_retriable(error)):
-            self._error = self._error or error
-        self.stop()
-
     async def _work(self) -> None:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             while not self._stopping.is_set():
-                room = self._options.concurrency - len(self._handling)
+                room = self._options.concurrency - len(self._tasks)
                 if room:
                     await self._receive(room, stopping)
                 else:
                     await asyncio.wait(
-                        {stopping, *self._handling}, return_when=asyncio.FIRST_COMPLETED
+                        {stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED
                     )
         except Exception as error:
-            self._fail(error)
+            self._handling.fail(error)
         finally:
             stopping.cancel()
             await self._drain()
@@ -164,7 +113,7 @@ class AsyncWorker(Generic[V]):
     async def _receive(self, room: int, stopping: asyncio.Task[bool]) -> None:
         """Take what there is room for, unless the worker is to stop meanwhile."""
         receive = self._queue.receive
-        receiving = asyncio.create_task(self._survive(lambda: receive(room, WAIT_S)))
+        receiving = asyncio.create_task(self._patience.survive_async(lambda: receive(room, WAIT_S)))
         await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not receiving.done():
             receiving.cancel()
@@ -175,56 +124,45 @@ class AsyncWorker(Generic[V]):
         messages = receiving.result()
         for message, held in zip(messages, self._queue.queue.leases.keep(messages), strict=True):
             task = asyncio.create_task(self._handle(message, held))
-            self._handling.add(task)
+            self._tasks.add(task)
             task.add_done_callback(partial(self._handled, held))
 
     def _handled(self, held: HeldMessage, task: asyncio.Task[None]) -> None:
         """A task has ended, which may have been cancelled before it began."""
-        self._handling.discard(task)
+        self._tasks.discard(task)
         self._queue.queue.leases.release(held)
 
     async def _drain(self) -> None:
-        if self._handling:
-            _, late = await asyncio.wait({*self._handling}, timeout=self._options.drain_s)
+        if self._tasks:
+            _, late = await asyncio.wait({*self._tasks}, timeout=self._options.drain_s)
             for task in late:
                 task.cancel()
             if late:
-                tell_not_drained(self._name, len(late))
-                await asyncio.wait(late, timeout=self._timeout_s)
-
-    async def _survive(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await retrying_async(
-            lambda _: call(), self._clock, self._timeout_s, outage=self._outage
-        )
-
-    # -- handling ----------------------------------------------------------------------------------
+                self._handling.not_drained(len(late))
+                await asyncio.wait(late, timeout=self._patience.timeout_s)
 
     async def _handle(self, message: Delivered[V], held: HeldMessage) -> None:
         try:
-            result = await self._settled(message, held)
-            if result.fenced and not held.lost:  # else that is told already
-                tell_lost(self._name, message)
-        except TMSError as error:
-            if error.retriable:
-                tell_unsettled(self._name, message, error)
-            else:
-                self._fail(error)
-
-    async def _settled(self, message: Delivered[V], held: HeldMessage) -> TokenResult:
-        """What the service says of its settlement."""
-        queue = self._queue
-        try:
-            await self._handler(message)
+            await self._handling.handle(message, held)
+        except asyncio.CancelledError:
+            raise
         except BaseException as error:
-            tell_failed(self._name, message, error)
-            cause = error_text(error)
-            if held.settled:
-                return NOTHING_DONE
-            result = await self._survive(lambda: queue.nack(message, cause=cause))
-            tell_dead(self._name, queue.queue, message, result)
-            if not isinstance(error, Exception | asyncio.CancelledError):
-                self._fail(error)
-            return result
-        if held.settled:
-            return NOTHING_DONE
-        return await self._survive(lambda: queue.ack(message))
+            self._handling.fail(error)
+
+
+class TaskHandlerIo:
+    """The I/O of a worker on an event loop; see `HandlerIo`. A handler that is cancelled has
+    failed."""
+
+    passing: tuple[type[BaseException], ...] = (Exception, asyncio.CancelledError)
+
+    def __init__(self, patience: QueuePatience) -> None:
+        self._patience = patience
+
+    async def call(self, handler: AsyncHandler[V], message: Delivered[V]) -> None:
+        """As `HandlerIo.call`."""
+        await handler(message)
+
+    async def survive(self, call: Callable[[], T]) -> T:
+        """As `HandlerIo.survive`."""
+        return await self._patience.survive_async(lambda: asyncio.to_thread(call))

@@ -1,4 +1,4 @@
-"""Where a service is reached: its instances, and which of them keeps what, as answers have said.
+"""The addresses of a service: its instances, and their partitions and shards, as answers have said.
 
 Invariants
 
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tms.api import routes
-from tms.api.operations import Kept
-from tms.clock import Clock, SystemClock
+from tms.api.operations import ShardKey
 from tms.errors import ConfigError, Unavailable
-from tms.events import BoundedLog
 from tms.model.topic import TopicName
-from tms.tls import ClientTls
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.events import BoundedLog
+from tms.runtime.tls import ClientTls
 
 if TYPE_CHECKING:
     import ssl
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 SHUNNED_S = 10.0
 PLACES_MAX = 100_000  # whose owners are known; with one more all are learned anew
 OWNER = routes.OWNER_HEADER.lower().encode()
-Place = tuple[TopicName, int] | Kept  # a partition, or something else that one instance keeps
+OwnerKey = tuple[TopicName, int] | ShardKey  # a partition or a shard, which has one owner
 _log = BoundedLog(__name__)
 
 
 class ServiceAddress:
-    """Where the service is, from its URL. `given`: by whoever uses it, not learned from others.
-    Raises `ConfigError`."""
+    """The address of a service or instance, from its URL. `given`: by the program, not by an
+    answer. Raises `ConfigError`."""
 
     def __init__(self, url: str, given: bool = True) -> None:
         self.given = given
@@ -62,7 +62,7 @@ class ServiceAddress:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is of the machine of whoever uses it."""
+        """True if the address is of this machine."""
         if self.host == "localhost":
             return True
         try:
@@ -100,7 +100,7 @@ class ServiceAddresses:
         self._lock = threading.Lock()
         self.informed = False  # whether anything was ever said of owners
         self._by_url = {address.url: address for address in self._given}
-        self._owners: dict[Place, ServiceAddress] = {}
+        self._owners: dict[OwnerKey, ServiceAddress] = {}
         self._shunned: dict[ServiceAddress, float] = {}  # until when
         self.away: dict[ServiceAddress, float] = {}  # since when
         self._tell_proxies()
@@ -116,21 +116,21 @@ class ServiceAddresses:
         """For a connection to it; None where there is no TLS. Raises `ConfigError`."""
         return self.tls.context() if address.tls else None
 
-    def of(self, places: Sequence[Place]) -> ServiceAddress:
-        """Where to send a request that concerns these places; as long as nothing was said it is
+    def of(self, places: Sequence[OwnerKey]) -> ServiceAddress:
+        """The address for a request that concerns these places; as long as nothing was said it is
         `now`."""
         owners = self.by_owner(places)
         return next(iter(owners)) if len(owners) == 1 else self.now
 
-    def by_owner(self, places: Sequence[Place]) -> dict[ServiceAddress, list[int]]:
-        """Where to send the parts of a request that can be divided: the numbers of the places that
-        each instance keeps. Empty while no owner is known."""
+    def by_owner(self, places: Sequence[OwnerKey]) -> dict[ServiceAddress, list[int]]:
+        """The addresses for the parts of a request that can be divided: the numbers of the places
+        that each instance keeps. Empty while no owner is known."""
         owners: dict[ServiceAddress, list[int]] = {}
         for number, place in enumerate(places if self._owners else ()):
             owners.setdefault(self._owners.get(place, self.now), []).append(number)
         return owners
 
-    def take_in(self, places: Sequence[Place], headers: Mapping[bytes, bytes]) -> None:
+    def take_in(self, places: Sequence[OwnerKey], headers: Mapping[bytes, bytes]) -> None:
         """Learn what the header `OWNER` of an answer says of who keeps these places: `URL`, or `URL
         PARTITION…`, separated by commas."""
         for entry in headers.get(OWNER, b"").decode("latin-1").split(","):
@@ -147,7 +147,7 @@ class ServiceAddresses:
                     owner,
                 )
 
-    def _learn(self, places: Iterable[Place], owner: ServiceAddress) -> None:
+    def _learn(self, places: Iterable[OwnerKey], owner: ServiceAddress) -> None:
         with self._lock:
             owner = self._by_url.setdefault(owner.url, owner)
             if self._shunned.get(owner, 0) > self._clock.monotonic_s():

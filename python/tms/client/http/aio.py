@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
-from tms import forks
 from tms.api.operations import OPERATIONS
 from tms.block.received import Received
 from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
@@ -29,13 +28,14 @@ from tms.client.http.connection import (
     ended_error,
     exchange_error,
 )
-from tms.client.http.dividing import Dividing
+from tms.client.http.dividing import Dividing, in_order
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
 from tms.client.http.following import FollowedTail
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.model.message import Appended, Buffer, Fetched, NewBlock
 from tms.model.topic import Durability, TopicName
+from tms.runtime import forks
 
 T = TypeVar("T")
 RETURN_S = 2.0  # for the messages of a cancelled receive: the answer, and their release
@@ -77,12 +77,7 @@ class AsyncHttpChannel:
             some = [blocks[number] for number in numbers]
             parts.append((self._calls.append(name, some, durability), address))
         answers = await self._exchange_all(parts, timeout_s)
-        placed = {
-            number: place
-            for numbers, places in zip(owners.values(), answers, strict=True)
-            for number, place in zip(numbers, places, strict=True)
-        }
-        return [placed[number] for number in range(len(blocks))]
+        return in_order(owners.values(), answers)
 
     async def fetch(self, request: FetchRequest, timeout_s: float) -> Fetched:
         loop = asyncio.get_running_loop()
@@ -125,11 +120,13 @@ class AsyncHttpChannel:
         elif line is self._tail.part:
             answered = line.next_part()
         else:
-            line.fail(Unavailable("The connection was given up.", outcome="unknown"))
+            line.fail(FollowingEnded("The connection was given up.", outcome="unknown"))
             return None
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await answered
+        except TMSError:
+            raise
         except TimeoutError as exc:
             self.reset()
             self._addresses.avoid(target)
@@ -190,7 +187,7 @@ class AsyncHttpChannel:
 
     def reset(self) -> None:
         for line in self._lines.values():
-            line.fail(Unavailable("The connection was given up.", outcome="unknown"))
+            line.fail(TimedOut("The request was given up.", outcome="unknown"))
 
     def close(self) -> None:
         self._closed = True
@@ -238,6 +235,8 @@ class AsyncHttpChannel:
                     answers.append(call.read(answer))
         except (Unavailable, StorageUnavailable):
             self._addresses.avoid(address)
+            raise
+        except TMSError:
             raise
         except TimeoutError as exc:
             self.reset()
@@ -302,7 +301,7 @@ class _AsyncLine(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is under way."""
+        """True if an answer is under way."""
         return bool(self._waiting)
 
     def follow(self, chunks: Sequence[Buffer]) -> asyncio.Future[Response]:
@@ -365,7 +364,7 @@ class _AsyncLine(asyncio.BufferedProtocol):
         self.fail(error)
 
     def abandon(self) -> None:
-        """Nobody needs it any more; from any thread, also after the loop has ended."""
+        """Release the connection; from any thread, also after the loop has ended."""
         if self._transport is not None and not self._loop.is_closed():
             with suppress(RuntimeError):  # closed just now
                 self._loop.call_soon_threadsafe(self._transport.abort)

@@ -58,11 +58,11 @@ class AnswerReader:
 
     @property
     def idle(self) -> bool:
-        """Whether no answer has begun."""
+        """True if no answer has begun."""
         return not self._parsed.begun
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         if self._body is not None:
             return memoryview(self._body)[self._received :]
         return memoryview(self._small)
@@ -113,14 +113,14 @@ class AnswerReader:
 
 
 class _Parsed:
-    """What httptools has called back with: answers that are complete, and the one under way."""
+    """The callbacks of httptools: complete answers, and the one under way."""
 
     def __init__(self, peer: str, parts: FollowedParts | None = None) -> None:
         self._peer = peer
         self._parts = parts
-        self._parser = httptools.HttpResponseParser(self)
         self._answers: list[Response] = []
         self._quiet_bytes = 0  # fed since anything was complete or of a body: a head, a trailer
+        self._fields: dict[bytes, bytes] = {}  # as they came, of a head or a trailer
         self.begun = False
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
@@ -128,6 +128,8 @@ class _Parsed:
         self.ends_with_connection = False
         self.keeps_open = True
         self.body: bytes | bytearray = b""
+        self.on_header = self._fields.__setitem__  # called for each header: without a Python call
+        self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, received: memoryview) -> list[Response]:
         """The answers that are complete now."""
@@ -145,15 +147,14 @@ class _Parsed:
         self.begun = True
         self.status = self.length = 0
         self.headers = {}
+        self._fields.clear()
         self.ends_with_connection = False
         self.body = b""
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.status:  # else it is a trailer
-            self.headers[name.lower()] = value.strip()
-
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
+        values = map(bytes.strip, self._fields.values())
+        self.headers = dict(zip(map(bytes.lower, self._fields), values, strict=True))
         coding = self.headers.get(_TRANSFER_ENCODING)
         length = self.headers.get(_CONTENT_LENGTH)
         self.keeps_open = self.headers.get(_CONNECTION, b"").lower() != b"close"

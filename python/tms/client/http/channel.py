@@ -12,22 +12,23 @@ Invariants
 import threading
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-from tms import forks
 from tms.api.parameters import TIMEOUT_S
 from tms.client.http.addresses import OWNER, ServiceAddress, ServiceAddresses
 from tms.client.http.answers import BODIES_KEPT, FollowingEnded
 from tms.client.http.connection import HttpConnection
-from tms.client.http.dividing import Dividing, PendingFetch
+from tms.client.http.dividing import Dividing, PendingParts, in_order
 from tms.client.http.exchange import Call, Calls, Response
 from tms.client.http.following import FollowedTail
 from tms.client.transport import FetchRequest, PendingAnswer
-from tms.clock import Clock
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.model.message import Appended, Fetched, NewBlock
 from tms.model.topic import Durability, TopicName
-from tms.retrying import attempt_s
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.retrying import attempt_s
 
 T = TypeVar("T")
 
@@ -79,28 +80,6 @@ class HttpPending(Generic[T]):
         self.settled = True
 
 
-class _PendingParts:
-    """The answers to the parts of an append, each with the numbers of its blocks."""
-
-    def __init__(
-        self, parts: list[tuple[list[int], HttpPending[list[Appended]]]], clock: Clock
-    ) -> None:
-        self._parts = parts
-        self._clock = clock
-
-    def done(self) -> bool:
-        return all(pending.done() for _, pending in self._parts)
-
-    def result(self, timeout_s: float | None = None) -> list[Appended]:
-        left_s = TIMEOUT_S if timeout_s is None else timeout_s
-        placed: dict[int, Appended] = {}
-        for numbers, pending in self._parts:
-            begun_s = self._clock.monotonic_s()
-            placed.update(zip(numbers, pending.result(max(0.0, left_s)), strict=True))
-            left_s -= self._clock.monotonic_s() - begun_s
-        return [placed[number] for number in range(len(placed))]
-
-
 class _PendingAtTail:
     """A fetch on its way, or the next part of what is followed; see `PendingAnswer`."""
 
@@ -141,7 +120,7 @@ class _ChannelConnection:
 
     @property
     def takes_requests(self) -> bool:
-        """Whether another request may be sent."""
+        """True if another request may be sent."""
         if self.failed or self.newest is not None:
             return False
         return bool(self.waiting) or self.connection.usable
@@ -176,8 +155,8 @@ class HttpChannel:
         for address, numbers in owners.items():
             some = [blocks[number] for number in numbers]
             part = self._begin(self._calls.append(name, some, durability), address)
-            parts.append((numbers, part))
-        return _PendingParts(parts, self._clock)
+            parts.append(part)
+        return PendingParts(parts, partial(in_order, owners.values()), self._clock)
 
     def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:
         part = self._follow(request) if self.tail.is_at(request) else None
@@ -193,7 +172,7 @@ class HttpChannel:
             begun = [self._begin(call, addresses.of(call.places))]
         else:
             begun = [self._begin(self._calls.fetch(part), owner) for owner, part in parts]
-        return PendingFetch(self._dividing, begun, self._clock)
+        return PendingParts(begun, self._dividing.joined, self._clock)
 
     def _follow(self, request: FetchRequest) -> HttpPending[Fetched] | None:
         """The next part of what is followed from there on; None where that cannot be begun now."""
@@ -211,6 +190,11 @@ class HttpChannel:
             return None
         part.line.newest = part
         return part
+
+    def leave(self) -> None:
+        for line in list(self._lines.values()):
+            if line.waiting and not line.failed:
+                self._leave(line)
 
     def reset(self) -> None:
         self._drop(TimedOut("The request was given up.", outcome="unknown"))
@@ -268,7 +252,7 @@ class HttpChannel:
         return pending
 
     def _leave(self, line: _ChannelConnection) -> None:
-        """Close a connection for another one; what nobody took of it nobody gets."""
+        """Replace the connection and discard unread answers."""
         line.connection.shut_down()
         with self._reading:
             if not line.failed:

@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tms import forks
 from tms.client.http.addresses import ServiceAddress
 from tms.client.http.answers import AnswerReader
 from tms.client.http.exchange import Response
-from tms.clock import Clock
 from tms.errors import ConfigError, TimedOut, TMSError, Unavailable
 from tms.model.message import Buffer
-from tms.tls import fault_of
+from tms.runtime import forks
+from tms.runtime.clock import Clock
+from tms.runtime.tls import fault_of
 
 if TYPE_CHECKING:
     import ssl
@@ -30,7 +30,7 @@ _BUFFERS_PER_SEND = 64
 
 
 def connect_error(exc: Exception, target: ServiceAddress, timeout_s: float) -> TMSError:
-    """What it means that no connection could be made."""
+    """The error of a connection that could not be made."""
     if isinstance(exc, ConnectionRefusedError):
         return Unavailable(
             f"Nothing listens at {target.url}. Start the service with `tms serve`, or check the "
@@ -44,7 +44,7 @@ def connect_error(exc: Exception, target: ServiceAddress, timeout_s: float) -> T
 
 
 def exchange_error(exc: Exception, target: ServiceAddress) -> TMSError:
-    """What it means that a connection failed with a request under way."""
+    """The error of a connection that failed with a request under way."""
     fault = fault_of(exc, target.url)
     if fault is not None:  # where others have sent us it is theirs, and there is another way
         return fault if target.given else Unavailable(fault.message)
@@ -55,7 +55,7 @@ def exchange_error(exc: Exception, target: ServiceAddress) -> TMSError:
 
 
 def ended_error(target: ServiceAddress, begun: bool) -> TMSError:
-    """What it means that the service ended the connection without an answer."""
+    """The error of a connection that the service ended without an answer."""
     what = "in the middle of an answer" if begun else "without an answer"
     return Unavailable(
         f"{target.url} closed the connection {what}. It was stopped or restarted, or it is no TMS "
@@ -102,7 +102,7 @@ class HttpConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether the next call may use it: nothing under way, and the service has not ended it."""
+        """True if nothing is under way and the service has not ended the connection."""
         return self.failure is None and self._reader.idle and not self._readable.poll(0)
 
     def follow(self) -> None:
@@ -127,10 +127,10 @@ class HttpConnection:
                     sent -= len(left.pop(0))
                 if sent:
                     left[0] = memoryview(left[0])[sent:]
-        except OSError as exc:
-            self.failure = exchange_error(exc, self.target)
         except TimedOut as error:
             self.failure = error
+        except OSError as exc:
+            self.failure = exchange_error(exc, self.target)
 
     def receive(self, deadline_s: float) -> Response:
         """The next answer. Raises `TimedOut`, `Unavailable`, `ConfigError`."""

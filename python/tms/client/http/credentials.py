@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from tms.errors import ConfigError
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 
 _TOKEN = re.compile(r"[!-~]{1,8192}")
 _log = EventLog(__name__)

@@ -1,4 +1,4 @@
-"""Fetches of partitions of several owners.
+"""Fetches and appends of partitions of several owners.
 
     there is more to read ─▶ each owner is asked for its own
     all was read          ─▶ one is asked for everything, and waits
@@ -10,16 +10,21 @@ Invariants
 * An answer of parts says of each partition what its owner said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
+from tms.api.parameters import TIMEOUT_S
 from tms.client.http.addresses import ServiceAddress
 from tms.client.transport import FetchRequest, PendingAnswer
-from tms.clock import Clock
-from tms.model.message import Fetched
+from tms.model.message import Appended, Fetched
+from tms.runtime.clock import Clock
+
+P = TypeVar("P")
+T = TypeVar("T")
 
 
 class Dividing:
-    """What the fetches of one consumer have in common."""
+    """The shared state of the fetches of one consumer."""
 
     def __init__(self) -> None:
         self._behind = True  # there is more to read, as far as is known
@@ -27,8 +32,8 @@ class Dividing:
     def parts(
         self, request: FetchRequest, owners: Mapping[ServiceAddress, Sequence[int]]
     ) -> list[tuple[ServiceAddress, FetchRequest]]:
-        """What to ask each owner; `owners` have these positions of the request, by their numbers.
-        Empty if one instance is to be asked for all."""
+        """The request to each owner; `owners` have these positions of the request, by their
+        numbers. Empty if one instance is to be asked for all."""
         if len(owners) < 2 or not self._behind:
             return []
         bytes_max = max(1, request.bytes_max // len(owners))
@@ -64,26 +69,37 @@ class Dividing:
         )
 
 
-class PendingFetch:
-    """A fetch on its way, in one part or several; see `PendingAnswer`."""
+def in_order(
+    owners: Iterable[Sequence[int]], answers: Iterable[Sequence[Appended]]
+) -> list[Appended]:
+    """The answers of owners to an append, in the order of its blocks; each owner has those with
+    these numbers."""
+    placed = {
+        number: place
+        for numbers, places in zip(owners, answers, strict=True)
+        for number, place in zip(numbers, places, strict=True)
+    }
+    return [placed[number] for number in range(len(placed))]
+
+
+class PendingParts(Generic[P, T]):
+    """A request on its way in one part or several, whose answers `join` makes one; see
+    `PendingAnswer`."""
 
     def __init__(
-        self, dividing: Dividing, parts: Sequence[PendingAnswer[Fetched]], clock: Clock
+        self, parts: Sequence[PendingAnswer[P]], join: Callable[[Sequence[P]], T], clock: Clock
     ) -> None:
-        self._dividing = dividing
         self._parts = parts
+        self._join = join
         self._clock = clock
 
     def done(self) -> bool:
         return all(part.done() for part in self._parts)
 
-    def result(self, timeout_s: float | None = None) -> Fetched:
-        answers, deadline_s = list[Fetched](), None
-        if timeout_s is not None:
-            deadline_s = self._clock.monotonic_s() + timeout_s
+    def result(self, timeout_s: float | None = None) -> T:
+        limit_s = TIMEOUT_S if timeout_s is None else timeout_s
+        deadline_s = self._clock.monotonic_s() + limit_s
+        answers = []
         for part in self._parts:
-            left_s = None
-            if deadline_s is not None:
-                left_s = max(0.0, deadline_s - self._clock.monotonic_s())
-            answers.append(part.result(left_s))
-        return self._dividing.joined(answers)
+            answers.append(part.result(max(0.0, deadline_s - self._clock.monotonic_s())))
+        return self._join(answers)

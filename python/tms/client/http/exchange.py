@@ -9,16 +9,16 @@ asyncio client.
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
 from tms.api import bodies, commits, delayed, queues, routes
 from tms.api.erasing import ErasedBody
 from tms.api.operation import Operation
-from tms.api.operations import OPERATIONS, Kept, kept_with
+from tms.api.operations import OPERATIONS, ShardKey, kept_with
 from tms.block.received import Received
-from tms.client.http.addresses import Place
+from tms.client.http.addresses import OwnerKey
 from tms.client.transport import FetchRequest
 from tms.errors import (
     ConfigError,
@@ -38,7 +38,7 @@ from tms.model.preconditions import expected_text
 from tms.model.snapshot import Isolation, Snapshot, encode_snapshot
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
-from tms.retrying import is_retriable
+from tms.runtime.retrying import is_retriable
 
 WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
@@ -75,12 +75,12 @@ class Call(msgspec.Struct, Generic[T]):
     read: Callable[[Response], T]
     topic: TopicName | None = None
     parts: Sequence[NewBlock | PartitionPosition] = ()  # what it says of partitions of the topic
-    kept: Kept | None = None  # with what it is kept that it is about
+    kept: ShardKey | None = None  # with what it is kept that it is about
     operation: str = "request"  # as the log calls it
 
     @property
-    def places(self) -> list[Place]:
-        """What it concerns; see `ServiceAddresses`."""
+    def places(self) -> list[OwnerKey]:
+        """The partitions or shards that the request concerns; see `ServiceAddresses`."""
         if self.kept is not None:
             return [self.kept]
         return [] if self.topic is None else [(self.topic, part.partition) for part in self.parts]
@@ -97,6 +97,8 @@ class Calls:
             self._common += f"Authorization: Bearer {token}\r\n"
         self._common += fields
         self._append_head = lru_cache(1_024)(self._make_append_head)
+        self._head = lru_cache(1_024)(lambda of, place: self._start(of, of.placed(place)))
+        self.receive = lru_cache(1_024)(self._make_receive)
 
     def of(self, operation: Operation, given: Mapping[str, Any]) -> Call[Any]:
         """A declared operation; its arguments by their names."""
@@ -118,7 +120,7 @@ class Calls:
             lambda answer: bodies.decode(answer, ErasedBody).erased,
         )
 
-    def receive(
+    def _make_receive(
         self, topic: TopicName, group: str, limit: int, wait_s: float, bytes_max: int
     ) -> Call[Received]:
         body = bodies.encode(queues.ReceiveBody(limit, round(wait_s, 3), bytes_max))
@@ -195,26 +197,20 @@ class Calls:
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
         given = {"name": name, "transaction": id}
-        chunks = list(bodies.frames(blocks))
-        return self._request(OPERATIONS["stage"], given, chunks, _nothing, kind=routes.BLOCKS)
+        return self.of_blocks(OPERATIONS["stage"], given, blocks, _nothing)
 
     def commit(self, commit: Commit) -> Call[CommitResult]:
-        return self._request(
-            _COMMIT,
-            {"id": commit.transaction_id or routes.NEW_TRANSACTION},
-            commits.encode_commit(commit),
-            commits.decode_result,
-            kind=routes.COMMIT,
-        )
+        id = commit.transaction_id or routes.NEW_TRANSACTION
+        return self._committing(_COMMIT, {"id": id}, commit)
 
     def commit_own(self, commit: Commit) -> Call[CommitResult]:
-        return self._request(
-            OPERATIONS["peers.commit_own"],
-            {},
-            commits.encode_commit(commit),
-            commits.decode_result,
-            kind=routes.COMMIT,
-        )
+        return self._committing(OPERATIONS["peers.commit_own"], {}, commit)
+
+    def _committing(
+        self, operation: Operation, given: Mapping[str, Any], commit: Commit
+    ) -> Call[CommitResult]:
+        body = commits.encode_commit(commit)
+        return self._request(operation, given, body, commits.decode_result, kind=routes.COMMIT)
 
     def move(self, name: TopicName, group: str, changes: Sequence[PositionChange]) -> Call[None]:
         body = commits.PositionsBody(
@@ -247,21 +243,27 @@ class Calls:
         fields: str = "",
     ) -> Call[T]:
         """A request with a body of this kind, if any; `read` takes the body of its success."""
-        head = f"{operation.method} {operation.target(given)}{self._common}"
+        if operation.form.query is None:
+            head, kept = self._head(operation, operation.place_of(given))
+        else:
+            head, kept = self._start(operation, given)
         head += f"Accept: {accept}, {routes.PROBLEM}\r\n{fields}"
         if chunks:
             head += f"Content-Type: {kind}\r\nContent-Length: {sum(map(len, chunks))}\r\n"
         return Call(
             [f"{head}\r\n".encode("ascii"), *chunks],
-            lambda answer: read(self._good(answer)),
-            kept=kept_with(operation, given),
+            lambda answer: read(answer.body if answer.status in _GOOD else self._failed(answer)),
+            kept=kept,
             operation=operation.name,
         )
 
-    def _good(self, answer: Response) -> Buffer:
-        """The body of a success. Raises the error that the answer carries."""
-        if answer.status in _GOOD:
-            return answer.body
+    def _start(self, operation: Operation, given: Mapping[str, Any]) -> tuple[str, ShardKey | None]:
+        """The lines of a head that the place of a request decides, and the owner of that place."""
+        head = f"{operation.method} {operation.target(given)}{self._common}"
+        return head, kept_with(operation, given)
+
+    def _failed(self, answer: Response) -> NoReturn:
+        """Raises the error that the answer carries."""
         if answer.headers.get(_CONTENT_TYPE, b"").startswith(routes.PROBLEM.encode()):
             error = routes.from_problem(answer.status, answer.body)
             asked = answer.headers.get(b"retry-after", b"")
@@ -283,10 +285,11 @@ class Calls:
         )
 
     def _appended(self, answer: Response) -> list[Appended]:
-        return bodies.decode(self._good(answer), bodies.AppendedBody).appended
+        body = answer.body if answer.status in _GOOD else self._failed(answer)
+        return bodies.decode(body, bodies.AppendedBody).appended
 
     def _fetched(self, answer: Response) -> Fetched:
-        body = self._good(answer)
+        body = answer.body if answer.status in _GOOD else self._failed(answer)
         following = answer.headers.get(_NEXT)
         ends = answer.headers.get(_END)
         reached = answer.headers.get(_REACHED)
@@ -318,7 +321,7 @@ def explained(error: TMSError) -> TMSError:
 
 
 def surely_not_done(error: BaseException) -> bool:
-    """Whether a request that failed like this was surely not carried out, and may be repeated."""
+    """True if a request that failed like this was surely not carried out, and may be repeated."""
     return (
         isinstance(error, TMSError)
         and is_retriable(error)

@@ -5,9 +5,9 @@
 
 Invariants
 
-* A part is the answer only to a fetch that begins where the part before has ended, of the same
-  messages; else the connection is closed, and there is a fetch. So who follows reads what fetches
-  would read, whatever becomes of the connection and of the answers that nobody took.
+* A pushed part answers a fetch only if that fetch starts where the previous part ended, with the
+  same filter. Otherwise the client closes the stream and fetches. Following therefore returns
+  exactly what fetching would.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ from tms.model.position import Position
 
 
 class FollowedTail:
-    """Where the newest answer of a channel has ended, if that was the end for now, or a part of
-    what is followed."""
+    """The end of the newest answer of a channel, if it was the end of the log then, or a part of a
+    followed answer."""
 
     def __init__(self) -> None:
         self.part: object = None  # the answer, of somebody who follows
@@ -51,7 +51,7 @@ class FollowedTail:
         self._refused |= not error.retriable
 
     def is_at(self, request: FetchRequest) -> bool:
-        """Whether this fetch goes on there and would wait."""
+        """True if the fetch goes on there and would wait."""
         before = self._request
         return (
             request.goes_on

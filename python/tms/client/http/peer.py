@@ -8,7 +8,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,17 +20,17 @@ from tms.client.http.addresses import ServiceAddress
 from tms.client.http.aio import AsyncHttpChannel
 from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import Call, Calls
-from tms.client.http.transport import HttpTransport, has_operations
+from tms.client.http.transport import HttpTransport, complete, has_operations
 from tms.client.http.watches import WATCHES
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, NotOwner, TMSError, Unavailable
 from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.preconditions import expected_text
-from tms.model.snapshot import Fate, Isolation, View
+from tms.model.snapshot import Isolation, ReadIsolation
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult
-from tms.retrying import is_retriable, retrying
-from tms.tls import ClientTls
+from tms.runtime.retrying import is_retriable, retrying
+from tms.runtime.tls import ClientTls
 
 TIMEOUT_S = 10.0  # of a request to another instance
 STORE_TIMEOUT_S = 30.0
@@ -132,7 +132,7 @@ class HttpPeer(HttpTransport, PeersApi):
         self.calls = Calls(target.authority, name, fields=fields)
         self._prove = prove
         self._watched = _ProvenCalls(self._proven, target.authority, name, fields=fields)
-        self.partitions = HttpPartitions(self)
+        self.partitions = complete(HttpPartitions)(self)
 
     def call(
         self,
@@ -172,16 +172,16 @@ class HttpPeer(HttpTransport, PeersApi):
         return msgspec.structs.replace(call, chunks=[head, *body])
 
     def answers(self, timeout_s: float) -> None:
-        """See `ClusterPeer`. A thread of the other instance answers, as it does all that is asked
+        """As `ClusterPeer`. A thread of the other instance answers, as it does all that is asked
         of it."""
         self.attempt(self.calls.of(OPERATIONS["peers.lags"], {"places": []}), timeout_s)
 
     def ask_once(self) -> None:
-        """See `ClusterPeer`."""
+        """As `ClusterPeer`."""
         self._once.set()
 
     def give_up(self) -> None:
-        """See `ClusterPeer`."""
+        """As `ClusterPeer`."""
         self._given_up = True
         self._once.set()
         for connection in [*self._asked]:
@@ -213,17 +213,12 @@ class HttpPeer(HttpTransport, PeersApi):
         """Commit blocks that an instance made, as the coordinator."""
         return self.attempt(self.calls.commit_own(request), STORE_TIMEOUT_S)
 
-    def learn(self, pointers: Collection[int]) -> dict[int, Fate]:
-        """What becomes of messages of these transactions."""
-        ended = self.fates(sorted(pointers))
-        return {pointer: ended.get(pointer, Fate.OPEN) for pointer in pointers}
-
     def watch(
         self,
         name: TopicName,
         positions: Sequence[PartitionPosition],
         callback: Callable[[], None],
-        isolation: View = Isolation.COMMITTED,
+        isolation: ReadIsolation = Isolation.COMMITTED,
     ) -> Callable[[], None]:
         """Call `callback` once something may be there after these positions."""
         request = FetchRequest(name, positions, 1, WATCH_S, isolation)
@@ -250,3 +245,6 @@ class HttpPeer(HttpTransport, PeersApi):
         finally:
             self._watching.discard(channel)
         callback()
+
+
+peer_at = complete(HttpPeer)

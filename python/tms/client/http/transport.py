@@ -24,9 +24,8 @@ Invariants
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from tms import forks
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
 from tms.api.erasing import erase_body
@@ -50,10 +49,10 @@ from tms.client.http.connection import HttpConnection
 from tms.client.http.credentials import token_of
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, explained, surely_not_done
 from tms.client.transport import Channel, FetchRequest
-from tms.clock import Clock, SystemClock
 from tms.errors import (
     Closed,
     Conflict,
+    Fenced,
     NotFound,
     StorageUnavailable,
     TimedOut,
@@ -66,14 +65,17 @@ from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.queue import RECEIVE_BYTES
-from tms.model.snapshot import Isolation, View
+from tms.model.snapshot import Isolation, ReadIsolation
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, CommitResult, PositionChange
-from tms.retrying import is_retriable, retrying
-from tms.tls import ClientTls
+from tms.runtime import forks
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.retrying import attempt_s, is_retriable, retrying
+from tms.runtime.tls import ClientTls
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
+P = ParamSpec("P")
 
 IDLE_CONNECTIONS_MAX = 64
 
@@ -81,7 +83,7 @@ IDLE_CONNECTIONS_MAX = 64
 def has_operations(api: str) -> Callable[[C], C]:
     """Gives a class the operations of a protocol that need no function of their own."""
 
-    def complete(cls: C) -> C:
+    def add(cls: C) -> C:
         for operation in OPERATIONS.values():
             if operation.api == api and not operation.by_hand:
                 setattr(cls, operation.function, _method(operation))
@@ -89,7 +91,13 @@ def has_operations(api: str) -> Callable[[C], C]:
                 assert operation.function in vars(cls), f"{operation.name} needs a function"
         return cls
 
-    return complete
+    return add
+
+
+def complete(cls: Callable[P, T]) -> Callable[P, T]:
+    """The class itself. A type checker takes a class for abstract that has its operations from
+    `has_operations`."""
+    return cls
 
 
 def _method(operation: Operation) -> Callable[..., Any]:
@@ -101,12 +109,144 @@ def _method(operation: Operation) -> Callable[..., Any]:
     return ask
 
 
+class _Port:
+    """A port of a service. Thread-safe."""
+
+    def __init__(self, transport: "HttpTransport") -> None:
+        self._transport = transport
+        self.do = transport.do
+
+
+@has_operations("transactions")
+class HttpTransactions(_Port, TransactionsApi):
+    """The transactions of a service."""
+
+    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
+        self._transport.call(self._transport.calls.stage(name, blocks, write_pointer))
+
+    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
+        return self._transport.attempt(self._transport.calls.commit(request), timeout_s)
+
+
+def _place(change: PositionChange) -> tuple[str, TopicName]:
+    return change.key.group, change.key.topic
+
+
+@has_operations("queues")
+class HttpQueues(_Port, QueuesApi):
+    """The queues of a service."""
+
+    def receive(
+        self,
+        topic: TopicName,
+        group: str,
+        limit: int = 1,
+        wait_s: float = 0,
+        bytes_max: int = RECEIVE_BYTES,
+    ) -> Received:
+        transport = self._transport
+        until_s = transport.clock.monotonic_s() + wait_s
+        while True:
+            left_s = max(0.0, min(WAIT_S_MAX, until_s - transport.clock.monotonic_s()))
+            call = transport.calls.receive(topic, group, limit, left_s, bytes_max)
+            try:
+                received = transport.call(call, surely_not_done, left_s)
+            except TMSError as error:
+                raise explained(error) from error
+            if received.slices or transport.clock.monotonic_s() >= until_s:
+                return received
+
+
+@has_operations("groups")
+class HttpGroups(_Port, GroupsApi):
+    """The log groups of a service, and their positions."""
+
+    def move(self, changes: Sequence[PositionChange]) -> None:
+        by_place = sorted(changes, key=_place)
+        for (group, topic), some in groupby(by_place, _place):
+            self._move(topic, group, list(some))
+
+    def _move(self, topic: TopicName, group: str, changes: list[PositionChange]) -> None:
+        def is_done(error: BaseException) -> bool:
+            if not isinstance(error, Conflict) or isinstance(error, Fenced):
+                return False  # the next owner may stand at the same position
+            committed = self.positions(topic, group)
+            return all(committed.get(one.key.partition) == one.position for one in changes)
+
+        self._transport.call_once(self._transport.calls.move(topic, group, changes), is_done)
+
+
+@has_operations("cluster")
+class HttpCluster(_Port, ClusterApi):
+    """The instances of a service."""
+
+
+@has_operations("log")
+class HttpLog(_Port, LogApi):
+    """The levels of a service's log."""
+
+
+@has_operations("glance")
+class HttpGlance(_Port, GlanceApi):
+    """The overview of a service."""
+
+
+@has_operations("access")
+class HttpAccess(_Port, AccessApi):
+    """Tokens and grants of a service."""
+
+
+@has_operations("backups")
+class HttpBackups(_Port, BackupsApi):
+    """Images of a service's store."""
+
+    def read(self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> Buffer:
+        return self._transport.call(self._transport.calls.image_bytes(id, file, start, bytes_max))
+
+
+@has_operations("delayed")
+class HttpDelayed(_Port, DelayedApi):
+    """The delayed messages of a service."""
+
+    def publish(
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        due: Due,
+        durability: Durability | None = None,
+        token: str = "",
+        timeout_s: float = TIMEOUT_S,
+    ) -> list[Deferred]:
+        call = self._transport.calls.publish_later(name, blocks, due, durability, token)
+        return self._transport.attempt(call, timeout_s)
+
+
+class _PortOf(Generic[T]):
+    """An attribute of a transport: a port of its service."""
+
+    def __init__(self, port: Callable[["HttpTransport"], T]) -> None:
+        self._port = port
+
+    def __get__(self, transport: "HttpTransport", _: object = None) -> T:
+        return self._port(transport)
+
+
 @has_operations("topics")
 class HttpTransport(TopicsApi):
     """The service at `url` (`http://HOST:PORT`, or https; several, separated by commas, of one
     cluster). Thread-safe; connects when first used, goes straight to the instance that keeps what
     a call concerns once one has said so, and on to the next where one is not reached, or refuses
     because it has to."""
+
+    transactions = _PortOf(complete(HttpTransactions))
+    delayed = _PortOf(complete(HttpDelayed))
+    queues = _PortOf(complete(HttpQueues))
+    groups = _PortOf(complete(HttpGroups))
+    glance = _PortOf(complete(HttpGlance))
+    access = _PortOf(complete(HttpAccess))
+    backups: _PortOf[BackupsApi] = _PortOf(complete(HttpBackups))
+    log = _PortOf(complete(HttpLog))
+    cluster = _PortOf(complete(HttpCluster))
 
     def __init__(
         self,
@@ -120,6 +260,7 @@ class HttpTransport(TopicsApi):
         self.clock = clock or SystemClock()
         self.addresses = ServiceAddresses(url, self.clock, tls)
         self.timeout_s = timeout_s
+        self._attempt_s = attempt_s(timeout_s)  # of the first attempt of a call
         address = self.addresses.now
         self.calls = Calls(address.authority, address.url, token_of(token))
         self._idle: dict[ServiceAddress, deque[HttpConnection]] = defaultdict(deque)
@@ -139,7 +280,8 @@ class HttpTransport(TopicsApi):
     def do(self, operation: Operation, given: Mapping[str, Any]) -> Any:
         """A declared operation, repeated as its declaration allows."""
         call = self.calls.of(operation, given)
-        match operation.repeat_of(given):
+        repeat = operation.repeat
+        match repeat if isinstance(repeat, Repeat) else repeat(given):
             case Repeat.SAFE:
                 return self.call(call)
             case Repeat.UNSAFE:
@@ -156,7 +298,7 @@ class HttpTransport(TopicsApi):
         positions: Sequence[PartitionPosition],
         bytes_max: int,
         wait_s: float = 0,
-        isolation: View = Isolation.COMMITTED,
+        isolation: ReadIsolation = Isolation.COMMITTED,
         where: Filter | None = None,
     ) -> Fetched:
         until_s = self.clock.monotonic_s() + wait_s
@@ -178,51 +320,6 @@ class HttpTransport(TopicsApi):
     ) -> list[Appended]:
         return self.attempt(self.calls.append(name, blocks, durability), timeout_s)
 
-    @property
-    def transactions(self) -> TransactionsApi:
-        """The service's transactions."""
-        return HttpTransactions(self)
-
-    @property
-    def delayed(self) -> DelayedApi:
-        """The service's delayed messages."""
-        return HttpDelayed(self)
-
-    @property
-    def queues(self) -> QueuesApi:
-        """The service's queues."""
-        return HttpQueues(self)
-
-    @property
-    def groups(self) -> GroupsApi:
-        """The service's log groups."""
-        return HttpGroups(self)
-
-    @property
-    def glance(self) -> GlanceApi:
-        """What the service has, in few numbers."""
-        return HttpGlance(self)
-
-    @property
-    def access(self) -> AccessApi:
-        """Who may do what at the service."""
-        return HttpAccess(self)
-
-    @property
-    def backups(self) -> BackupsApi:
-        """Images of the service's store."""
-        return HttpBackups(self)
-
-    @property
-    def log(self) -> LogApi:
-        """The levels of the service's log."""
-        return HttpLog(self)
-
-    @property
-    def cluster(self) -> ClusterApi:
-        """The instances of the service."""
-        return HttpCluster(self)
-
     def call(
         self,
         call: Call[T],
@@ -231,13 +328,19 @@ class HttpTransport(TopicsApi):
     ) -> T:
         """A request, repeated while `again` says so of its errors and the time lasts; each attempt
         may take `extra_s` besides."""
-        return retrying(
-            lambda left_s: self.attempt(call, left_s + extra_s),
-            self.clock,
-            self.timeout_s,
-            again,
-            what=call.operation,
-        )
+        began_s = self.clock.monotonic_s()
+        try:  # straight: whatever is needed for a repetition is made when there is one
+            return self.attempt(call, self._attempt_s + extra_s)
+        except TMSError as error:
+            left_s = self.timeout_s - (self.clock.monotonic_s() - began_s)
+            return retrying(
+                lambda left_s: self.attempt(call, left_s + extra_s),
+                self.clock,
+                left_s,
+                again,
+                failed=error,
+                what=call.operation,
+            )
 
     def call_once(self, call: Call[None], is_done: Callable[[BaseException], bool]) -> None:
         """A request that is refused once it is done. If the answer of an attempt was lost,
@@ -320,113 +423,4 @@ class HttpTransport(TopicsApi):
             raise
 
 
-class _Port:
-    """A port of a service. Thread-safe."""
-
-    def __init__(self, transport: "HttpTransport") -> None:
-        self._transport = transport
-        self.do = transport.do
-
-
-@has_operations("transactions")
-class HttpTransactions(_Port, TransactionsApi):
-    """The transactions of a service."""
-
-    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
-        self._transport.call(self._transport.calls.stage(name, blocks, write_pointer))
-
-    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
-        return self._transport.attempt(self._transport.calls.commit(request), timeout_s)
-
-
-def _place(change: PositionChange) -> tuple[str, TopicName]:
-    return change.key.group, change.key.topic
-
-
-@has_operations("queues")
-class HttpQueues(_Port, QueuesApi):
-    """The queues of a service."""
-
-    def receive(
-        self,
-        topic: TopicName,
-        group: str,
-        limit: int = 1,
-        wait_s: float = 0,
-        bytes_max: int = RECEIVE_BYTES,
-    ) -> Received:
-        transport = self._transport
-        until_s = transport.clock.monotonic_s() + wait_s
-        while True:
-            left_s = max(0.0, min(WAIT_S_MAX, until_s - transport.clock.monotonic_s()))
-            call = transport.calls.receive(topic, group, limit, left_s, bytes_max)
-            try:
-                received = transport.call(call, surely_not_done, left_s)
-            except TMSError as error:
-                raise explained(error) from error
-            if received.slices or transport.clock.monotonic_s() >= until_s:
-                return received
-
-
-@has_operations("groups")
-class HttpGroups(_Port, GroupsApi):
-    """The log groups of a service, and their positions."""
-
-    def move(self, changes: Sequence[PositionChange]) -> None:
-        by_place = sorted(changes, key=_place)
-        for (group, topic), some in groupby(by_place, _place):
-            self._move(topic, group, list(some))
-
-    def _move(self, topic: TopicName, group: str, changes: list[PositionChange]) -> None:
-        def is_done(error: BaseException) -> bool:
-            if not isinstance(error, Conflict):
-                return False
-            committed = self.positions(topic, group)
-            return all(committed.get(one.key.partition) == one.position for one in changes)
-
-        self._transport.call_once(self._transport.calls.move(topic, group, changes), is_done)
-
-
-@has_operations("cluster")
-class HttpCluster(_Port, ClusterApi):
-    """The instances of a service."""
-
-
-@has_operations("log")
-class HttpLog(_Port, LogApi):
-    """The levels of a service's log."""
-
-
-@has_operations("glance")
-class HttpGlance(_Port, GlanceApi):
-    """What a service has, in few numbers."""
-
-
-@has_operations("access")
-class HttpAccess(_Port, AccessApi):
-    """Tokens and grants of a service."""
-
-
-@has_operations("backups")
-class HttpBackups(_Port, BackupsApi):
-    """Images of a service's store."""
-
-    def read(self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> Buffer:
-        return self._transport.call(self._transport.calls.image_bytes(id, file, start, bytes_max))
-
-
-@has_operations("delayed")
-class HttpDelayed(_Port, DelayedApi):
-    """The delayed messages of a service."""
-
-    def publish(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        due: Due,
-        durability: Durability | None = None,
-        token: str = "",
-        timeout_s: float = TIMEOUT_S,
-    ) -> list[Deferred]:
-        call = self._transport.calls.publish_later(name, blocks, due, durability, token)
-        return self._transport.attempt(call, timeout_s)
+transport_to = complete(HttpTransport)

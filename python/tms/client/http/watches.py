@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 
-from tms import forks
+from tms.runtime import forks
 
 
 class Watches:

@@ -1,16 +1,16 @@
-"""A worker among the others, as its engine knows it."""
+"""The cluster of the workers of one data directory, to the engine of a worker."""
 
-from tms.clock import Clock
 from tms.cluster.cluster import Cluster
 from tms.cluster.membership import ClusterMember
 from tms.cluster.ownership import Ownership
 from tms.cluster.peers import PeerConnector
 from tms.cluster.workers.records import ServedRecords
+from tms.runtime.clock import Clock
 
 
 class WorkerCluster(Cluster):
-    """The same as of machines, but that most looks at records cost nothing. The supervisor has the
-    directory, so nobody else takes it: the ownership shows nobody that it lives."""
+    """A cluster of worker processes, in which most looks at records cost nothing. The supervisor
+    holds the directory, so no other process takes it, and the ownership shows no beats."""
 
     def __init__(
         self,
@@ -25,9 +25,9 @@ class WorkerCluster(Cluster):
         self._records = records
 
     def is_confirmed(self) -> bool:
-        """Whether `confirm` surely has nothing to do; from any thread, without waiting."""
+        """True if `confirm` surely has nothing to do; from any thread, without waiting."""
         return (
-            self._records.remembers(self._standing.key)
+            self._records.remembers(self._fence.key)
             and self._ownership.lost is None
-            and self._standing.look() is None
+            and self._fence.look() is None
         )

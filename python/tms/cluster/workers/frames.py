@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tms.decoding import from_msgpack
 from tms.errors import Unavailable
+from tms.runtime.decoding import from_msgpack
 
 _LENGTH = struct.Struct(">I")
 _GONE = "The supervisor of the workers is gone, and this worker with it."

@@ -1,13 +1,14 @@
-"""Which workers there are: the supervisor says it, and asks each whether it lives.
+"""The members of a cluster of workers: the supervisor tells the view, and asks each for a sign of
+life.
 
-    worker:      who it is ──▶            ◀── the view, and `ping` ──▶ pong
+    worker:      its record ──▶           ◀── the view, and `ping` ──▶ pong
     supervisor:  a worker that is silent, or whose connection has ended, is killed; once its process
                  is gone it leaves the view
 
 Invariants
 
-* A worker leaves the view after its process has ended: what it had open nobody has open then, and
-  what it was about to write is not written any more.
+* A worker leaves the view after its process has ended: by then it has no map open, and writes
+  nothing any more.
 * A worker whose supervisor is gone ends at once.
 """
 
@@ -21,14 +22,14 @@ import msgspec
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.workers.frames import Frames
 from tms.errors import Unavailable
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 
 PING_S = 1.0
 _log = EventLog(__name__)
 
 
 class ViewMessage(msgspec.Struct):
-    """What the supervisor says: the view, also to ask whether the worker lives."""
+    """A message of the supervisor: the view, which also asks the worker for a sign of life."""
 
     number: int
     instances: list[InstanceRecord]
@@ -43,8 +44,8 @@ class WorkerMembers:
         self._present: dict[str, InstanceRecord] = {}
 
     def serve(self, frames: Frames, silent_s: float) -> None:
-        """Be in touch with a worker until it is silent for so long, or its connection has ended.
-        The first message said who it is."""
+        """Talk to a worker until it is silent for so long, or its connection has ended. Its first
+        message has named it."""
         record = frames.receive(InstanceRecord)
         frames.connection.settimeout(silent_s)
         seen = -1
@@ -103,16 +104,16 @@ class WorkerMember:
         self.state = MembershipState.LOST
 
     def join(self, changed: Callable[[], None]) -> None:
-        """See `ClusterMember`."""
+        """Become a member; as in `ClusterMember`."""
         self._changed = changed
         threading.Thread(target=self._run, name="tms-member", daemon=True).start()
 
     def show(self, record: InstanceRecord) -> None:
-        """See `ClusterMember`."""
+        """Show this record to the others; as in `ClusterMember`."""
         self.record = record
 
     def leave(self) -> None:
-        """See `ClusterMember`."""
+        """Cease to be a member; as in `ClusterMember`."""
         self._left = True
 
     def _run(self) -> None:

@@ -7,9 +7,9 @@ Invariants
 
 * Each change is one step with its count in memory that all of them share, and is answered after it.
   So a value is remembered with the count of the moment at which it was read, and is true as long as
-  the count is the same: who reads after a change was acknowledged, or after somebody saw it, sees
+  the count is the same: a read after a change was acknowledged, or after another read saw it, sees
   it.
-* What a worker asked for and got no answer to may have been done (`StorageUnavailable`).
+* A request without an answer may have been carried out (`StorageUnavailable`).
 """
 
 import ctypes
@@ -26,20 +26,20 @@ import msgspec
 from tms.cluster.workers.frames import Frames
 from tms.errors import StorageUnavailable, TMSError, Unavailable, from_code
 from tms.model.topic import Durability, parse_durability
-from tms.store.base import VALUE_BYTES_MAX, Map, Row
+from tms.store.base import VALUE_BYTES_MAX, Map, MapRow
 
 REMEMBERED_MAX = 100_000
 
 
 class RecordRequest(msgspec.Struct, array_like=True):
-    """What a worker asks of the map: a method and what it is given."""
+    """A request of a worker to the map of records: a method and its arguments."""
 
     method: str
     given: list[Any]
 
 
 class RecordAnswer(msgspec.Struct, array_like=True):
-    """What it is answered: how many changes there were then, and a value or an error (code,
+    """The answer to a worker: the number of changes by then, and a value or an error (code,
     message, details)."""
 
     changes: int
@@ -60,11 +60,11 @@ class ChangeCount:
 
     @property
     def now(self) -> int:
-        """How many changes there were."""
+        """The number of changes so far."""
         return self._count.value
 
     def move(self) -> None:
-        """One more. Only the supervisor calls it, one thread at a time."""
+        """Count a change. Only the supervisor calls it, one thread at a time."""
         self._count.value += 1
 
 
@@ -77,7 +77,7 @@ class RecordServer:
         self._lock = threading.Lock()
 
     def answer(self, request: RecordRequest) -> RecordAnswer:
-        """What a worker is answered."""
+        """The answer to a request of a worker."""
         value, error = None, None
         with self._lock:
             try:
@@ -137,7 +137,7 @@ class ServedRecords:
         self._remembered: tuple[int, dict[bytes, bytes | None]] = (-1, {})
 
     def remembers(self, key: bytes) -> bool:
-        """Whether `get` of this key asks nobody."""
+        """True if `get` of this key needs no request."""
         count, values = self._remembered
         return count == self._changes.now and key in values
 
@@ -167,12 +167,12 @@ class ServedRecords:
         size: int = self._ask("stored_bytes")[1]
         return size
 
-    def write(self, rows: Sequence[Row], durability: Durability) -> None:
+    def write(self, rows: Sequence[MapRow], durability: Durability) -> None:
         """Store these rows."""
         self._ask("write", [(key, bytes(value)) for key, value in rows], durability)
 
-    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
-        """The same as `write`."""
+    def overwrite(self, rows: Sequence[MapRow], durability: Durability) -> None:
+        """Write rows; as `write`."""
         self._ask("overwrite", [(key, bytes(value)) for key, value in rows], durability)
 
     def delete(self, keys: Iterable[bytes]) -> None:

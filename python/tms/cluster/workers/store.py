@@ -2,10 +2,10 @@
 
 import os
 
-from tms.clock import Clock
 from tms.cluster.workers.records import ServedRecords
 from tms.errors import Conflict
 from tms.model.keys import METADATA_MAP
+from tms.runtime.clock import Clock
 from tms.store.base import Map, StoreImage
 from tms.store.leveldb.databases import LevelDBLimits
 from tms.store.leveldb.directory import JoinedDirectory

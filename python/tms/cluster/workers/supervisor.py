@@ -1,12 +1,12 @@
-"""The supervisor: has the directory locked, keeps its records, starts workers and starts them anew.
+"""The supervisor: holds the lock of the directory, serves its records, starts and restarts workers.
 
     main thread    starts processes, notices that they ended
-    accepting      a thread for each connection of a worker: its records, or whether it lives
+    accepting      a thread for each connection of a worker: its records, or its signs of life
 
 Invariants
 
 * A worker that is silent is killed, and leaves the view when its process has ended.
-* The workers inherit the lock of the directory: nobody else opens it while one of them lives.
+* The workers inherit the lock of the directory: no other process opens it while one of them lives.
 * When the supervisor ends, however that happens, the workers end. It ends by itself when none of
   them ever came to work.
 """
@@ -21,12 +21,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tms.clock import Clock
 from tms.cluster.workers.frames import Frames
 from tms.cluster.workers.members import WorkerMembers
 from tms.cluster.workers.records import ChangeCount, RecordServer
 from tms.errors import TMSError, Unavailable
-from tms.events import EventLog
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 from tms.store.base import Map
 
 AGAIN_S_MIN, AGAIN_S_MAX = 0.2, 10.0  # before a worker that ended is started anew

@@ -1,8 +1,8 @@
-"""How `/v1` answers: 200 or an error in one sentence of plain text, with CDAP's status codes.
+"""The answers of `/v1`: 200, or an error in one sentence of plain text, with CDAP's status codes.
 
-* Success is always 200, also for nothing: the client takes no other.
-* 400 what was said is wrong · 404 no such topic · 409 it exists · 503 try again, which its clients
-  do; everything else is a failure to them.
+* Success is always 200, also with an empty body: the client accepts no other status.
+* 400 a wrong request · 404 no such topic · 409 it exists · 503 try again, which its clients do.
+  They take every other status for a failure.
 """
 
 from tms.api import routes
@@ -58,7 +58,7 @@ def refuse(exchange: Exchange, error: TMSError) -> None:
 
 
 def nothing(exchange: Exchange) -> None:
-    """Done; there is nothing to say."""
+    """Answer with an empty body."""
     exchange.respond(routes.OK, b"")
 
 
@@ -73,7 +73,7 @@ def avro(exchange: Exchange, body: bytes) -> None:
 
 
 def nowhere(exchange: Exchange) -> None:
-    """There is no such path."""
+    """Answer a path that does not exist."""
     exchange.keep_alive = False
     path = exchange.path.decode("ascii")[:SENTENCE_CHARS_MAX]
     sentence = f"Problem accessing: {path}. Reason: Not Found"
@@ -81,7 +81,7 @@ def nowhere(exchange: Exchange) -> None:
 
 
 def not_so(exchange: Exchange) -> None:
-    """The path exists, but not with this method."""
+    """Answer a method that the path does not have."""
     exchange.keep_alive = False
     path = exchange.path.decode("ascii")[:SENTENCE_CHARS_MAX]
     exchange.respond(routes.METHOD_NOT_ALLOWED, _TEXT, path.encode())

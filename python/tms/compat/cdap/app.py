@@ -10,9 +10,12 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
+from tms.access.decisions import topic_resource
 from tms.api.operation import Resource
+from tms.api.operations import TRANSACTIONS
 from tms.api.routes import CONFLICT, OK
 from tms.compat.cdap import answers, names
 from tms.compat.cdap.answers import Refusal
@@ -21,7 +24,8 @@ from tms.compat.cdap.publish import CdapPublishing
 from tms.errors import TMSError, TopicNotFound, Unavailable
 from tms.model.access import Access
 from tms.model.topic import TopicName
-from tms.server.guard import Guard, topic_resource
+from tms.server.front import ForwardTo
+from tms.server.guard import Guard
 from tms.server.http.exchange import Exchange
 from tms.server.router import RouteTable
 from tms.server.service import DRAINING, Service
@@ -30,31 +34,36 @@ PROPERTIES_BYTES_MAX = 64 << 10
 _PAGE = 1_000
 CDAP = "cdap"  # in metrics and logs
 _TOPIC = "/v1/namespaces/{namespace}/topics/{topic}"
-# By how many parts vary in a path.
-_PLACES: tuple[Callable[..., Any], ...] = (lambda: None, names.namespace_of, names.topic_of)
+# The namespace or topic of a path, by its number of variable parts.
+_SUBJECTS: tuple[Callable[..., Any], ...] = (lambda: None, names.namespace_of, names.topic_of)
 
 
 _OF_TOPIC = {"GET": "describe", "PUT": "create", "DELETE": "delete"}
 
 
 def _operation(exchange: Exchange) -> str:
-    """How the audit log calls what is asked for."""
+    """The name of a request in the audit log."""
     parts = exchange.path.decode("ascii").split("/")[5:]  # the topic, and what of it
     names = ("list", _OF_TOPIC.get(exchange.method, ""), parts[-1] if parts else "")
     return f"{CDAP}.{names[len(parts)]}"
 
 
-def is_cdap(path: bytes) -> bool:
-    """Whether a path is one of CDAP's."""
-    return path == b"/ping" or path.split(b"/", 2)[1:2] == [b"v1"]
+@dataclass(frozen=True, slots=True)
+class CdapLimits:
+    """Bounds and defaults of CDAP's protocol."""
+
+    chunk_bytes: int = 60_000
+    tx_max_lifetime_ms: int = 25 * 3_600_000
+    ttl_s: int = 604_800  # of topics that are created without one, as CDAP's are
 
 
 class Cdap:
-    """Answers CDAP's clients."""
+    """Answers CDAP's clients; see `server.front.Paths`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, limits: CdapLimits) -> None:
         self._service = service
-        messages = CdapPublishing(service)
+        self._ttl_s = limits.ttl_s
+        messages = CdapPublishing(service, limits.tx_max_lifetime_ms)
         routes: list[tuple[str, str, Callable[[Exchange, Any], Awaitable[None]]]] = [
             ("GET", "/ping", self._ping),
             ("GET", "/v1/namespaces/{namespace}/topics", self._list),
@@ -65,42 +74,50 @@ class Cdap:
             ("POST", f"{_TOPIC}/publish", messages.publish),
             ("POST", f"{_TOPIC}/store", messages.store),
             ("POST", f"{_TOPIC}/rollback", messages.roll_back),
-            ("POST", f"{_TOPIC}/poll", Polling(service)),
+            ("POST", f"{_TOPIC}/poll", Polling(service, limits.chunk_bytes)),
         ]
         self._routes = RouteTable(routes)
 
-    async def __call__(self, exchange: Exchange, forwarded: Callable[[], Awaitable[bool]]) -> None:
-        """Answer a request, once its principal is known: here, unless another instance keeps what
-        it concerns, which `forwarded` then asks. Raises `Refusal`, and errors of the engine."""
+    def has(self, path: bytes) -> bool:
+        """True for `/ping` and everything below `/v1`."""
+        return path == b"/ping" or path.split(b"/", 2)[1:2] == [b"v1"]
+
+    def refuse(self, exchange: Exchange, error: TMSError) -> None:
+        """Answer with an error in one sentence of plain text."""
+        answers.refuse(exchange, error)
+
+    async def answer(self, exchange: Exchange, forwarded: ForwardTo) -> None:
+        """Answer a request, once its principal is known: here, unless another instance coordinates
+        transactions. Raises `Refusal`, and errors of the engine."""
         methods, varying = self._routes.find(exchange.path)
         answer = methods.get(exchange.method)
         if answer is None:
             (answers.not_so if methods else answers.nowhere)(exchange)
             return
-        place = _PLACES[len(varying)](*varying)
-        if self._service.guard is not None and place is not None:
-            await self._admit(self._service.guard, exchange, place)
-        if place is not None and await forwarded():
+        subject = _SUBJECTS[len(varying)](*varying)
+        if self._service.guard is not None and subject is not None:
+            await self._admit(self._service.guard, exchange, subject)
+        if subject is not None and await forwarded(TRANSACTIONS):
             return
-        if self._service.draining and place is not None:
+        if self._service.draining and subject is not None:
             raise Unavailable(DRAINING)
         try:
-            await answer(exchange, place)
+            await answer(exchange, subject)
         except TopicNotFound as error:
-            raise names.missing(place) from error
+            raise names.missing(subject) from error
 
-    async def _admit(self, guard: Guard, exchange: Exchange, place: str | TopicName) -> None:
+    async def _admit(self, guard: Guard, exchange: Exchange, subject: str | TopicName) -> None:
         """Raises `Unauthenticated`, `Forbidden`."""
         exchange.operation = _operation(exchange)
-        if isinstance(place, str):
-            namespace = f"namespace:{place}"
+        if isinstance(subject, str):
+            namespace = f"namespace:{subject}"
             await guard.admit_foreign(exchange, Access.OBSERVE, namespace, Resource.TOPIC)
             return
         verb = Access.OBSERVE if exchange.method == "GET" else Access.MANAGE
         if exchange.method == "POST":
             is_poll = exchange.path.endswith(b"/poll")
             verb = Access.CONSUME if is_poll else Access.PUBLISH
-        await guard.admit_foreign(exchange, verb, topic_resource(place))
+        await guard.admit_foreign(exchange, verb, topic_resource(subject))
 
     async def _ping(self, exchange: Exchange, _: None) -> None:
         exchange.respond(OK, b"content-type: text/plain\r\n", b"OK.\n")
@@ -121,7 +138,7 @@ class Cdap:
 
     async def _create(self, exchange: Exchange, name: TopicName) -> None:
         properties = await self._properties(exchange)
-        settings = names.settings_of(name, properties, self._service.cdap.ttl_s)
+        settings = names.settings_of(name, properties, self._ttl_s)
         create = self._service.engine.create_new_topic
         try:
             _, new = await self._service.in_thread(create, name, settings, properties)
@@ -135,7 +152,7 @@ class Cdap:
 
     async def _update(self, exchange: Exchange, name: TopicName) -> None:
         properties = await self._properties(exchange)
-        settings = names.settings_of(name, properties, self._service.cdap.ttl_s)
+        settings = names.settings_of(name, properties, self._ttl_s)
         update = self._service.engine.update_topic
         changes = {"retention_ms": settings.retention_ms}
         await self._service.in_thread(update, name, changes, properties)

@@ -40,7 +40,7 @@ class PublishRequest(NamedTuple):
 
 
 class RollbackDetail(NamedTuple):
-    """Where a transaction's messages stand, both ends included: the answer to a publish in it."""
+    """The range of a transaction's messages, both ends included: the answer to a publish in it."""
 
     write_pointer: int | None
     start_ms: int
@@ -50,7 +50,7 @@ class RollbackDetail(NamedTuple):
 
 
 class ConsumeRequest(NamedTuple):
-    """Where to begin: at the 20 bytes of an id, at a time, or at the beginning."""
+    """The start of a poll: the 20 bytes of an id, a time, or the beginning of the topic."""
 
     start: bytes | int | None
     inclusive: bool

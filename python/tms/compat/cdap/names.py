@@ -85,7 +85,8 @@ def properties_in(body: Buffer) -> dict[str, str]:
 
 
 def settings_of(name: TopicName, properties: Mapping[str, str], ttl_s: int) -> TopicSettings:
-    """What the properties say; `ttl_s` where they say no `ttl`. Raises `Refusal`."""
+    """The settings in the properties of a topic; `ttl_s` applies if they have no `ttl`. Raises
+    `Refusal`."""
     where = f"topic {qualified(name)}"
     generation = properties.get(GENERATION)
     if generation is not None:
@@ -114,7 +115,7 @@ def described(info: TopicInfo, properties: Mapping[str, str]) -> bytes:
 
 
 def _is_int(text: str) -> bool:
-    """Whether Java would read it as an int."""
+    """True if Java reads the text as an int."""
     return bool(_INT.fullmatch(text)) and -_INT_MAX - 1 <= int(text) <= _INT_MAX
 
 

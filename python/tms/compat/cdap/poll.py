@@ -3,16 +3,15 @@
     fetch ─▶ unpack ─▶ blocks of the Avro array ─▶ gzip, if wanted ─▶ one chunk of HTTP each
 
 * A poll is answered while it is read, so that any number of messages takes the memory of a few. It
-  ends at what was there when it began.
-* Of blocks that are compressed, a portion is unpacked at a time, and large ones by one answer at a
-  time.
-* What is in the cache is answered by the event loop itself, larger answers by another thread.
-* The messages that one publish made of staged ones share its publish time and sequence, as CDAP's
-  do; the payload half of their ids says which is which. So a poll that goes on within a publish
-  reads it from its beginning, and leaves out what it has had.
-* An id without payload half is a place between publishes: a publish that began before it is left
-  out whole. Where the first message at such an id is of staged ones, the poll begins anew at the
-  first id of that time, and learns where their publish began.
+  ends at the last message that was there when it began.
+* Compressed blocks are unpacked a portion at a time, large ones by one answer at a time.
+* The event loop answers small polls from the cache itself; a thread makes larger answers.
+* Messages that a publish takes from the stage share its publish time and sequence, as in CDAP; the
+  payload half of their ids tells them apart. So a poll that continues within a publish reads that
+  publish from its beginning, and leaves out the messages that its client already has.
+* An id without payload half lies between publishes: a publish that began before it is left out
+  whole. If the first message at such an id was staged, the poll starts again at the first id of
+  that time, to find the beginning of its publish.
 """
 
 import zlib
@@ -33,7 +32,7 @@ from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation, Snapshot, decode_snapshot
 from tms.model.topic import TopicName
 from tms.server.http.exchange import Exchange
-from tms.server.http.request import accepted, header
+from tms.server.http.request import accepted
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
 FETCH_BYTES = 256 << 10
@@ -49,8 +48,9 @@ _GZIP_HEAD = _HEAD + b"content-encoding: gzip\r\n"
 class Polling:
     """Answers polls."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, chunk_bytes: int) -> None:
         self._service = service
+        self._chunk_bytes = chunk_bytes
 
     async def __call__(self, exchange: Exchange, name: TopicName) -> None:
         """POST …/poll"""
@@ -62,7 +62,7 @@ class Polling:
             request = avro.decode_consume(body.data)
             names.require_one_partition(service.engine.settings(name), name)
             gzip = _takes_gzip(exchange)
-            poll = _Poll(request, service.cdap.chunk_bytes, gzip)
+            poll = _Poll(request, self._chunk_bytes, gzip)
             await budget.claim(_UNPACKED_FACTOR * FETCH_BYTES)
             try:
                 fetched = await self._fetch(poll, name)
@@ -190,8 +190,8 @@ class _Poll:
     def _ids(
         self, stored: StoredBlock, block_header: BlockHeader, distance: int
     ) -> tuple[Callable[[Iterable[int]], Iterator[bytes]], int]:
-        """What makes the ids of a block's messages, and how far its first one is from the block's
-        that was not polled before."""
+        """The function that makes the ids of a block's messages, and the number of its messages
+        that were polled before."""
         first = stored.last_sequence - block_header.count + 1
         if stored.payload == (0, 0):
             self._had = None
@@ -224,12 +224,12 @@ class _Poll:
 
 
 def _unpacked_bytes(fetched: Fetched) -> int:
-    """How much memory it takes to unpack the largest of these blocks."""
+    """The bytes of memory that unpacking the largest of these blocks takes."""
     return max((decode(stored.block).unpacked_bytes for stored in fetched.blocks), default=0)
 
 
 def _takes_gzip(exchange: Exchange) -> bool:
-    accepts = header(exchange, b"accept-encoding")
+    accepts = exchange.headers.get(b"accept-encoding", b"").strip()
     try:
         return bool(accepts) and bool(accepted(accepts, ("gzip",)))
     except NotAcceptable:
@@ -237,8 +237,8 @@ def _takes_gzip(exchange: Exchange) -> bool:
 
 
 def _position(request: ConsumeRequest) -> tuple[Position, tuple[int, int, int] | None]:
-    """Where a poll begins; and of the publish there, by its time, up to which payload time and
-    sequence its messages are left out."""
+    """The position at which a poll begins; and the payload time and sequence up to which messages
+    of the publish there, by its time, are left out."""
     if request.start is None:
         return Position.earliest(), None
     if isinstance(request.start, int):
@@ -249,8 +249,8 @@ def _position(request: ConsumeRequest) -> tuple[Position, tuple[int, int, int] |
         id = MessageId.from_bytes(request.start)
     except BadMessageId as exc:
         raise wrong(exc.message) from exc
-    place = MessageId(*id[:2])
+    first = MessageId(*id[:2])
     if id.payload_time_ms:
         had = (id.time_ms, id.payload_time_ms, id.payload_sequence - request.inclusive)
-        return Position.at(place), had
-    return (Position.at(place) if request.inclusive else Position.after(place)), None
+        return Position.at(first), had
+    return (Position.at(first) if request.inclusive else Position.after(first)), None

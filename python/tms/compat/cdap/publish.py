@@ -30,8 +30,9 @@ _PACKED_BYTES = 16  # that a block adds to each message, at most
 class CdapPublishing:
     """Stores messages, and rolls them back."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, lifetime_ms: int) -> None:
         self._service = service
+        self._lifetime_ms = lifetime_ms  # of transactions
 
     async def publish(self, exchange: Exchange, name: TopicName) -> None:
         """POST …/publish"""
@@ -53,8 +54,8 @@ class CdapPublishing:
                 return
             self._require_young(pointer)
             client = exchange.principal or exchange.peer_address
-            places = await service.in_thread(self._publish_in, name, blocks, pointer, client)
-        answers.avro(exchange, avro.encode_rollback(_detail(pointer, places)))
+            appended = await service.in_thread(self._publish_in, name, blocks, pointer, client)
+        answers.avro(exchange, avro.encode_rollback(_detail(pointer, appended)))
 
     async def store(self, exchange: Exchange, name: TopicName) -> None:
         """POST …/store"""
@@ -81,7 +82,7 @@ class CdapPublishing:
             raise Refusal(routes.INTERNAL, "Only a transaction can be rolled back.")
         first = (detail.start_ms, detail.start_sequence)
         last = (detail.end_ms, detail.end_sequence)
-        if first > last or not _is_place(first) or not _is_place(last):
+        if first > last or not _is_message_time(first) or not _is_message_time(last):
             raise wrong(
                 "What is to be rolled back is no range of messages; send what publish answered."
             )
@@ -108,7 +109,7 @@ class CdapPublishing:
         return pending.result(self._service.limits.publish_timeout_s)
 
     def _require_young(self, write_pointer: int) -> None:
-        lifetime_ms = self._service.cdap.tx_max_lifetime_ms
+        lifetime_ms = self._lifetime_ms
         if write_pointer // POINTERS_PER_MS + lifetime_ms <= self._service.clock.now_ms():
             raise Refusal(
                 routes.INTERNAL,
@@ -122,17 +123,18 @@ def require_avro(exchange: Exchange) -> None:
         raise wrong("Only avro/binary content type is supported.")
 
 
-def _detail(pointer: int, places: list[Appended]) -> RollbackDetail:
-    """Where a transaction's messages stand. If nothing was stored, where none ever stands."""
-    if not places:
+def _detail(pointer: int, appended: list[Appended]) -> RollbackDetail:
+    """The range of a transaction's messages; if nothing was stored, a range that never has
+    messages."""
+    if not appended:
         return RollbackDetail(pointer, 0, 0, 0, 0)
-    first, last = places[0], places[-1]
+    first, last = appended[0], appended[-1]
     end = last.sequence + last.count - 1
     return RollbackDetail(pointer, first.time_ms, first.sequence, last.time_ms, end)
 
 
-def _is_place(place: tuple[int, int]) -> bool:
-    return 0 <= place[0] <= TIME_MS_MAX and 0 <= place[1] < SEQUENCES_PER_MS
+def _is_message_time(time: tuple[int, int]) -> bool:
+    return 0 <= time[0] <= TIME_MS_MAX and 0 <= time[1] < SEQUENCES_PER_MS
 
 
 def _blocks(payloads: Iterable[bytes]) -> Iterator[NewBlock]:

@@ -1,5 +1,5 @@
-"""Whether bytes are one Thrift message; looked at before anything reads them, because thriftpy2
-trusts lengths and reads what lies behind a short buffer.
+"""Checks that bytes are one Thrift message, before anything reads them: thriftpy2 trusts lengths
+and reads beyond a short buffer.
 
     message   strict  80 01 00 type · name length 4 · name · sequence 4 · struct
               older   name length 4 · name · type 1 · sequence 4 · struct
@@ -9,8 +9,8 @@ trusts lengths and reads what lies behind a short buffer.
 
 Invariants
 
-* Every length and count is covered by bytes that are there, and nothing follows the struct.
-* Nesting and the number of elements that need looking at are bounded.
+* The bytes cover every length and count, and nothing follows the struct.
+* Nesting is bounded, and so is the number of elements that are visited.
 """
 
 from tms.errors import Malformed
@@ -47,7 +47,7 @@ def check_message(raw: bytes) -> None:
 
 
 class _Walk:
-    """A place in the bytes."""
+    """A cursor in the bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw

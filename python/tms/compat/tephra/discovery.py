@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 
 _log = EventLog("tms.server")
 
@@ -36,7 +36,7 @@ class Registration:
         _log.info("zookeeper_registered", path=self._path)
 
     def look(self, zookeeper: Any) -> None:
-        """Nobody else's node matters."""
+        """Nodes of other services do not matter."""
 
     def interrupted(self) -> None:
         """The node is there as long as the session is."""

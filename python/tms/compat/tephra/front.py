@@ -1,4 +1,4 @@
-"""Tephra's protocol on one port: listener, handler and registration, from start to stop."""
+"""Tephra's protocol on one port: listener, methods and registration, from start to stop."""
 
 import asyncio
 import socket
@@ -8,23 +8,22 @@ from ipaddress import ip_address
 from tms.cluster.sessions import Sessions, session
 from tms.compat.tephra.discovery import Registration
 from tms.compat.tephra.frames import FrameLimits, FrameServer
-from tms.compat.tephra.handler import Handler
+from tms.compat.tephra.handler import ThriftHandler
 from tms.compat.tephra.messages import Messages, load_types
 from tms.server.service import Service
 
 
 class TephraServer(FrameServer):
-    """A transaction server for Tephra's clients; where another instance coordinates it answers what
-    that one does. Used by the event loop's thread."""
+    """A transaction server for Tephra's clients; if another instance coordinates transactions, it
+    relays that instance's answers. Used by the event loop's thread."""
 
     def __init__(self, service: Service, listener: socket.socket, limits: FrameLimits) -> None:
         types = load_types()
         engine = service.engine
-        handler = Handler(
+        handler = ThriftHandler(
             types, lambda: engine.transactions, service.clock, lambda: not service.reasons()
         )
         messages = Messages(types, handler, engine.confirm_owner)
-        service.answer_tephra = messages.answer
 
         def answer(message: bytes) -> bytes:
             if engine.coordinates or engine.cluster is None:
@@ -32,10 +31,11 @@ class TephraServer(FrameServer):
             return engine.cluster.coordinator().answer_tephra(message)
 
         super().__init__(listener, answer, limits)
+        self.answer_here = messages.answer  # whichever instance coordinates
         self._sessions: Sessions | None = None
 
     def register(self, quorum: str, name: str, host: str) -> None:
-        """From `start` to `stop`, let clients find it through ZooKeeper."""
+        """From `start` to `drain`, let clients find it through ZooKeeper."""
         registration = Registration(name, reachable(host), self.port)
         self._sessions = Sessions(partial(session, quorum), registration)
 
@@ -45,11 +45,11 @@ class TephraServer(FrameServer):
         if self._sessions is not None:
             self._sessions.start()
 
-    async def stop(self, timeout_s: float) -> None:
-        """Let no client find it any more, then answer what was received."""
+    async def drain(self, timeout_s: float) -> None:
+        """Withdraw the registration, then answer what was received."""
         if self._sessions is not None:
             await asyncio.to_thread(self._sessions.stop)
-        await super().stop(timeout_s)
+        await super().drain(timeout_s)
 
 
 def reachable(host: str) -> str:

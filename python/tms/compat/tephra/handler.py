@@ -1,18 +1,18 @@
 """Tephra's service, method by method: Thrift's values in and out, the engine's operations between.
 
-The names of the methods are those of `transaction.thrift`. What they raise are errors of TMS, which
-`messages` translates to what the method declares.
+The names of the methods are those of `transaction.thrift`. They raise errors of TMS, which
+`messages` translates to exceptions that the method declares.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tms.clock import Clock
 from tms.compat.tephra.messages import NO_CLIENT
 from tms.errors import Invalid, Malformed, TooLarge, TransactionConflict
-from tms.events import EventLog
 from tms.model.snapshot import Snapshot, TransactionType, VisibilityLevel
 from tms.model.transaction_image import encode_image
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 from tms.transactions.tephra import TephraOperations
 from tms.transactions.transactions import Transactions
 from tms.transactions.uncommitted import StoredRange
@@ -22,7 +22,7 @@ _SHORT, _LONG = TransactionType.SHORT, TransactionType.LONG
 _log = EventLog("tms.server")
 
 
-class Handler:
+class ThriftHandler:
     """The methods of `TTransactionServer`. Thread-safe."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Handler:
         return min(self._tephra.invalid_count(), I32_MAX)
 
     def pruneNow(self) -> None:
-        """As Tephra's server with its default configuration, which has pruning turned off."""
+        """Do nothing, as Tephra's server does by default: its pruning is turned off."""
 
     # -- values ----------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 Invariants
 
 * Only bytes that `check_message` has passed are read.
-* What a method does not declare is answered as a TApplicationException, and the connection goes on.
-* An error that nobody expected says no more than that; the log has the rest.
+* An error that the method does not declare is answered as a TApplicationException, and the
+  connection goes on.
+* The answer to an unexpected error has no details; the log has them.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from tms.errors import (
     TransactionConflict,
     TransactionEnded,
 )
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 
 JAVA_ILLEGAL_ARGUMENT = "java.lang.IllegalArgumentException"
 JAVA_SIZE = "org.apache.tephra.TransactionSizeException"
@@ -107,7 +108,7 @@ class Messages:
 
 
 def printable(key: bytes) -> str:
-    """As Hadoop's `toStringBinary`: ASCII, all else and the backslash as \\xNN."""
+    """A key in the form of Hadoop's `toStringBinary`: ASCII, other bytes and `\\` as \\xNN."""
     return "".join(
         chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else f"\\x{byte:02X}" for byte in key
     )

@@ -1,10 +1,11 @@
-"""Content-Encoding of answers: which one a client wants, and its bytes.
+"""Content-Encoding of answers: the choice by the client's header, and compression.
 
     Accept-Encoding ─▶ coding_of ─▶ compress
 
 * Of what a client likes equally well zstd comes first, then gzip, then nothing (`identity`).
-* A client that says nothing gets the answer as it is. One that refuses even that (`identity;q=0`,
-  `*;q=0`) gets a compressed answer, however small, or `NotAcceptable` before anything is done.
+* A client without the header gets the answer as it is. A client that refuses even that
+  (`identity;q=0`, `*;q=0`) gets a compressed answer, however small, or `NotAcceptable` before
+  anything is done.
 """
 
 import zlib
@@ -59,8 +60,8 @@ def compress(coding: Coding, body: Buffer) -> bytes:
 
 
 def qualities(value: str) -> dict[str, float]:
-    """What an Accept header names, in lower case, and how much each is liked, 0 to 1; what cannot
-    be read as a quality is none."""
+    """The names in an Accept header, in lower case, with their qualities, 0 to 1; text that is no
+    quality counts as none."""
     named = {}
     for part in value.split(","):
         name, *settings = (piece.strip().lower() for piece in part.split(";"))

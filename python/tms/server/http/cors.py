@@ -1,8 +1,9 @@
-"""Which pages of other origins may read answers (CORS, as the Fetch standard has it).
+"""Access of pages of other origins to answers (CORS, as in the Fetch standard).
 
-* Nothing is said without the setting `server.cors`, and nothing to an origin that it does not name.
+* Answers have no CORS headers without the setting `server.cors`, nor for an origin that it does not
+  name.
 * No credentials of browsers (cookies, client certificates) are ever allowed: a page shows its token
-  itself. So a page can do no more than whoever gave it one.
+  itself. So a page can do no more than the holder of its token.
 * Every answer says that it depends on the origin, also an error: caches keep them apart.
 """
 
@@ -56,7 +57,7 @@ def origins_in(text: str) -> frozenset[str]:
 
 
 class Cors:
-    """What answers say to pages of other origins."""
+    """The CORS headers of answers."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         self._heads = {origin.encode(): _head(origin) for origin in origins}

@@ -24,8 +24,8 @@ _STILL_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 
 
 def plain_bytes(coding: str, body: Buffer, bytes_max: int) -> int:
-    """How many bytes `decompress` may need, as far as can be told without the memory for them.
-    Raises `UnsupportedMedia`, `BadEncoding` or `DecompressedTooLarge`."""
+    """The bytes that `decompress` may need, estimated without allocating them. Raises
+    `UnsupportedMedia`, `BadEncoding` or `DecompressedTooLarge`."""
     if coding == "gzip":
         size = int.from_bytes(body[-_GZIP_LENGTH_BYTES:], "little")
         return size if size <= bytes_max else _counted(body, bytes_max)
@@ -56,7 +56,7 @@ def decompress(coding: str, body: Buffer, size: int) -> bytearray:
 
 
 def _pieces(machine: "zlib._Decompress", body: Buffer) -> Iterator[bytes]:
-    """What gzip data holds, some at a time. Raises `BadEncoding`."""
+    """The contents of gzip data, some at a time. Raises `BadEncoding`."""
     view, at = memoryview(body), 0
     try:
         while at < len(view) and not machine.eof:
@@ -75,7 +75,7 @@ def _pieces(machine: "zlib._Decompress", body: Buffer) -> Iterator[bytes]:
 
 
 def _counted(body: Buffer, bytes_max: int) -> int:
-    """What gzip data holds that ends with an impossible length."""
+    """The size of the contents of gzip data, counted: the length at its end is impossible."""
     size = 0
     for piece in _pieces(zlib.decompressobj(_GZIP), body):
         size += len(piece)

@@ -9,8 +9,8 @@
 
 Invariants
 
-* The body is read once, by one of `read_into` and `pieces`; a sender that is too slow shows as
-  `SlowRequest`, one that is gone as `Disconnected`.
+* The body is read once, by one of `read_into` and `pieces`; a sender that is too slow raises
+  `SlowRequest`, a client that is gone `Disconnected`.
 * A response has a Content-Length, or comes in chunks, and is written completely or the connection
   is closed.
 * What the transport holds for a consumer that does not read is one chunk.
@@ -30,13 +30,13 @@ from tms.server.http.compression import Coding
 if TYPE_CHECKING:
     from tms.server.http.protocol import ClientConnection
 
-DISCARD_BYTES_MAX = 1 << 20  # what is left of a body that nobody wants is read up to here
+DISCARD_BYTES_MAX = 1 << 20  # the rest of an unwanted body is read up to here
 JOIN_BYTES_MAX = 16 << 10  # a body up to this size goes out in one piece with its head
 _REQUEST_ID = f"{routes.REQUEST_ID_HEADER}: ".encode()
 
 
 class Disconnected(Exception):
-    """The client is gone; there is nobody to answer."""
+    """The client is gone; no answer can reach it."""
 
 
 class Exchange(msgspec.Struct, eq=False, kw_only=True):
@@ -52,15 +52,15 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     content_length: int | None  # None: chunked
     keep_alive: bool
     expects_continue: bool
-    body: bytearray = bytearray()  # what has arrived and nobody has taken
+    body: bytearray = bytearray()  # bytes that have arrived and are not read yet
     received: int = 0
     more_body: bool = True
     failure: TMSError | None = None
     disconnected: bool = False
     hurried: bool = False
-    principal: str = ""  # who asks, where that is asked for
-    instance: str = ""  # that forwards it, or asks for itself
-    operation: str = ""  # what for
+    principal: str = ""  # of the caller; empty without access control
+    instance: str = ""  # that forwards the request, or is the caller itself
+    operation: str = ""  # its name in the audit log
     sees: Callable[[str], bool] | None = None  # what of a list may be shown, by name; None: all
     coding: Coding | None = None  # that the client wants of an answer
     also: bytes = b""  # header lines of whatever the answer is
@@ -68,7 +68,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     charged: int = 0  # of these, to a quota
     status: int = 0  # of the answer; 0 while there is none
     chunked: bool = True
-    goes_on: bool = False  # the answer, of which nobody knew the length when it began
+    goes_on: bool = False  # True for an answer without a known length
     response_started: bool = False
     response_complete: bool = False
     _sink: memoryview | None = None
@@ -83,7 +83,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def peer_certificate_name(self) -> str | None:
-        """Whose certificate the client has, which was verified; see `tls.certificate_name`."""
+        """The name in the client's verified certificate; see `runtime.tls.certificate_name`."""
         return self.connection.peer_certificate_name
 
     # -- the connection's side -----------------------------------------------------------------
@@ -231,7 +231,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     async def relay(
         self, status: int, head: bytes, length: int, chunks: AsyncIterator[bytes]
     ) -> None:
-        """The same with chunks that are still to come."""
+        """Answer with chunks of a known total length that are still to come."""
         if self.disconnected:
             return
         connection = self.connection
@@ -310,8 +310,8 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         )
 
     def _worth_discarding(self) -> bool:
-        """Whether to read the rest of the body, so that the connection can go on. A client that
-        waits for a 100 (Continue) will not send it."""
+        """True if the rest of the body is worth reading, so that the connection can go on. A client
+        that waits for a 100 (Continue) will not send it."""
         if self.content_length is None or self.failure is not None or self.expects_continue:
             return False
         return self.content_length - self.received <= DISCARD_BYTES_MAX

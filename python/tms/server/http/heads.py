@@ -18,7 +18,7 @@ HEAD_BYTES_MAX = 1 << 10  # of one that is worth remembering
 
 
 class KnownHead(NamedTuple):
-    """What is read from a head."""
+    """The parsed parts of a head."""
 
     method: str
     path: bytes
@@ -28,7 +28,7 @@ class KnownHead(NamedTuple):
 
 
 class KnownHeads:
-    """Those that were parsed last, of all connections."""
+    """The heads that were parsed last, of all connections."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, KnownHead] = {}

@@ -1,9 +1,9 @@
-"""Serving listeners, until somebody asks to stop.
+"""Serving listeners, until the service is asked to stop.
 
     serve ─▶ ready ─▶ asked to stop ─▶ drain: what was received is answered, within `drain_s`
                       asked again ─▶ what is left ends at once
 
-* New connections are taken while it drains, so that they can be told so.
+* New connections are accepted during the drain, so that their requests get an answer.
 * Once `serve` has returned, no connection and no task of a request is left.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 from tms.server.certificates import Certificates
 from tms.server.http.protocol import Application, ClientConnection
 from tms.server.http.tls import TlsLayer
@@ -45,7 +45,7 @@ class HttpServer:
 
     @property
     def requests(self) -> int:
-        """How many requests are being answered."""
+        """The number of requests under way."""
         return len(self._tasks)
 
     def ask_to_stop(self) -> None:

@@ -1,11 +1,11 @@
-"""How a connection gets on, and when its other side has kept the service waiting for too long.
+"""The progress of a connection, and the verdict when its client keeps the service waiting too long.
 
     IDLE ──first byte──▶ HEAD ──headers──▶ BODY ──body──▶ IDLE …     (answers may be owed meanwhile)
                            └──── refused or last answer ────▶ LINGER
 
 * A pure state machine. The connection writes what happens into its fields and never looks at a
   clock: time is that of the watchdog's looks, every `TICK_S`, which ask for the verdict.
-* While memory for answers is short, who does not read is given up sooner: others need it.
+* While memory for answers is short, clients that do not read are cut off sooner: others need it.
 * Time in which the service itself keeps the other side waiting does not count.
 """
 
@@ -19,7 +19,7 @@ STALLED_S = 1.5  # without progress, while memory for answers is short
 
 
 class Phase(Enum):
-    """What the service expects from the client."""
+    """The service's expectation of the client."""
 
     IDLE = auto()  # a request, if it likes
     HEAD = auto()  # the rest of the headers
@@ -28,7 +28,7 @@ class Phase(Enum):
 
 
 class ConnectionVerdict(Enum):
-    """What the connection does next."""
+    """The next step of a connection."""
 
     GO_ON = auto()
     CLOSE = auto()  # nothing is owed
@@ -39,7 +39,7 @@ class ConnectionVerdict(Enum):
 
 @dataclass(slots=True)
 class ConnectionProgress:
-    """How one connection gets on. Times are seconds of the event loop."""
+    """The progress of one connection. Times are seconds of the event loop."""
 
     limits: ConnectionLimits
     _since: float  # when the phase, or the body's window, began
@@ -57,8 +57,8 @@ class ConnectionProgress:
     def verdict(
         self, now: float, unsent: int, busy: bool, held_up: bool, short: bool = False
     ) -> ConnectionVerdict:
-        """What to do when the transport holds `unsent` bytes, an answer is being made (`busy`), the
-        service does not read at the moment (`held_up`), or memory is `short`."""
+        """The verdict when the transport holds `unsent` bytes, an answer is being made (`busy`),
+        the service does not read at the moment (`held_up`), or memory is `short`."""
         if self.moved:
             self.moved, self._since, self._body_at = False, now, now
             self._window_bytes = self.body_bytes

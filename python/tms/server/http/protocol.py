@@ -1,10 +1,10 @@
 """A connection: HTTP/1.1 as httptools parses it, within limits, with one watchdog for all.
 
-* Whoever keeps the service waiting for too long is cut off (`progress`, `watchdog`);
+* A client that keeps the service waiting for too long is cut off (`progress`, `watchdog`);
 * URL, headers, pipelined requests and connections are bounded;
-* what is not HTTP/1.1 is answered with a problem document, behind the answers still owed to
-  earlier requests, and the connection is closed; what the other side still sends is read for a
-  moment, so that it sees the answer and no reset;
+* bytes that are not HTTP/1.1 are answered with a problem document, after the answers to earlier
+  requests, and the connection is closed; further bytes are read for a moment, so that the client
+  sees the answer and no reset;
 * a request leaves nothing to the next one: trailers of a chunked body are counted and dropped.
 """
 
@@ -26,8 +26,8 @@ from tms.server.http.progress import ConnectionProgress, ConnectionVerdict, Phas
 from tms.server.http.watchdog import Watchdog
 
 PIPELINE_MAX = 32
-TURNED_AWAY_MAX = 32  # connections beyond the limit that are told so
-BODY_BUFFER_BYTES = 64 << 10  # more than this that nobody has read pauses the sender
+TURNED_AWAY_MAX = 32  # connections beyond the limit that get an answer
+BODY_BUFFER_BYTES = 64 << 10  # more unread bytes than this pause the sender
 WRITE_BUFFER_BYTES = 8 << 10  # more than this unsent pauses the answer
 TLS_HANDSHAKE = 0x16
 _ONCE = frozenset((b"host", b"content-type", b"content-encoding", b"idempotency-key"))
@@ -66,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
         self._first = b""  # what is parsed, if a request begins with it
         self._running: Exchange | None = None
         self._fresh: Exchange | None = None
-        self._queued: deque[Exchange] = deque()
+        self.queued: deque[Exchange] = deque()  # behind the one under way
         self._newest: Exchange | None = None
         self._refusal: TMSError | None = None
         self._eof = False
@@ -91,10 +91,10 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.watchdog.connections.discard(self)
         settle(self.lost)
-        for exchange in (self._running, *self._queued):
+        for exchange in (self._running, *self.queued):
             if exchange is not None:
                 exchange.abandon()
-        self._queued.clear()
+        self.queued.clear()
         self.resume_writing()
         self._parser = None  # it refers back to us
 
@@ -117,7 +117,7 @@ class ClientConnection(asyncio.Protocol):
             if progress.phase is Phase.HEAD and self._head_fed > self._head_bytes_max:
                 raise self._headers_too_large()
         except httptools.HttpParserUpgrade:
-            # An upgrade that nobody offered is ignored, but what follows may be no HTTP.
+            # An upgrade is ignored: none is offered. But the bytes after it may be no HTTP.
             if self._newest is not None:
                 self._newest.keep_alive = False
         except httptools.HttpParserError as exc:
@@ -234,9 +234,9 @@ class ClientConnection(asyncio.Protocol):
         self._progress.phase, self._progress.moved = Phase.BODY, True
         if self._running is None:
             self._running = self._fresh = exchange
-        elif len(self._queued) < PIPELINE_MAX:
+        elif len(self.queued) < PIPELINE_MAX:
             self.transport.pause_reading()
-            self._queued.append(exchange)
+            self.queued.append(exchange)
         else:
             raise Overloaded(f"At most {PIPELINE_MAX} requests may wait on one connection.")
 
@@ -256,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
         self._headers_count = self._head_bytes = 0  # of trailers
         assert self._newest is not None
         self._newest.feed(b"")
-        if not self._queued:  # so that the client's leaving is seen
+        if not self.queued:  # so that the client's leaving is seen
             self.transport.resume_reading()
 
     # -- the exchanges' calls ------------------------------------------------------------------
@@ -282,11 +282,6 @@ class ClientConnection(asyncio.Protocol):
         if not exchange.response_complete and not exchange.disconnected:
             self.transport.abort()
 
-    @property
-    def has_queued(self) -> bool:
-        """Whether requests wait for the one that is answered."""
-        return bool(self._queued)
-
     def write(self, data: Buffer) -> None:
         """Hand bytes of an answer to the transport."""
         self._progress.bytes_written += len(data)
@@ -300,12 +295,12 @@ class ClientConnection(asyncio.Protocol):
             return
         if exchange is not None and not exchange.keep_alive:
             self.linger()
-        elif self._queued:
-            self._running = self._fresh = self._queued.popleft()
+        elif self.queued:
+            self._running = self._fresh = self.queued.popleft()
             self._loop.call_soon(self._begin)
         elif self._refusal is not None:
             self._answer_and_close(self._refusal)
-        if not self._queued:
+        if not self.queued:
             self.transport.resume_reading()
 
     # -- ends ----------------------------------------------------------------------------------
@@ -334,6 +329,11 @@ class ClientConnection(asyncio.Protocol):
         self.write(head + body)
         self.linger()
 
+    def handshake_failed(self, error: Exception) -> None:
+        """End a connection whose TLS handshake failed; the client gets the alert."""
+        self.watchdog.handshake_failed(error)
+        self.linger()
+
     def linger(self) -> None:
         """Nothing more is answered: close once the client has read what it was sent."""
         self._progress.phase, self._progress.moved = Phase.LINGER, True
@@ -356,7 +356,7 @@ class ClientConnection(asyncio.Protocol):
         """Answer every received request, without waiting, and close."""
         if self._newest is not None:
             self._newest.keep_alive = False
-        for exchange in (self._running, *self._queued):
+        for exchange in (self._running, *self.queued):
             if exchange is not None:
                 exchange.hurry()
 

@@ -1,22 +1,24 @@
-"""What a request says: names in its path, parameters, media types, and its body within bounds.
+"""The contents of a request: names in its path, parameters, media types, and its body within
+bounds.
 
-* Names and parameters are decoded once, strictly: what is not UTF-8 or walks directories is refused
-  before anything looks at it, and an unknown or repeated parameter is an error, not ignored.
+* Names and parameters are decoded once, strictly: text that is not UTF-8 or walks directories is
+  refused before anything reads it, and an unknown or repeated parameter is an error, not ignored.
 * A body takes memory only after it was reserved in the service's budget: as much as has arrived, or
-  as a compressed one is found to hold. Whoever finds no room waits a moment for it; so many may
-  wait, because waiting takes memory, too.
+  as a compressed one is found to hold. A request without room waits a moment for it; the number of
+  waiting requests is bounded, because they take memory, too.
 """
 
 import asyncio
 import difflib
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 from urllib.parse import unquote_to_bytes
 
 from tms.api import routes
-from tms.api.operation import S, read_query
+from tms.api.operation import Operation, S, read_query
 from tms.api.parameters import LARGE_BYTES
 from tms.errors import Invalid, Malformed, NotAcceptable, Overloaded, TooLarge, UnsupportedMedia
 from tms.model.message import Buffer
@@ -42,8 +44,8 @@ class Budget:
         self._waits = 0
 
     def try_take(self, size: int, held: int = 0) -> bool:
-        """Reserve memory for a request that holds `held` bytes already, if there is room; whether
-        there is. One that is alone always gets it."""
+        """Reserve memory for a request that holds `held` bytes already, if there is room. True if
+        it was reserved; the only request always gets it."""
         if self.bytes <= held or self.bytes + size <= self.bytes_max:
             self.bytes += size
             return True
@@ -163,7 +165,7 @@ class Body:
 
 def answer_media(exchange: Exchange, offered: tuple[str, ...]) -> str:
     """The media type of the answer. Raises `NotAcceptable`."""
-    media = accepted(header(exchange, b"accept"), offered)
+    media = accepted(exchange.headers.get(b"accept", b""), offered)
     coding = exchange.coding
     if media == routes.BLOCKS and coding is not None and not coding.may_be_plain:
         raise NotAcceptable(
@@ -190,6 +192,13 @@ def writable_topic(namespace: bytes, topic: bytes) -> TopicName:
 def topic_name(namespace: bytes, topic: bytes) -> TopicName:
     """The topic named by two raw path segments. Raises `Malformed` or `Invalid`."""
     return TopicName.of(path_text(namespace), path_text(topic))
+
+
+@lru_cache(maxsize=1_024)
+def path_arguments(operation: Operation, varying: tuple[bytes, ...]) -> Mapping[str, Any]:
+    """The arguments in the path of a request, from its varying raw segments. Raises `Malformed` or
+    `Invalid`."""
+    return operation.in_path([path_text(raw) for raw in varying])
 
 
 def path_text(raw: bytes) -> str:
@@ -234,9 +243,9 @@ def parameters(query: bytes, allowed: tuple[str, ...]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def content_type(value: str, readable: tuple[str, ...]) -> str:
+def content_type(value: bytes, readable: tuple[str, ...]) -> str:
     """The media type of a body. Raises `UnsupportedMedia`."""
-    media, _, rest = value.partition(";")
+    media, _, rest = value.decode("latin-1").partition(";")
     media = media.strip().lower()
     choice = " or ".join(readable)
     if media not in readable:
@@ -250,19 +259,20 @@ def content_type(value: str, readable: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=256)
-def accepted(value: str, offered: tuple[str, ...]) -> str:
-    """Which of the media types `offered` the Accept header likes best; the first of equals. Raises
+def accepted(value: bytes, offered: tuple[str, ...]) -> str:
+    """The media type of those `offered` that the Accept header prefers; the first of equals. Raises
     `NotAcceptable`."""
-    ranges = qualities(value)
+    text = value.decode("latin-1").strip()
+    ranges = qualities(text)
 
     def quality(media: str) -> float:
-        """That of the most specific range that fits."""
+        """The quality of the most specific range that fits."""
         fitting = (media, media.partition("/")[0] + "/*", "*/*")
         return next((ranges[kind] for kind in fitting if kind in ranges), 0.0)
 
     best = max(offered, key=quality) if ranges else offered[0]
     if ranges and quality(best) <= 0:
         raise NotAcceptable(
-            f"This can be answered as {' or '.join(offered)}, not as {value[:100]!r}."
+            f"This can be answered as {' or '.join(offered)}, not as {text[:100]!r}."
         )
     return best

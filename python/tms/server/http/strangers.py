@@ -1,11 +1,11 @@
-"""Requests that web pages make a browser send to a service that asks nobody for a token.
+"""Protection of a service without access control from requests that web pages make a browser send.
 
     a page of evil.example lets its name resolve to this machine ─▶ `Host` is evil.example ─▶ 403
     any page posts a form, or text, to http://127.0.0.1:7070     ─▶ `Origin` is another ─▶ 403
 
 Invariants
 
-* `Host` is an address, a name that nobody can register, or one of the setting `server.hosts`.
+* `Host` is an address, a name that cannot be registered, or a name of the setting `server.hosts`.
 * A request of a page of another origin changes nothing, unless the setting `server.cors` names the
   origin. An operation without a body takes none of a type that a form can send, for browsers that
   show no `Origin`; those with one want JSON, blocks, or headers that a form cannot send.
@@ -27,7 +27,7 @@ CONTENT_TYPE = b"content-type"
 REMEMBERED_MAX = 1_000
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,253}[a-z0-9_])?")
 _PORT = re.compile(r":[0-9]{0,5}$")
-# Names below these are given by whoever runs a network, never by a registry (RFC 6761, 6762, 8375).
+# Operators of networks give names below these, registries never do (RFC 6761, 6762, 8375).
 _LOCAL = (".localhost", ".local", ".internal", ".test", ".home.arpa")
 _READING = ("GET", "HEAD", "OPTIONS")
 _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data", b"text/plain")
@@ -55,7 +55,7 @@ class Strangers:
         self._known: set[bytes] = set()  # values of Host that are fine
 
     def require_none(self, exchange: Exchange, takes_body: bool) -> None:
-        """Raise `Forbidden` for a request that a page of somebody else may have made,
+        """Raise `Forbidden` for a request that a page of another origin may have made,
         `UnsupportedMedia` for what a form sends to an operation that takes no body."""
         headers = exchange.headers
         host = headers.get(HOST, b"")

@@ -1,16 +1,16 @@
-"""TLS between a socket and the connection that speaks HTTP over it.
+"""TLS between a socket and the connection that speaks HTTP or frames over it.
 
-    socket ◀─▶ TlsLayer ◀─▶ ClientConnection
+    socket ◀─▶ TlsLayer ◀─▶ ClientConnection, or a connection of frames
 
     HELLO ──0x16──▶ HANDSHAKE ──▶ OPEN ──▶ ENDED
-      └── anything else ──▶ PLAIN, told to use https://    (a failed handshake: ENDED)
+      └── anything else ──▶ PLAIN, answered: use https://    (a failed handshake: ENDED)
 
 * To the socket's transport it is the protocol, to the connection it is the transport: limits,
   back-pressure, half-closed connections and the watchdog are those of a plain connection, and a
   handshake that does not get on is an idle connection that never asked for anything.
-* The context is the newest when a client says hello; a connection keeps the one that it began with.
-* A handshake that fails leaves an alert, and what the client still sends is read for a moment, so
-  that it sees why.
+* The context is the newest when a client says hello; a connection keeps its first context.
+* A failed handshake sends an alert, and further bytes of the client are read for a moment, so that
+  it sees the reason.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
-from tms.errors import Malformed
+from tms.errors import Malformed, TMSError
 from tms.model.message import Buffer
-from tms.server.http.protocol import TLS_HANDSHAKE, ClientConnection
-from tms.tls import certificate_name
+from tms.runtime.tls import certificate_name
+from tms.server.http.protocol import TLS_HANDSHAKE
 
 RECORD_BYTES = 16 << 10  # the most that TLS encrypts as one
 PIECE_BYTES = 64 << 10  # that go through OpenSSL's buffers at once: they never shrink
@@ -40,15 +40,37 @@ class _State(Enum):
     ENDED = auto()  # nothing more is sent, and nothing that comes is read
 
 
+class SecuredConnection(Protocol):
+    """The connection above TLS. `peer_certificate_name` is set once a client's certificate is
+    verified."""
+
+    peer_certificate_name: str | None
+
+    def connection_made(self, transport: asyncio.Transport, /) -> None: ...
+    def connection_lost(self, exc: Exception | None, /) -> None: ...
+    def data_received(self, data: bytes, /) -> None: ...
+    def eof_received(self) -> bool: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+
+    def refuse(self, error: TMSError) -> None:
+        """Answer a client that does not speak TLS, without it, and end the connection."""
+        ...
+
+    def handshake_failed(self, error: Exception) -> None:
+        """End the connection so that the client gets the alert."""
+        ...
+
+
 class TlsLayer(asyncio.Transport, asyncio.Protocol):
     """TLS on one connection. Used by the event loop's thread only."""
 
-    def __init__(self, connection: ClientConnection, newest: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, connection: SecuredConnection, newest: Callable[[], ssl.SSLContext]) -> None:
         super().__init__()
-        self._connection: ClientConnection | None = connection
+        self._connection: SecuredConnection | None = connection
         self._newest = newest
         self._state = _State.HELLO
-        self._early: list[Buffer] = []  # an answer to whoever has not said hello yet
+        self._early: list[Buffer] = []  # an answer to a client that has not said hello yet
         self._ending = False  # after it
         self._ended = False  # the client sends no more
 
@@ -75,7 +97,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._begin(data)
 
     def eof_received(self) -> bool:
-        if self._ended:  # it has said so in TLS: whoever answers closes
+        if self._ended:  # it has said so in TLS: the connection above closes
             return True
         self._ended = True
         return self._connection is not None and self._connection.eof_received()
@@ -166,8 +188,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         shaking, self._state = self._state is _State.HANDSHAKE, _State.ENDED
         connection = self._connection
         if connection is not None and shaking:
-            connection.watchdog.handshake_failed(error)
-            connection.linger()
+            connection.handshake_failed(error)
         else:
             self._socket.close()
 

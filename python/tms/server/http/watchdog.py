@@ -8,8 +8,8 @@ from itertools import count
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from tms.clock import Clock
-from tms.events import EventLog
+from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 from tms.server.http.heads import KnownHeads
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Watchdog:
         return f"{self._run_id}-{next(self._ids):x}"
 
     def handshake_failed(self, error: Exception) -> None:
-        """A client and the service do not agree on TLS; told at most once in a look's time."""
+        """Count a failed TLS handshake, and log at most one per look."""
         self.handshakes_failed += 1
         if not self._told:
             self._told = True

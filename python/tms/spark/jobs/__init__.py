@@ -1,13 +1,10 @@
-"""Jobs on whole topics: each a function that takes a session of Spark and says where topics are.
+"""Jobs on whole topics: functions that take a session of Spark and the place of the topics.
 
     place            the topics of a job, and its errors
     archiving        `archive`: topic → Parquet, exactly once, resumable
     archive_layout   `archived`: the rows of an archive, and the files of its directory
     restoring        `restore`: archive → topic, in one transaction
-    report_measures  `report`: messages, bytes, keys, sizes and gaps, by hour
-    report_plot      a report as a plot
-    report_page      a report as a page with the plot
-    report_units     numbers of a report as people read them
+    reporting        `report`: messages, bytes, keys, sizes and gaps, by hour
     auditing         `compact_check`: an audit of everything that is stored
     audit_stored     the blocks of an audit, from a service or from HBase
     audit_checking   the rules for the blocks of a partition, without Spark
@@ -20,9 +17,7 @@ from tms.spark.jobs.archive_layout import archived
 from tms.spark.jobs.archiving import Archived, archive
 from tms.spark.jobs.audit_checking import AuditFinding, PartitionAudit
 from tms.spark.jobs.auditing import Audit, compact_check
-from tms.spark.jobs.report_measures import Hour, report
-from tms.spark.jobs.report_page import write_html
-from tms.spark.jobs.report_plot import write_png
+from tms.spark.jobs.reporting import Hour, report
 from tms.spark.jobs.restoring import Restored, restore
 from tms.spark.jobs.views import sql
 
@@ -31,8 +26,6 @@ __all__ = [
     "archived",
     "restore",
     "report",
-    "write_html",
-    "write_png",
     "compact_check",
     "sql",
     "Archived",

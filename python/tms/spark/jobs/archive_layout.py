@@ -1,4 +1,4 @@
-"""The directory of an archive: what is where.
+"""The layout of an archive's directory.
 
     topic=flights/date=2026-11-01/part-….zstd.parquet    messages, by topic and UTC day
     _spark_metadata/0, 1, …, 9.compact, …                which files belong to it, batch by batch
@@ -76,8 +76,8 @@ def begun(spark: "SparkSession", directory: str) -> dict[str, int]:
 
 
 def _lines(spark: "SparkSession", directory: str) -> dict[str, list[str]] | None:
-    """The lines of the files there that have numbers for names; None when there is none. Of the
-    manifest only whether it is there can be told: Spark keeps its lines to itself."""
+    """The lines of the files with numbers for names; None if there is no such file. The manifest's
+    lines are private to Spark, so only its existence counts."""
     try:
         found = spark.read.text(f"{directory}/[0-9]*", wholetext=True)
         rows = found.select("_metadata.file_name", "value").collect()

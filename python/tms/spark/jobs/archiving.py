@@ -9,8 +9,8 @@ Invariants
   same.
 * Nothing is shuffled or sorted: tasks take neighbouring splits one after another, so the rows of a
   partition are in the order of their offsets in each file.
-* What was published and is no longer there when its turn comes is an error, once the archive has
-  begun: an archive has no holes that nobody was told about.
+* A message that is gone before it is archived is an error, once the archive has begun: an archive
+  has no unreported holes.
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tms.errors import Invalid, OffsetOutOfRange
 from tms.spark.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 from tms.spark.jobs.archive_layout import CHECKPOINT, begun
-from tms.spark.jobs.place import Progress, Subject, Topics, errors_told
+from tms.spark.jobs.place import Names, ProgressCallback, Subject, errors_told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,12 +37,12 @@ _OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"
 _OPEN_FILES_MAX = "1000"
 _DATE = "date_from_unix_date(CAST(unix_micros(timestamp) DIV 86400000000 AS INT)) AS date"
 
-Ends = dict[str, dict[str, int]]
+ReportedOffsets = dict[str, dict[str, int]]
 
 
 @dataclass
 class Archived:
-    """What a run has added, and up to which offsets the archive goes now."""
+    """The messages that a run has added, and the offsets up to which the archive goes now."""
 
     rows: int = 0
     batches: int = 0
@@ -51,7 +51,7 @@ class Archived:
 
 def archive(
     spark: "SparkSession",
-    topics: Topics,
+    topics: Names,
     directory: str,
     url: str | None = None,
     *,
@@ -62,14 +62,14 @@ def archive(
     allow_loss: bool = False,
     follow: bool = False,
     every: str = EVERY,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Archived:
     """Add what is new in the topics to the archive in `directory`, as Parquet by topic and UTC day.
 
-    The first run takes what the topics hold, every other one goes on where the last has ended,
-    however it ended. With `follow` it goes on for ever, looking for more `every` so often. A batch
-    has up to `rows_per_batch` messages, a file up to `rows_per_file`. `progress` is told how many
-    offsets are done, of how many.
+    The first run takes all that the topics hold, each further one continues where the last has
+    ended, however it ended. With `follow` it never ends, and looks for more at intervals of
+    `every`. A batch has up to `rows_per_batch` messages, a file up to `rows_per_file`. `progress`
+    is called with the number of offsets that are done, and their total.
 
     Raises `OffsetOutOfRange`, which names them, when messages have expired or were truncated before
     they were archived; with `allow_loss` it goes on without them. Raises `TopicNotFound`,
@@ -140,7 +140,7 @@ def _setting(spark: "SparkSession", name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def _loss_explained() -> Iterator[None]:
-    """What is lost to an archive is said in its own words."""
+    """Raise losses as errors in the words of an archive."""
     try:
         yield
     except OffsetOutOfRange as error:
@@ -154,7 +154,7 @@ def _loss_explained() -> Iterator[None]:
 class _Watched:
     """A query, and what it has done."""
 
-    def __init__(self, query: "StreamingQuery", progress: Progress | None) -> None:
+    def __init__(self, query: "StreamingQuery", progress: ProgressCallback | None) -> None:
         self._query = query
         self._progress = progress
         self._done = Archived()
@@ -162,7 +162,7 @@ class _Watched:
         self._began: int | None = None
 
     def ended(self) -> Archived:
-        """What it has done, when it has ended."""
+        """The result of the run."""
         try:
             while not self._query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]
                 self._look()
@@ -185,7 +185,7 @@ class _Watched:
             self._done.offsets = end
             self._tell(start, end, _offsets(source["latestOffset"]))
 
-    def _tell(self, start: Ends, end: Ends, latest: Ends) -> None:
+    def _tell(self, start: ReportedOffsets, end: ReportedOffsets, latest: ReportedOffsets) -> None:
         if self._progress is None:
             return
         if self._began is None:
@@ -194,7 +194,7 @@ class _Watched:
         self._progress(at, max(at, _sum(latest) - self._began))
 
 
-def _offsets(said: Any) -> Ends:
+def _offsets(said: Any) -> ReportedOffsets:
     """Offsets of a progress report, without where partitions were begun."""
     offsets = json.loads(said) if isinstance(said, str) else said
     if not isinstance(offsets, Mapping):
@@ -202,5 +202,5 @@ def _offsets(said: Any) -> Ends:
     return {key: dict(ends) for key, ends in offsets.items() if not key.endswith("#from")}
 
 
-def _sum(offsets: Ends) -> int:
+def _sum(offsets: ReportedOffsets) -> int:
     return sum(at for ends in offsets.values() for at in ends.values())

@@ -1,4 +1,4 @@
-"""What must hold of the blocks of a partition; checked range by range. No Spark in it.
+"""The rules for the blocks of a partition, checked range by range, without Spark.
 
     block    its header is one; its CRC is that of its body; its body decodes
     offsets  each block begins where the one before has ended, or behind it: a gap
@@ -7,8 +7,8 @@
 Invariants
 
 * A block is checked in the range in which it begins, so each is checked once.
-* What is wrong is noted with its place, and the next block is looked at. Notes have a bound, their
-  number has none.
+* A fault is noted with its place, and the audit goes on with the next block. The number of notes is
+  bounded, the number of counted faults is not.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _US_PER_MS = 1_000
 
 
 class AuditFinding(msgspec.Struct, frozen=True):
-    """What is wrong with the offsets from `start` to before `stop`."""
+    """A fault at the offsets from `start` to before `stop`."""
 
     topic: str
     partition: int
@@ -41,7 +41,8 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class PartitionAudit(msgspec.Struct):
-    """What a partition holds from offset `start` to before `stop`, and how much of it is wrong."""
+    """The audit of a partition from offset `start` to before `stop`: its messages, and the number
+    of its faults."""
 
     topic: str
     partition: int
@@ -57,8 +58,8 @@ class PartitionAudit(msgspec.Struct):
 
 
 class RangeAudit(PartitionAudit):
-    """The same of a range of a partition, with what it begins and ends with. Ids are publish time
-    and sequence."""
+    """The audit of a range of a partition, with its first and last ids and offsets. Ids are publish
+    time and sequence."""
 
     first: tuple[int, int] | None = None
     last: tuple[int, int] | None = None
@@ -107,7 +108,7 @@ class Checker:
         self.at = max(self.at, stop)
 
     def ended(self) -> RangeAudit:
-        """What was found, when there are no more blocks."""
+        """The audit of the range, after its last block."""
         if self.at < self.part.stop:
             self._gap(self.at, self.part.stop)
         return self.part
@@ -145,7 +146,7 @@ class Checker:
         return True
 
     def _are_rows(self, placed: Sequence[_Placed]) -> bool:
-        """Whether the rows of all these blocks are what their headers and ids say."""
+        """True if the rows of all these blocks agree with their headers and ids."""
         try:
             rows = self._rows(placed)
         except DataCorrupt:
@@ -201,7 +202,8 @@ def _offsets(block: _Placed) -> Sequence[int]:
 
 
 def _left(stored: StoredBlock, header: BlockHeader) -> int:
-    """How many messages a block has; of one whose index is damaged, how many it had."""
+    """The number of messages left in a block; for one whose index is damaged, its original
+    number."""
     try:
         return len(index_of(stored.block, header))
     except BadBlock:
@@ -209,7 +211,7 @@ def _left(stored: StoredBlock, header: BlockHeader) -> int:
 
 
 def _times_agree(rows: pa.Table) -> bool:
-    """Whether the time that begins each id is the timestamp of its row."""
+    """True if the time that begins each id is the timestamp of its row."""
     times = pa.table(
         {
             "id": pc.utf8_slice_codeunits(rows.column("id"), 0, _TIME_DIGITS),

@@ -1,18 +1,18 @@
-"""Where the blocks of an audit come from: everything that a service has stored, also what nobody
-may see; from HBase itself what is committed.
+"""The blocks of an audit: all that a service has stored, also unreadable messages; from HBase
+itself only committed ones.
 
     fetch fails because of damage ─▶ block by block up to it ─▶ where can be read again?
 
 Invariants
 
-* What cannot be read is a range of offsets: it ends at the next block that can be.
+* Unreadable offsets are a range, which ends at the next readable block.
 """
 
 from collections.abc import Iterator
 from contextlib import closing
 from typing import NamedTuple
 
-from tms.client.http.transport import HttpTransport
+from tms.client.http.transport import HttpTransport, transport_to
 from tms.errors import DataCorrupt
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
@@ -44,7 +44,7 @@ def planned(place: TopicPlace, topic: str, at_least: int) -> list[Split]:
             ends = topics.offsets(topic, Position.latest())
             ranges = {p: (min(starts[p], end), end) for p, end in ends.items()}
             return topics.splits(topic, ranges, at_least)
-    with closing(HttpTransport(place.url, token=place.token, tls=place.tls)) as transport:
+    with closing(transport_to(place.url, token=place.token, tls=place.tls)) as transport:
         name = TopicName.parse(topic)
         starts = transport.offsets(name, Position.earliest(), Isolation.UNCOMMITTED)
         ends = transport.offsets(name, Position.latest(), Isolation.UNCOMMITTED)
@@ -52,7 +52,7 @@ def planned(place: TopicPlace, topic: str, at_least: int) -> list[Split]:
 
 
 def checked(place: TopicPlace, split: Split, dense: bool) -> RangeAudit:
-    """What is found in a range; runs in a task."""
+    """The audit of a range; runs in a task."""
     checker = Checker(split.topic, split.partition, split.start, split.stop, dense)
     if place.store:
         with closing(open_topics(place)) as topics:
@@ -62,7 +62,7 @@ def checked(place: TopicPlace, split: Split, dense: bool) -> RangeAudit:
             except DataCorrupt as error:
                 checker.unreadable(checker.at, split.stop, error.message)
         return checker.ended()
-    with closing(HttpTransport(place.url, token=place.token, tls=place.tls)) as transport:
+    with closing(transport_to(place.url, token=place.token, tls=place.tls)) as transport:
         for blocks in _Stored(transport, split).pieces():
             if isinstance(blocks, Unreadable):
                 checker.unreadable(*blocks)
@@ -72,7 +72,7 @@ def checked(place: TopicPlace, split: Split, dense: bool) -> RangeAudit:
 
 
 class _Stored:
-    """What a service has stored in a range."""
+    """The blocks that a service has stored in a range."""
 
     def __init__(self, transport: HttpTransport, split: Split) -> None:
         self._transport = transport

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from tms.decoding import from_json
+from tms.runtime.decoding import from_json
 from tms.spark.jobs.audit_checking import COUNTS, AuditFinding, PartitionAudit, RangeAudit
 from tms.spark.jobs.audit_stored import checked, planned
-from tms.spark.jobs.place import Subject, Topics, errors_told
+from tms.spark.jobs.place import Names, Subject, errors_told
 from tms.spark.source.topics import Split
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _SPLIT_OFFSETS_MIN = 10_000  # less is not worth a task
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What an audit has found. `findings` are the first of each range; `wrong` of the partitions
+    """The result of an audit. `findings` are the first of each range; `wrong` of the partitions
     counts them all."""
 
     partitions: list[PartitionAudit]
@@ -34,13 +34,13 @@ class Audit(msgspec.Struct, frozen=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there is no finding."""
         return not any(part.wrong for part in self.partitions)
 
 
 def compact_check(
     spark: "SparkSession",
-    topics: Topics,
+    topics: Names,
     url: str | None = None,
     *,
     token: str | None = None,
@@ -49,9 +49,9 @@ def compact_check(
 ) -> Audit:
     """Read everything that is stored of the topics, in parallel, and check order, ids and CRCs.
 
-    A service shows everything, so an offset at which there is nothing is wrong, unless
-    `allow_gaps`: an HBase whose coprocessor removes what nobody may see leaves gaps. With `store`
-    only what is committed is read, and gaps are counted. Raises `TopicNotFound`, `Invalid`.
+    A service shows everything, so an offset without a message is a fault, unless `allow_gaps`: an
+    HBase whose coprocessor removes unreadable messages leaves gaps. With `store` only committed
+    messages are read, and gaps are counted. Raises `TopicNotFound`, `Invalid`.
     """
     subject = Subject.of(topics, url, token, store)
     place, dense = subject.place, not (allow_gaps or store)

@@ -1,7 +1,7 @@
-"""Where the topics of a job are, and what its errors are: what all jobs begin with.
+"""The topics of a job, their place, and the errors of jobs.
 
 * An error that TMS raised in one of Spark's processes reaches the caller as that error, not as a
-  trace of Java and Python. What Spark refuses is `Invalid`; the trace is its cause.
+  trace of Java and Python. A refusal by Spark is `Invalid`; the trace is its cause.
 """
 
 import re
@@ -19,23 +19,23 @@ from tms.spark.source.options import TopicPlace, read_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Progress = Callable[[int, int], None]  # what is done, of how much
-Topics = str | Sequence[str]
+ProgressCallback = Callable[[int, int], None]  # what is done, of how much
+Names = str | Sequence[str]  # one topic, or several
 
 _RAISED = re.compile(r"^tms\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Topics, where they are, and the options with which the data source finds them."""
+    """Topics, their place, and the options with which the data source finds them."""
 
     topics: tuple[str, ...]
     place: TopicPlace
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, topics: Topics, url: str | None, token: str | None, store: str | None) -> "Subject":
-        """The topics that are named, at the service or in the HBase that is. Raises `Invalid`."""
+    def of(cls, topics: Names, url: str | None, token: str | None, store: str | None) -> "Subject":
+        """These topics at a service or in an HBase. Raises `Invalid`."""
         named = [topics] if isinstance(topics, str) else topics
         if not named:
             raise Invalid("No topic is named; name at least one.", field="topics")
@@ -59,7 +59,7 @@ class Subject:
 
 @contextmanager
 def errors_told() -> Iterator[None]:
-    """Raise what TMS raised somewhere in Spark as it was raised there, and what Spark raised as an
+    """Raise an error of TMS from one of Spark's processes as itself, and an error of Spark as an
     error of TMS."""
     try:
         yield

@@ -14,7 +14,7 @@ Invariants
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from tms.client.http.transport import HttpTransport
+from tms.client.http.transport import HttpTransport, transport_to
 from tms.errors import Conflict, NotFound, TopicNotFound
 from tms.model.position import Position
 from tms.model.topic import TopicName, TopicSettings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Restored(NamedTuple):
-    """What was published, and whether each message has the partition that it had."""
+    """The number of published messages, and whether all kept their partitions."""
 
     messages: int
     partitions: int
@@ -60,7 +60,7 @@ def restore(
             topic=wanted,
         )
     rows = archived(spark, directory).where(f"topic = '{wanted}'")
-    with closing(HttpTransport(url, token=token or "", tls=subject.place.tls)) as transport:
+    with closing(transport_to(url, token=token or "", tls=subject.place.tls)) as transport:
         partitions = _prepared(transport, name, there[wanted], append)
     same = partitions == there[wanted]
     partition = (
@@ -79,7 +79,7 @@ def restore(
 
 
 def _prepared(transport: HttpTransport, name: TopicName, partitions: int, append: bool) -> int:
-    """How many partitions the topic to publish to has; it is made if it is not there."""
+    """The number of partitions of the target topic, which is made if it does not exist."""
     try:
         info = transport.describe_topic(name)
     except TopicNotFound:

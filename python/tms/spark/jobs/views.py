@@ -7,8 +7,8 @@
 
 Invariants
 
-* A view shows what was there when it was first used: Spark plans once what it reads. `sql` makes
-  the views anew.
+* A view shows the messages that existed at its first use, because Spark plans the scan once. `sql`
+  makes the views again.
 * A column of the JSON that has the name of one of the topic's is called json_NAME.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tms.errors import Invalid
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
-from tms.spark.jobs.place import Subject, Topics, errors_told
+from tms.spark.jobs.place import Names, Subject, errors_told
 from tms.spark.source.reader import open_topics
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _ALL = {"includeHeaders": "true", "includeMessageId": "true"}
 
 def sql(
     spark: "SparkSession",
-    topics: Topics,
+    topics: Names,
     query: str | None = None,
     url: str | None = None,
     *,

@@ -1,4 +1,4 @@
-"""Which columns a row needs to become a message, and where they stand.
+"""The columns that a row needs to become a message, and their places.
 
     value      binary | string                                 must be there; null is a tombstone
     key        binary | string                                 decides about the partition
@@ -6,8 +6,8 @@
     topic      string                                          unless the option `topic` is given
     partition  int                                             null: the key decides
 
-Names and types are those of Spark's Kafka sink. What a row that was read has besides, its offset
-for example, is given anew by the topic it goes to, and may stay in the rows; any other column would
+Names and types are those of Spark's Kafka sink. Other columns of rows that were read from a topic,
+such as the offset, may stay in the rows: the target topic gives new values. Any other column would
 be lost, and is an error.
 """
 
@@ -29,8 +29,7 @@ GIVEN_BY_TOPIC = frozenset(("offset", "timestamp", "timestamptype", "id"))
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Where the columns of these names stand. `topic` is where every row goes, "" if its column
-    says it."""
+    """The places of these columns. `topic` is the topic of every row, "" if a column names it."""
 
     places: Mapping[str, int]
     topic: str

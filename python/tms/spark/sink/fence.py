@@ -1,4 +1,4 @@
-"""The part of the driver: a write is committed once, by one driver, or not at all.
+"""The driver's side of a write: a write is committed once, by one driver, or not at all.
 
     attempts that count ─▶ one transaction? ─▶ not done? ─▶ commit: their producers, the position
 
@@ -11,8 +11,8 @@ change from batch to batch, be deleted, or be another one after a restart.
 Invariants
 
 * Whatever dies, and however often a step is repeated, a batch is in the topics once or not at all.
-* Attempts of one write are committed together only if they staged in one transaction. Which write
-  it is, is said by a token that nobody else has: what an earlier one left hinders no later one.
+* Attempts of one write are committed together only if they staged in one transaction. A unique
+  token identifies the write, so the remains of an earlier one hinder no later one.
 * An abort cannot undo a commit: the transaction has ended, and says so.
 """
 
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 from tms.api.operations import TransactionsApi
 from tms.client.transport import Transport
-from tms.clock import Clock, SystemClock
 from tms.errors import Conflict, TimedOut, TMSError, TooLarge, TransactionEnded, TransactionNotFound
 from tms.model.position import Position, PositionKind
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicStaged
-from tms.retrying import retrying
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.retrying import retrying
 
 FENCE = TopicName(SYSTEM_NAMESPACE, "_positions")
 COMMIT_TIMEOUT_S = 120.0  # a service that is started anew is back by then
@@ -39,8 +39,8 @@ _PARTITION_BYTES = 330
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One write: a batch of a stream, or all of a batch query, then without `query`. `token` is the
-    same for all its tasks, and for no other write."""
+    """A write: a batch of a stream, or all of a batch query, then without `query`. All tasks of a
+    write have one `token`, which no other write has."""
 
     token: str
     query: str = ""
@@ -63,8 +63,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What an attempt of a task has staged: topic, partition and number of blocks. No transaction:
-    nothing, because there were no rows, or the batch was done before."""
+    """The blocks that an attempt of a task has staged: topic, partition and number of blocks.
+    Without a transaction nothing is staged, because there were no rows, or the batch was done
+    before."""
 
     job: Job
     transaction_id: int = 0
@@ -88,13 +89,13 @@ class BatchFence:
         self._timeout_s = timeout_s
 
     def is_done(self) -> bool:
-        """Whether the batch is in the topics already."""
+        """True if the batch is in the topics already."""
         return bool(self._job.query) and self._is_behind(self._standing())
 
     def commit(self, attempts: Sequence[Attempt]) -> None:
-        """Publish what these attempts staged, and nothing else; does nothing when that was done.
-        Raises `Conflict` when another driver has committed the batch, `TransactionEnded` when it
-        took too long, `TimedOut` when nobody can tell what became of it."""
+        """Publish the blocks that these attempts staged, and nothing else; does nothing when that
+        was done. Raises `Conflict` when another driver has committed the batch, `TransactionEnded`
+        when it took too long, `TimedOut` when the outcome is unknown."""
         staged = [attempt for attempt in attempts if attempt.transaction_id]
         if not staged:
             return
@@ -129,7 +130,8 @@ class BatchFence:
             ) from error
 
     def abort(self, attempts: Sequence[Attempt]) -> None:
-        """Give up what was staged, unless it is committed. What cannot be reached times out."""
+        """Drop the staged blocks, unless they are committed. The transaction of an unreachable
+        service times out."""
         ids = {attempt.transaction_id for attempt in attempts if attempt.transaction_id}
         with suppress(TMSError):
             if not ids and not self._job.query:
@@ -143,7 +145,7 @@ class BatchFence:
         return self._groups.positions(key.topic, key.group).get(key.partition)
 
     def _is_behind(self, standing: Position | None) -> bool:
-        """Whether the position is behind this batch."""
+        """True if the position is behind this batch."""
         at = standing.number if standing is not None and standing.kind is PositionKind.OFFSET else 0
         return at > self._job.batch >= 0
 

@@ -27,7 +27,7 @@ HELD_BYTES = 32 << 20
 
 
 class _RowFilling:
-    """What waits for one partition."""
+    """The rows that wait for one partition."""
 
     __slots__ = ("bytes", "parts")
 

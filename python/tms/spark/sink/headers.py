@@ -1,8 +1,8 @@
 """Headers as Spark has them, a list of pairs, to headers as a block has them, a map.
 
 * A null list is an empty map.
-* What a block cannot hold is refused: a name that is null, empty, or there twice in one message, a
-  value that is null or too long, too many headers.
+* Headers that a block cannot hold are refused: a name that is null, empty, or twice in one message,
+  a value that is null or too long, too many headers.
 """
 
 import pyarrow as pa

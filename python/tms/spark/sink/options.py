@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tms.errors import Invalid
+from tms.runtime.tls import ClientTls
 from tms.spark.options import (
     TLS_OPTIONS,
     TOKEN_OPTIONS,
@@ -15,7 +16,6 @@ from tms.spark.options import (
     token_of,
     topic_name,
 )
-from tms.tls import ClientTls
 
 _OPTIONS = OptionTable(
     "writing",
@@ -39,7 +39,7 @@ _OPTIONS = OptionTable(
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write: to one topic, or to those that the column `topic` names."""
+    """The target of writing: one topic, or those that the column `topic` names."""
 
     url: str
     token: str = field(default="", repr=False)
@@ -48,7 +48,7 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """What the options mean. Raises `Invalid`, whose detail `field` is the option."""
+    """The meaning of the options. Raises `Invalid`, whose detail `field` is the option."""
     values = _OPTIONS.read(options)
     if values["tms.url"] is None:
         raise Invalid(

@@ -6,7 +6,7 @@
   rows without either go to one partition of each topic together, to the next one with the next
   rows.
 * Rows of one partition stay in their order.
-* What a topic would refuse is refused here, with the column's name and the topic's.
+* A row that its topic would refuse is refused here, with the names of the column and the topic.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ _ROUTED = pa.schema([*schema(), (_SIZE, pa.int64()), (_PARTITION, pa.int32())])
 
 
 class SinkTopic(NamedTuple):
-    """What writing needs to know of a topic."""
+    """The facts about a topic that writing needs."""
 
     name: TopicName
     partitions: int

@@ -6,8 +6,8 @@
 
 Invariants
 
-* What an attempt staged counts only if the driver names its producer: one that failed, or that was
-  overtaken by another attempt of the same task, leaves nothing that is seen.
+* The blocks of an attempt count only if the driver names its producer: a failed attempt, or one
+  overtaken by another attempt of the same task, leaves nothing visible.
 * A request that is repeated because its answer was lost stages nothing twice.
 * One request is under way while the next is filled: memory is bounded, and blocks of a partition
   stay in order.

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tms.client.http.transport import HttpTransport
+from tms.client.http.transport import HttpTransport, transport_to
 from tms.errors import Conflict, Invalid
 from tms.spark.sink.columns import shape_of
 from tms.spark.sink.fence import Attempt, BatchFence, Job
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 120.0  # of a request with its repetitions: a service that is started anew is back then
 ABORT_TIMEOUT_S = 10.0  # it only spares the service to wait for the time-out
-Messages = list[WriterCommitMessage | None]
+CommitMessages = list[WriterCommitMessage | None]
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     attempt: Attempt
 
 
 class _Writer:
-    """What both writers are made of: picklable, no connection."""
+    """The common part of both writers: picklable, no connection."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = write_options(options)
@@ -64,20 +64,20 @@ class _Writer:
     def _connected(self, timeout_s: float = TIMEOUT_S) -> closing[HttpTransport]:
         options = self._options
         return closing(
-            HttpTransport(options.url, token=options.token, timeout_s=timeout_s, tls=options.tls)
+            transport_to(options.url, token=options.token, timeout_s=timeout_s, tls=options.tls)
         )
 
     def _stage(self, job: Job, batches: Iterator["RecordBatch"], turn: int) -> TaskMessage:
         with self._connected() as transport:
             return TaskMessage(stage(transport, job, self._shape, batches, turn))
 
-    def _commit(self, job: Job, messages: Messages) -> None:
+    def _commit(self, job: Job, messages: CommitMessages) -> None:
         if any(message is None for message in messages):
-            raise Conflict("Spark asks for a commit, but a task has not said what it staged.")
+            raise Conflict("Spark asks for a commit, but a task did not report its staged blocks.")
         with self._connected() as transport:
             BatchFence(transport, job).commit(_attempts(messages))
 
-    def _abort(self, job: Job, messages: Messages) -> None:
+    def _abort(self, job: Job, messages: CommitMessages) -> None:
         with self._connected(ABORT_TIMEOUT_S) as transport:
             BatchFence(transport, job).abort(_attempts(messages))
 
@@ -89,11 +89,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         """Stage the rows of a task."""
         return self._stage(Job(self._token), iterator, _context().partitionId())
 
-    def commit(self, messages: Messages) -> None:
+    def commit(self, messages: CommitMessages) -> None:
         """Publish what the tasks staged."""
         self._commit(Job(self._token), messages)
 
-    def abort(self, messages: Messages) -> None:
+    def abort(self, messages: CommitMessages) -> None:
         """Give up what the tasks staged."""
         self._abort(Job(self._token), messages)
 
@@ -114,12 +114,12 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         job = Job(f"{self._token}-{batch}", query, int(batch))
         return self._stage(job, iterator, context.partitionId())
 
-    def commit(self, messages: Messages, batchId: int) -> None:
+    def commit(self, messages: CommitMessages, batchId: int) -> None:
         """Publish what the tasks staged, unless that was done."""
         if (job := _job(messages)) is not None:
             self._commit(job, messages)
 
-    def abort(self, messages: Messages, batchId: int) -> None:
+    def abort(self, messages: CommitMessages, batchId: int) -> None:
         """Give up what the tasks staged, unless it is committed. When every task failed, what they
         staged times out."""
         if (job := _job(messages)) is not None:
@@ -132,10 +132,10 @@ def _context() -> TaskContext:
     return context
 
 
-def _attempts(messages: Messages) -> list[Attempt]:
+def _attempts(messages: CommitMessages) -> list[Attempt]:
     return [message.attempt for message in messages if isinstance(message, TaskMessage)]
 
 
-def _job(messages: Messages) -> Job | None:
+def _job(messages: CommitMessages) -> Job | None:
     """The write that the tasks belong to; None when every task failed."""
     return next((attempt.job for attempt in _attempts(messages)), None)

@@ -1,7 +1,8 @@
 """Filters that narrow what is read, instead of being applied to rows.
 
-Whole: conditions on topic and partition by equality and order, on offset and timestamp by order and
-equality. What is not taken over whole goes back to Spark, which applies it to the rows.
+Pushed down completely: conditions on topic and partition by equality and order, on offset and
+timestamp by order and equality. All other conditions go back to Spark, which applies them to the
+rows.
 """
 
 from collections.abc import Iterable
@@ -66,7 +67,7 @@ class Interval:
 
 
 class Narrowing:
-    """What the filters of a query leave: topics, partitions, offsets and times in ms."""
+    """The topics, partitions, offsets and times (ms) that the filters of a query leave."""
 
     def __init__(self) -> None:
         self.topics: set[str] | None = None
@@ -80,7 +81,7 @@ class Narrowing:
         return [one for one in filters if not self._takes(one)]
 
     def reads(self, topic: str, partition: int) -> bool:
-        """Whether anything of this partition may be wanted."""
+        """True if the filters leave anything of this partition."""
         return (
             (self.topics is None or topic in self.topics)
             and (self.partitions is None or partition in self.partitions)

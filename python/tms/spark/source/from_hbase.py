@@ -9,7 +9,7 @@ Invariants
   planned, and the keys at its own ends as far as planning met them. All that stays so: an executor
   need not look for them, and judges by an image that is as new or newer.
 * Only the rows of a split are read, and a few probes to find them.
-* What a task opens it closes; nothing of it is pickled.
+* A task closes all that it opens; nothing of it is pickled.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,26 +19,26 @@ from typing import Any
 import msgspec
 
 from tms.block import read_header
-from tms.clock import SystemClock
-from tms.decoding import from_msgpack
+from tms.engine.observer import End, ObservedPartition, StoreObserver
 from tms.errors import OffsetOutOfRange
 from tms.log.records import BlockKey
 from tms.model.message import StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
-from tms.observer import End, ObservedPartition, StoreObserver
+from tms.runtime.clock import SystemClock
+from tms.runtime.decoding import from_msgpack
+from tms.runtime.tls import ClientTls
 from tms.spark.source.losses import created_anew, ends_early
 from tms.spark.source.splitting import weighted_splits
 from tms.spark.source.topics import Split
 from tms.store.base import Store
 from tms.store.hbase import HBaseStore
-from tms.tls import ClientTls
 
 LOOKS_AT_ONCE = 8  # at partitions, by the driver
 
 
 class _Where(msgspec.Struct, frozen=True, array_like=True):
-    """What an executor has to know of a split."""
+    """The data of a split that its executor needs."""
 
     uid: int
     end: End
@@ -118,7 +118,7 @@ class HBaseReader:
             self._opened = None
 
     def open_store(self) -> Store:
-        """The store, opened anew."""
+        """A new connection to the store."""
         return HBaseStore(self._url, watched=False, tls=self._tls)
 
     def _where(self, uid: int, split: Split) -> bytes:
@@ -149,7 +149,7 @@ def _check_end(topic: str, one: ObservedPartition, stop: int) -> None:
 
 
 def _ahead(pages: Iterator[list[StoredBlock]]) -> Iterator[list[StoredBlock]]:
-    """The same, each next one under way while one is worked on."""
+    """The items of an iterator, with the next one under way while one is worked on."""
     with ThreadPoolExecutor(1, "tms-read") as thread:
         pending = thread.submit(next, pages, None)
         while (page := pending.result()) is not None:

@@ -5,11 +5,12 @@
 Invariants
 
 * A task has one connection, which fetches its split; it is closed with the task.
-* While Spark works on the blocks of one answer, the next is under way. How much a fetch asks for
-  follows from how large the messages have been, so that a short split does not fetch a long one.
-* What is read belongs to the generation of the topic that the split was planned in: generations
-  only grow, so it is enough that it is still the same when the last answer has come.
-* A service that is away is waited for: `outage_s`, of a stream without end unless it is told.
+* While Spark works on the blocks of one answer, the next is under way. The size of a fetch follows
+  from the sizes of earlier messages, so that a short split does not fetch a long one.
+* All messages that are read belong to the generation of the topic that the split was planned in.
+  Generations only grow, so it is enough to compare it after the last answer.
+* Readers wait for a service that is away: for `outage_s`, in a stream without end unless the option
+  is set.
 """
 
 import threading
@@ -21,17 +22,17 @@ from typing import Any, TypeVar
 
 from tms.api.parameters import TIMEOUT_S
 from tms.block import read_header
-from tms.client.http.transport import HttpTransport
+from tms.client.http.transport import HttpTransport, transport_to
 from tms.client.transport import Channel, FetchRequest, PendingAnswer
 from tms.errors import TimedOut, TMSError
 from tms.model.message import Fetched, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.topic import TopicName
-from tms.retrying import Outage, retrying
+from tms.runtime.retrying import Outage, retrying
+from tms.runtime.tls import ClientTls
 from tms.spark.source.losses import created_anew, ends_early
 from tms.spark.source.splitting import even_splits
 from tms.spark.source.topics import Split
-from tms.tls import ClientTls
 
 T = TypeVar("T")
 FETCH_BYTES = 8 << 20
@@ -120,14 +121,14 @@ class ServiceReader:
         return self._outage
 
     def _survive(self, call: Callable[[], T]) -> T:
-        """What the call, which has a time-out of its own, gives once the service is there."""
+        """The result of a call with its own time-out, once the service is there."""
         clock, outage = self._transport.clock, self._begin_outage()
         return retrying(lambda _: call(), clock, self._timeout_s, outage=outage)
 
     @property
     def _transport(self) -> HttpTransport:
         if self._connected is None:
-            self._connected = HttpTransport(
+            self._connected = transport_to(
                 self._url, token=self._token, timeout_s=self._timeout_s, tls=self._tls
             )
         return self._connected

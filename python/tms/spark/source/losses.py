@@ -1,13 +1,12 @@
-"""What happens when messages that a query wants are no longer there: it fails, or goes on and
-tells.
+"""The reaction to messages that a query wants and that are gone: the query fails, or reports the
+loss and goes on.
 
-* Which, the option failOnDataLoss says. Either names topic, partition and the offsets that are
-  lost.
-* What is told is an event at level warning, at most one for a partition in a batch.
+* The option failOnDataLoss decides which. Both name topic, partition and the lost offsets.
+* A report is an event at level warning, at most one for a partition in a batch.
 """
 
 from tms.errors import OffsetOutOfRange, TopicNotFound
-from tms.events import EventLog
+from tms.runtime.events import EventLog
 
 EXPIRED = "they were truncated, or their retention has ended"
 GONE = "the topic was deleted"
@@ -61,7 +60,7 @@ class LossRule:
         which = f"Everything from offset {start}" if stop is None else _named(start, stop)
         raise OffsetOutOfRange(
             f"{which} of partition {partition} of topic {topic} is lost to this query: {why}. To "
-            "go on without it set failOnDataLoss=false; to begin anew start the query with a new "
+            "go on without it set failOnDataLoss=false; to start over, run the query with a new "
             "checkpoint location.",
             topic=topic,
             partition=partition,

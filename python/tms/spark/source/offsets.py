@@ -1,4 +1,4 @@
-"""The offsets of a stream: what stands in its checkpoint, and how far the next batch goes. Pure.
+"""The offsets of a stream: the content of its checkpoint, and the ends of batches. Pure.
 
     {"flights": {"0": 23, "1": 42}}             read up to these offsets, as Spark's Kafka source
     {"flights#2": {"0": 5}}                     the same, of the second topic of that name
@@ -6,11 +6,12 @@
 
 Invariants
 
-* A topic that is deleted and created anew is another one: its generation stands behind its name,
-  unless it is the first.
-* Everything that is read stands in the checkpoint, with beginning and end. Where a batch begins is
-  the end of the one before; for a partition that was in none it is noted as `from`, because what
-  `latest` or `earliest` was at that moment cannot be found out again when the batch is repeated.
+* A topic that is deleted and created again is another one: its generation follows its name, unless
+  it is the first.
+* The checkpoint has the begin and the end of everything that is read. A batch begins at the end of
+  the one before. The begin of a partition that was in no batch is noted as `from`, because the
+  offset that `latest` or `earliest` meant at that moment cannot be looked up again when the batch
+  is repeated.
 * Equal offsets have equal JSON: Spark compares the text.
 """
 
@@ -22,8 +23,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from tms.decoding import convert
 from tms.errors import Invalid
+from tms.runtime.decoding import convert
 from tms.spark.source.splitting import apportioned
 
 _KEY = re.compile(r"([A-Za-z0-9_:-]{1,257})(?:#([1-9][0-9]{0,9}))?(#from)?")
@@ -42,7 +43,7 @@ class SourceTopic(NamedTuple):
         return self.name if self.generation == 1 else f"{self.name}#{self.generation}"
 
 
-Ends = Mapping[SourceTopic, Mapping[int, int]]
+Offsets = Mapping[SourceTopic, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class StreamOffsets:
     """Up to where a stream has read, and where this batch began in partitions that were in none
     before."""
 
-    ends: Ends
-    begun: Ends = field(default_factory=dict)
+    ends: Offsets
+    begun: Offsets = field(default_factory=dict)
 
 
 class OffsetRange(NamedTuple):
@@ -72,7 +73,7 @@ def parse_key(key: str) -> SourceTopic | None:
 
 
 def to_json(offsets: StreamOffsets) -> dict[str, dict[str, int]]:
-    """What Spark writes to the checkpoint."""
+    """The JSON that Spark writes to the checkpoint."""
     said = [(str(topic), places) for topic, places in offsets.ends.items()]
     said += [(f"{topic}#from", places) for topic, places in offsets.begun.items()]
     return {
@@ -83,7 +84,7 @@ def to_json(offsets: StreamOffsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(said: Mapping[str, Any]) -> StreamOffsets:
-    """What the checkpoint says. Raises `Invalid` when another source wrote it."""
+    """The offsets in a checkpoint. Raises `Invalid` when another source wrote it."""
     ends: dict[SourceTopic, dict[int, int]] = {}
     begun: dict[SourceTopic, dict[int, int]] = {}
     try:
@@ -106,11 +107,11 @@ def _foreign(said: Mapping[str, Any]) -> Invalid:
     )
 
 
-def joined(start: StreamOffsets, earliest: Ends, latest: Ends) -> tuple[Ends, Ends]:
-    """Where the next batch begins, and how far it may go, in every partition that there is.
+def joined(start: StreamOffsets, earliest: Offsets, latest: Offsets) -> tuple[Offsets, Offsets]:
+    """The begin of the next batch, and its furthest end, in every existing partition.
 
-    What is new begins at its earliest message; a topic that is gone is left out. Where a log ends
-    before its start the batch goes back to that end.
+    A new partition begins at its earliest message; a topic that is gone is left out. If a log ends
+    before its start, the batch goes back to that end.
     """
     starts = {
         topic: {
@@ -124,7 +125,7 @@ def joined(start: StreamOffsets, earliest: Ends, latest: Ends) -> tuple[Ends, En
     return starts, latest
 
 
-def readable(starts: Ends, earliest: Ends) -> Ends:
+def readable(starts: Offsets, earliest: Offsets) -> Offsets:
     """Starts without the offsets that retention or a truncation has taken since."""
     return {
         topic: {partition: max(at, earliest[topic].get(partition, 0)) for partition, at in places}
@@ -132,7 +133,7 @@ def readable(starts: Ends, earliest: Ends) -> Ends:
     }
 
 
-def limited(starts: Ends, stops: Ends, offsets_max: int) -> Ends:
+def limited(starts: Offsets, stops: Offsets, offsets_max: int) -> Offsets:
     """Stops such that at most `offsets_max` offsets lie before them, divided in proportion to what
     waits in each partition, but at least one for each; when the limit is smaller than that,
     partitions take turns."""
@@ -158,7 +159,7 @@ def limited(starts: Ends, stops: Ends, offsets_max: int) -> Ends:
 
 
 def _at_least_one(shares: list[int]) -> list[int]:
-    """The same sum, with something for everybody: the largest give."""
+    """Shares with the same sum, each at least one: the largest give."""
     needed = shares.count(0)
     at_least = [max(1, share) for share in shares]
     for i in sorted(range(len(at_least)), key=lambda i: -at_least[i]):
@@ -168,8 +169,8 @@ def _at_least_one(shares: list[int]) -> list[int]:
     return at_least
 
 
-def waiting(starts: Ends, stops: Ends) -> int:
-    """How many offsets lie between them."""
+def waiting(starts: Offsets, stops: Offsets) -> int:
+    """The number of offsets from `starts` to `stops`, over all partitions."""
     return sum(
         max(0, stop - starts[topic][partition])
         for topic, ends in stops.items()
@@ -177,7 +178,7 @@ def waiting(starts: Ends, stops: Ends) -> int:
     )
 
 
-def batch_end(start: StreamOffsets, fresh: bool, starts: Ends, stops: Ends) -> StreamOffsets:
+def batch_end(start: StreamOffsets, fresh: bool, starts: Offsets, stops: Offsets) -> StreamOffsets:
     """The offsets that end a batch. `fresh`: its start stands in no checkpoint yet."""
     begun: dict[SourceTopic, dict[int, int]] = {}
     for topic, ends in stops.items():
@@ -189,7 +190,7 @@ def batch_end(start: StreamOffsets, fresh: bool, starts: Ends, stops: Ends) -> S
 
 
 def ranges(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
-    """What a batch reads, the same whenever it is repeated."""
+    """The ranges that a batch reads, which repetitions keep."""
     ranges: list[OffsetRange] = []
     if start == end:  # what was begun in the batch before is not begun again
         return ranges

@@ -1,11 +1,11 @@
-"""The options of the data source `tms` for reading: what each may be, and what was meant.
+"""The options of the data source `tms` for reading: their allowed values and their meaning.
 
 Names and meanings are those of Spark's Kafka source, so that its programs run here; beside them
 stand TMS's own, which begin with `tms.`, and `source`.
 
-* Where several say where to begin, the first of these holds: startingTimestamp,
-  startingOffsetsByTimestamp, startingOffsets; the same for the end.
-* Whether what they name fits the topics, planning finds out, which looks at them.
+* Of several options for the begin, the first of these holds: startingTimestamp,
+  startingOffsetsByTimestamp, startingOffsets; likewise for the end.
+* Planning checks that the named topics and partitions exist, because it looks at the topics.
 """
 
 import json
@@ -18,11 +18,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from tms.decoding import convert
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX
 from tms.model.position import OFFSET_MAX
 from tms.model.topic import PARTITIONS_MAX
+from tms.runtime.decoding import convert
+from tms.runtime.tls import ClientTls
 from tms.spark.options import (
     BATCHES,
     STREAMS,
@@ -43,7 +44,6 @@ from tms.spark.options import (
 )
 from tms.spark.rows import WantedColumns
 from tms.spark.source.offsets import Places, parse_key
-from tms.tls import ClientTls
 
 LATEST, EARLIEST = -1, -2  # in place of an offset, as in Kafka
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
@@ -72,7 +72,7 @@ class BoundKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends, and by which option. `places` are offsets or ms since 1970, by
+    """The begin or the end of reading, and its option. `places` are offsets or ms since 1970, by
     topic and partition; `generations` are of topics named with their generation."""
 
     option: str
@@ -84,8 +84,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics are read: those named, those whose name a pattern matches, or some partitions of
-    those named. Exactly one of them is not empty."""
+    """The topics to read: named ones, those whose name a pattern matches, or some partitions of
+    named ones. Exactly one of the three is not empty."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
@@ -94,7 +94,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
-    """Where the topics are: the service at `url`, or the tables in HBase that `store` names."""
+    """The place of the topics: the service at `url`, or the tables in HBase that `store` names."""
 
     url: str = ""
     token: str = field(default="", repr=False)
@@ -123,8 +123,8 @@ class ReadOptions:
 
 
 def read_options(options: Mapping[str, str], streaming: bool | None = None) -> ReadOptions:
-    """What the options mean for a stream, for a batch, or (None) as far as both agree. Raises
-    `Invalid`, whose detail `field` is the option."""
+    """The meaning of the options for a stream, for a batch, or (None) for both as far as they
+    agree. Raises `Invalid`, whose detail `field` is the option."""
     values = _OPTIONS.read(options, {True: STREAMS, False: BATCHES, None: ""}[streaming])
     least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
     if least is not None and most is not None and least > most:
@@ -229,7 +229,7 @@ def _assigned(option: str, text: str) -> Subscription:
 
 
 def _bound(values: Mapping[str, Any], options: tuple[str, ...], default: BoundKind) -> Bound:
-    """Where reading begins or ends. `options` are those that say it, the strongest first."""
+    """The begin or the end of reading. `options` are those that define it, the strongest first."""
     given = [values[option] for option in options if values[option] is not None]
     bound: Bound = given[0] if given else Bound(options[-1], default)
     return bound

@@ -5,8 +5,8 @@ Invariants
 
 * Offsets are those of one generation of a topic: its generation is known before them, and is the
   same when it is asked for after them. Generations only grow.
-* How far topics go is found out first, and every other place is within that: what comes in between
-  is of a later batch.
+* The ends of the topics are looked up first, and every other place is within them: messages that
+  come in between belong to a later batch.
 """
 
 import re
@@ -17,7 +17,7 @@ from tms.errors import Invalid, OffsetOutOfRange, TopicNotFound
 from tms.model.position import Position
 from tms.model.topic import DEFAULT_NAMESPACE
 from tms.spark.source.losses import EXPIRED, GONE, RENEWED, LossRule
-from tms.spark.source.offsets import Ends, OffsetRange, SourceTopic
+from tms.spark.source.offsets import OffsetRange, Offsets, SourceTopic
 from tms.spark.source.options import EARLIEST, LATEST, Bound, BoundKind, ReadOptions, Subscription
 from tms.spark.source.splitting import apportioned, cut
 from tms.spark.source.topics import Split, TopicReader
@@ -84,9 +84,9 @@ def _end_of(
 
 
 def earliest(
-    topics: TopicReader, which: Iterable[SourceTopic], within: Ends
+    topics: TopicReader, which: Iterable[SourceTopic], within: Offsets
 ) -> dict[SourceTopic, dict[int, int]]:
-    """Where these topics begin."""
+    """The begin of these topics."""
     return {topic: _at(topics, topic, Position.earliest(), within[topic]) for topic in which}
 
 
@@ -98,7 +98,7 @@ def _at(
 
 
 def resolved(
-    topics: TopicReader, bound: Bound, within: Ends, options: ReadOptions
+    topics: TopicReader, bound: Bound, within: Offsets, options: ReadOptions
 ) -> dict[SourceTopic, dict[int, int]]:
     """The offsets that a bound means in topics that end at `within`. Raises `Invalid` for places
     that do not fit the topics, `OffsetOutOfRange` for offsets that are gone."""
@@ -123,7 +123,7 @@ def resolved(
     return found
 
 
-def _check_topics(bound: Bound, within: Ends) -> None:
+def _check_topics(bound: Bound, within: Offsets) -> None:
     """Check that the topics of an option exist, in their current generation."""
     generations = {topic.name: topic.generation for topic in within}
     for name in bound.places:
@@ -142,7 +142,7 @@ def _check_topics(bound: Bound, within: Ends) -> None:
 
 
 def _places(bound: Bound, topic: SourceTopic, ends: Mapping[int, int]) -> Mapping[int, int]:
-    """What the option says of a topic: a place for every partition."""
+    """The places in an option for a topic: one for every partition."""
     places = bound.places.get(topic.name, {})
     for partition in sorted(set(ends).symmetric_difference(places)):
         said = "has no place for" if partition in ends else "names"
@@ -207,7 +207,7 @@ def _by_time(
 def planned(
     topics: TopicReader, ranges: Sequence[OffsetRange], options: ReadOptions
 ) -> list[Split]:
-    """The splits that read these ranges; what is lost of them is told, and left out."""
+    """The splits that read these ranges. Lost messages are reported and left out."""
     rule = LossRule(options.fail_on_data_loss)
     by_topic = [
         (topic, list(ranges_)) for topic, ranges_ in groupby(ranges, lambda range_: range_.topic)

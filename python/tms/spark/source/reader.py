@@ -16,10 +16,10 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from tms.clock import SystemClock
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX
 from tms.model.position import Position
+from tms.runtime.clock import SystemClock
 from tms.spark.rows import arrow_schema, batches, spark_ddl
 from tms.spark.source.filters import Narrowing
 from tms.spark.source.losses import LossRule
@@ -91,7 +91,7 @@ class BatchReader(DataSourceReader):
         self._narrowing = Narrowing()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each split."""
+        """A partition for each split."""
         with closing(open_topics(self._options.place)) as topics:
             ranges = self._ranges(topics)
             return [SplitPartition(split) for split in planned(topics, ranges, self._options)]

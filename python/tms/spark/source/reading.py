@@ -1,19 +1,19 @@
-"""An executor's part: the blocks of one split, and whether all of them are there.
+"""The work of an executor: read the blocks of one split, and detect losses.
 
 Invariants
 
-* What is read of a split is the same every time, or what is missing is told as a loss.
-* A gap between offsets alone is no loss: nobody may see the messages of a transaction that was
-  rolled back. It is one where the earliest message that is kept has passed its beginning.
+* A split reads the same messages every time, or reports the missing ones as a loss.
+* A gap between offsets alone is no loss: messages of rolled-back transactions are hidden. It is a
+  loss if the earliest stored message lies behind the gap's beginning.
 """
 
 from collections.abc import Iterator
 
 from tms.block import read_header
-from tms.clock import Clock
 from tms.errors import OffsetOutOfRange
 from tms.model.message import StoredBlock
 from tms.model.position import Position
+from tms.runtime.clock import Clock
 from tms.spark.source.losses import EXPIRED, SHORTER, LossRule
 from tms.spark.source.topics import Split, TopicReader
 
@@ -56,14 +56,14 @@ class SplitBlocks:
         self._tell()
 
     def _gone(self, at: int, error: OffsetOutOfRange) -> int:
-        """Where to go on when nothing is kept at `at`."""
+        """The offset to continue at when nothing is stored at `at`."""
         earliest = int(error.details.get("earliest", self._split.stop))
         to = min(earliest, self._split.stop) if earliest > at else self._split.stop
         self._loss(at, to, EXPIRED if earliest > at else SHORTER)
         return to
 
     def _look(self) -> None:
-        """Whether what is missing in the gaps was there before."""
+        """Report losses: gaps that once held messages."""
         if not self._gaps:
             return
         kept = self._topics.offsets(self._split.topic, Position.earliest())

@@ -6,12 +6,12 @@ from itertools import accumulate, pairwise
 
 from tms.spark.source.topics import Split
 
-Piece = tuple[int, int, int]  # offsets from and to, and how much they weigh, 1 at least
+WeightedRange = tuple[int, int, int]  # offsets from and to, and how much they weigh, 1 at least
 
 
 def apportioned(weights: Sequence[int], total: int) -> list[int]:
-    """`total` in whole parts that are proportional to the weights and together exactly `total`:
-    what rounding down leaves goes to those that lost most by it."""
+    """`total` in whole parts that are proportional to the weights and together exactly `total`. The
+    parts that rounding shortened most get the rest."""
     whole = sum(weights)
     if not whole:
         return [0] * len(weights)
@@ -29,7 +29,7 @@ def even_splits(topic: str, ranges: Mapping[int, tuple[int, int]], at_least: int
 
 
 def weighted_splits(
-    topic: str, pieces: Mapping[int, Sequence[Piece]], at_least: int
+    topic: str, pieces: Mapping[int, Sequence[WeightedRange]], at_least: int
 ) -> list[Split]:
     """Splits that weigh about the same: one for each partition that has pieces, and the heavier
     ones divided until there are `at_least`, as far as there are offsets. The pieces of a partition
@@ -49,7 +49,7 @@ def weighted_splits(
 
 
 def cut(splits: Iterable[Split], offsets_max: int | None) -> list[Split]:
-    """The same splits; a split longer than `offsets_max` is divided evenly."""
+    """Splits with the same ranges; a split longer than `offsets_max` is divided evenly."""
     if offsets_max is None:
         return list(splits)
     return [
@@ -61,12 +61,12 @@ def cut(splits: Iterable[Split], offsets_max: int | None) -> list[Split]:
     ]
 
 
-def _even(start: int, stop: int) -> Piece:
+def _even(start: int, stop: int) -> WeightedRange:
     """A range of which each offset weighs the same."""
     return start, stop, stop - start
 
 
-def _cuts(pieces: Sequence[Piece], parts: int) -> Iterator[int]:
+def _cuts(pieces: Sequence[WeightedRange], parts: int) -> Iterator[int]:
     """The offsets at which pieces are cut into parts of like weight: first, last and between."""
     sums = list(accumulate(weight for _, _, weight in pieces))
     at = pieces[0][0]

@@ -1,10 +1,10 @@
-"""The reader of a stream: how far each batch goes, and what Spark repeats.
+"""The reader of a stream: the ends of batches, and their repetition.
 
 Invariants
 
-* What a batch reads follows from the two offsets that Spark hands back, and from nothing else: a
-  batch that is repeated, also by another process, has the same rows.
-* Where a new query begins is found out once, and stands in the offsets that end its first batch.
+* The rows of a batch follow from the two offsets that Spark hands back, and from nothing else: a
+  repeated batch, also of another process, has the same rows.
+* The begin of a new query is looked up once, and is part of the offsets that end its first batch.
 * Nothing is moved at the service: positions of groups stay as they are.
 """
 
@@ -20,10 +20,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tms.clock import Clock
+from tms.runtime.clock import Clock
 from tms.spark.source.losses import GONE, RENEWED, SHORTER, LossRule
 from tms.spark.source.offsets import (
-    Ends,
+    Offsets,
     StreamOffsets,
     batch_end,
     from_json,
@@ -54,12 +54,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rule = LossRule(options.fail_on_data_loss)
         self._initial: OffsetsJson | None = None
         self._logged = False  # whether the checkpoint knows where the query began
-        self._target: Ends | None = None  # of a query that ends when it has read what there was
-        self._reported: Ends | None = None
+        self._target: Offsets | None = None  # with `Trigger.AvailableNow`: the end
+        self._reported: Offsets | None = None
         self._triggered_s: float | None = None
 
     def initialOffset(self) -> OffsetsJson:
-        """Where a new query begins. Spark asks more than once for it."""
+        """The begin of a new query. Spark asks for it more than once."""
         if self._initial is None:
             ends = latest(self._topics, self._options.subscription)
             starts = resolved(self._topics, self._options.starting, ends, self._options)
@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options allow a batch."""
+        """The largest batch that the options allow."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -79,8 +79,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._available(None)
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
-        """How far the batch that begins at `start` goes; `start` itself when there is nothing, or
-        not enough."""
+        """The end of the batch that begins at `start`; `start` itself if there is nothing, or not
+        enough."""
         begun = from_json(start)
         available = self._available(begun) if self._target is None else self._target
         lost = self._tell_lost(begun, available)
@@ -99,11 +99,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end.ends == begun.ends else to_json(end)
 
     def reportLatestOffset(self) -> OffsetsJson | None:
-        """How far the topics went when they were looked at last, for the query's progress."""
+        """The ends of the topics at the last look, for the query's progress."""
         return None if self._reported is None else to_json(StreamOffsets(self._reported))
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
-        """One for each split of the batch."""
+        """A partition for each split of the batch."""
         self._logged = self._logged or end == self._initial  # Spark logs an end before it plans
         wanted = ranges(from_json(start), from_json(end))
         return [SplitPartition(split) for split in planned(self._topics, wanted, self._options)]
@@ -114,21 +114,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_split(self._options, partition.split)
 
     def commit(self, end: OffsetsJson) -> None:
-        """Nothing: what was read stands in the query's checkpoint only."""
+        """Does nothing: only the query's checkpoint notes the progress."""
 
     def stop(self) -> None:
         """Release the connections."""
         self._topics.close()
 
-    def _available(self, begun: StreamOffsets | None) -> Ends:
-        """How far the topics go now."""
+    def _available(self, begun: StreamOffsets | None) -> Offsets:
+        """The present ends of the topics."""
         known: Any = () if begun is None else begun.ends
         must = self._rule.fails  # a new query has asked for them where it begins
         self._reported = latest(self._topics, self._options.subscription, known, must)
         return self._reported
 
-    def _tell_lost(self, begun: StreamOffsets, available: Ends) -> bool:
-        """Whether something that stands in the checkpoint is no longer there; it is told."""
+    def _tell_lost(self, begun: StreamOffsets, available: Offsets) -> bool:
+        """True if messages that the checkpoint names are gone; reports them."""
         lost = False
         names = {topic.name for topic in available}
         for topic, ends in begun.ends.items():
@@ -144,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return lost
 
     def _holds_back(self, offsets: int) -> bool:
-        """Whether the batch waits for more: minOffsetsPerTrigger, but not for ever."""
+        """True if the batch waits for more: minOffsetsPerTrigger, but not for ever."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None:
             return False

@@ -13,8 +13,8 @@ from tms.model.topic import TopicName
 
 
 class Split(NamedTuple):
-    """What one task reads: the offsets from `start` to before `stop` of a partition. `where` is the
-    reader's own."""
+    """The work of one task: the offsets from `start` to before `stop` of a partition. `where`
+    belongs to the reader."""
 
     topic: str
     partition: int

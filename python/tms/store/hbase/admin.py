@@ -1,10 +1,10 @@
-"""Tables, regions and notes of TMS in HBase, for whoever installs and watches them.
+"""Tables, regions and notes of TMS in HBase, for operators.
 
 Invariants
 
-* Everything here goes through Thrift 2 and can be repeated; nothing is dropped but by `drop_table`
-  and `drop_namespace`.
-* What changes something in the master is not tried again by itself: its outcome is looked up.
+* Everything here goes through Thrift 2 and can be repeated; only `drop_table` and `drop_namespace`
+  drop anything.
+* A change in the master is not repeated automatically: its outcome is looked up.
 """
 
 import contextlib
@@ -16,25 +16,25 @@ from typing import Any
 
 import msgspec
 
-from tms.clock import Clock
-from tms.decoding import from_json
 from tms.errors import DataCorrupt, StorageUnavailable, TMSError
 from tms.model.topic import Durability
+from tms.runtime.clock import Clock
+from tms.runtime.decoding import from_json
 from tms.store.base import pages
+from tms.store.hbase.connection import types
+from tms.store.hbase.pool import HBasePlace, Limits, Pool
 from tms.store.hbase.records import RecordMap
 from tms.store.hbase.rows import FAMILY, METADATA, RecordRows, table_name
-from tms.store.hbase.thrift.connection import types
-from tms.store.hbase.thrift.pool import HBasePlace, Limits, Pool
-from tms.store.hbase.thrift.scanning import PAGE_BYTES, Pages
+from tms.store.hbase.scanning import PAGE_BYTES, Pages
 
 TTL = "tms.ttl"
-TTL_FOREVER_S = 2**31 - 1  # HBase's time to live when there is none
-ADMIN_S = 120.0  # a table with many regions takes its time
+TTL_FOREVER_S = 2**31 - 1  # HBase's time to live if none is set
+ADMIN_S = 120.0  # long enough for a table with many regions
 CONFIG = b"!config/"
 REGIONS = b"!region/"
 PROBE = b"tms.probe"
 CLEANUP = b"tms.cleanup"
-# What HBase adds to the attributes of a table.
+# Attributes that HBase adds to a table.
 _OWN = frozenset({"IS_META", "DURABILITY", "hbase.store.file-tracker.impl"})
 _PROBE_QUALIFIER = b"probe"
 _DIGITS = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -45,9 +45,10 @@ _SERVER_ONLY = b"QualifierFilter(=, 'binary:server')"
 
 @dataclass(frozen=True, slots=True)
 class HBaseTable:
-    """A table with the one family that TMS uses. The name is without namespace; attributes are
-    text, as HBase keeps and shows them: `tms.ttl`, `coprocessor$1`; of the family `VERSIONS`,
-    `COMPRESSION`, `TTL` …; its configuration holds what in a site file would be for all."""
+    """A table with the one family that TMS uses. The name is without namespace. Attributes are
+    text, as HBase stores and shows them: `tms.ttl`, `coprocessor$1`; of the family `VERSIONS`,
+    `COMPRESSION`, `TTL` …; its configuration has entries that a site file would set for all
+    tables."""
 
     name: str
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -56,13 +57,13 @@ class HBaseTable:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The attributes but for those that HBase adds."""
+        """The attributes, except those that HBase adds."""
         return {name: value for name, value in self.attributes.items() if name not in _OWN}
 
     @property
     def ttl_ms(self) -> int | None:
-        """How long rows are kept of topics that have no retention of their own, or that nobody
-        knows: `tms.ttl`, or else HBase's own time to live. None when neither says it."""
+        """The retention of topics that are unknown or have none of their own: `tms.ttl`, or else
+        HBase's own time to live. None if neither is set."""
         own = self.attributes.get(TTL)
         if own is not None:
             return int(own) if _DIGITS.fullmatch(own) else None
@@ -73,17 +74,17 @@ class HBaseTable:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region and the server that it is on. Rows are a half-open range, empty is open."""
+    """A region and its server. Rows are a half-open range, empty is open."""
 
     table: str
-    encoded: str  # what names it in `!region/TABLE/ENCODED`; empty while it splits or merges
+    encoded: str  # its name in `!region/TABLE/ENCODED`; empty while it splits or merges
     start: bytes
     end: bytes
-    server: str  # HOST:PORT; empty while it is on its way to one
+    server: str  # HOST:PORT; empty while it is moving
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What the coprocessor says of itself."""
+    """The report of the coprocessor in a region."""
 
     version: str
     enabled: bool
@@ -94,7 +95,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Admin:
-    """What an operator does to the tables of one namespace. Thread-safe."""
+    """The operations on the tables of one namespace. Thread-safe."""
 
     def __init__(self, place: HBasePlace, clock: Clock, limits: Limits | None = None) -> None:
         self.place = place
@@ -110,7 +111,7 @@ class Admin:
     # -- namespaces and tables -----------------------------------------------------------------
 
     def cluster_id(self) -> str:
-        """What HBase calls itself."""
+        """The id of the HBase cluster."""
         return _text(self._read("getClusterId"))
 
     def namespaces(self) -> list[str]:
@@ -118,34 +119,31 @@ class Admin:
         return sorted(_text(name) for name in self._read("listNamespaces"))
 
     def create_namespace(self) -> bool:
-        """Make the namespace; False when it was there."""
+        """Create the namespace; False if it existed."""
         wanted = types().TNamespaceDescriptor(name=self.place.namespace)
         return self._change(
             "createNamespace", wanted, done=lambda: self.place.namespace in self.namespaces()
         )
 
     def tables(self) -> list[str]:
-        """The names of all tables of the namespace; none when there is no namespace."""
+        """The names of all tables of the namespace; empty if there is no namespace."""
         if self.place.namespace not in self.namespaces():
             return []
         found = self._read("getTableNamesByNamespace", self.place.namespace)
         return sorted(one.qualifier.decode() for one in found)
 
     def table(self, name: str) -> HBaseTable:
-        """How a table is described. Raises `ConfigError` when it is not there."""
+        """The description of a table. Raises `ConfigError` if it does not exist."""
         found = self._read("getTableDescriptor", self._name(name))
         family = next((one for one in found.columns if one.name == FAMILY), None)
         if family is None:
             raise DataCorrupt(f"The table {self.place.namespace}:{name} has no family m.")
         return HBaseTable(
-            name,
-            _texts(found.attributes),
-            _texts(family.attributes),
-            _texts(family.configuration),
+            name, _texts(found.attributes), _texts(family.attributes), _texts(family.configuration)
         )
 
     def create_table(self, table: HBaseTable, split_rows: Sequence[bytes] = ()) -> bool:
-        """Make a table that is split at these rows; False when it was there."""
+        """Create a table that is split at these rows; False if it existed."""
         if table.name in self.tables():
             return False
         return self._change(
@@ -156,30 +154,30 @@ class Admin:
         )
 
     def modify_table(self, table: HBaseTable) -> bool:
-        """Make a table's attributes as described (one that is not named is taken away), and those
-        of its family that are named; its regions reopen. False when it was so already."""
+        """Set a table's attributes as described (others are removed), and the named ones of its
+        family; its regions reopen. False if there was nothing to change."""
         found = self._read("getTableDescriptor", self._name(table.name))
         own = {name.encode() for name in _OWN}
-        kept = {name: value for name, value in found.attributes.items() if name in own}
-        found.attributes = {**kept, **_raw(table.attributes)}
-        found.durability = None  # stands in the attributes
+        unchanged = {name: value for name, value in found.attributes.items() if name in own}
+        found.attributes = {**unchanged, **_raw(table.attributes)}
+        found.durability = None  # is one of the attributes
         found.columns = [_family(table, one) for one in found.columns]
         return self._change("modifyTable", found, done=lambda: _fits(self.table(table.name), table))
 
     def enable(self, name: str) -> bool:
-        """Make a table serve; False when it did."""
+        """Enable a table; False if it was enabled."""
         return self._toggle("enableTable", "isTableEnabled", name)
 
     def disable(self, name: str) -> bool:
-        """Make a table rest; False when it did."""
+        """Disable a table; False if it was disabled."""
         return self._toggle("disableTable", "isTableDisabled", name)
 
     def drop_table(self, name: str) -> bool:
-        """Delete a table that rests, with everything in it; False when there was none."""
+        """Delete a disabled table with all of its rows; False if there was none."""
         return self._change("deleteTable", self._name(name), done=lambda: name not in self.tables())
 
     def drop_namespace(self) -> bool:
-        """Delete the namespace, which must be empty; False when there was none."""
+        """Delete the namespace, which must be empty; False if there was none."""
         return self._change(
             "deleteNamespace",
             self.place.namespace,
@@ -187,17 +185,17 @@ class Admin:
         )
 
     def enabled(self, name: str) -> bool:
-        """Whether a table serves."""
+        """True if a table is enabled."""
         return bool(self._read("isTableEnabled", self._name(name)))
 
     def available(self, name: str) -> bool:
-        """Whether all regions of a table are on servers."""
+        """True if all regions of a table are on servers."""
         return bool(self._read("isTableAvailable", self._name(name)))
 
     # -- regions -------------------------------------------------------------------------------
 
     def servers(self) -> list[str]:
-        """The names of the machines that serve any region of any table."""
+        """The names of the machines that have any region of any table."""
         scan = Pages(self._pool, _META, b"", b"\xff", filter=_SERVER_ONLY)
         hosts: set[str] = set()
         while not scan.ended:
@@ -206,18 +204,18 @@ class Admin:
         return sorted(hosts)
 
     def regions(self, name: str) -> list[Region]:
-        """The regions of a table, in order; at least one. Raises `ConfigError` when it is not
-        there."""
+        """The regions of a table, in order; at least one. Raises `ConfigError` if the table does
+        not exist."""
         full_name = table_name(self.place.namespace, name)
         found = self._read("getAllRegionLocations", full_name)
-        if not found:  # so HBase answers for a table that is missing
+        if not found:  # HBase's answer for a missing table
             self.table(name)
             raise StorageUnavailable(f"No region of {name} is on a server. Try again.")
         encoded = self._encoded_names(full_name)
         return sorted((_region(name, encoded, one) for one in found), key=lambda one: one.start)
 
     def probe(self, region: Region) -> Probe | None:
-        """What the coprocessor in a region says of itself; None when there is none."""
+        """The report of the coprocessor in a region; None if there is none."""
         wanted = types().TGet(row=region.start or b"0", attributes={PROBE: b"1"})
         found = self._read("get", table_name(self.place.namespace, region.table), wanted)
         for cell in found.columnValues:
@@ -232,10 +230,10 @@ class Admin:
         return None
 
     def clean_up(self, region: Region) -> bool:
-        """Have the coprocessor in a region flush and compact it, which goes on when this returns.
-        False when there is none that can."""
+        """Start a flush and a compaction of a region by its coprocessor, which go on after the
+        return. False if there is no coprocessor that can do it."""
         row = region.start or b"0"
-        # The condition holds nowhere: where the coprocessor does not take it, nothing is written.
+        # The condition is never true: without the coprocessor nothing is written.
         put = types().TPut(
             row=row,
             columnValues=[types().TColumnValue(family=FAMILY, qualifier=b"cleanup", value=b"")],
@@ -247,22 +245,22 @@ class Admin:
     # -- notes ---------------------------------------------------------------------------------
 
     def config(self, name: str) -> bytes | None:
-        """What was noted under this name."""
+        """The value of a note."""
         return self._config.get(name.encode())
 
     def set_config(self, name: str, value: bytes) -> None:
-        """Note something under this name, durably."""
+        """Store a note under this name, durably."""
         self._config.write([(name.encode(), value)], Durability.SYNCED)
 
     def region_notes(self) -> dict[str, bytes]:
-        """What the coprocessor noted, by `TABLE/ENCODED`."""
+        """The notes of the coprocessor, by `TABLE/ENCODED`."""
         found = chain.from_iterable(pages(self._regions, None, None, PAGE_BYTES))
         return {key.decode(errors="replace"): value for key, value in found}
 
     # -- parts ---------------------------------------------------------------------------------
 
     def _encoded_names(self, table: bytes) -> dict[bytes, str]:
-        """The newest region that begins at each row: Thrift does not tell, hbase:meta does."""
+        """The newest region that begins at each row, which hbase:meta has and Thrift has not."""
         newest: dict[bytes, tuple[int, str]] = {}
         scan = Pages(self._pool, _META, table + b",,", table + b"-", filter=b"FirstKeyOnlyFilter()")
         while not scan.ended:
@@ -276,8 +274,8 @@ class Admin:
         return self._pool.call(method, *arguments, repeatable=True)
 
     def _change(self, method: str, *arguments: Any, done: Callable[[], Any]) -> bool:
-        """Have the master do something; False when it is done already. When the master's answer is
-        lost, `done` says whether it did it."""
+        """Call the master; False if there was nothing to change. If the master's answer is lost,
+        `done` finds out if the change was made."""
         if done():
             return False
         try:
@@ -305,7 +303,7 @@ class Admin:
 
 
 def _family(table: HBaseTable, found: Any) -> Any:
-    """A family as it is to be, in attributes alone: typed fields would win over them."""
+    """The wanted family, in attributes alone: typed fields would take precedence over them."""
     attributes, configuration = found.attributes or {}, found.configuration or {}
     if found.name == FAMILY:
         attributes = {**attributes, **_raw(table.family_attributes)}
@@ -316,7 +314,7 @@ def _family(table: HBaseTable, found: Any) -> Any:
 
 
 def _fits(found: HBaseTable, wanted: HBaseTable) -> bool:
-    """Whether nothing would change."""
+    """True if there is nothing to change."""
     return (
         found.settings == wanted.settings
         and wanted.family_attributes.items() <= found.family_attributes.items()

@@ -3,21 +3,21 @@
 Invariants
 
 * A write can be repeated: the same row with the same timestamp and bytes changes nothing, however
-  late it lands. So after a failed write `recover` writes the rows once more: then they are there,
-  and no repeat of the failed one can surprise whoever looks next.
-* `overwrite` has a later timestamp than what is there, `delete` covers all of them: late repeats
-  never win. A key that was deleted is never written again (ids are given out once); it would stay
-  hidden.
-* What was replaced or deleted leaves HBase with its next major compaction of the region.
-* Rows written without a sync are kept, up to `UNSYNCED_BYTES_MAX`, and written again by the next
-  synced write, before its own rows. A sync of HBase's log covers one file of one server, but the
-  region may have moved since, or the log may have been rolled; this holds whatever happened. A
-  write that would exceed the bound is a synced one, and so is one that is large itself: its rows
-  would cost more to write twice than to sync. So what an owner that died did not sync is among the
-  last so many bytes, and whoever opens its map writes those again with its first sync.
+  late it lands. So after a failed write `recover` writes the rows once more: then they are stored,
+  and no late repeat of the failed write changes the result of a later read.
+* `overwrite` uses a later timestamp than the stored one, `delete` covers all of them: late repeats
+  never win. A deleted key is never written again (ids are assigned once); it would stay hidden.
+* Replaced and deleted cells leave HBase with the next major compaction of the region.
+* Rows written without a sync are kept in memory, up to `UNSYNCED_BYTES_MAX`, and written again by
+  the next synced write, before its own rows. A sync of HBase's log covers one file of one server,
+  but the region may have moved since, or the log may have been rolled; rewriting holds in each
+  case. A write that would exceed the bound is a synced one, and so is a large write: its rows would
+  cost more to write twice than to sync. So the unsynced rows of an owner that died are among the
+  last `UNSYNCED_BYTES_MAX` bytes, and the next process that opens the map writes those again with
+  its first sync.
 * `!map/NAME` says how large the rows can be, before the first such row is written: a reader knows
-  how many it can ask for at once. Who does not write reads it again now and then.
-* Rows that are not spelled like rows of the map are skipped, counted and logged.
+  how many it can request at once. A process that does not write reads it again now and then.
+* Rows whose keys are not spelled like those of the map are skipped, counted and logged.
 """
 
 import logging
@@ -27,36 +27,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tms.clock import Clock
-from tms.decoding import from_json
-from tms.errors import (
-    DataCorrupt,
-    Invalid,
-    NotFound,
-    StorageUnavailable,
-    TMSError,
-    TooLarge,
-)
+from tms.errors import DataCorrupt, Invalid, NotFound, StorageUnavailable, TMSError, TooLarge
 from tms.model.message import Buffer
 from tms.model.topic import Durability
-from tms.store.base import Row, check_row
+from tms.runtime.clock import Clock
+from tms.runtime.decoding import from_json
+from tms.store.base import MapRow, check_row
+from tms.store.hbase.connection import types
 from tms.store.hbase.overwriting import LATER_MAX, replacements
+from tms.store.hbase.pool import Pool
 from tms.store.hbase.records import RecordMap
 from tms.store.hbase.rows import BLOCK_BYTES_MAX, FAMILY, BlockRows, StoredRow, block_of, pieces
-from tms.store.hbase.thrift.connection import types
-from tms.store.hbase.thrift.pool import Pool
-from tms.store.hbase.thrift.scanning import (
-    PAGE_BYTES,
-    PAGE_ROWS_MAX,
-    READ,
-    Pages,
-    Plan,
-    batches,
-    lengths,
-)
+from tms.store.hbase.scanning import PAGE_BYTES, PAGE_ROWS_MAX, READ, Pages, Plan, batches, lengths
 
 RETRY_S = 0.5
-NOTE_S = 1.0  # how old the note may be that a reader goes by
+NOTE_S = 1.0  # the age at which a reader reads the note again
 UNSYNCED_BYTES_MAX = 1 << 20
 _LARGE_WRITE_BYTES = 128 << 10
 ROW_BYTES_FIRST = 16 << 10
@@ -66,14 +51,14 @@ _log = logging.getLogger("tms.store")
 
 
 class MapNote(msgspec.Struct, frozen=True):
-    """What `!map/NAME` says."""
+    """The value of `!map/NAME`."""
 
     created_ms: int = 0
     row_bytes_max: int = BLOCK_BYTES_MAX
 
 
 class NotedMap(NamedTuple):
-    """Where it is noted that there is a map of this name, and what the note says."""
+    """The key of a map's note, and the note."""
 
     names: RecordMap
     name: bytes
@@ -81,25 +66,20 @@ class NotedMap(NamedTuple):
 
 
 class BlockMap:
-    """A map of blocks; made by `HBaseStore`."""
+    """A map of blocks; `HBaseStore` makes it."""
 
     value_bytes_max = BLOCK_BYTES_MAX
 
     def __init__(
-        self,
-        pool: Pool,
-        rows: BlockRows,
-        noted: NotedMap,
-        clock: Clock,
-        created: bool,
+        self, pool: Pool, rows: BlockRows, noted: NotedMap, clock: Clock, created: bool
     ) -> None:
-        self.foreign_rows = 0  # how many rows were skipped
+        self.foreign_rows = 0  # number of skipped rows
         self._pool = pool
         self._rows = rows
         self._names, self._name, self._note = noted
         self._clock = clock
         self._row_bytes_max = read_note(noted.note).row_bytes_max
-        self._writes = created  # then nobody else makes the rows larger
+        self._writes = created  # then no other process makes the rows larger
         self._noted_s = clock.monotonic_s()
         self._largest = 1 if created else self._row_bytes_max
         self._usual = max(1, self._largest // 4)  # bytes of a row, from the newest page
@@ -114,8 +94,9 @@ class BlockMap:
         self._retry_at_s = float("-inf")
         self._gone: TMSError | None = None
 
-    def write(self, rows: Sequence[Row], durability: Durability) -> None:
-        """Store these rows in the order of their keys; after a crash a first part may be there."""
+    def write(self, rows: Sequence[MapRow], durability: Durability) -> None:
+        """Store these rows in the order of their keys; after a crash a first part of them may be
+        stored."""
         stored = self._stored(rows)
         with self._writing:
             self._require_writable()
@@ -131,8 +112,8 @@ class BlockMap:
             if self._stored_bytes is not None:
                 self._stored_bytes += size + len(stored) * self._rows.key_bytes
 
-    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
-        """Replace rows that are stored; synced. One that is not there stays so."""
+    def overwrite(self, rows: Sequence[MapRow], durability: Durability) -> None:
+        """Replace stored rows; synced. Rows that do not exist are not created."""
         fresh = self._stored(rows)
         with self._writing:
             self._require_writable()
@@ -144,7 +125,7 @@ class BlockMap:
             self._remove(stale)
 
     def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Nothing to do: HBase's major compactions give the space back."""
+        """Nothing to do: HBase's major compactions reclaim the space."""
         self._require_open()
 
     def recover(self) -> None:
@@ -158,13 +139,16 @@ class BlockMap:
             self._retry_at_s = now_s + RETRY_S
             self._recovery_failed = True
             self._put(self._doubtful, synced=True)
-            self._unsynced, self._unsynced_bytes = {}, 0
-            self._doubtful, self._stored_bytes = [], None
-            self._failure, self._recovery_failed = None, False
+            self._unsynced = {}
+            self._unsynced_bytes = 0
+            self._doubtful = []
+            self._stored_bytes = None
+            self._failure = None
+            self._recovery_failed = False
 
     @property
     def hopeless(self) -> str | None:
-        """Why the last `recover` failed; None if it did not."""
+        """The reason why the last `recover` failed; None if it did not."""
         failure = self._failure
         return failure.message if failure is not None and self._recovery_failed else None
 
@@ -184,7 +168,7 @@ class BlockMap:
         raise Invalid("A map of blocks in HBase takes no compare-and-set; use a map of records.")
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`, None when there is none."""
+        """The value of `key`, None if there is none."""
         row = self._rows.row(key)
         self._require_open()
         wanted = types().TGet(row=row, attributes=READ)
@@ -224,10 +208,12 @@ class BlockMap:
     # -- writing; the caller holds `_writing` --------------------------------------------------
 
     def _sync(self, stored: list[StoredRow]) -> None:
-        """Write what is not synced once more, then these rows, synced."""
+        """Write the unsynced rows once more, then these rows, synced."""
         earlier = self._tail() if self._inherited else list(self._unsynced.values())
         self._put([*earlier, *stored], synced=True)
-        self._unsynced, self._unsynced_bytes, self._inherited = {}, 0, False
+        self._unsynced = {}
+        self._unsynced_bytes = 0
+        self._inherited = False
 
     def _put(self, stored: list[StoredRow], synced: bool) -> None:
         durability = types().TDurability
@@ -257,16 +243,18 @@ class BlockMap:
             note = msgspec.structs.replace(read_note(self._note), row_bytes_max=allowed)
             raw = msgspec.json.encode(note)
             if self._names.compare_and_set(self._name, self._note, raw):
-                self._note, self._row_bytes_max = raw, allowed
+                self._note = raw
+                self._row_bytes_max = allowed
                 break
             found = self._names.get(self._name)
             if found is None:
                 raise NotFound(f"The map {self._name.decode()} was dropped by another process.")
-            self._note, self._row_bytes_max = found, read_note(found).row_bytes_max
+            self._row_bytes_max = read_note(found).row_bytes_max
+            self._note = found
         self._largest = max(self._largest, size)
 
     def _tail(self) -> list[StoredRow]:
-        """The last rows, among which are all that the owner before did not sync."""
+        """The last rows, which include all unsynced ones of the previous owner."""
         left = UNSYNCED_BYTES_MAX
         found: list[StoredRow] = []
         for _, one in self._each(None, None, UNSYNCED_BYTES_MAX, reverse=True):
@@ -286,7 +274,7 @@ class BlockMap:
     def _each(
         self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool
     ) -> Iterator[tuple[bytes, StoredRow]]:
-        """Rows of a range, in pages that fit `bytes_max` as far as that can be told."""
+        """Rows of a range, in pages that fit `bytes_max` as far as their sizes are known."""
         self._renew_note()
         pages = Pages(self._pool, self._rows.table, *self._rows.range(start, stop), reverse)
         plan: Plan | None = None
@@ -302,7 +290,7 @@ class BlockMap:
                         break
                 size = 0
                 results = pages.next(count, total)
-                if results:  # whoever asks may take the first of them only
+                if results:  # the caller may use the first of them only
                     self._usual = max(1, sum(map(_bytes_of, results)) // len(results))
                 for result in results:
                     key = self._rows.key(result.row)
@@ -319,19 +307,20 @@ class BlockMap:
                 _log.warning("foreign rows skipped: map=%s rows=%d", self._name.decode(), skipped)
 
     def _renew_note(self) -> None:
-        """See whether another process has begun to write larger rows."""
+        """Read the note again: another process may have begun to write larger rows."""
         now_s = self._clock.monotonic_s()
         if self._writes or now_s < self._noted_s + NOTE_S:
             return
         self._noted_s = now_s
         found = self._names.get(self._name)
         if found is not None and found != self._note:
-            self._note, self._row_bytes_max = found, read_note(found).row_bytes_max
+            self._row_bytes_max = read_note(found).row_bytes_max
+            self._note = found
             self._largest = max(self._largest, self._row_bytes_max)
 
     def _trusted(self, room: int) -> tuple[int, int]:
-        """How many rows may be asked for when each could be the largest, to fill `room`, and their
-        bytes; none when that would be far too few."""
+        """The number of rows that fill `room` even if each has the largest size, and their bytes; 0
+        if that would be far too few."""
         trusted = max(1, PAGE_BYTES // self._largest)
         wanted = min(room // self._usual + 1, PAGE_ROWS_MAX)
         if wanted > trusted and trusted * self._usual < _SMALL_PAGE_BYTES:
@@ -339,8 +328,8 @@ class BlockMap:
         count = min(trusted, wanted)
         return count, min(count * self._usual, PAGE_BYTES)
 
-    def _stored(self, rows: Sequence[Row]) -> list[StoredRow]:
-        """Rows as they are written, sorted; the last of equal keys."""
+    def _stored(self, rows: Sequence[MapRow]) -> list[StoredRow]:
+        """The rows to write, sorted; the last one of equal keys."""
         values: dict[bytes, Buffer] = {}
         for key, value in rows:
             check_row(key, value)
@@ -373,7 +362,7 @@ class BlockMap:
 
 
 def read_note(raw: bytes) -> MapNote:
-    """What a map's note says. Raises `DataCorrupt`."""
+    """The note of a map. Raises `DataCorrupt`."""
     try:
         return from_json(raw, MapNote)
     except msgspec.MsgspecError as exc:

@@ -1,10 +1,10 @@
-"""What the coprocessor in HBase's region servers says of itself: whether it is there, of which
-version, whether it keeps up, and what it has cleaned.
+"""The reports of the coprocessor in HBase's region servers: its presence, its version, its delays,
+and its progress of cleaning.
 
 Invariants
 
-* Publishing and reading never depend on it. What is found is for operators, and for pruning.
-* What is not known counts as not cleaned.
+* Publishing and reading never depend on it. Its reports are for operators, and for pruning.
+* A region without a report counts as not cleaned.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tms.clock import Clock
-from tms.decoding import from_json
 from tms.errors import TMSError
+from tms.runtime.clock import Clock
+from tms.runtime.decoding import from_json
 from tms.store.hbase.admin import Admin, Probe, Region
 from tms.store.hbase.rows import MESSAGES, PAYLOADS
 
 VERSION = "0.1.0"  # of the coprocessor that belongs to this code
 CLEANED_TABLES = (MESSAGES, PAYLOADS)
 LOOK_S = 30.0
-LOOK_AGAIN_S = 5.0  # when something was wrong
-FRESH_S = 60.0  # after the start, records that are old say only that nobody wrote them before
+LOOK_AGAIN_S = 5.0  # after a look that found a fault
+FRESH_S = 60.0  # after the start, in which old records may only mean that no instance ran before
 AGE_MS_MAX = 300_000  # records older than that in a region server are stale
 _NEXT = "Run `tms hbase status`."
 _WRONG = {
@@ -35,7 +35,7 @@ _WRONG = {
 
 
 class _Note(msgspec.Struct):
-    """What a region notes of its last cleaning; see `docs/hbase.md`."""
+    """A region's note of its last cleaning; `docs/hbase.md` describes it."""
 
     bound_ms: int
 
@@ -55,7 +55,7 @@ class CoprocessorWatch:
         self._looking = False
 
     def warnings(self) -> list[str]:
-        """The warnings of the last look, as sentences; starts another look if that is long ago."""
+        """The warnings of the last look, as sentences; starts another look if that was long ago."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             if not self._looking and now_s >= self._look_at_s:
@@ -64,7 +64,7 @@ class CoprocessorWatch:
             return list(self._found)
 
     def look(self) -> list[str]:
-        """The faults of all regions, as sentences. Raises when a region does not answer."""
+        """The faults of all regions, as sentences. Raises if a region does not answer."""
         probes = [
             (region, self._admin.probe(region))
             for table in CLEANED_TABLES
@@ -74,14 +74,14 @@ class CoprocessorWatch:
         return judge(probes, self._admin.place.namespace, young)
 
     def cleaned_ms(self) -> int:
-        """The time up to which no region has anything left of transactions that were invalid; see
-        `Store.cleaned_ms`. 0 when a region has not noted anything."""
+        """The time in ms up to which every region is clean of invalid transactions, as
+        `Store.cleaned_ms`; 0 if a region has not noted any."""
         known = bounds(self._admin.region_notes())
         regions = (one for table in CLEANED_TABLES for one in self._admin.regions(table))
         return min((known.get(f"{one.table}/{one.encoded}", 0) for one in regions), default=0)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._closed.set()
 
     def _look(self) -> None:
@@ -114,7 +114,7 @@ def verdict(probe: Probe | None, version: str) -> str:
 def judge(
     probes: Iterable[tuple[Region, Probe | None]], namespace: str, young: bool = False
 ) -> list[str]:
-    """The faults that these answers show, as sentences. `young`: old records are expected."""
+    """The faults in these reports, as sentences. `young`: old records are expected."""
     asked: Counter[str] = Counter()
     wrong: Counter[tuple[str, str]] = Counter()
     for region, probe in probes:
@@ -138,7 +138,8 @@ def _is_stale(probe: Probe) -> bool:
 
 
 def bounds(notes: Mapping[str, bytes]) -> dict[str, int]:
-    """How far each region is cleaned, from its notes; one that cannot be read is left out."""
+    """The time up to which each region is cleaned, from its notes; an unreadable note is left
+    out."""
     found = {}
     for name, raw in notes.items():
         with contextlib.suppress(msgspec.MsgspecError):

@@ -1,26 +1,26 @@
-"""What a row has to be written over: the timestamps of its cells as they are now.
+"""Overwriting rows: the timestamps of their present cells decide those of the new ones.
 
-Each overwriting has a later timestamp than the one before, so a repeat of an earlier one that lands
-late never wins. Pieces that the new value has not (`rows.pieces`) would stay below it for ever, so
-they are deleted.
+Each overwrite has a later timestamp than the one before, so a late repeat of an earlier one never
+wins. Pieces that the new value has not (`rows.pieces`) would stay below it for ever, so they are
+deleted.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+from tms.store.hbase.connection import types
+from tms.store.hbase.pool import Pool
 from tms.store.hbase.rows import FAMILY, PIECE_BYTES, StoredRow, is_more
-from tms.store.hbase.thrift.connection import types
-from tms.store.hbase.thrift.pool import Pool
-from tms.store.hbase.thrift.scanning import LENGTHS, PAGE_ROWS_MAX, Pages
+from tms.store.hbase.scanning import LENGTHS, PAGE_ROWS_MAX, Pages
 
-LATER_MAX = 1 << 20  # more often no row is overwritten: a deletion hides timestamps up to it
+LATER_MAX = 1 << 20  # overwrites of a row, at most: a deletion hides timestamps up to it
 
 
 def replacements(
     pool: Pool, table: bytes, fresh: Sequence[StoredRow]
 ) -> tuple[list[StoredRow], list[Any]]:
-    """What to write over those of these rows that are there, and the deletions that follow. The
-    rows ascend; nothing but their lengths is read."""
+    """The puts that replace existing rows, and the deletes to issue after them. The rows ascend;
+    only their lengths are read."""
     by_row = {one.row: one for one in fresh}
     stored: list[StoredRow] = []
     stale: list[Any] = []
@@ -32,9 +32,9 @@ def replacements(
                 timestamp = max(cell.timestamp for cell in cells)
                 stored.append(one._replace(timestamp=timestamp + 1))
                 pieces = [cell.qualifier for cell in cells if is_more(cell.qualifier)]
-                kept = max(0, (len(one.value) - 1) // PIECE_BYTES)
-                if len(pieces) > kept:
-                    stale.append(_deletion(one.row, pieces[kept:], timestamp))
+                present = max(0, (len(one.value) - 1) // PIECE_BYTES)
+                if len(pieces) > present:
+                    stale.append(_deletion(one.row, pieces[present:], timestamp))
     return stored, stale
 
 

@@ -2,14 +2,14 @@
 
 Invariants
 
-* Timestamps are the region server's, which never lets a change disappear behind what it changes.
-* Every write leaves random bytes in `m:w`. A change is made only if those that were seen are still
-  there, so neither an empty value nor one that came back is taken for what it is not; and who lost
-  an answer finds its own bytes, or knows that it does not know.
-* A record is removed with the timestamp that it was seen with, so a late repeat of the removal
-  cannot take a newer record away. Removing waits until the clock has moved on, because a record
-  that is made within the same millisecond would be hidden with it.
-* A map of records never refuses writes: each stands for itself, there is nothing to recover. Every
+* Timestamps are the region server's, which never lets a change disappear behind the row it changes.
+* Every write leaves random bytes in `m:w`. A change is made only if the bytes that were read are
+  still there, so neither an empty value nor a value that returned is mistaken for another one; and
+  a writer that lost an answer finds its own bytes, or reports that the outcome is unknown.
+* A record is removed with the timestamp at which it was read, so a late repeat of the removal
+  cannot remove a newer record. Removing waits until the clock has moved on, because a record that
+  is made within the same millisecond would be hidden with it.
+* A map of records never refuses writes: each row is independent, there is nothing to recover. Every
   write is synced, each row on its own.
 """
 
@@ -22,27 +22,20 @@ from tms.errors import StorageUnavailable, TMSError, TooLarge
 from tms.model.keys import prefix_stop
 from tms.model.message import Buffer
 from tms.model.topic import Durability
-from tms.store.base import Row, check_row
-from tms.store.hbase.rows import (
-    FAMILY,
-    RECORD_BYTES_MAX,
-    VALUE,
-    WRITER,
-    RecordRows,
-    record_of,
-)
-from tms.store.hbase.thrift.connection import Failure, types
-from tms.store.hbase.thrift.pool import Pool
-from tms.store.hbase.thrift.scanning import READ, Pages, Plan, batches, lengths
+from tms.store.base import MapRow, check_row
+from tms.store.hbase.connection import Failure, types
+from tms.store.hbase.pool import Pool
+from tms.store.hbase.rows import FAMILY, RECORD_BYTES_MAX, VALUE, WRITER, RecordRows, record_of
+from tms.store.hbase.scanning import READ, Pages, Plan, batches, lengths
 
 _TRIES = 10
-_GONE_S = 0.002  # how long after a record was seen its removal is done, at the earliest
+_GONE_S = 0.002  # from reading a record to its removal, at least
 _WRITER_BYTES = 16
 _DELETES_PER_CALL = 1_000
 
 
 class _Seen(NamedTuple):
-    """A record as it was read; without a value when there is none."""
+    """A record as it was read; without a value if there is none."""
 
     value: bytes | None
     writer: bytes | None
@@ -50,7 +43,7 @@ class _Seen(NamedTuple):
 
 
 class RecordMap:
-    """A map of records, or other rows of their table with one prefix: rows with a value each."""
+    """A map of records, or other rows of their table with one prefix, each with one value."""
 
     value_bytes_max = RECORD_BYTES_MAX
     hopeless: str | None = None  # it never refuses writes
@@ -67,7 +60,7 @@ class RecordMap:
     def recover(self) -> None:
         """Nothing to do."""
 
-    def write(self, rows: Sequence[Row], durability: Durability) -> None:
+    def write(self, rows: Sequence[MapRow], durability: Durability) -> None:
         """Store these rows, each on its own; always synced."""
         stored = {key: self._checked(key, value) for key, value in rows}
         self._require_open()
@@ -76,12 +69,12 @@ class RecordMap:
             self._pool.call("putMultiple", self._table, puts, repeatable=False, size=size)
             self._count(size)
 
-    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
-        """The same as `write`."""
+    def overwrite(self, rows: Sequence[MapRow], durability: Durability) -> None:
+        """As `write`."""
         self.write(rows, durability)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`, None when there is none."""
+        """The value of `key`, None if there is none."""
         row = self._rows.row(key)
         self._require_open()
         return self._seen(row).value
@@ -89,8 +82,8 @@ class RecordMap:
     def scan(
         self, start: bytes | None, stop: bytes | None, bytes_max: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Rows of [start, stop) until `bytes_max` is reached; of more than a page, each page as it
-        is when it is read. Lengths are read ahead, because one page may hold only so many bytes."""
+        """Rows of [start, stop) until `bytes_max` is reached; of several pages, each as of its own
+        read. Lengths are read ahead, because one page may have only so many bytes."""
         self._require_open()
         pages = Pages(self._pool, self._table, *self._rows.range(start, stop), reverse)
         plan = Plan(pages)
@@ -117,8 +110,8 @@ class RecordMap:
         self._delete(rows)
 
     def compare_and_set(self, key: bytes, expected: bytes | None, value: bytes | None) -> bool:
-        """Set or remove `key` if it is `expected` now; synced. Raises `StorageUnavailable` when
-        that may have happened or may yet happen."""
+        """Set or remove `key` if its value is `expected`; synced. Raises `StorageUnavailable` if
+        the change may have been made or may still be made."""
         row, new = self._rows.row(key), None if value is None else self._checked(key, value)
         self._require_open()
         done = self._compare_and_set(row, expected, new)
@@ -127,7 +120,7 @@ class RecordMap:
         return done
 
     def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Nothing to do: HBase's compactions give the space back."""
+        """Nothing to do: HBase's compactions reclaim the space."""
         self._require_open()
 
     def stored_bytes(self) -> int:
@@ -176,7 +169,7 @@ class RecordMap:
         for _ in range(_TRIES):
             seen = self._seen(row)
             if seen.writer == writer:
-                return True  # HBase had repeated it by itself, and then said no
+                return True  # HBase repeated it by itself, and refused the repetition
             if removing and seen.value is None:
                 raise _unknown(row)
             if seen.value != expected:
@@ -204,7 +197,7 @@ class RecordMap:
                 self._pool.call("deleteMultiple", self._table, gone, repeatable=True)
 
     def _set(self, row: bytes, seen: _Seen, value: bytes, writer: bytes) -> bool:
-        """Store the record unless it changed since it was seen."""
+        """Store the record unless it changed since it was read."""
         put = _put(row, value, writer)
         try:
             done = self._attempt("checkAndPut", row, seen, put, len(value))
@@ -212,13 +205,13 @@ class RecordMap:
             if failure.done and self._seen(row).writer == writer:
                 return True
             raise _unknown(row, failure) if failure.done else failure.error from failure
-        # Where a record was removed, one with an older timestamp is hidden: a clock went back.
+        # A removed record hides one with an older timestamp, made after a clock went back.
         if done and seen.value is None and self._seen(row).value is None:
             raise _unknown(row)
         return done
 
     def _removed(self, row: bytes, seen: _Seen) -> bool:
-        """Remove the record unless it changed since it was seen."""
+        """Remove the record unless it changed since it was read."""
         _let_time_pass()
         try:
             return self._attempt("checkAndDelete", row, seen, _deletion(row, seen.timestamp))
@@ -226,7 +219,7 @@ class RecordMap:
             raise _unknown(row, failure) if failure.done else failure.error from failure
 
     def _attempt(self, method: str, row: bytes, seen: _Seen, change: Any, size: int = 0) -> bool:
-        """Make a change if the record is still as it was seen. Raises `Failure`."""
+        """Make a change if the record is still as it was read. Raises `Failure`."""
         check = (FAMILY, WRITER, seen.writer)
         if seen.value is not None and seen.writer is None:  # made by hand
             check = (FAMILY, VALUE, seen.value)

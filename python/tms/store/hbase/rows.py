@@ -1,4 +1,4 @@
-"""Where the rows of a map are, and how a value becomes cells: bytes only, no calls.
+"""The rows of a map, and the cells of a value: bytes only, no calls.
 
     messages   t0000002a/p00003/s00000001, key 10 bytes   row  salt uid partition segment KEY   hex
     payloads   t0000002a/p00003/y00019675, key 18 bytes   row  salt uid partition day KEY       hex
@@ -7,14 +7,14 @@
 
     cells of a block    m:b, and from 8 MiB on m:b01, m:b02 …, each of 8 MiB but the last
                         timestamp: the time in the key, in ms; more each time it is overwritten
-    cells of a record   m:v the value; m:w who wrote it, 16 random bytes
+    cells of a record   m:v the value; m:w its writer, 16 random bytes
                         timestamp: the region server's clock
 
 Invariants
 
 * Rows sort as keys do, so a range of keys is a range of rows.
-* A row that is not spelled exactly so is not a row of the map.
-* The pieces of a block have one timestamp: those of another are left of what was overwritten.
+* A row whose key is spelled differently is not a row of the map.
+* The pieces of a block have one timestamp: others are left of an overwritten block.
 """
 
 import re
@@ -40,7 +40,7 @@ BLOCK_BYTES_MAX = (
 RECORD_BYTES_MAX = 8 << 20
 PREFIX_CHARS = 24
 PARTITION_MAX = 0xFFFF
-NAMES = b"!map/"  # rows of metadata that say which maps exist
+NAMES = b"!map/"  # rows of metadata that name the existing maps
 _MAP = re.compile(r"t([0-9a-f]{8})/p([0-9]{5})/([sy])([0-9]{8})", re.ASCII)
 _HEX = re.compile(rb"[0-9a-f]*")
 _BLOCK_KEY_BYTES = {"s": 10, "y": 18}
@@ -50,7 +50,7 @@ MORE = tuple(b"b%02d" % number for number in range(1, BLOCK_BYTES_MAX // PIECE_B
 
 
 class StoredRow(NamedTuple):
-    """A block as it is written: its row, and the timestamp of its cells."""
+    """A block to write: its row, and the timestamp of its cells."""
 
     row: bytes
     timestamp: int
@@ -64,8 +64,8 @@ class BlockRows:
     table: bytes
     prefix: bytes
     key_bytes: int
-    time_at: int  # where in a key the time is
-    unsynced: bool  # whether rows may be written without a sync
+    time_at: int  # the index of the time in a key
+    unsynced: bool  # True if rows may be written without a sync
 
     def row(self, key: bytes) -> bytes:
         """The row of a key. Raises `Invalid`."""
@@ -77,7 +77,7 @@ class BlockRows:
         return self.prefix + key.hex().encode()
 
     def key(self, row: bytes) -> bytes | None:
-        """The key of a row; None for a row that is none of the map's."""
+        """The key of a row; None if the row is not one of the map's."""
         digits = row[PREFIX_CHARS:]
         if (
             len(digits) != 2 * self.key_bytes
@@ -94,7 +94,7 @@ class BlockRows:
         return first, end
 
     def timestamp(self, key: bytes) -> int:
-        """That of the cells of a row when it is written first."""
+        """The timestamp of the row's cells when it is written first."""
         return int.from_bytes(key[self.time_at : self.time_at + 8], "big")
 
 
@@ -111,7 +111,7 @@ class RecordRows:
         return self.prefix + key
 
     def key(self, row: bytes) -> bytes | None:
-        """The key of a row; None for a row that is none of the map's."""
+        """The key of a row; None if the row is not one of the map's."""
         return row[len(self.prefix) :] or None if row.startswith(self.prefix) else None
 
     def range(self, start: bytes | None, stop: bytes | None) -> tuple[bytes, bytes]:
@@ -121,7 +121,7 @@ class RecordRows:
 
 
 def rows_of(namespace: str, name: str) -> BlockRows | RecordRows:
-    """Where the rows of the map with this name are. Raises `Invalid`."""
+    """The rows of the map with this name. Raises `Invalid`."""
     found = _MAP.fullmatch(name)
     if found is None:
         return RecordRows(table_name(namespace, METADATA), f"{name}:".encode())
@@ -138,7 +138,7 @@ def rows_of(namespace: str, name: str) -> BlockRows | RecordRows:
 
 
 def salt(uid: int, partition: int) -> str:
-    """What spreads partitions over the regions: 4 hexadecimal digits."""
+    """The digits that spread partitions over the regions: 4, hexadecimal."""
     crc: int = google_crc32c.value(uid.to_bytes(4, "big") + partition.to_bytes(2, "big"))
     return f"{crc >> 16:04x}"
 
@@ -162,7 +162,7 @@ def pieces(value: Buffer) -> Iterator[tuple[bytes, bytes]]:
 
 
 def block_of(row: bytes, cells: list[Any]) -> tuple[bytes, int] | None:
-    """A block and its timestamp from the cells of its row; None when no cell is of a block. Raises
+    """A block and its timestamp from the cells of its row; None if no cell is of a block. Raises
     `DataCorrupt`."""
     if len(cells) == 1 and cells[0].qualifier == BLOCK:
         return cells[0].value, cells[0].timestamp
@@ -194,7 +194,7 @@ def record_of(cells: list[Any]) -> tuple[bytes | None, bytes | None, int]:
 
 
 def is_more(qualifier: bytes) -> bool:
-    """Whether a cell is a piece of a block beyond the first."""
+    """True if a cell is a piece of a block beyond the first."""
     return len(qualifier) == 3 and qualifier[1:].isdigit() and 0 < int(qualifier[1:]) <= _PIECES_MAX
 
 

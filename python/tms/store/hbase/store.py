@@ -2,13 +2,13 @@
 
 Invariants
 
-* `!map/NAME` in the metadata table says that a map exists; whoever makes it first has made it.
-* A map of blocks that is dropped loses its name only: the coprocessor drops its rows with the
-  segment, the day or the topic that they belong to. Numbers of segments and topics are not used
-  twice. Rows that are there when a map is made are left alone: they may be another process's, which
-  made the map a moment ago.
+* `!map/NAME` in the metadata table says that a map exists; the first process that writes it has
+  created the map.
+* A map of blocks that is dropped loses its name only: the coprocessor drops its rows with their
+  segment, day or topic. Numbers of segments and topics are not used twice. Rows that exist when a
+  map is created are left alone: they may belong to another process, which has just created the map.
 * A map of records loses its rows, then its name.
-* Others may write to the same store (`shared`): who owns a map is for the owners to settle.
+* Other processes may write to the same store (`shared`): the owners settle who owns a map.
 """
 
 import threading
@@ -16,30 +16,30 @@ from dataclasses import replace
 
 import msgspec
 
-from tms.clock import Clock, SystemClock
 from tms.errors import Closed, ConfigError, Conflict, NotFound, TMSError
 from tms.model.topic import Durability
+from tms.runtime.clock import Clock, SystemClock
+from tms.runtime.tls import ClientTls
 from tms.store.base import StoreImage, check_name
 from tms.store.hbase.admin import CONFIG, Admin
 from tms.store.hbase.blocks import ROW_BYTES_FIRST, BlockMap, MapNote, NotedMap
+from tms.store.hbase.connection import INSTALL, types
 from tms.store.hbase.coprocessor import CoprocessorWatch
+from tms.store.hbase.pool import HBasePlace, Limits, Pool
 from tms.store.hbase.records import RecordMap
 from tms.store.hbase.rows import MESSAGES, METADATA, NAMES, TABLES, RecordRows, rows_of, table_name
-from tms.store.hbase.thrift.connection import INSTALL, types
-from tms.store.hbase.thrift.pool import HBasePlace, Limits, Pool
-from tms.tls import ClientTls
 
-CHECK_S = 10.0  # after so long without a call that succeeded, health is looked at
+CHECK_S = 10.0  # without a successful call, after which health is checked
 RETRY_S = 1.0
 _CHECKED = b"checked"
 
 
 class HBaseStore:
-    """Maps in the tables of one namespace of HBase, over its Thrift 2 servers. `watched`: whether
-    to look after the coprocessor, for `warnings`.
+    """Maps in the tables of one namespace of HBase, over its Thrift 2 servers. `watched`: the store
+    watches the coprocessor, for `warnings`.
 
-    Raises `ConfigError` when the address is none, or the tables are missing; `StorageUnavailable`
-    when HBase does not answer in time.
+    Raises `ConfigError` if the address is wrong, or the tables are missing; `StorageUnavailable` if
+    HBase does not answer in time.
     """
 
     shared = True
@@ -73,7 +73,7 @@ class HBaseStore:
             self._pool.close()
             raise
         if watched:
-            self._coprocessor.warnings()  # looks for the first time
+            self._coprocessor.warnings()  # starts the first look
 
     def open(self, name: str, create: bool) -> BlockMap | RecordMap:
         """The map with this name; raises `NotFound` or `Conflict`."""
@@ -106,7 +106,7 @@ class HBaseStore:
             RecordMap(self._pool, rows).drop_rows()
         self._names.delete([name.encode()])
 
-    def let_go(self, prefix: str) -> None:
+    def close_maps(self, prefix: str) -> None:
         """Nothing to do: other processes write to the same rows."""
 
     def image(self) -> StoreImage:
@@ -123,8 +123,8 @@ class HBaseStore:
         return [key.decode(errors="replace") for key in self._names.keys(prefix.encode())]
 
     def healthy(self) -> str | None:
-        """None, or what keeps the store from writing: the newest failure, until a call succeeds.
-        When there was none of late, one is made in the background."""
+        """None, or the reason why the store cannot write: the newest failure, until a call
+        succeeds. Without a recent call, one is made in the background."""
         pool = self._pool
         failure = pool.write_failure or pool.read_failure
         now_s = self._clock.monotonic_s()
@@ -141,7 +141,8 @@ class HBaseStore:
 
     @property
     def foreign_rows(self) -> int:
-        """How many rows were skipped because they are not rows of the maps that they lie in."""
+        """Number of rows that were skipped because they are not rows of the maps that they lie
+        in."""
         with self._lock:
             return sum(one.foreign_rows for one in self._maps.values() if isinstance(one, BlockMap))
 
@@ -157,11 +158,11 @@ class HBaseStore:
         return found
 
     def cleaned_ms(self) -> int | None:
-        """Up to when all regions are clean."""
+        """The time in ms up to which all regions are clean."""
         return self._coprocessor.cleaned_ms()
 
     def default_retention_ms(self) -> int | None:
-        """What the attributes of the table of messages say."""
+        """The retention in the attributes of the table of messages."""
         return self._admin.table(MESSAGES).ttl_ms
 
     def close(self) -> None:
@@ -213,7 +214,8 @@ class HBaseStore:
             )
 
     def _check(self) -> None:
-        """Read from every table, and write when writing failed last; the pool keeps the outcome."""
+        """Read from every table, and write if the last write failed; the pool records the
+        outcome."""
         limit_s = self._limits.connect_s
         try:
             for name in TABLES:

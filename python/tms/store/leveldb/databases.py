@@ -1,13 +1,13 @@
-"""What the maps of a store share: how a database is opened, how many may be open, whether the disk
-takes writes.
+"""The resources that the maps of a store share: opening databases, the number of open ones, the
+state of the disk.
 
 Invariants
 
-* Opening never creates: a directory is checked first, and what is damaged or not whole is refused.
+* Opening never creates: a directory is checked first, and a damaged or incomplete one is refused.
 * At most `maps_open_max` databases are open, and no more than the limit of descriptors has room
-  for, apart from those in use at this moment: the ones used least recently rest.
-* If the process may open no more files all the same, half of the databases rest, and the next try
-  has room.
+  for, apart from those in use at this moment: the least recently used ones are closed.
+* If the process may open no more files all the same, half of the databases are closed, and the next
+  attempt has room.
 * The disk is probed at most once per `RETRY_S`, for all maps together.
 """
 
@@ -24,9 +24,9 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from tms import forks
-from tms.clock import Clock
 from tms.errors import ConfigError, StorageFull, StorageUnavailable, TMSError, again
+from tms.runtime import forks
+from tms.runtime.clock import Clock
 from tms.store.leveldb.directory import DataDirectory
 from tms.store.leveldb.drivers import Database, driver_of
 from tms.store.leveldb.files import check
@@ -35,9 +35,9 @@ from tms.store.leveldb.values import ValueFile, damaged
 RETRY_S = 0.5
 WRITE_BUFFER_BYTES = 8 << 20  # with 4 MiB, writers wait half of the time for the sync that ends one
 WRITE_BUFFER_BYTES_MIN = 4 << 20
-WRITE_BUFFERS_BYTES = 64 << 20  # of all open maps together, while that leaves each the least
+WRITE_BUFFERS_BYTES = 64 << 20  # of all open maps, while each has at least the minimum
 PROBE_BYTES_MAX = 8 << 20
-LARGE_BYTES = 4 << 10  # values from here on are written once, to a file of their own
+LARGE_BYTES = 4 << 10  # values of at least this size are written once, to a file of their own
 SYNC_BEHIND_BYTES = 16 << 20
 DESCRIPTORS_OF_A_MAP = 12
 _FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -56,10 +56,10 @@ class _Map(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LevelDBLimits:
-    """Bounds of a store. A map keeps up to `write_buffer_bytes`, twice that at worst, in memory
-    before it makes a file of them; less when many maps are open. Fewer than `maps_open_max` maps
-    are open where the process may open few files. Values of at least `large_bytes` stand beside
-    the database."""
+    """Bounds of a store. A map holds up to `write_buffer_bytes`, twice that at worst, in memory
+    before it writes them to a file; less if many maps are open. Fewer than `maps_open_max` maps are
+    open if the process may open few files. Values of at least `large_bytes` are stored beside the
+    database."""
 
     write_buffer_bytes: int = WRITE_BUFFER_BYTES
     maps_open_max: int = 256
@@ -74,7 +74,7 @@ class Databases:
         self.large_bytes = limits.large_bytes
         self.directory = directory
         self.driver = driver_of(directory.store, directory.path)
-        self.failures = self.driver.failures  # what calls on an open database raise
+        self.failures = self.driver.failures  # errors of calls on an open database
         self._limits = limits
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._maps_open_max = maps_within(descriptors, limits.maps_open_max)
@@ -87,8 +87,8 @@ class Databases:
         self._probe_error: TMSError | None = None
 
     def open(self, path: Path) -> Database:
-        """A handle on the database in this directory. Raises `DataCorrupt` and what `translate`
-        makes."""
+        """A handle on the database in this directory. Raises `DataCorrupt` and the errors of
+        `translate`."""
         try:
             torn = check(path)
             db = self.driver.open(path, self._write_buffer_size())
@@ -103,19 +103,19 @@ class Databases:
         return min(self._limits.write_buffer_bytes, max(WRITE_BUFFER_BYTES_MIN, share))
 
     def opened(self, one: _Map) -> None:
-        """Count a map as open, and let others rest if there are too many."""
+        """Count a map as open, and close others if there are too many."""
         with self._lock:
             self._open.add(one)
             excess = len(self._open) - self._maps_open_max
         self._rest(excess)
 
     def make_room(self) -> bool:
-        """Let the half of the open maps rest that was used least recently; False if all are in
-        use."""
+        """Close the least recently used half of the open maps; False if all are in use."""
         return self._rest((len(self._open) + 1) // 2) > 0
 
     def with_room(self, work: Callable[[], T]) -> T:
-        """Do what opens files; if there are too many of them, once more with fewer maps open."""
+        """Run `work`, which opens files; if too many files are open, close some maps and run it
+        once more."""
         try:
             return work()
         except StorageUnavailable as error:
@@ -124,7 +124,8 @@ class Databases:
         return work()
 
     def _rest(self, count: int) -> int:
-        """Let so many maps rest, those used least recently first; how many do."""
+        """Close this number of maps, the least recently used ones first; returns how many were
+        closed."""
         rested = 0
         with self._lock:
             by_age = sorted(self._open, key=lambda each: each.used) if count > 0 else []
@@ -140,19 +141,19 @@ class Databases:
             self._open.discard(one)
 
     def sync_behind(self, values: ValueFile) -> None:
-        """Have a file of values synced in the background when much of it is not: then opening has
-        little to look at, and a synced write little to wait for."""
+        """Sync a file of values in the background once much of it is not synced: then opening has
+        little to check, and a synced write little to wait for."""
         if values.end - values.sync_begun >= SYNC_BEHIND_BYTES:
             values.sync_begun = values.end
             self._syncs.submit(values.sync_behind)
 
     def close(self) -> None:
-        """End the thread that syncs."""
+        """End the syncing thread."""
         self._syncs.shutdown()
 
     def probe(self) -> None:
         """Raises `StorageFull` or `StorageUnavailable` unless the disk takes two write buffers, or
-        `PROBE_BYTES_MAX`."""
+        `PROBE_BYTES_MAX` bytes."""
         with self._probing:
             now_s = self.clock.monotonic_s()
             if now_s >= self._probe_again_s:
@@ -179,25 +180,25 @@ def require_threads() -> None:
     if _generation != forks.generation:
         raise ConfigError(
             "This process was forked from one that has had a data directory open, and its database "
-            "does not work on in a fork. Fork before anything is opened, or begin the process "
-            'anew: multiprocessing.get_context("spawn").'
+            "does not work in a fork. Fork before opening anything, or start a new process: "
+            'multiprocessing.get_context("spawn").'
         )
 
 
 def maps_within(descriptors: int, most: int) -> int:
-    """How many maps may be open in a process that may have so many files open."""
+    """The number of maps that may be open in a process that may have `descriptors` files open."""
     if descriptors == resource.RLIM_INFINITY:
         return most
     return min(most, max(1, descriptors // DESCRIPTORS_OF_A_MAP))
 
 
 def is_out_of_files(error: TMSError) -> bool:
-    """True if the process, or the machine, has as many files open as it may."""
+    """True if the process, or the machine, has the largest allowed number of files open."""
     return error.details.get("limit") == _OPEN_FILES
 
 
 def translate(exc: Exception, path: Path) -> TMSError:
-    """What an error of the database or of the operating system means."""
+    """The error of TMS for one of the database or of the operating system."""
     if isinstance(exc, OSError):  # as plyvel's IOError is
         return refused(exc)
     return damaged(path, _reason(exc))
@@ -208,6 +209,8 @@ def refusing() -> Iterator[None]:
     """Raises what `refused` makes of an error of the operating system."""
     try:
         yield
+    except TMSError:
+        raise
     except OSError as exc:
         raise refused(exc) from exc
 

@@ -1,24 +1,24 @@
-"""The data directory of a store on disk: whose it is, what it holds, and how parts of it come and
-go in one step.
+"""The data directory of a store on disk: its lock, its files, and how maps are added and removed in
+one step.
 
     FORMAT       {"format": 2, "store": "leveldb"}, or "rocksdb"; written last, so a directory with
                  it is whole
     LOCK         held with flock by the process that has the directory open; contains its process id
     maps/NAME/   one map; the slashes of its name are written as +
-    maps/NAME~/  what takes its place in the next moment, whole
-    temporary/   what is being made or removed; emptied whenever the directory is opened
-    upgraded/    what takes the place of `maps` once FORMAT says rocksdb; see `upgrade`
+    maps/NAME~/  the complete replacement of a map, about to be renamed to NAME
+    temporary/   files being made or removed; emptied whenever the directory is opened
+    upgraded/    the replacement of `maps` once FORMAT says rocksdb; `upgrade` makes it
 
 Invariants
 
 * One owner at a time: flock against other processes, a registry of real paths against this one
   (network file systems may grant flock to the same process twice).
-* The lock goes with its owner, whoever was forked from it and lives on.
+* The lock ends with its owner, even if processes that were forked from it live on.
 * A map appears and disappears by one rename, after its files and before its space is synced: a
   crash leaves either the whole map or none, and leftovers only in `temporary`.
-* One that takes the place of another stands beside it first, whole and synced: when a directory is
-  opened it is taken only if the other one is gone.
-* Nothing is created in a directory that holds something else.
+* The replacement of a map stands beside it first, whole and synced: when a directory is opened it
+  is used only if the old map is gone.
+* Nothing is created in a directory that holds other files.
 """
 
 import contextlib
@@ -31,22 +31,23 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from tms import forks
 from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
+from tms.runtime import forks
+from tms.store.disk import sync_path
 from tms.store.leveldb.drivers import LIBRARIES, ROCKSDB, new_store
 
 FORMAT_VERSION = 2
 FORMAT, _LOCK, MAPS, _TEMPORARY = "FORMAT", "LOCK", "maps", "temporary"
 _UPGRADED = "upgraded"
-CLOSED = 0o700  # the mode of a directory: who reads it reads every message
-_NEXT = "~"  # behind the name of what takes a map's place
+CLOSED = 0o700  # the mode of a directory: its files contain every message
+_NEXT = "~"  # behind the name of a map's replacement
 
 
 class DataDirectory:
     """A data directory, locked until `close`.
 
-    With `create` it is made if nothing is there. Raises `NotFound`, `ConfigError`, `DataCorrupt`,
-    `AlreadyRunning`.
+    With `create` it is made if the path is free or empty. Raises `NotFound`, `ConfigError`,
+    `DataCorrupt`, `AlreadyRunning`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool) -> None:
@@ -75,7 +76,7 @@ class DataDirectory:
         return self._lock_fd
 
     def map_path(self, name: str) -> Path:
-        """Where the map with this name is or would be."""
+        """The path of the map with this name, which need not exist."""
         return self.path / MAPS / name.replace("/", "+")
 
     def names(self, prefix: str) -> list[str]:
@@ -85,11 +86,11 @@ class DataDirectory:
         return sorted(name for name in found if name.startswith(prefix))
 
     def add(self, name: str, build: Callable[[Path], None]) -> None:
-        """Let `build` make the map's directory and then put it in place."""
+        """Make the map's directory with `build` and then rename it into place."""
         self._place(self.map_path(name), build)
 
     def prepare(self, map: Path, build: Callable[[Path], None]) -> Path:
-        """Let `build` make what is to take a map's place, beside it; it has no effect yet."""
+        """Make a map's replacement beside it with `build`; it has no effect yet."""
         beside = map.with_name(map.name + _NEXT)
         self._place(beside, build)
         return beside
@@ -106,7 +107,7 @@ class DataDirectory:
         sync_path(self.path / MAPS)
 
     def replace(self, map: Path, beside: Path) -> None:
-        """Put what was prepared in the place of a map, which nobody has open."""
+        """Replace a map, which must not be open, by its prepared replacement."""
         away = self.temporary_path()
         map.rename(away)
         try:
@@ -118,8 +119,8 @@ class DataDirectory:
         shutil.rmtree(away, ignore_errors=True)
 
     def discard(self, name: str) -> Path | None:
-        """Take the map away; the caller removes the returned directory. None if there is no such
-        map."""
+        """Rename the map into `temporary`; the caller removes the returned directory. None if there
+        is no such map."""
         away = self.temporary_path()
         try:
             self.map_path(name).rename(away)
@@ -129,8 +130,8 @@ class DataDirectory:
         return away
 
     def probe(self, size: int) -> None:
-        """Write and sync a file of this size, and remove it. Raises OSError when the disk does not
-        take it."""
+        """Write and sync a file of this size, and remove it. Raises OSError if the disk refuses
+        it."""
         path = self.temporary_path()
         try:
             path.write_bytes(bytes(size))
@@ -140,7 +141,7 @@ class DataDirectory:
                 path.unlink()
 
     def close(self) -> None:
-        """Give the directory free."""
+        """Unlock the directory."""
         _locks.release(self.path, self._lock_fd)
 
     def _require_empty(self, create: bool) -> None:
@@ -163,7 +164,7 @@ class DataDirectory:
         sync_path(self.path.parent)
 
     def name_store(self, store: str) -> None:
-        """Say which database the maps have, in one step."""
+        """Record the database of the maps, in one step."""
         new = self.path / (FORMAT + ".new")
         with new.open("w") as file:
             json.dump({"format": FORMAT_VERSION, "store": store}, file)
@@ -174,18 +175,18 @@ class DataDirectory:
         self.store = store
 
     def begin_upgrade(self) -> Path:
-        """Where the maps are to be built that take the place of all: an empty directory."""
+        """An empty directory in which the replacements of all maps are to be built."""
         beside = self.path / _UPGRADED
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
         return beside
 
     def finish_upgrade(self) -> None:
-        """Put what was built in the place of `maps`, if it is whole."""
+        """Replace `maps` by the upgraded maps, if those are complete."""
         beside, maps = self.path / _UPGRADED, self.path / MAPS
         if beside.is_dir() and _store_of(self.path) == ROCKSDB:
             if maps.is_dir():
-                self._empty_temporary()  # a power loss brings back what was removed from there
+                self._empty_temporary()  # a power loss may bring back removed files
                 maps.rename(self.temporary_path())
             beside.rename(maps)
             sync_path(self.path)
@@ -198,7 +199,7 @@ class DataDirectory:
 
     def _sweep(self) -> None:
         self._empty_temporary()
-        shutil.rmtree(self.path / _UPGRADED, ignore_errors=True)  # was interrupted
+        shutil.rmtree(self.path / _UPGRADED, ignore_errors=True)  # of an interrupted upgrade
         for beside in (self.path / MAPS).glob(f"*{_NEXT}"):
             map = beside.with_name(beside.name.removesuffix(_NEXT))
             if map.exists():
@@ -208,12 +209,12 @@ class DataDirectory:
                 sync_path(self.path / MAPS)
 
     def temporary_path(self) -> Path:
-        """Where nothing is yet, for what is being made or removed."""
+        """A free path, for files being made or removed."""
         return self.path / _TEMPORARY / str(next(self._numbers))
 
 
 class JoinedDirectory(DataDirectory):
-    """The directory of another process, which has locked it and lets this one use it."""
+    """The directory of another process, which has locked it and shares it with this one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.realpath(path))
@@ -221,17 +222,17 @@ class JoinedDirectory(DataDirectory):
         self.store = check_format(self.path)
 
     def close(self) -> None:
-        """It stays locked."""
+        """Nothing to do: the other process keeps the lock."""
 
     def temporary_path(self) -> Path:
-        """A name that no other process takes."""
+        """A path that no other process uses."""
         return self.path / _TEMPORARY / f"{os.getpid()}-{next(self._numbers)}"
 
 
 def check_format(path: Path) -> str:
-    """The database that the maps of a data directory have. Raises `ConfigError` if this release
-    cannot read the directory, `DataCorrupt` if parts of it are missing, `NotFound` if there are
-    none."""
+    """The name of the database of a data directory's maps. Raises `ConfigError` if this release
+    cannot read the directory, `DataCorrupt` if parts of it are missing, `NotFound` if it is no data
+    directory."""
     file = path / FORMAT
     try:
         found = json.loads(file.read_bytes())
@@ -265,21 +266,12 @@ def check_format(path: Path) -> str:
 
 
 def _store_of(path: Path) -> str | None:
-    """What FORMAT says, None for one that `check_format` will refuse."""
+    """The database that FORMAT names; None if `check_format` would refuse FORMAT."""
     try:
         found = json.loads((path / FORMAT).read_bytes())["store"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return str(found)
-
-
-def sync_path(path: Path) -> None:
-    """Make a file's bytes or a directory's entries survive power loss."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def sync_tree(root: Path) -> None:
@@ -297,7 +289,7 @@ class _Locks:
         forks.in_child(self._forked)
 
     def take(self, path: Path) -> int:
-        """Lock a directory; the lock, for `release`. Raises `AlreadyRunning`."""
+        """Lock a directory; returns the lock, for `release`. Raises `AlreadyRunning`."""
         with self._guard:
             if str(path) in self._fds:
                 raise AlreadyRunning(
@@ -334,8 +326,8 @@ class _Locks:
                 os.close(fd)
 
     def _forked(self) -> None:
-        """The locks stay with the parent: what is closed here is unlocked when it is closed there,
-        or when that process ends."""
+        """Leave the locks to the parent: a directory that is closed here is unlocked when the
+        parent closes it or ends."""
         self._guard = threading.Lock()
         fds, self._fds = self._fds, {}
         for fd in fds.values():

@@ -1,4 +1,4 @@
-"""What TMS needs of the database below a map, and which database a data directory has.
+"""The port of the database below a map, and the choice of a database for a data directory.
 
     FORMAT's store    library      where it installs without a compiler
     leveldb           plyvel       Python 3.11 and 3.12 on x86-64
@@ -10,14 +10,14 @@ Invariants
   that is installed.
 * RocksDB reads LevelDB's files, LevelDB not RocksDB's. So `upgrade` goes one way, and opening alone
   never does.
-* Both databases have the same files (`files`), as far as TMS looks into them.
+* Both databases have the same files (`files`), as far as TMS reads them.
 """
 
 from pathlib import Path
 from typing import Protocol
 
 from tms.errors import ConfigError
-from tms.extras import installed, missing
+from tms.runtime.extras import installed, missing
 
 LEVELDB, ROCKSDB = "leveldb", "rocksdb"
 LIBRARIES = {LEVELDB: "plyvel", ROCKSDB: "rocksdict"}
@@ -26,7 +26,8 @@ BLOCK_CACHE_BYTES = 256 << 10
 
 
 class Rows(Protocol):
-    """A place in the rows of a database. An error ends no walk in silence: it is raised."""
+    """An iterator over the rows of a database. An error is raised, and never ends the iteration
+    silently."""
 
     def seek(self, key: bytes) -> None: ...
     def seek_to_last(self) -> None: ...
@@ -48,7 +49,7 @@ class DatabaseBatch(Protocol):
 
 
 class Database(Protocol):
-    """An open database: what TMS uses of plyvel's, by the same names."""
+    """An open database: the methods of plyvel's that TMS uses, with the same names."""
 
     def get(self, key: bytes, *, verify_checksums: bool) -> bytes | None: ...
     def put(self, key: bytes, value: bytes, *, sync: bool) -> None: ...
@@ -58,22 +59,22 @@ class Database(Protocol):
 
 
 class Driver(Protocol):
-    """One of the databases. Calls on it, and on what it opened, raise `failures`: an OSError where
-    the disk refuses, another one where files are damaged."""
+    """A library for one database. Calls on it, and on its databases, raise `failures`: an OSError
+    if the disk refuses, another error if files are damaged."""
 
     failures: tuple[type[Exception], ...]
 
     def open(self, path: Path, write_buffer_bytes: int) -> Database:
-        """The database in this directory, which must be there."""
+        """The database in this directory, which must exist."""
         ...
 
     def repair(self, path: Path) -> None:
-        """Make the database anew from the tables and logs that can be read."""
+        """Rebuild the database from its readable tables and logs."""
         ...
 
 
 def has(store: str) -> bool:
-    """Whether this Python has the library of a database."""
+    """True if this Python has the library of a database."""
     return installed(LIBRARIES[store])
 
 

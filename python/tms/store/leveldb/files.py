@@ -1,5 +1,5 @@
-"""The files of LevelDB and RocksDB as bytes: the checks that both leave out, an empty database, a
-copy to look at.
+"""The files of LevelDB and RocksDB as bytes: checks that both leave out, an empty database, a
+read-only copy.
 
     CURRENT      the name of the manifest
     MANIFEST-n   a log of edits: which tables are live, which log is the oldest needed
@@ -9,15 +9,15 @@ copy to look at.
 
 Invariants
 
-* LevelDB checks the checksum of every fragment when it opens a database with `paranoid_checks`, so
-  the walk here hops from header to header and looks only at what LevelDB takes for the end of a
-  log: a length that was damaged looks to it like the torn write of a crash, and it drops that
-  record and all records behind it without a word.
+* LevelDB verifies the checksum of every fragment when it opens a database with `paranoid_checks`.
+  So the check here goes from header to header and examines only the supposed end of a log: LevelDB
+  takes a damaged length for the torn write of a crash, and silently drops that record and all
+  records behind it.
 * A fragment that reaches beyond the end of its file is torn only if no shorter length fits its
   checksum.
-* A log that the manifest needs is there, always; both would go on without it.
-* An empty database is LevelDB's, and RocksDB's as well: it reads LevelDB's files, and writes the
-  same ones with more in them.
+* A log that the manifest needs always exists; both databases would go on without it.
+* An empty database has LevelDB's files. RocksDB reads those, and writes the same files with more
+  fields in them.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from tms.store.leveldb.directory import sync_path
+from tms.store.disk import sync_path
 from tms.store.leveldb.values import VALUES, damaged
 
-_LOOKS_MAX = 100  # for a moment in which LevelDB changes no files
+_LOOKS_MAX = 100  # attempts to find LevelDB changing no files
 _BLOCK_BYTES = 32 << 10
 _HEADER = struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LOG = re.compile(r"[0-9]+\.log")
 _TABLE = re.compile(r"[0-9]+\.(?:ldb|sst)")
 _DATABASE_ID = b"\x81\x40"  # the edit that every manifest of RocksDB begins with
-_SKIPPED = 1 << 13  # of a tag of RocksDB: who does not know it may skip it
+_SKIPPED = 1 << 13  # bit of a tag of RocksDB: readers that do not know the tag skip it
 _MANIFEST = re.compile(r"MANIFEST-[0-9]+")
 
 
@@ -56,8 +56,8 @@ def write_empty(path: Path) -> None:
 
 
 def check(path: Path) -> dict[Path, int]:
-    """Raises `DataCorrupt` if a file is missing or damaged in a way that LevelDB overlooks; the
-    bytes of each log that a crash cut off while they were being written."""
+    """The bytes of each log that a crash cut off during a write. Raises `DataCorrupt` if a file is
+    missing, or damaged in a way that LevelDB overlooks."""
     log_number, tables, exact = _version(_manifest(path))
     sizes = {entry.name: entry.stat().st_size for entry in os.scandir(path)}
     for number, size in tables.items():
@@ -77,8 +77,8 @@ def check(path: Path) -> dict[Path, int]:
 
 
 class LogTail:
-    """Knows the log that a database writes to, and syncs what LevelDB leaves behind when it
-    changes to a new one."""
+    """The log that a database writes to; syncs the bytes that LevelDB leaves unsynced when it
+    changes to a new log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,15 +89,15 @@ class LogTail:
         self._log = str(logs(self._path)[-1])
 
     def size(self) -> int:
-        """The bytes in the log that was the newest at the last look: a write that did not make it
-        grow went to a newer one."""
+        """The size in bytes of the log that was the newest at the last look: a write that did not
+        make it grow went to a newer one."""
         try:
             return os.stat(self._log).st_size
         except FileNotFoundError:
             return -1
 
     def sync(self) -> None:
-        """Make all logs and their names durable, and look again."""
+        """Sync all logs and their names, and find the newest log again."""
         for log in logs(self._path):
             with contextlib.suppress(
                 FileNotFoundError
@@ -111,8 +111,8 @@ def copy(source: Path, target: Path) -> bool:
     """Copy the files of a database, its tables as links, so that the copy can be opened without
     touching the source; False if the source is in use and changed too fast.
 
-    Logs are removed only after the manifest says that they are not needed: those that are open
-    between two looks at the same manifest are the ones that belong to it.
+    Logs are removed only after the manifest says that they are not needed: the logs that exist
+    between two equal reads of the manifest belong to it.
     """
     target.mkdir()
     for _ in range(_LOOKS_MAX):
@@ -134,8 +134,8 @@ def copy(source: Path, target: Path) -> bool:
 
 
 def link(source: Path, target: Path) -> dict[str, int] | None:
-    """Link the files of a database that nobody writes to; how many bytes of each belong to it. None
-    if LevelDB, which may merge tables all the same, changed them too fast."""
+    """Link the files of a database that is not written to; returns how many bytes of each belong to
+    it. None if LevelDB, which may merge tables all the same, changed them too fast."""
     for _ in range(_LOOKS_MAX):
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
@@ -160,7 +160,7 @@ def _open(file: Path, held: contextlib.ExitStack) -> BinaryIO | None:
 
 
 def _bookkeeping(path: Path) -> dict[str, bytes]:
-    """CURRENT and the manifests, as far as they are there."""
+    """CURRENT and the manifests, as far as they exist."""
     found = {}
     for name in ("CURRENT", *filter(_MANIFEST.fullmatch, os.listdir(path))):
         with contextlib.suppress(FileNotFoundError):
@@ -175,7 +175,7 @@ def logs(path: Path) -> list[Path]:
 
 
 def salvage(log: Path) -> None:
-    """Write a log anew with only the records that are intact.
+    """Rewrite a log with only its intact records.
 
     LevelDB's own repair takes over damaged records of a log as if they were good.
     """
@@ -191,10 +191,10 @@ def salvage(log: Path) -> None:
 
 
 def _intact_records(data: bytes) -> Iterator[bytes]:
-    """The records whose fragments are all intact, in order; looks for the next one at every byte
-    behind damage."""
+    """The records whose fragments are all intact, in order; behind damage the search for the next
+    one goes on byte by byte."""
     offset, parts = 0, list[bytes]()
-    whole = False  # whether `parts` began with a first fragment
+    whole = False  # True if `parts` begins with a first fragment
     while offset + _HEADER.size <= len(data):
         left = _BLOCK_BYTES - offset % _BLOCK_BYTES
         if left < _HEADER.size:
@@ -264,8 +264,8 @@ def _manifest(path: Path) -> Path:
 
 
 def _version(manifest: Path) -> tuple[int, dict[int, int], bool]:
-    """The oldest log that is needed, and the bytes of each table by its number. Whether that log
-    has exactly this number, as in LevelDB: RocksDB's has this or a higher one."""
+    """The number of the oldest log that is needed, the bytes of each table by its number, and True
+    if that log has exactly this number, as in LevelDB; RocksDB's has this or a higher one."""
     data = _read(manifest)
     log_number, tables, edit, exact = 0, dict[int, int](), b"", True
     try:
@@ -314,7 +314,8 @@ class _ManifestEdit:
 
 
 def _apply(data: bytes, log_number: int, tables: dict[int, int]) -> int:
-    """Apply an edit of the manifest to `tables`; the oldest log that is needed then."""
+    """Apply an edit of the manifest to `tables`; returns the number of the oldest log that is
+    needed then."""
     edit = _ManifestEdit(data)
     while edit.left():
         match edit.number():
@@ -348,8 +349,8 @@ def _apply(data: bytes, log_number: int, tables: dict[int, int]) -> int:
 
 
 def _fragments(data: bytes, file: Path) -> Iterator[tuple[int, int, int]]:
-    """Start, length and type of the payloads up to the end or to where the file was torn; raises
-    `DataCorrupt` if it was not torn but damaged."""
+    """Start, length and type of the payloads up to the end, or to the fragment at which the file
+    was torn. Raises `DataCorrupt` if it was damaged and not torn."""
     offset, size, header = 0, len(data), _HEADER.size
     while offset + header <= size:
         left = _BLOCK_BYTES - offset % _BLOCK_BYTES
@@ -373,7 +374,7 @@ def _fragments(data: bytes, file: Path) -> Iterator[tuple[int, int, int]]:
 
 
 def _fits_shorter(crc: int, kind: int, rest: memoryview) -> bool:
-    """Whether some first part of `rest` is what this checksum was made of."""
+    """True if the checksum fits some first part of `rest`."""
     running = google_crc32c.value(bytes((kind,)))
     if _mask(running) == crc:
         return True

@@ -1,21 +1,21 @@
-"""A data directory as it is at one moment, while it is in use: links to its files.
+"""An image of a data directory in use, at one moment: links to its files.
 
     closed maps are linked ──▶ all maps are held ──▶ open maps are linked, and those that changed
                                                  ──▶ all go on; the links are read
 
-Tables are never changed, logs, manifests and files of values only grow: so a link and a size are
-the file as it was. What a database with these files has is what it would have after this process
-was killed at that moment.
+Tables never change; logs, manifests and files of values only grow. So a link and a size preserve a
+file as it was. A database opened from these files equals the one that opens after this process was
+killed at that moment.
 
 Invariants
 
-* While all maps are held nobody writes to one, and none is opened, closed, made or dropped. So what
-  had returned before is in the image, and what began later is not, across all maps.
-* A map that was linked before that moment counts only if it was not opened since: opening one
-  gives it another manifest.
-* A file of values keeps its origin, and what counts of it never changes, until the store is closed
+* While all maps are held none is written, opened, closed, made or dropped. So, across all maps, the
+  image has every call that had returned before, and none that began later.
+* A map that was linked before that moment counts only if it was not opened since: opening one gives
+  it another manifest.
+* A file of values keeps its origin, and its counted bytes never change, until the store is closed
   or the map is recovered or copied: after that it may end earlier, and go on with other bytes.
-* The links stand in `temporary`: what a crash leaves of them goes when the directory is opened.
+* The links stand in `temporary`: after a crash they are removed when the directory is opened.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _Signature = tuple[int, int, bytes]
 
 
 class FrozenMaps(NamedTuple):
-    """The maps that are open, and what counts of the files of values, where that is known."""
+    """The open maps, and the counted bytes of the files of values, as far as known."""
 
     opened: Set[str]
     ends: Mapping[str, ValuesEnd | None]
@@ -48,23 +48,23 @@ class _Maps(Protocol):
     """The maps of a store."""
 
     def closed(self, name: str) -> AbstractContextManager[bool]:
-        """Whether the map's database is closed; it stays so meanwhile."""
+        """Yields True if the map's database is closed; it stays so within the block."""
         ...
 
     def frozen(self) -> AbstractContextManager[FrozenMaps]:
-        """Nothing is written, opened, closed, made or dropped meanwhile."""
+        """Within the block no map is written, opened, closed, made or dropped."""
         ...
 
 
 class _LinkedMap(NamedTuple):
-    """A map that was linked, and how it was then."""
+    """A linked map, and its state when it was linked."""
 
     signature: _Signature
     sizes: dict[str, int]
 
 
 class DirectoryImage:
-    """See `StoreImage`. `place` has the links."""
+    """The image of a data directory, as `StoreImage`. `place` has the links."""
 
     def __init__(self, place: Path, files: list[ImageFile]) -> None:
         self._place = place
@@ -80,7 +80,7 @@ class DirectoryImage:
             except FileNotFoundError as exc:
                 raise NotFound(f"The image that has {file.path} was released.") from exc
         if len(found) != wanted:
-            raise StorageUnavailable(f"{file.path} is shorter than it was; begin the backup anew.")
+            raise StorageUnavailable(f"{file.path} is shorter than it was; start the backup again.")
         return found
 
     def release(self) -> None:
@@ -130,7 +130,7 @@ def _linked(path: Path, place: Path) -> _LinkedMap:
 
 
 def _signature(path: Path) -> _Signature:
-    """What is another one after a map was opened, or replaced."""
+    """A value that differs after a map was opened or replaced."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, (path / "CURRENT").read_bytes()
 
@@ -153,6 +153,6 @@ def _files(
 def _file(place: Path, path: str, size: int | None = None, origin: str = "") -> ImageFile:
     status = os.stat(place / path)
     size = status.st_size if size is None else size
-    told = f"{status.st_dev} {status.st_ino} {status.st_mtime_ns} {size}"
-    version = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    identity = f"{status.st_dev} {status.st_ino} {status.st_mtime_ns} {size}"
+    version = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
     return ImageFile(path, size, version, origin)

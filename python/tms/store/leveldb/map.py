@@ -3,18 +3,17 @@
 Invariants
 
 * A write with a large value puts all of its rows into the file, and then pointers into the
-  database; the file alone brings them back. So a synced write syncs the file, and the database only
-  when rows stand in that alone.
-
-* A handle is closed only while nobody is inside a call on it: readers pin it, and whoever writes,
-  opens or closes holds the map's write lock. Lock order: `_writing`, then `_gate`.
+  database; the file alone restores them. So a synced write syncs the file, and the database only if
+  it alone has rows.
+* A handle is closed only while no call on it is under way: readers pin it, and writing, opening and
+  closing require the map's write lock. Lock order: `_writing`, then `_gate`.
 * After a failed write the map takes no write until `recover` has closed, checked and opened the
-  database again. LevelDB itself goes on behind the half-written record, and loses everything after
-  it at the next start.
-* A synced write also makes durable what LevelDB leaves behind when it changes to a new log: the
-  unsynced end of the log before, and the new log's entry in its directory.
-* What plyvel answers with "not there" is looked at twice: its `get` says so for a table file that
-  was deleted, and its `iterator` ends silently where the last block is damaged. The raw iterator
+  database again. LevelDB itself would go on behind the half-written record, and lose everything
+  after it at the next start.
+* A synced write also syncs the bytes that LevelDB leaves unsynced when it changes to a new log: the
+  end of the log before, and the new log's entry in its directory.
+* A missing row is checked a second time: plyvel's `get` also misses rows of a table file that was
+  deleted, and its `iterator` ends silently where the last block is damaged. The raw iterator
   reports both.
 """
 
@@ -30,7 +29,7 @@ from typing import NamedTuple, cast
 from tms.errors import Closed, StorageFull, StorageUnavailable, TMSError, again
 from tms.model.message import Buffer
 from tms.model.topic import Durability
-from tms.store.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, Row, check_key, check_row
+from tms.store.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, MapRow, check_key, check_row
 from tms.store.leveldb.databases import (
     RETRY_S,
     Databases,
@@ -54,7 +53,7 @@ class _Open(NamedTuple):
 
 
 class LevelDBMap:
-    """A map; made by `LevelDBStore`. Values of at least `large_bytes` go to the file; None: none
+    """A map; `LevelDBStore` makes it. Values of at least `large_bytes` go to the file; None: none
     does."""
 
     value_bytes_max = VALUE_BYTES_MAX
@@ -66,8 +65,8 @@ class LevelDBMap:
         self._path = path
         self._large_bytes = VALUE_BYTES_MAX + 1 if large_bytes is None else large_bytes
         self._open: _Open | None = None
-        self._values_end: ValuesEnd | None = None  # when it was closed; None if it may change
-        self._log_dirty = False  # whether rows stand in LevelDB's log only, unsynced
+        self._values_end: ValuesEnd | None = None  # while it is closed; None if it may change
+        self._log_dirty = False  # True if rows are in LevelDB's log only, unsynced
         self._tail = LogTail(path)
         self._pins = 0
         self._writing = threading.Lock()
@@ -78,7 +77,7 @@ class LevelDBMap:
         self._retry_at_s = 0.0
         self._gone: TMSError | None = None
 
-    def write(self, rows: Sequence[Row], durability: Durability) -> None:
+    def write(self, rows: Sequence[MapRow], durability: Durability) -> None:
         """Store these rows, all or nothing."""
         for key, value in rows:
             if not 0 < len(key) <= KEY_BYTES_MAX or len(value) > VALUE_BYTES_MAX:
@@ -93,8 +92,8 @@ class LevelDBMap:
                     self.used = next(self._databases.ticks)
                 self._commit(opened, rows, synced)
 
-    def overwrite(self, rows: Sequence[Row], durability: Durability) -> None:
-        """The same as `write`."""
+    def overwrite(self, rows: Sequence[MapRow], durability: Durability) -> None:
+        """As `write`."""
         self.write(rows, durability)
 
     def delete(self, keys: Iterable[bytes]) -> None:
@@ -118,7 +117,7 @@ class LevelDBMap:
             return True
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`, None when there is none."""
+        """The value of `key`, None if there is none."""
         check_key(key)
         opened = self._pin()
         try:
@@ -143,8 +142,8 @@ class LevelDBMap:
             self._unpin(opened)
 
     def reclaim(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Copy the rows that there are to new files, and put these in the place of the old ones.
-        Readers go on meanwhile, but for the moment of the change."""
+        """Copy the present rows to new files, and replace the old files by them. Readers go on
+        meanwhile, except for the moment of the change."""
         with self._writing:
             opened, directory = self._writable(), self._databases.directory
             with refusing():
@@ -183,25 +182,26 @@ class LevelDBMap:
             except TMSError as error:
                 self._failure = error
                 raise
-            self._failure, self._recovery_failed = None, False
+            self._failure = None
+            self._recovery_failed = False
 
     @property
     def failed(self) -> bool:
-        """Whether the map takes no writes until `recover`."""
+        """True if the map takes no writes until `recover`."""
         return self._failure is not None
 
     @property
     def hopeless(self) -> str | None:
-        """Why the last `recover` failed; None if it did not."""
+        """The reason why the last `recover` failed; None if it did not."""
         failure = self._failure
         return failure.message if failure is not None and self._recovery_failed else None
 
     def load(self) -> None:
-        """Open the database now, so that damage shows."""
+        """Open the database now, so that damage is noticed."""
         self._unpin(self._pin())
 
     def rest(self) -> bool:
-        """Close the database unless someone uses it; whether it is closed."""
+        """Close the database unless it is in use; True if it is closed."""
         if not self._writing.acquire(blocking=False):
             return False
         try:
@@ -213,27 +213,28 @@ class LevelDBMap:
             self._writing.release()
 
     def hold(self, timeout_s: float) -> bool:
-        """Let nobody write, open or close the database until `go_on`; False if somebody does so for
+        """Prevent writing, opening and closing until `go_on`; False if a call that does so takes
         longer than this."""
         return self._writing.acquire(timeout=timeout_s)
 
     def go_on(self) -> None:
-        """See `hold`."""
+        """End a `hold`."""
         self._writing.release()
 
     @property
     def is_open(self) -> bool:
-        """Whether the database is open."""
+        """True if the database is open."""
         return self._open is not None
 
     @property
     def values_end(self) -> ValuesEnd | None:
-        """What counts of the file with the values; None if that is not known while it is closed."""
+        """The counted bytes of the file with the values; None if that is unknown while it is
+        closed."""
         opened = self._open
         return self._values_end if opened is None else opened.values.counted()
 
     def end(self, reason: TMSError) -> None:
-        """Close the database once nobody uses it, and raise `reason` from then on."""
+        """Close the database once no call uses it, and raise `reason` from then on."""
         with self._writing:
             self._gone = reason
             self._close()
@@ -241,12 +242,12 @@ class LevelDBMap:
     def _commit(
         self, opened: _Open, rows: Sequence[tuple[bytes, Buffer | None]], sync: bool
     ) -> None:
-        """Put rows, or delete those whose value is None, in one step."""
+        """Put rows, or delete those with the value None, in one step."""
         values, large = opened.values, self._large_bytes
         try:
             for _, value in rows:
                 if value is not None and len(value) >= large:
-                    self._put_apart(opened, cast(Sequence[Row], rows), sync)
+                    self._put_apart(opened, cast(Sequence[MapRow], rows), sync)
                     return
             marked = sync and values.end > values.synced
             if marked:
@@ -268,10 +269,11 @@ class LevelDBMap:
             if sync and self._tail.size() <= before:
                 self._tail.sync()
         except self._failures as exc:
-            self._failure, self._recovery_failed = self._meaning(exc), False
+            self._failure = self._meaning(exc)
+            self._recovery_failed = False
             raise again(self._failure) from exc
 
-    def _put_apart(self, opened: _Open, rows: Sequence[Row], sync: bool) -> None:
+    def _put_apart(self, opened: _Open, rows: Sequence[MapRow], sync: bool) -> None:
         """Put rows into the file, and pointers to them into the database."""
         db, values = opened
         pointers = values.append(rows)
@@ -287,7 +289,7 @@ class LevelDBMap:
         self._databases.sync_behind(values)
 
     def _copy(self, opened: _Open, path: Path, pause: Callable[[], None]) -> None:
-        """Make a map of the rows that there are now."""
+        """Make a map of the present rows."""
         write_empty(path)
         copy = LevelDBMap(self._databases, path, self._large_bytes)
         try:
@@ -326,7 +328,8 @@ class LevelDBMap:
         try:
             return self._opened()
         except (StorageFull, StorageUnavailable) as error:
-            self._failure, self._recovery_failed = error, False
+            self._failure = error
+            self._recovery_failed = False
             raise
 
     def _pin(self) -> _Open:
@@ -353,7 +356,7 @@ class LevelDBMap:
             raise again(self._gone)
         if self._open is None:
             opened = self._databases.with_room(self._open_both)
-            self._log_dirty = False  # opening has made synced tables of the logs
+            self._log_dirty = False  # opening has turned the logs into synced tables
             self.used = next(self._databases.ticks)
             with self._gate:
                 self._open = opened
@@ -370,14 +373,14 @@ class LevelDBMap:
             raise
 
     def _meaning(self, exc: Exception) -> TMSError:
-        """The error of TMS for one of the database. Makes room if too many files are open."""
+        """The error of TMS for an error of the database. Makes room if too many files are open."""
         error = translate(exc, self._path)
         if is_out_of_files(error):
             self._databases.make_room()
         return error
 
     def _aligned(self, db: Database) -> _Open:
-        """The database with its file, after both say the same."""
+        """The database with its file, after their contents were reconciled."""
         values: ValueFile | None = None
         try:
             values = ValueFile(self._path, db.get(MARK_KEY, verify_checksums=True))
@@ -410,7 +413,7 @@ class LevelDBMap:
             raise
 
     def _close(self) -> None:
-        """Close both once the readers that are in it are out; needs `_writing`."""
+        """Close both once no reader uses them; needs `_writing`."""
         with self._gate:
             opened, self._open = self._open, None
             if not self._unpinned.wait_for(lambda: not self._pins, _DRAIN_S):
@@ -419,6 +422,6 @@ class LevelDBMap:
         if opened is not None:
             opened.db.close()
             opened.values.close()
-            # after a failure the disk may have something else than what was read
+            # after a failure the disk may differ from the bytes that were read
             self._values_end = opened.values.counted() if self._failure is None else None
             self._databases.closed(self)

@@ -10,7 +10,7 @@ _FILES_OPEN = 74  # the least that LevelDB takes: 64 tables and 10 files of its 
 
 
 class PlyvelDriver:
-    """See `Driver`: plyvel's objects are what the protocols describe."""
+    """The driver of LevelDB: plyvel's objects have the methods of the protocols."""
 
     failures: tuple[type[Exception], ...] = (plyvel.Error, OSError)
 

@@ -1,9 +1,9 @@
-"""For a data directory that nobody has open: look at a copy of it, mend a damaged map.
+"""For a data directory that is not open: inspecting a copy, repairing a damaged map.
 
 Invariants
 
-* Looking changes nothing in the directory: logs and manifests are copied, tables are linked.
-* Mending keeps the damaged map as it was in `damaged/`, and every record of it that is intact.
+* Inspecting changes nothing in the directory: logs and manifests are copied, tables are linked.
+* A repair keeps the damaged map in `damaged/`, and every intact record in the new one.
 """
 
 import contextlib
@@ -16,8 +16,9 @@ from pathlib import Path
 
 from tms.errors import DataCorrupt, NotFound, StorageUnavailable
 from tms.store.base import check_name
+from tms.store.disk import sync_path
 from tms.store.leveldb.databases import WRITE_BUFFER_BYTES_MIN, translate
-from tms.store.leveldb.directory import DataDirectory, check_format, sync_path, sync_tree
+from tms.store.leveldb.directory import DataDirectory, check_format, sync_tree
 from tms.store.leveldb.drivers import Driver, driver_of
 from tms.store.leveldb.files import check, copy, logs, salvage
 from tms.store.leveldb.rows import every
@@ -29,7 +30,7 @@ _COPY_ATTEMPTS = 5
 
 @contextlib.contextmanager
 def read_only_copy(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A copy of a data directory, in use or not, to open as a store and look at; removed at the
+    """A copy of a data directory, in use or not, to open as a store and inspect; removed at the
     end.
 
     A map that is damaged is damaged in the copy too, and raises `DataCorrupt` when it is opened.
@@ -48,7 +49,7 @@ def read_only_copy(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def repair(path: str | os.PathLike[str], name: str) -> Path:
-    """Build a damaged map anew from what is intact in it; the directory that keeps the damaged one.
+    """Rebuild a damaged map from its intact records; returns the directory with the damaged one.
 
     Raises `NotFound` if there is no such map, `AlreadyRunning` if the data directory is in use.
     """
@@ -59,7 +60,7 @@ def repair(path: str | os.PathLike[str], name: str) -> Path:
         if not source.is_dir():
             raise NotFound(f"There is no map {name} in {directory.path}.")
         driver = driver_of(directory.store, directory.path)
-        kept = _keep(source, directory.path / "damaged")
+        saved = _keep(source, directory.path / "damaged")
         for log in logs(source):
             salvage(log)
         try:
@@ -70,13 +71,13 @@ def repair(path: str | os.PathLike[str], name: str) -> Path:
         shutil.rmtree(source / "lost", ignore_errors=True)
         sync_tree(source)
         check(source)
-        return kept
+        return saved
     finally:
         directory.close()
 
 
 def _mend_pointers(source: Path, driver: Driver) -> None:
-    """Point to every value that is intact, and to nothing else."""
+    """Write a pointer for every intact value, and remove all others."""
     with contextlib.closing(driver.open(source, WRITE_BUFFER_BYTES_MIN)) as db:
         intact, mark = salvage_values(source, db.get(MARK_KEY, verify_checksums=True))
         known, rows = dict(intact), {row for _, row in intact}
@@ -94,7 +95,7 @@ def _mend_pointers(source: Path, driver: Driver) -> None:
 
 
 def _copy_map(source: Path, target: Path) -> None:
-    """Copy a map, again if LevelDB removed a table meanwhile. A damaged one is copied as it is."""
+    """Copy a map, again if LevelDB removed a table meanwhile. A damaged map is copied as it is."""
     for _ in range(_COPY_ATTEMPTS):
         shutil.rmtree(target, ignore_errors=True)
         try:
@@ -111,8 +112,8 @@ def _copy_map(source: Path, target: Path) -> None:
 
 def _keep(source: Path, damaged: Path) -> Path:
     damaged.mkdir(exist_ok=True)
-    kept = next(path for n in count(1) if not (path := damaged / f"{source.name}.{n}").exists())
-    shutil.copytree(source, kept)
-    sync_tree(kept)
+    saved = next(path for n in count(1) if not (path := damaged / f"{source.name}.{n}").exists())
+    shutil.copytree(source, saved)
+    sync_tree(saved)
     sync_path(damaged)
-    return kept
+    return saved

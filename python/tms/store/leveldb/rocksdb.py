@@ -1,12 +1,12 @@
-"""RocksDB below a map, through rocksdict: what its options must be, and its errors in two kinds.
+"""RocksDB below a map, through rocksdict: its options, and its two kinds of errors.
 
 Invariants
 
-* Logs end where they are torn, and only there: whatever else is wrong with them refuses the open.
-  RocksDB by itself stops at the first record that is damaged and says nothing.
-* An iterator that is not valid was asked for its status.
-* Checksums are verified by every read, as RocksDB does unless told otherwise.
-* Closing does not raise: what it could not put into a table stands in the log.
+* A log may end with a torn record; any other damage of a log refuses the open. RocksDB's default
+  stops at the first damaged record silently.
+* The status of an iterator that is not valid is always checked.
+* Checksums are verified by every read, as is RocksDB's default.
+* Closing does not raise: rows that it could not write to a table are in the log.
 """
 
 import logging
@@ -28,24 +28,24 @@ from tms.store.leveldb.drivers import BLOCK_CACHE_BYTES
 
 _FILES_OPEN = 20  # the least that RocksDB takes: 10 tables and 10 files of its own
 _WRITE_BUFFER_BYTES = 4 << 20  # of a repair
-_RESERVED_BYTES = 64 << 10  # of the disk, for each open log and manifest; by default 13 MB
+_RESERVED_BYTES = 64 << 10  # disk space reserved for each open log and manifest; default 13 MB
 _OF_BYTES = ("Corruption", "Invalid argument", "Not implemented")
 _log = logging.getLogger("tms.store")
 
 
 class RocksDamage(Exception):
-    """RocksDB found something else than what it wrote."""
+    """RocksDB read other bytes than it wrote."""
 
 
 class RocksDriver:
-    """See `Driver`."""
+    """The driver of RocksDB."""
 
     failures: tuple[type[Exception], ...] = (RocksDamage, OSError)
 
     def open(self, path: Path, write_buffer_bytes: int) -> "RocksDatabase":
         """The database in this directory."""
         options = _options(write_buffer_bytes)
-        if any(path.glob("*.ldb")):  # LevelDB's, to be upgraded; some make compacting crash
+        if any(path.glob("*.ldb")):  # of LevelDB, during an upgrade; some make compacting crash
             options.set_disable_auto_compactions(True)
         try:
             return RocksDatabase(path, Rdict(str(path), options))
@@ -61,12 +61,13 @@ class RocksDriver:
 
 
 class RocksDatabase:
-    """See `Database`."""
+    """An open RocksDB, as `Database`."""
 
     def __init__(self, path: Path, db: Any) -> None:
         self._path = path
         self._db = db
-        self._synced, self._unsynced = WriteOptions(), WriteOptions()
+        self._synced = WriteOptions()
+        self._unsynced = WriteOptions()
         self._synced.sync = True
 
     def get(self, key: bytes, *, verify_checksums: bool = True) -> bytes | None:
@@ -89,11 +90,11 @@ class RocksDatabase:
         return RocksBatch(self._db, self._synced if sync else self._unsynced)
 
     def raw_iterator(self, *, verify_checksums: bool = True) -> "RocksRows":
-        """A place in the rows, nowhere yet."""
+        """An iterator over the rows, not positioned yet."""
         return RocksRows(self._db.iter())
 
     def close(self) -> None:
-        """Make a table of what is in memory, and close."""
+        """Write the rows in memory to a table, and close."""
         try:
             self._db.close()
         except Exception as exc:
@@ -101,7 +102,7 @@ class RocksDatabase:
 
 
 class RocksBatch:
-    """See `DatabaseBatch`."""
+    """Changes of a RocksDB, as `DatabaseBatch`."""
 
     def __init__(self, db: Any, options: Any) -> None:
         self._db = db
@@ -119,21 +120,21 @@ class RocksBatch:
 
 
 class RocksRows:
-    """See `Rows`. It holds the database open until `close`."""
+    """An iterator over a RocksDB, as `Rows`. It holds the database open until `close`."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
 
     def seek(self, key: bytes) -> None:
-        """To the first row at or behind `key`."""
+        """Go to the first row at or behind `key`."""
         self._rows.seek(key)
 
     def seek_to_last(self) -> None:
-        """To the last row."""
+        """Go to the last row."""
         self._rows.seek_to_last()
 
     def valid(self) -> bool:
-        """Whether it stands at a row. Raises when it does not because of an error."""
+        """True if it is at a row. Raises the error if it is not at a row because of one."""
         if self._rows.valid():
             return True
         try:
@@ -157,15 +158,15 @@ class RocksRows:
         return self._rows.key(), self._rows.value()
 
     def next(self) -> None:
-        """To the next row."""
+        """Go to the next row."""
         self._rows.next()
 
     def prev(self) -> None:
-        """To the row before."""
+        """Go to the row before."""
         self._rows.prev()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Release the database."""
         self._rows = None
 
 
@@ -192,9 +193,9 @@ def _options(write_buffer_bytes: int) -> Any:
 
 
 def _failure(exc: Exception) -> Exception:
-    """The kind of an error: what rocksdict raises is told apart by its text only. Damage is what
-    RocksDB says of bytes that it has read, and a file that is missing; it says `Invalid argument`,
-    too, of options that it could not read because of an `IO error`."""
+    """The kind of an error of rocksdict, which only its text tells. Damage is an error about bytes
+    that RocksDB has read, and about a missing file; RocksDB also says `Invalid argument` of options
+    that it could not read because of an `IO error`."""
     text = str(exc)
     if "No such file" in text or (text.startswith(_OF_BYTES) and "IO error" not in text):
         return RocksDamage(text)

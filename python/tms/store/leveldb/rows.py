@@ -1,4 +1,4 @@
-"""Rows of a database: put, walked through, and the values that they have or point to."""
+"""Rows of a database: writing, iterating, and the values that they have or point to."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ FIRST_KEY = b"\0"  # of a row; the empty key is the mark's
 
 
 def put(db: Database, rows: Iterable[PointerRow], sync: bool) -> None:
-    """Put rows in one step."""
+    """Write rows in one step."""
     batch = db.write_batch(sync=sync)
     for key, row in rows:
         batch.put(key, row)

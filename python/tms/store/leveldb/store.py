@@ -2,8 +2,8 @@
 
 Invariants
 
-* A map is made in `temporary` and renamed into place, and goes the other way: a crash leaves all
-  of it or nothing.
+* A map is made in `temporary` and renamed into place, and dropped in reverse: a crash leaves all of
+  it or nothing.
 * Each open map has one `LevelDBMap`, shared by all callers.
 """
 
@@ -14,18 +14,11 @@ import shutil
 import threading
 from collections.abc import Iterator
 
-from tms import forks
-from tms.clock import Clock, SystemClock
-from tms.errors import (
-    Closed,
-    ConfigError,
-    Conflict,
-    NotFound,
-    StorageUnavailable,
-    TMSError,
-)
+from tms.errors import Closed, ConfigError, Conflict, NotFound, StorageUnavailable, TMSError
 from tms.model.topic import Durability
-from tms.store.base import Map, StoreImage, check_name
+from tms.runtime import forks
+from tms.runtime.clock import Clock, SystemClock
+from tms.store.base import Map, OwnStore, StoreImage, check_name
 from tms.store.leveldb.databases import (
     Databases,
     LevelDBLimits,
@@ -38,17 +31,17 @@ from tms.store.leveldb.files import write_empty
 from tms.store.leveldb.image import FrozenMaps, take_image
 from tms.store.leveldb.map import LevelDBMap
 
-HOLD_S = 0.25  # for which writing waits at most until all maps are held
+HOLD_S = 0.25  # by which writes are delayed at most until all maps are held
 FREEZE_S = 30.0
 _COME_AND_GO = re.compile(r"t[0-9a-f]{8}/delayed", re.ASCII)
 
 
-class LevelDBStore:
+class LevelDBStore(OwnStore):
     """Maps in a data directory, one database each: LevelDB's, or RocksDB's.
 
-    With `create` the directory is made if nothing is there. Large values are written once, to a
-    file beside the database, but for maps whose rows come and go one by one: there the space of a
-    value comes back without the map. Raises `NotFound`, `ConfigError`, `DataCorrupt`,
+    With `create` the directory is made if the path is free. Large values are written once, to a
+    file beside the database, except in maps whose rows come and go one by one: there the space of a
+    value is reclaimed without dropping the map. Raises `NotFound`, `ConfigError`, `DataCorrupt`,
     `AlreadyRunning`.
     """
 
@@ -82,7 +75,7 @@ class LevelDBStore:
 
     @property
     def lock(self) -> int:
-        """See `DataDirectory`."""
+        """As `DataDirectory.lock`."""
         return self._directory.lock
 
     def open(self, name: str, create: bool) -> Map:
@@ -121,7 +114,7 @@ class LevelDBStore:
         with refusing():
             self._directory.add(name, write_empty)
 
-    def let_go(self, prefix: str) -> None:
+    def close_maps(self, prefix: str) -> None:
         """Close the databases of these maps."""
         with self._lock:
             released = [name for name in self._maps if name.startswith(prefix)]
@@ -138,10 +131,10 @@ class LevelDBStore:
 
     @contextlib.contextmanager
     def closed(self, name: str) -> Iterator[bool]:
-        """Whether the map's database is closed; it stays so meanwhile."""
+        """Yields True if the map's database is closed; it stays so within the block."""
         with self._lock:
             map = self._maps.get(name)
-            if map is None:  # who opens it first waits here
+            if map is None:  # the first `open` of it waits here
                 yield True
                 return
         if not map.hold(0):
@@ -154,7 +147,7 @@ class LevelDBStore:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[FrozenMaps]:
-        """Nothing is written, opened, closed, made or dropped meanwhile. Raises
+        """Within the block no map is written, opened, closed, made or dropped. Raises
         `StorageUnavailable`."""
         clock = self._databases.clock
         until_s = clock.monotonic_s() + FREEZE_S
@@ -177,7 +170,7 @@ class LevelDBStore:
                     f"A map is being written to for over {FREEZE_S:g} s, so that there is no "
                     "moment to back up. Try again."
                 )
-            threading.Event().wait(HOLD_S)  # others go on
+            threading.Event().wait(HOLD_S)  # other threads go on
 
     def names(self, prefix: str) -> list[str]:
         """Names of existing maps that begin with `prefix`, sorted."""
@@ -185,8 +178,8 @@ class LevelDBStore:
         return self._directory.names(prefix)
 
     def healthy(self) -> str | None:
-        """None, or what keeps the store from writing. After a failed write this probes the disk,
-        at a bounded rate."""
+        """None, or the reason why the store cannot write. After a failed write this probes the
+        disk, at a bounded rate."""
         failed = [one for one in list(self._maps.values()) if one.failed]
         if not failed:
             return None
@@ -196,20 +189,8 @@ class LevelDBStore:
             return error.message
         return next((reason for one in failed if (reason := one.hopeless) is not None), None)
 
-    def warnings(self) -> list[str]:
-        """Always empty."""
-        return []
-
-    def cleaned_ms(self) -> int | None:
-        """None: nobody else reads it."""
-        return None
-
-    def default_retention_ms(self) -> int | None:
-        """Nobody says it of such a store."""
-        return None
-
     def close(self) -> None:
-        """Close every database and give the directory free."""
+        """Close every database and unlock the directory."""
         with self._lock:
             if self._closed:
                 return
@@ -222,8 +203,8 @@ class LevelDBStore:
                 self._directory.close()
 
     def _forked(self) -> None:
-        """LevelDB's objects stay as they are: to release them writes to the parent's files, or
-        waits for threads that are not here."""
+        """Leave LevelDB's objects as they are: releasing them would write to the parent's files, or
+        wait for threads that do not exist here."""
         forks.leave(self, *self._maps.values())
 
     def _require_open(self) -> None:

@@ -1,4 +1,4 @@
-"""A data directory goes from LevelDB to RocksDB, for good: maps are built anew beside the old ones.
+"""Upgrades a data directory from LevelDB to RocksDB, for good: new maps are built beside the old.
 
     upgraded/NAME/   the maps on RocksDB, whole once FORMAT says so; values are links
 
@@ -6,7 +6,7 @@ Invariants
 
 * Nothing in `maps` changes. FORMAT changes in one step, after everything in `upgraded` is on the
   disk; from then on opening the directory puts `upgraded` in the place of `maps`.
-* Before that step an interrupted upgrade is no upgrade: the next one begins anew.
+* Before that step an interrupted upgrade has no effect: the next one starts again.
 * LevelDB's tables are read and never compacted by RocksDB: it crashes over some (rocksdict 0.3.29).
 """
 
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tms.errors import StorageUnavailable
+from tms.store.disk import sync_path
 from tms.store.leveldb.databases import WRITE_BUFFER_BYTES, refusing, translate
 from tms.store.leveldb.directory import (
     CLOSED,
     FORMAT_VERSION,
     DataDirectory,
     JoinedDirectory,
-    sync_path,
     sync_tree,
 )
 from tms.store.leveldb.drivers import LEVELDB, ROCKSDB, Driver, driver_of, has
@@ -36,10 +36,9 @@ _ROWS_BYTES = 4 << 20  # of one write
 
 
 def upgrade(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Upgrade the directory, which nobody has open, and close it to other users; yields each map
-    once it was copied. Raises
-    `NotFound`, `AlreadyRunning`, `DataCorrupt`, `StorageFull`, and `ConfigError` without
-    rocksdict."""
+    """Upgrade the directory, which must not be open, and close it to other users; yields each map
+    once it was copied. Raises `NotFound`, `AlreadyRunning`, `DataCorrupt`, `StorageFull`, and
+    `ConfigError` without rocksdict."""
     directory = DataDirectory(path, create=False)
     try:
         directory.path.chmod(CLOSED)
@@ -63,8 +62,8 @@ def upgrade(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 class UpgradeCheck(NamedTuple):
-    """What a data directory is to this release, and what an upgrade would do: build so many maps
-    anew, with at most so many bytes; 0 where there is nothing to do."""
+    """The format of a data directory, and the work of an upgrade: the number of maps to rebuild and
+    the largest number of bytes that it needs; 0 if there is nothing to do."""
 
     store: str
     format: int
@@ -75,8 +74,8 @@ class UpgradeCheck(NamedTuple):
 
 
 def look(path: str | os.PathLike[str]) -> UpgradeCheck:
-    """Whether this release reads the directory, which may be in use; changes nothing. Raises
-    `NotFound`, `DataCorrupt`, and `ConfigError` for one that it does not read."""
+    """Check that this release reads the directory, which may be in use; changes nothing. Raises
+    `NotFound`, `DataCorrupt`, and `ConfigError` for a directory that it does not read."""
     directory = JoinedDirectory(path)
     driver_of(directory.store, directory.path)
     names = directory.names("")
@@ -91,7 +90,7 @@ def look(path: str | os.PathLike[str]) -> UpgradeCheck:
 
 
 def _copy(old: Path, new: Path, opened: Path, source: Driver, target: Driver) -> None:
-    """Make `new` of the rows of `old`, which is opened as a copy at `opened`."""
+    """Make `new` from the rows of `old`, which is opened as a copy at `opened`."""
     if not copy(old, opened):
         raise StorageUnavailable(f"{old} changes too fast to be copied; try again.")
     write_empty(new)

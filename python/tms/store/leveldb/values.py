@@ -21,16 +21,16 @@ time. So a write with a large value goes to this file, and the database gets row
 
 Invariants
 
-* A frame counts when it is whole: what a crash cut off is as if it had never been written.
+* A frame counts when it is whole: one that a crash cut off does not exist.
 * Rows go to the database after their frame, with the mark in the same step. So frames behind the
   mark are whole and without rows, or torn; opening adds the former and ignores the latter.
-* What was synced is whole, or damaged (`DataCorrupt`). Between `synced` and the end a power loss
-  may have taken anything, from whichever of the two; there, the first frame that is not whole is
-  the end.
-* Opening changes nothing in the file; the first write cuts off what is behind the end.
-* After a failed sync nothing is known of what is on the disk: `rewrite` writes it again.
-* The space of a value that was deleted or replaced comes back when the map is dropped, or its rows
-  are copied to a new one (`LevelDBMap.reclaim`).
+* Synced bytes are whole, or damaged (`DataCorrupt`). Between `synced` and the end a power loss may
+  have removed any bytes, of the file or of the database; there, the first frame that is not whole
+  is the end.
+* Opening changes nothing in the file; the first write cuts off the bytes behind the end.
+* After a failed sync the bytes on the disk are unknown: `rewrite` writes them again.
+* The space of a deleted or replaced value is reclaimed when the map is dropped, or its rows are
+  copied to a new one (`LevelDBMap.reclaim`).
 """
 
 import os
@@ -63,8 +63,8 @@ PointerRow = tuple[bytes, bytes]
 
 
 class ValuesEnd(NamedTuple):
-    """How many bytes of a file of values count. Of two with the same origin, the longer begins with
-    the shorter."""
+    """The counted bytes of a file of values. Of two with the same origin, the longer one begins
+    with the shorter one."""
 
     bytes: int
     origin: str
@@ -91,7 +91,7 @@ class ValueFile:
             size = os.fstat(self._fd).st_size
             if size < self.synced:
                 raise damaged(self._path, f"it has {size} bytes, and {self.synced} were synced")
-            self.unrecorded: list[PointerRow] = []  # rows that the database has to get
+            self.unrecorded: list[PointerRow] = []  # rows that the database lacks
             self.end = self.synced
             for stop, values in _frames(self._fd, self.synced, size):
                 self.end = stop
@@ -103,27 +103,27 @@ class ValueFile:
         self.sync_begun = self.end
         self._origin = secrets.token_hex(8)
         self.torn_bytes = size - self.end
-        self.lost = self.end < end  # whether rows in the database point behind the end
-        self._tail = self.torn_bytes > 0  # whether something stands behind the end
+        self.lost = self.end < end  # True if rows in the database point behind the end
+        self._tail = self.torn_bytes > 0  # True if there are bytes behind the end
         self._syncing = threading.Lock()
         self._sync_error: OSError | None = None
         self._closed = False
 
     def counted(self) -> ValuesEnd:
-        """What counts of it now: these bytes never change while the file is open."""
+        """The bytes of the file that count now: they never change while the file is open."""
         return ValuesEnd(self.end, self._origin)
 
     def go_on_from(self, last: ValuesEnd) -> None:
-        """The file is as it was when it was closed, unless it ends somewhere else."""
+        """Trust the file as it was when it was closed, unless its end has changed."""
         if last.bytes == self.end:
             self._origin = last.origin
 
     def mark(self) -> bytes:
-        """The row of `MARK_KEY` that says how things stand."""
+        """The row of `MARK_KEY` for the present state."""
         return _MARK.pack(self.end, self.synced)
 
     def append(self, rows: Sequence[tuple[bytes, Buffer]]) -> list[PointerRow]:
-        """Write a frame of these rows; the rows for the database. Raises OSError."""
+        """Write a frame of these rows; returns the rows for the database. Raises OSError."""
         if self._sync_error is not None:
             raise self._sync_error
         self._cut_tail()
@@ -137,7 +137,7 @@ class ValueFile:
             pointers.append(_Value(key, place, len(value), crc).row())
             place += len(value)
         head = _head(len(rows), place - self.end, table)
-        self._tail = True  # until all of it is there
+        self._tail = True  # until the frame is complete
         _write(self._fd, [head + table, *[value for _, value in rows]], self.end)
         self._tail = False
         self.end = place
@@ -149,7 +149,7 @@ class ValueFile:
             self._sync(self.end)
 
     def sync_behind(self) -> None:
-        """Sync what is written now, in any thread; the next `append` or `sync` raises its error."""
+        """Sync the present bytes, in any thread; the next `append` or `sync` raises its error."""
         end = self.end
         with self._syncing:
             if not self._closed and self._sync_error is None:
@@ -159,15 +159,15 @@ class ValueFile:
                     self._sync_error = error
 
     def _sync(self, end: int) -> None:
-        # The system tells an error once, to whoever asks first; so one asks at a time.
+        # The system reports an error once, to the first call; so one thread calls at a time.
         if self._sync_error is not None:
             raise self._sync_error
         os.fdatasync(self._fd)
         self.synced = max(self.synced, end)
 
     def rewrite(self) -> None:
-        """Write again what is not known to be on the disk, and sync it: after a failed sync, what
-        is read may stand in memory only. Raises OSError."""
+        """Write all bytes again that may not be on the disk, and sync them: after a failed sync,
+        bytes that can be read may be in memory only. Raises OSError."""
         self._cut_tail()
         for at in range(self.synced, self.end, _CHUNK):
             part = os.pread(self._fd, min(_CHUNK, self.end - at), at)
@@ -175,7 +175,7 @@ class ValueFile:
         self.sync()
 
     def _cut_tail(self) -> None:
-        """Take off what stands behind the end. An image that has the file, too, keeps it."""
+        """Cut off the bytes behind the end. An image that has the file, too, keeps them."""
         if not self._tail:
             return
         if os.fstat(self._fd).st_nlink > 1:
@@ -206,18 +206,18 @@ class ValueFile:
         return value
 
     def behind_end(self, row: bytes) -> bool:
-        """Whether a row of the database points behind the end."""
+        """True if a row of the database points behind the end."""
         return row[:1] == POINTER and _POINTER.unpack(row)[1] >= self.end
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         with self._syncing:
             self._closed = True
             os.close(self._fd)
 
 
 def length(row: bytes) -> int:
-    """The bytes of the value that a row of the database has or points to."""
+    """The size in bytes of the value that a row of the database has or points to."""
     if row[:1] == POINTER:
         size: int = _POINTER.unpack(row)[2]
         return size
@@ -225,8 +225,8 @@ def length(row: bytes) -> int:
 
 
 def salvage(path: Path, mark: bytes | None) -> tuple[list[PointerRow], bytes]:
-    """The rows of all values that are intact, wherever they stand, and the mark for them. Of a
-    frame that is not whole and was not synced, nothing: its write was cut off."""
+    """The rows of all intact values, wherever they are, and the mark for them. A frame that is
+    neither whole nor synced is ignored: its write was cut off."""
     found: list[PointerRow] = []
     synced = 0 if mark is None else _MARK.unpack(mark)[1]
     file = path / VALUES
@@ -249,7 +249,7 @@ def salvage(path: Path, mark: bytes | None) -> tuple[list[PointerRow], bytes]:
 
 
 def _frames(fd: int, start: int, size: int) -> Iterator[tuple[int, list[_Value]]]:
-    """The whole frames from `start` on, each with where it ends."""
+    """The whole frames from `start` on, each with its end."""
     while (frame := _frame(fd, start, size)) is not None:
         start, values = frame
         if not all(_intact(fd, value) for value in values):
@@ -259,7 +259,7 @@ def _frames(fd: int, start: int, size: int) -> Iterator[tuple[int, list[_Value]]
 
 def _frame(fd: int, start: int, size: int) -> tuple[int, list[_Value]] | None:
     """The end and the values of the frame that begins at `start`; None if there is none. The values
-    themselves are not looked at."""
+    themselves are not checked."""
     head = os.pread(fd, _HEAD.size, start)
     if len(head) < _HEAD.size:
         return None
@@ -284,7 +284,7 @@ def _intact(fd: int, value: _Value) -> bool:
 
 
 def _next_magic(fd: int, start: int, size: int) -> int:
-    """Where the next frame may begin; `size` if nowhere."""
+    """The next possible begin of a frame; `size` if there is none."""
     while start < size:
         chunk = os.pread(fd, _CHUNK, start)
         at = chunk.find(_MAGIC)
@@ -307,7 +307,7 @@ def _crc(value: Buffer) -> int:
 
 
 def _write(fd: int, parts: list[Buffer], at: int) -> None:
-    """Write all parts, however little a call takes."""
+    """Write all parts, however few bytes a call takes."""
     if len(parts) > _PARTS_MAX:
         parts = [b"".join(parts)]
     left = sum(map(len, parts))
@@ -323,7 +323,7 @@ def _open(file: Path) -> int:
 
 
 def damaged(file: Path, what: str) -> DataCorrupt:
-    """What is raised for a damaged file, or directory."""
+    """The error for a damaged file, or directory."""
     return DataCorrupt(
         f"{file} is damaged: {what}. Run `tms fsck --repair`, or restore it from a backup.",
         file=str(file),

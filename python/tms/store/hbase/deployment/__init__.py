@@ -1,11 +1,11 @@
-"""Putting TMS into an HBase, watching it there, taking it out again: what `tms hbase` does.
+"""Installing TMS in an HBase, watching it, removing it: the functions of `tms hbase`.
 
-tables      what the tables are to be like: attributes, families, regions (values only)
-plan        the steps from the tables as they are to the tables as they should be (values only)
-deploy      reads the tables' state, carries out steps, asks every region
-health      what is wrong with a deployment, and what to do about it
-jar         a jar of the coprocessor: where it comes from, what is wrong with it, its name
-jar_places  where region servers read jars from: a shared directory, HDFS
+tables      the wanted tables: attributes, families, regions (values only)
+plan        the steps from the present tables to the wanted ones (values only)
+deploy      reads the tables' state, carries out steps, probes every region
+health      the findings about a deployment, and advice (values only)
+jar         a jar of the coprocessor: finding, checking and naming it
+jar_places  the directories from which region servers read jars: shared ones, HDFS
 webhdfs     files of HDFS over HTTP
 
 A wheel carries the jar of its version in this directory.

@@ -1,9 +1,9 @@
-"""Reads the state of the tables, carries out steps, asks every region what it runs.
+"""Reads the state of the tables, carries out steps, probes every region.
 
 Invariants
 
-* Steps are carried out in their order, and each is sure of its end before the next.
-* Every wait has a deadline, and says what did not come.
+* Steps are carried out in order, each after the one before has certainly ended.
+* Every wait has a deadline, and its error names the missing outcome.
 """
 
 import ipaddress
@@ -14,9 +14,9 @@ from threading import Event
 
 import msgspec
 
-from tms.clock import Clock
-from tms.decoding import from_json
 from tms.errors import ConfigError, DataCorrupt, StorageUnavailable, TMSError
+from tms.runtime.clock import Clock
+from tms.runtime.decoding import from_json
 from tms.store.hbase.admin import Admin, Probe, Region
 from tms.store.hbase.deployment import plan
 from tms.store.hbase.deployment.jar_places import JarPlace
@@ -26,13 +26,13 @@ from tms.store.hbase.rows import METADATA, TABLES
 NOTE = "installed"
 _POLL_S = 0.25
 _NAMED_MAX = 3
-_REFUSED = "DoNotRetryIOException: "  # the master says no to a table's description
-_ADVICE = " Set hbase.table.sanity.checks"  # to switch such checks off, which is never right
+_REFUSED = "DoNotRetryIOException: "  # the master refuses a table's description
+_ADVICE = " Set hbase.table.sanity.checks"  # HBase's advice to disable the checks; never right
 
 
 @dataclass(frozen=True, slots=True)
 class RegionAnswer:
-    """What a region says of its coprocessor: a probe, nothing, or an error instead."""
+    """The answer of a region about its coprocessor: a probe, none, or an error instead."""
 
     region: Region
     probe: Probe | None = None
@@ -40,11 +40,11 @@ class RegionAnswer:
 
     @property
     def version(self) -> str | None:
-        """The version of its coprocessor; None when it has none, or does not answer."""
+        """The version of its coprocessor; None if it has none, or does not answer."""
         return None if self.probe is None else self.probe.version
 
     def runs(self, version: str | None) -> bool:
-        """Whether it is this version, and at work; without one, whether there is none."""
+        """True if it runs this version; without a version, True if it has no coprocessor."""
         if self.error is not None or self.version != version:
             return False
         probe = self.probe
@@ -52,7 +52,7 @@ class RegionAnswer:
 
 
 class Deployment:
-    """A namespace of HBase, and how long to wait for its regions. `say` talks to the person."""
+    """A namespace of HBase, and the time to wait for its regions. `say` prints to the user."""
 
     def __init__(
         self, admin: Admin, clock: Clock, wait_s: float, say: Callable[[str], None]
@@ -69,7 +69,7 @@ class Deployment:
         return self.admin.place.namespace
 
     def state(self) -> plan.TablesState:
-        """The namespace as it is."""
+        """The present state of the namespace."""
         exists = self.namespace in self.admin.namespaces()
         tables: dict[str, plan.FoundTable] = {}
         foreign = []
@@ -79,7 +79,7 @@ class Deployment:
                 continue
             try:
                 table = self.admin.table(name)
-            except DataCorrupt:  # it has not our family
+            except DataCorrupt:  # it lacks the family of TMS
                 foreign.append(name)
             else:
                 tables[name] = plan.FoundTable(table, self.admin.enabled(name))
@@ -87,7 +87,8 @@ class Deployment:
         return plan.TablesState(self.namespace, exists, tables, tuple(foreign), note)
 
     def carry_out(self, steps: Iterable[plan.Step], put_jar: Callable[[], bool]) -> None:
-        """Do what a plan says. `put_jar` puts the jar where region servers read it."""
+        """Carry out the steps of a plan. `put_jar` copies the jar to the region servers'
+        directory."""
         for step in steps:
             self._say(plan.words(step, self.namespace))
             try:
@@ -99,12 +100,12 @@ class Deployment:
                 raise explained from error
 
     def answers(self, name: str) -> list[RegionAnswer]:
-        """What every region of a table says."""
+        """The answers of all regions of a table."""
         return [self._answer(region) for region in self.admin.regions(name)]
 
     def ask(self, name: str, version: str | None) -> None:
         """Wait until every region of a table runs this version of the coprocessor, or none. Raises
-        `StorageUnavailable` when that does not come in time."""
+        `StorageUnavailable` after the deadline."""
         deadline_s = self._clock.monotonic_s() + self._wait_s
         while True:
             answers = self.answers(name)
@@ -122,8 +123,9 @@ class Deployment:
             Event().wait(_POLL_S)
 
     def require_visible(self, place: JarPlace, shared: bool) -> None:
-        """Refuse a directory that servers of HBase may not see: one that cannot read its table's
-        coprocessor stops, and so does the next that gets its regions. Raises `ConfigError`."""
+        """Refuse a directory that servers of HBase may not see: a server that cannot read its
+        table's coprocessor stops, and so does the next one that gets its regions. Raises
+        `ConfigError`."""
         if not place.local or shared:
             return
         others = [host for host in self.admin.servers() if not _is_this_machine(host)]
@@ -169,7 +171,7 @@ class Deployment:
         except msgspec.MsgspecError as exc:
             raise DataCorrupt(
                 f"The note !config/{NOTE} in {self.namespace}:{METADATA} cannot be read: {exc}.",
-                next="delete that row; `tms hbase install` writes it anew",
+                next="delete that row; `tms hbase install` writes it again",
             ) from exc
 
     def _answer(self, region: Region) -> RegionAnswer:
@@ -191,7 +193,7 @@ class Deployment:
             if len(made) < len(self._made) and not self.admin.tables():
                 self.admin.drop_namespace()
         except TMSError as error:
-            self._say(f"What was made stays, and is in nobody's way: {error.message}")
+            self._say(f"The finished steps stay, and do no harm: {error.message}")
 
     def _explained(self, error: TMSError, step: plan.Step) -> TMSError:
         if _REFUSED not in error.message or not isinstance(
@@ -207,12 +209,12 @@ class Deployment:
 
 
 def regions_of(deployment: Deployment, tables: Sequence[str]) -> dict[str, list[RegionAnswer]]:
-    """What every region of those tables says that have a coprocessor and are there."""
+    """The answers of all regions of those tables that have a coprocessor and exist, by table."""
     return {name: deployment.answers(name) for name in WATCHED if name in tables}
 
 
 def _named(answers: Sequence[RegionAnswer]) -> str:
-    """Some of these regions, and what is wrong with them."""
+    """Some of these regions, and their faults."""
     texts = [
         f"{one.region.encoded or one.region.start.decode(errors='replace')} on "
         f"{one.region.server} ({_said(one)})"

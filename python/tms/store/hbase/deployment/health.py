@@ -1,11 +1,11 @@
-"""What is wrong with a deployment, and what to do about it. Values only: nothing is called here.
+"""The findings about a deployment, and advice. Values only: no calls.
 
-A problem makes `tms hbase status` fail; a warning is something that an operator may want so.
+A problem makes `tms hbase status` fail; a warning may be what the operator wants.
 
 Invariants
 
-* A region counts as cleaned up to the bound that its coprocessor noted; a table as far as its
-  region that is furthest behind, and not at all while one has no note.
+* A region counts as cleaned up to the bound that its coprocessor noted; a table up to the lowest
+  bound of its regions, and not at all while one has no note.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ _SERVE = "committed readers wait for it: see whether `tms serve --store` runs"
 
 
 class HealthSeverity(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     PROBLEM = "problem"
     WARNING = "warning"
@@ -44,7 +44,7 @@ class HealthSeverity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """Something that is not as it should be."""
+    """A fault of a deployment, and advice."""
 
     severity: HealthSeverity
     where: str
@@ -64,12 +64,12 @@ class Observed:
 
 
 def region_verdict(answer: RegionAnswer, version: str) -> str:
-    """`unreachable`, or what its coprocessor's answer means."""
+    """`unreachable`, or the verdict on its coprocessor's answer."""
     return "unreachable" if answer.error is not None else verdict(answer.probe, version)
 
 
 def findings(seen: Observed) -> list[HealthFinding]:
-    """Everything that is not as it should be, the worst first."""
+    """All findings, the worst first."""
     state = seen.state
     found = []
     if missing := [name for name in TABLES if name not in state.tables]:
@@ -95,7 +95,7 @@ def findings(seen: Observed) -> list[HealthFinding]:
 
 
 def table_facts(seen: Observed, name: str) -> dict[str, object]:
-    """One table, as status shows it."""
+    """The facts about one table, as status shows them."""
     found = seen.state.tables.get(name)
     answers = list(seen.answers.get(name, ()))
     servers = Counter(one.region.server for one in answers)
@@ -124,12 +124,12 @@ def table_facts(seen: Observed, name: str) -> dict[str, object]:
 
 
 def _of_coprocessor(seen: Observed, name: str) -> list[HealthFinding]:
-    """What is wrong with a table's coprocessor."""
+    """The findings about a table's coprocessor."""
     where = f"{seen.state.namespace}:{name}"
     expected = _expected(seen)
     answers = seen.answers.get(name, ())
     if expected is None and all(one.probe is None for one in answers):
-        return []  # said once, for all tables
+        return []  # reported once, for all tables
     expected = expected or seen.tms
     found = []
     if name in seen.jars_gone:
@@ -179,7 +179,7 @@ def _of_note(seen: Observed) -> list[HealthFinding]:
         return []
     where = state.namespace
     if state.note is None:
-        what = "it is not noted what was installed"
+        what = "there is no note of the installation"
         return [_problem(where, what, "`tms hbase install` notes it")]
     build = state.note.coprocessor
     paths = {coprocessor_path(state.tables[name].table) for name in WATCHED}
@@ -202,7 +202,7 @@ def _problem(where: str, what: str, next: str) -> HealthFinding:
 
 
 def _warning(seen: Observed, what: str, next: str) -> HealthFinding:
-    """Something that concerns the whole namespace."""
+    """A finding about the whole namespace."""
     return HealthFinding(HealthSeverity.WARNING, seen.state.namespace, what, next)
 
 

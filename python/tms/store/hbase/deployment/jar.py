@@ -1,11 +1,10 @@
-"""A jar of the coprocessor: where it comes from, whether it is one, what it is called.
+"""A jar of the coprocessor: finding, checking and naming it.
 
     tms-coprocessor-0.1.0.jar                 as it is built and packed
     tms-coprocessor-0.1.0-1f2e3d4c.jar        as region servers read it: with the first 8 digits of
                                               its SHA-256, since they keep what a path once held
 
-Looked for, in this order: `--jar`; in the installed package; in `coprocessor/target` of a source
-tree.
+The search order: `--jar`; the installed package; `coprocessor/target` of a source tree.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ _NEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A jar that holds the coprocessor of this version."""
+    """A jar with the coprocessor of this version."""
 
     source: Path
     content: bytes
@@ -49,7 +48,7 @@ class Jar:
 
 
 def find(given: Path | None) -> Jar:
-    """The jar that is meant. Raises `ConfigError`."""
+    """The jar of `--jar` or of the search. Raises `ConfigError`."""
     if given is not None:
         return read(given)
     package = Path(__file__).parent
@@ -88,7 +87,7 @@ def read(path: Path) -> Jar:
 
 
 def _version_in(content: bytes) -> str:
-    """The version of the coprocessor in a jar. Raises `KeyError` when there is none."""
+    """The version of the coprocessor in a jar. Raises `KeyError` if there is none."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if (damaged := archive.testzip()) is not None:
             raise zipfile.BadZipFile(f"{damaged} does not fit its checksum")

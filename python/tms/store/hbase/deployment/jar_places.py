@@ -1,4 +1,4 @@
-"""Where region servers read jars from: a directory that all of them see, or HDFS.
+"""The directories from which region servers read jars: one that all of them mount, or HDFS.
 
     /shared/tms, file:///shared/tms      files, which must be the same on every server of HBase
     hdfs://NAMENODE:PORT/tms             by the command `hdfs` when it is on the path,
@@ -7,8 +7,8 @@
 Invariants
 
 * A jar appears under its name whole or not at all, and is read back before anything refers to it.
-* A jar that is there is not written again; one with other bytes under its name is replaced.
-* Nothing is removed: region servers that start again read what their tables name.
+* An existing jar is not written again; one with other bytes under its name is replaced.
+* Nothing is removed: region servers that restart read the jars that their tables name.
 """
 
 import os
@@ -25,7 +25,7 @@ from tms.store.hbase.deployment.webhdfs import WebHDFS
 
 COMMAND_S = 120.0
 _HDFS = re.compile(r"(hdfs://(?:[A-Za-z0-9._-]+(?::[0-9]{1,5})?)?)(/[^?#|,]*)", re.ASCII)
-_NOT_IN_PATHS = ("|", ",", "*", "?", "\n")  # they mean something in an attribute, or are patterns
+_NOT_IN_PATHS = ("|", ",", "*", "?", "\n")  # delimiters of an attribute, or patterns
 
 
 Put = Callable[[], bool]
@@ -35,7 +35,7 @@ class Files(Protocol):
     """A file system that region servers read."""
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None when it is not there."""
+        """The content of a file; None if it does not exist."""
         ...
 
     def write(self, path: str, content: bytes) -> None:
@@ -50,18 +50,19 @@ class JarPlace:
         self._root = root  # hdfs://NAMENODE, or file://
         self._directory = PurePosixPath(directory)
         self._files = files
-        self.local = local  # whether each server has to see the same directory by itself
+        self.local = local  # True if each server has to mount the directory itself
 
     def url(self, name: str) -> str:
-        """How a table names a jar here."""
+        """The URL of a jar here, as a table names it."""
         return f"{self._root}{self._directory / name}"
 
     def content(self, name: str) -> bytes | None:
-        """The bytes of a jar that is here."""
+        """The bytes of a jar that is stored here."""
         return self._files.read(str(self._directory / name))
 
     def put(self, name: str, content: bytes) -> bool:
-        """Put a jar here; False when it was. Raises `ConfigError` or `StorageUnavailable`."""
+        """Store a jar; False if it was stored before. Raises `ConfigError` or
+        `StorageUnavailable`."""
         if self.content(name) == content:
             return False
         self._files.write(str(self._directory / name), content)
@@ -119,14 +120,14 @@ class _Local:
     def write(self, path: str, content: bytes) -> None:
         directory, name = os.path.split(path)
         try:
-            Path(directory).mkdir(exist_ok=True)  # not its parents: a typo shall be seen
+            Path(directory).mkdir(exist_ok=True)  # not its parents: a typo should fail
             with tempfile.NamedTemporaryFile(
                 dir=directory, prefix=f".{name}.", delete=False
             ) as new:
                 try:
                     new.write(content)
                     new.flush()
-                    os.fchmod(new.fileno(), 0o644)  # HBase runs as somebody else
+                    os.fchmod(new.fileno(), 0o644)  # HBase runs as another user
                     os.fsync(new.fileno())
                     os.replace(new.name, path)
                 except BaseException:

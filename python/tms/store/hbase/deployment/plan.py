@@ -1,4 +1,4 @@
-"""The steps from the tables as they are to the tables as they should be. Values only, no calls.
+"""The steps from the present tables to the wanted ones. Values only, no calls.
 
     install     jar → namespace → metadata → messages, payloads (with the coprocessor) → note, asked
     upgrade     jar → note (new, former) → messages, asked → payloads, asked
@@ -7,11 +7,11 @@
 
 Invariants
 
-* Done from any point again, a plan holds the steps that are left; when there are none it is empty.
-* A coprocessor that HBase's master refuses is refused at the first table that it is on, before
-  there is anything in the others.
-* Tables of others are never touched; where they are in the way, there is no plan but an error.
-* The note is the last word on what was there before an upgrade: it is written before tables change.
+* Made again at any point, a plan has the remaining steps; it is empty when none are left.
+* A coprocessor that HBase's master refuses is refused at the first table that it is on, before the
+  others have any rows.
+* Tables of others are never touched; if they are in the way, there is no plan but an error.
+* The note is the authority on the state before an upgrade: it is written before tables change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _OF_HBASE = ("default", "hbase")  # namespaces
 
 
 class Build(msgspec.Struct, frozen=True):
-    """A jar of the coprocessor where region servers read it."""
+    """A jar of the coprocessor in the region servers' directory."""
 
     version: str
     path: str
@@ -44,13 +44,13 @@ class Build(msgspec.Struct, frozen=True):
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """What is noted in `!config/installed`."""
+    """The note `!config/installed`."""
 
     tms: str  # version of the command
     installed_ms: int
     changed_ms: int
     coprocessor: Build | None = None
-    former: Build | None = None  # where `upgrade --rollback` goes
+    former: Build | None = None  # the target of `upgrade --rollback`
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class TablesState:
-    """A namespace as it is. `foreign` are its tables that are not TMS's."""
+    """The present state of a namespace. `foreign` are its tables that are not TMS's."""
 
     namespace: str
     namespace_exists: bool = False
@@ -77,11 +77,11 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class CreateNamespace(Step, frozen=True):
-    """Make the namespace."""
+    """Create the namespace."""
 
 
 class CreateTable(Step, frozen=True):
-    """Make a table."""
+    """Create a table."""
 
     table: HBaseTable
     splits: tuple[bytes, ...] = ()
@@ -95,7 +95,7 @@ class ModifyTable(Step, frozen=True):
 
 
 class EnableTable(Step, frozen=True):
-    """Make a table serve."""
+    """Enable a table."""
 
     name: str
 
@@ -111,20 +111,20 @@ class DropNamespace(Step, frozen=True):
 
 
 class PutJar(Step, frozen=True):
-    """Put the jar where region servers read it, unless it is there."""
+    """Copy the jar to the region servers' directory, unless it is there."""
 
     build: Build
 
 
 class Ask(Step, frozen=True):
-    """Wait until every region of a table answers as this build; as none, without the build."""
+    """Wait until every region of a table reports this build; without a build, no coprocessor."""
 
     name: str
     version: str | None
 
 
 class Note(Step, frozen=True):
-    """Write down what is installed."""
+    """Store the note of the installed build."""
 
     note: Installed
 
@@ -139,7 +139,7 @@ def install(
     steps: list[Step] = [] if build is None else [PutJar(build)]
     if not state.namespace_exists:
         steps.append(CreateNamespace())
-    for name in (METADATA, *WATCHED):  # what a coprocessor reads is there before it
+    for name in (METADATA, *WATCHED):  # the tables that a coprocessor reads come before it
         watched = path if name in WATCHED else None
         steps += _table_steps(state, name, tuning, watched, regions)
     note = state.note or Installed(tms, now_ms, now_ms)
@@ -151,7 +151,7 @@ def install(
 
 
 def upgrade(state: TablesState, build: Build, tms: str, now_ms: int) -> list[Step]:
-    """From the coprocessor that is there to another one, a table at a time."""
+    """The steps from the present coprocessor to another one, a table at a time."""
     _require_tables(state)
     if all(coprocessor_path(state.tables[name].table) is None for name in WATCHED):
         raise Conflict(
@@ -162,7 +162,8 @@ def upgrade(state: TablesState, build: Build, tms: str, now_ms: int) -> list[Ste
 
 
 def roll_back(state: TablesState, tms: str, now_ms: int) -> tuple[Build, list[Step]]:
-    """To the coprocessor from before the last upgrade; the rest of that if it was interrupted."""
+    """The steps to the coprocessor before the last upgrade; those that are left if one was
+    interrupted."""
     _require_tables(state)
     note = state.note
     build = None if note is None else note.former
@@ -180,8 +181,8 @@ def roll_back(state: TablesState, tms: str, now_ms: int) -> tuple[Build, list[St
 def undo(
     state: TablesState, before: TablesState, build: Build, tms: str, now_ms: int
 ) -> list[Step]:
-    """Steps back to the tables before this build, however far its upgrade came, in this run or in
-    an interrupted one."""
+    """The steps back to the tables before this build, however far its upgrade came, in this run or
+    in an interrupted one."""
     note = before.note
     if note is not None and note.coprocessor == build:
         paths = dict.fromkeys(WATCHED, None if note.former is None else note.former.path)
@@ -201,7 +202,7 @@ def undo(
 
 
 def take_off(state: TablesState, tms: str, now_ms: int) -> list[Step]:
-    """The tables without the coprocessor."""
+    """The steps to the tables without the coprocessor."""
     steps: list[Step] = []
     for name in WATCHED:
         found = state.tables.get(name)
@@ -215,7 +216,8 @@ def take_off(state: TablesState, tms: str, now_ms: int) -> list[Step]:
 
 
 def drop(state: TablesState) -> list[Step]:
-    """No table of TMS, and no namespace unless others have tables there. Raises `Conflict`."""
+    """The steps to no table of TMS, and to no namespace unless others have tables there. Raises
+    `Conflict`."""
     watched = [state.tables[name].table for name in WATCHED if name in state.tables]
     metadata = state.tables.get(METADATA)
     begun = not watched and metadata is not None and not metadata.enabled  # by an earlier run
@@ -261,14 +263,14 @@ def words(step: Step, namespace: str) -> str:
 
 
 def changes(steps: Sequence[Step]) -> list[Step]:
-    """Those that change something in HBase."""
+    """The steps that change anything in HBase."""
     return [step for step in steps if not isinstance(step, PutJar | Ask)]
 
 
 def replace_note(
     note: Installed, tms: str, build: Build | None, former: Build | None, now_ms: int
 ) -> Installed:
-    """The note with these builds; the same when they are the same."""
+    """The note with these builds; unchanged if it has them."""
     if (note.tms, note.coprocessor, note.former) == (tms, build, former):
         return note
     return Installed(tms, note.installed_ms, now_ms, build, former)

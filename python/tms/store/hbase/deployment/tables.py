@@ -1,7 +1,7 @@
-"""What the tables of TMS in HBase are to be like: attributes, families, regions. Values only.
+"""The wanted tables of TMS in HBase: attributes, families, regions. Values only.
 
     table      settings beyond HBase's, and why
-    messages   bloom filter over the first 24 characters of a row, which name a segment: who scans
+    messages   bloom filter over the first 24 characters of a row, which name a segment: a scan of
                a segment opens only the store files that have rows of it
     payloads   the same: the first 24 characters name a partition's day
     metadata   blocks of 16 KiB, kept in memory first: single small records are read all the time
@@ -10,9 +10,9 @@
 
 Invariants
 
-* What TMS relies on (`RELIED_ON`) is mended wherever it is found otherwise. Everything else is set
-  when a table is made, and stays as the operator has changed it since.
-* Attributes and coprocessors that are not ours stay.
+* Attributes that TMS relies on (`RELIED_ON`) are corrected wherever they differ. All others are set
+  when a table is created, and stay as the operator has changed them since.
+* Attributes and coprocessors of others stay.
 """
 
 import re
@@ -62,14 +62,14 @@ DESIGNS: Mapping[str, HBaseTable] = {
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What an operator says about the coprocessor; None: as it is, empty: HBase's default."""
+    """The operator's settings of the coprocessor; None: unchanged, empty: HBase's default."""
 
     ttl: str | None = None
     isolation: str | None = None
     refresh: str | None = None
 
     def changed(self, attributes: Mapping[str, str]) -> dict[str, str]:
-        """The attributes with what is said here."""
+        """The attributes with these settings."""
         made = dict(attributes)
         for name, value in ((TTL, self.ttl), (ISOLATION, self.isolation), (REFRESH, self.refresh)):
             if value:
@@ -80,13 +80,13 @@ class Tuning:
 
 
 def coprocessor_path(table: HBaseTable) -> str | None:
-    """The path of the jar that a table's coprocessor comes from; None without the coprocessor."""
+    """The path of the jar of a table's coprocessor; None without the coprocessor."""
     slot = _slot(table.attributes)
     return table.attributes[slot].partition("|")[0].strip() if slot is not None else None
 
 
 def with_coprocessor(table: HBaseTable, path: str | None) -> HBaseTable:
-    """The table with the coprocessor of this path; without it when there is none."""
+    """The table with the coprocessor of this path; without it if there is none."""
     made = table.settings
     slot = _slot(made)
     if path is None:
@@ -98,10 +98,10 @@ def with_coprocessor(table: HBaseTable, path: str | None) -> HBaseTable:
 
 
 def mended(table: HBaseTable, tuning: Tuning) -> HBaseTable:
-    """The table as TMS relies on it, and as the operator says."""
+    """The table with the attributes that TMS relies on, and the operator's settings."""
     attributes = table.settings
     if table.name in WATCHED:
-        if table.ttl_ms is not None:  # HBase's own time to live, which `RELIED_ON` takes away
+        if table.ttl_ms is not None:  # HBase's own time to live, which `RELIED_ON` removes
             attributes[TTL] = str(table.ttl_ms)
         attributes = tuning.changed(attributes)
     family = {**table.family_attributes, **RELIED_ON}
@@ -109,7 +109,7 @@ def mended(table: HBaseTable, tuning: Tuning) -> HBaseTable:
 
 
 def differences(found: HBaseTable, wanted: HBaseTable) -> list[str]:
-    """What would change, in words."""
+    """The changes, in words."""
     changes = []
     for before, after in (
         (found.settings, wanted.attributes),
@@ -122,7 +122,7 @@ def differences(found: HBaseTable, wanted: HBaseTable) -> list[str]:
 
 
 def _slot(attributes: Mapping[str, str]) -> str | None:
-    """The attribute that our coprocessor stands in."""
+    """The attribute of TMS's coprocessor."""
     for name, value in attributes.items():
         parts = value.split("|")
         if _SLOT.fullmatch(name) and len(parts) > 1 and parts[1].strip() == COPROCESSOR:

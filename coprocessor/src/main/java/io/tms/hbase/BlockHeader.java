@@ -74,7 +74,7 @@ final class BlockHeader {
         && (int) end == 0;
   }
 
-  /** Whether what was just refused is a block of a format that only another version knows. */
+  /** True if the block that was just refused has a format that only another version knows. */
   boolean isOfAnotherVersion() {
     return newer;
   }
@@ -87,12 +87,12 @@ final class BlockHeader {
     return (flags & TRANSACTIONAL) != 0;
   }
 
-  /** Whether its transaction took it back. */
+  /** True if its transaction rolled it back. */
   boolean isRolledBack() {
     return isTransactional() && (flags & ROLLED_BACK) != 0;
   }
 
-  /** Whether it is of a transaction that TMS itself began, so that its image knows the fate. */
+  /** True if TMS itself began its transaction, so that the image knows the outcome. */
   boolean isIssued() {
     return isTransactional() && (flags & ISSUED) != 0;
   }

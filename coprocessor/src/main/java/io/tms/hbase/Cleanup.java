@@ -10,8 +10,8 @@ import org.apache.hadoop.hbase.regionserver.Store;
 import org.apache.hadoop.hbase.regionserver.compactions.CompactionLifeCycleTracker;
 
 /**
- * Has a region write its rows anew, without those that nobody needs: a flush, then a major
- * compaction, both by the threads that HBase has for them.
+ * Has a region rewrite its rows without those that are not needed: a flush, then a major
+ * compaction, both by HBase's own threads.
  *
  * <p>HBase's Thrift servers cannot ask for that. So it is asked with a checkAndPut that has the
  * attribute {@code tms.cleanup}: it takes the right to write, as a read would not, and its
@@ -30,7 +30,7 @@ final class Cleanup implements FlushLifeCycleTracker {
     this.warnings = warnings;
   }
 
-  /** Whether this is no change of a row, but asks for a cleanup. */
+  /** True if this is not a change of a row but a request for a cleanup. */
   static boolean isAsked(CheckAndMutate asked) {
     Row action = asked.getAction();
     return action instanceof OperationWithAttributes

@@ -22,7 +22,7 @@ final class MetadataReader {
   static final int READS_BETWEEN_ALL_TOPICS = 60;
   static final int READS_BETWEEN_ALL_PARTITIONS = 360;
 
-  /** A topic that was deleted is missed only by reading all; but not for each one anew. */
+  /** Only a read of all topics notices a deleted one; but not each deletion causes one. */
   static final int READS_BETWEEN_DELETED_TOPICS = 6;
 
   /**
@@ -45,7 +45,7 @@ final class MetadataReader {
   private static final int PARTITION_DIGITS = 5;
 
   private final Warnings warnings;
-  private final JudgedTime judgedTime;
+  private final RetentionTime retentionTime;
   private final IntUnaryOperator random;
   private Topics topics;
   private long certainClockMs;
@@ -64,7 +64,7 @@ final class MetadataReader {
    */
   MetadataReader(Warnings warnings, LongSupplier monotonicMs, IntUnaryOperator random) {
     this.warnings = warnings;
-    this.judgedTime = new JudgedTime(monotonicMs);
+    this.retentionTime = new RetentionTime(monotonicMs);
     this.random = random;
   }
 
@@ -95,7 +95,7 @@ final class MetadataReader {
 
   private long readClock(RecordSource source) throws IOException {
     byte[] clock = get(source, CLOCK);
-    return clock == null ? Metadata.NO_CLOCK : judgedTime.after(Records.clock(clock));
+    return clock == null ? Metadata.NO_CLOCK : retentionTime.after(Records.clock(clock));
   }
 
   private long readDefault(RecordSource source) throws IOException {

@@ -32,7 +32,7 @@ final class OtherFiles {
     count = at;
   }
 
-  /** Whether one of them may hold a cell with this time. */
+  /** True if one of the files may hold a cell with this time. */
   boolean mayHold(long timeMs) {
     for (int i = 0; i < count; i++) {
       if (earliest[i] <= timeMs && timeMs <= latest[i]) {

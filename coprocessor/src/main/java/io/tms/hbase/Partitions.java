@@ -30,7 +30,7 @@ final class Partitions {
     this.words = words;
   }
 
-  /** Where to ask about a partition; negative when it has no record. */
+  /** The index of a partition; negative if it has no record. */
   int find(long place) {
     return Arrays.binarySearch(places, place);
   }
@@ -45,7 +45,7 @@ final class Partitions {
   }
 
   /**
-   * Whether no reader ever gets to this key: behind the segment's end, or in a segment that is no
+   * True if no reader ever gets to this key: behind the segment's end, or in a segment that is no
    * part of the partition although a later one is.
    */
   boolean isSealed(int at, long segment, long timeMs, int sequence) {
@@ -57,8 +57,8 @@ final class Partitions {
   }
 
   /**
-   * Whether nobody writes to this segment any more, or looks for its end. Of an open one nothing
-   * may be missing: its owner takes the first gap for the end.
+   * True if this segment is no longer written to, and its end is known. An open segment must stay
+   * complete: its owner takes the first gap for the end.
    */
   boolean isSettled(int at, long segment) {
     int word = wordOf(at, segment);
@@ -70,7 +70,7 @@ final class Partitions {
     return last >= starts[at] + FLOOR_WORDS && segment < words[last];
   }
 
-  /** Where a segment stands in the record; negative when it does not. */
+  /** The index of a segment in the record; negative if it is not there. */
   private int wordOf(int at, long segment) {
     int first = starts[at] + FLOOR_WORDS;
     int low = 0;
@@ -98,7 +98,7 @@ final class Partitions {
     return words.length;
   }
 
-  /** These records, where {@code newer} has one that one instead. */
+  /** These records, replaced by those of {@code newer} where it has one. */
   Partitions with(Partitions newer) {
     if (newer.size() == 0) {
       return this;

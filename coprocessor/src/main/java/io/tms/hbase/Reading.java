@@ -27,8 +27,8 @@ final class Reading {
 
   /** Restricts a scan. */
   void restrict(Scan scan, Metadata metadata) throws IOException {
-    View view = viewOf(scan, metadata);
-    if (view == null) {
+    Visibility visibility = visibilityFor(scan, metadata);
+    if (visibility == null) {
       return;
     }
     NavigableSet<byte[]> columns = scan.getFamilyMap().get(TableSettings.FAMILY);
@@ -40,13 +40,13 @@ final class Reading {
     if (!times.isAllTime()) {
       scan.setColumnFamilyTimeRange(TableSettings.FAMILY, times.getMin(), oneLater(times.getMax()));
     }
-    scan.setFilter(filter(view, wanted, times, scan.getFilter()));
+    scan.setFilter(filter(visibility, wanted, times, scan.getFilter()));
   }
 
   /** Restricts a get. */
   void restrict(Get get, Metadata metadata) throws IOException {
-    View view = viewOf(get, metadata);
-    if (view == null) {
+    Visibility visibility = visibilityFor(get, metadata);
+    if (visibility == null) {
       return;
     }
     NavigableSet<byte[]> columns = get.getFamilyMap().get(TableSettings.FAMILY);
@@ -58,13 +58,13 @@ final class Reading {
     if (!times.isAllTime()) {
       get.setColumnFamilyTimeRange(TableSettings.FAMILY, times.getMin(), oneLater(times.getMax()));
     }
-    get.setFilter(filter(view, wanted, times, get.getFilter()));
+    get.setFilter(filter(visibility, wanted, times, get.getFilter()));
   }
 
   /**
-   * Where the coprocessor did not start: who is to get less than everything gets nothing.
+   * Refuses every reader that must not get all rows, because the coprocessor did not start.
    *
-   * @param showsAll whether the table surely shows everything to readers that ask for nothing
+   * @param showsAll true if the table certainly shows everything to readers that ask for nothing
    */
   static void refuseUnlessRaw(Query query, boolean showsAll) throws IOException {
     byte[] asked = query.getAttribute(ISOLATION);
@@ -76,12 +76,12 @@ final class Reading {
     }
   }
 
-  /** What the reader sees; null: everything. */
-  private View viewOf(Query query, Metadata metadata) throws IOException {
+  /** The view of the reader; null: everything. */
+  private Visibility visibilityFor(Query query, Metadata metadata) throws IOException {
     byte[] snapshot = query.getAttribute(SNAPSHOT);
     if (snapshot != null) {
       try {
-        return View.of(SnapshotCodec.decode(snapshot));
+        return Visibility.of(SnapshotCodec.decode(snapshot));
       } catch (Malformed e) {
         throw new DoNotRetryIOException(
             "The attribute tms.snapshot is no transaction as Tephra's TransactionCodec writes it: "
@@ -108,7 +108,7 @@ final class Reading {
               + settings.fullTable()
               + ". Try again in a few seconds; if that does not help, see its log.");
     }
-    return View.committed(metadata, EnvironmentEdgeManager.currentTime(), settings.ttlMs());
+    return Visibility.committed(metadata, EnvironmentEdgeManager.currentTime(), settings.ttlMs());
   }
 
   private static boolean isBlockWanted(NavigableSet<byte[]> columns) {
@@ -125,8 +125,8 @@ final class Reading {
     return endMs == Long.MAX_VALUE ? endMs : endMs + 1;
   }
 
-  private Filter filter(View view, boolean blockWanted, TimeRange times, Filter own) {
-    Filter ours = new VisibilityFilter(view, metrics, blockWanted, times);
+  private Filter filter(Visibility visibility, boolean blockWanted, TimeRange times, Filter own) {
+    Filter ours = new VisibilityFilter(visibility, metrics, blockWanted, times);
     return own == null ? ours : new FilterList(FilterList.Operator.MUST_PASS_ALL, ours, own);
   }
 }

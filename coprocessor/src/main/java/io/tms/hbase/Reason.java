@@ -2,7 +2,7 @@ package io.tms.hbase;
 
 import java.util.Locale;
 
-/** What becomes of a row, and why. The order is the one in which the rules are asked. */
+/** The outcome for a row, and its reason. The order is that in which the rules are applied. */
 enum Reason {
   /** Needed, or not known to be needless. */
   KEPT(false),
@@ -33,7 +33,7 @@ enum Reason {
     this.drops = drops;
   }
 
-  /** Whether a compaction leaves the row out, and a committed reader does not see it. */
+  /** True if a compaction leaves the row out, and a committed reader does not see it. */
   boolean drops() {
     return drops;
   }

@@ -7,7 +7,7 @@ import org.apache.hadoop.hbase.metrics.Counter;
 import org.apache.hadoop.hbase.metrics.Gauge;
 import org.apache.hadoop.hbase.metrics.MetricRegistry;
 
-/** What the coprocessor counts, of all regions of a server together. */
+/** The counters of the coprocessor, of all regions of a server together. */
 final class RegionMetrics {
   private final MetricRegistry registry;
   private final Map<Reason, Counter> reasons = new EnumMap<>(Reason.class);
@@ -32,8 +32,8 @@ final class RegionMetrics {
     decisionErrors = registry.counter("decision_errors");
   }
 
-  /** Rows that were judged so; those that are simply kept are not counted. */
-  void judged(Reason reason, long rows) {
+  /** Counts rows by the reason to drop or keep them, except those that are simply kept. */
+  void count(Reason reason, long rows) {
     Counter counter = reasons.get(reason);
     if (counter != null && rows > 0) {
       counter.increment(rows);

@@ -110,7 +110,7 @@ final class RegionNotes {
     return empty;
   }
 
-  /** What is to be noted now; 0 when there is nothing. */
+  /** The value to note now; 0 if there is none. */
   long due(TransactionImage newest) {
     RegionInfo info = env.getRegionInfo();
     if (!open || !settings.isEnabled() || !RegionReplicaUtil.isDefaultReplica(info)) {
@@ -205,7 +205,7 @@ final class RegionNotes {
       this.scanner = scanner;
     }
 
-    /** Whether it judged every row for certain, and what it read is no longer in use. */
+    /** True if it judged every row for certain, and the files that it read are no longer in use. */
     boolean isDone() {
       return scanner.isCertain() && Collections.disjoint(store.getStorefiles(), read);
     }

@@ -133,7 +133,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
     return cleaning(store, scanner, request);
   }
 
-  /** The scanner without the rows that nobody needs; {@code request} is null for a flush. */
+  /** The scanner without the rows that are not needed; {@code request} is null for a flush. */
   private InternalScanner cleaning(
       Store store, InternalScanner scanner, CompactionRequest request) {
     if (cache == null || !settings.isEnabled() || scanner == null) {
@@ -145,12 +145,12 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
       }
       Metadata metadata = cache.metadata();
       long nowMs = EnvironmentEdgeManager.currentTime();
-      Judge judge = Judge.ofStored(metadata, settings.isPayloads(), nowMs, settings.ttlMs());
+      RowRules rules = RowRules.ofStored(metadata, settings.isPayloads(), nowMs, settings.ttlMs());
       OtherFiles others =
           new OtherFiles(store, request == null ? Collections.emptyList() : request.getFiles());
       RetentionScanner cleaning =
           new RetentionScanner(
-              scanner, judge, others, metrics, cache.warnings(), settings.fullTable());
+              scanner, rules, others, metrics, cache.warnings(), settings.fullTable());
       if (request != null && request.isMajor()) {
         TransactionImage image = metadata == null ? null : metadata.image();
         notes.cleaningStarts(store, request, image, cleaning);
@@ -223,12 +223,12 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
     return new DoNotRetryIOException("The coprocessor of TMS failed; see the cause.", error);
   }
 
-  /** What is shared by the regions of this server, for tests. */
+  /** The cache that the regions of this server share, for tests. */
   TopicCache cache() {
     return cache;
   }
 
-  /** What this region notes, for tests. */
+  /** The notes of this region, for tests. */
   RegionNotes notes() {
     return notes;
   }

@@ -13,14 +13,15 @@ import org.apache.hadoop.hbase.regionserver.ScannerContext;
 import org.apache.hadoop.hbase.regionserver.Shipper;
 
 /**
- * What a flush or a compaction writes: the rows of another scanner without those that nobody needs.
+ * The output of a flush or a compaction: the rows of another scanner without those that are not
+ * needed.
  *
  * <p>A row comes as its delete markers, its cell {@code m:b}, its further cells; maybe in several
  * calls. Delete markers always pass: they are others' business. The first other cell decides for
  * all that follow.
  *
  * <p>Dropping the newest version of a cell must not uncover an older one in a file that is not part
- * of this compaction. All rules but one judge by what every version of a row has in common; a row
+ * of this compaction. All rules but one decide by what every version of a row has in common; a row
  * that was rolled back, though, has an older version that says otherwise. It goes only if no other
  * file can hold that: {@link OtherFiles}.
  *
@@ -30,7 +31,7 @@ final class RetentionScanner implements InternalScanner, Shipper {
   private static final long DROPPED_BYTES_MAX = 4 << 20;
 
   private final InternalScanner rows;
-  private final Judge judge;
+  private final RowRules rules;
   private final OtherFiles others;
   private final RegionMetrics metrics;
   private final Warnings warnings;
@@ -49,13 +50,13 @@ final class RetentionScanner implements InternalScanner, Shipper {
 
   RetentionScanner(
       InternalScanner rows,
-      Judge judge,
+      RowRules rules,
       OtherFiles others,
       RegionMetrics metrics,
       Warnings warnings,
       String table) {
     this.rows = rows;
-    this.judge = judge;
+    this.rules = rules;
     this.others = others;
     this.metrics = metrics;
     this.warnings = warnings;
@@ -114,12 +115,12 @@ final class RetentionScanner implements InternalScanner, Shipper {
     try {
       reason =
           CellUtil.matchingQualifier(cell, TableSettings.BLOCK)
-              ? judge.judge(cell)
+              ? rules.reasonOf(cell)
               : Reason.DAMAGED; // a row of ours begins with m:b
-      if (reason == Reason.ROLLED_BACK && others.mayHold(judge.key().timeMs())) {
+      if (reason == Reason.ROLLED_BACK && others.mayHold(rules.key().timeMs())) {
         return true;
       }
-      dropped = judge.mayDrop(reason);
+      dropped = rules.mayDrop(reason);
     } catch (RuntimeException | LinkageError e) {
       metrics.decisionFailed();
       warnings.warn("tms_decision_failed, the row stays: table", table, e);
@@ -129,7 +130,7 @@ final class RetentionScanner implements InternalScanner, Shipper {
     counts.get(reason.drops() && !dropped ? Reason.OPEN : reason)[0]++;
     if (reason == Reason.UNSURE
         || (reason == Reason.INVALID && !dropped)
-        || (reason == Reason.DAMAGED && judge.header().isOfAnotherVersion())) {
+        || (reason == Reason.DAMAGED && rules.header().isOfAnotherVersion())) {
       unsure = true;
     }
     return !dropped;
@@ -169,7 +170,7 @@ final class RetentionScanner implements InternalScanner, Shipper {
     decided = false;
   }
 
-  /** Whether every row was seen and judged for certain; asked after it was closed. */
+  /** True if every row was seen and judged for certain; valid after it was closed. */
   boolean isCertain() {
     return finished && !unsure;
   }
@@ -193,7 +194,7 @@ final class RetentionScanner implements InternalScanner, Shipper {
   public void close() throws IOException {
     if (!closed) {
       closed = true;
-      counts.forEach((reason, rows) -> metrics.judged(reason, rows[0]));
+      counts.forEach((reason, rows) -> metrics.count(reason, rows[0]));
       if (counts.get(Reason.DAMAGED)[0] > 0) {
         warnings.warn("tms_damaged_rows, they stay: table", table, null);
       }

@@ -1,7 +1,7 @@
 package io.tms.hbase;
 
 /**
- * What one transaction may see: Apache Tephra's rules, the same as in {@code
+ * The writes that one transaction may see: Apache Tephra's rules, as in {@code
  * python/tms/model/snapshot.py}. A write pointer at or below the read pointer is visible unless it
  * was in progress or invalid then; besides, a transaction sees its own.
  */
@@ -37,13 +37,13 @@ final class Snapshot {
     this.level = level;
   }
 
-  /** What everybody sees who is in no transaction. */
+  /** The snapshot of a reader without a transaction. */
   static Snapshot ofNobody(long readPointer, long[] invalid, long[] inProgress) {
     long none = Long.MIN_VALUE; // no block has it
     return new Snapshot(none, readPointer, none, invalid, inProgress, new long[0], LEVEL_SNAPSHOT);
   }
 
-  /** Whether this transaction sees what that one wrote. */
+  /** True if this transaction sees the writes with that pointer. */
   boolean isVisible(long pointer) {
     if (pointer <= readPointer && !isInProgress(pointer) && !isInvalid(pointer)) {
       return true;

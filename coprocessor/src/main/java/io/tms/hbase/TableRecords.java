@@ -29,7 +29,7 @@ final class TableRecords implements RecordSource {
     this.name = TableName.valueOf(namespace, "metadata");
   }
 
-  /** Whoever waits for this thread, at the stop of a server, does not wait long. */
+  /** Short time-outs: the stop of a server does not wait long for this thread. */
   static Configuration impatient(Configuration from) {
     Configuration conf = new Configuration(from);
     conf.setInt("hbase.client.retries.number", 2);

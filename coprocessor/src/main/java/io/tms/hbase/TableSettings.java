@@ -9,8 +9,8 @@ import org.apache.hadoop.hbase.client.TableDescriptor;
 import org.apache.hadoop.hbase.util.Bytes;
 
 /**
- * What a table's attributes say; read once when a region opens, since changing an attribute opens
- * the regions anew. A value that makes no sense is named in {@link #mistakes} and does the least.
+ * The settings in a table's attributes; read once when a region opens, since changing an attribute
+ * reopens the regions. A wrong value is named in {@link #mistakes} and does the least.
  */
 final class TableSettings {
   static final byte[] FAMILY = Bytes.toBytes("m");
@@ -56,7 +56,7 @@ final class TableSettings {
   }
 
   /**
-   * Whether a table surely shows every row to readers that ask for nothing. It looks at no more
+   * True if a table certainly shows every row to readers that ask for nothing. It reads no more
    * than it must, for when nothing else works.
    */
   static boolean showsAll(TableDescriptor descriptor) {
@@ -101,7 +101,7 @@ final class TableSettings {
     return otherwise;
   }
 
-  /** What is wrong with the attributes, for the log. */
+  /** The wrong attributes, for the log. */
   List<String> mistakes() {
     return Collections.unmodifiableList(mistakes);
   }
@@ -128,12 +128,12 @@ final class TableSettings {
     return payloads;
   }
 
-  /** Whether anything may be dropped or hidden. */
+  /** True if rows may be dropped or hidden. */
   boolean isEnabled() {
     return enabled;
   }
 
-  /** Whether the table has no families but ours. */
+  /** True if the table has only the family of TMS. */
   boolean isOneFamily() {
     return families == 1;
   }
@@ -144,8 +144,8 @@ final class TableSettings {
   }
 
   /**
-   * How long rows are kept of topics that have no retention of their own, or that nobody knows;
-   * negative: the table does not say. HBase's own time to live counts where there is no other.
+   * The retention of topics that are unknown or have none of their own; negative: the table does
+   * not say. HBase's own time to live counts if there is no other.
    */
   long ttlMs() {
     return ttlMs;

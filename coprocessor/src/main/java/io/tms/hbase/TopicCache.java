@@ -11,8 +11,8 @@ import org.apache.hadoop.hbase.client.Connection;
 import org.apache.hadoop.hbase.util.EnvironmentEdgeManager;
 
 /**
- * What a region server knows of one store: read in the background by one thread, shared by all its
- * regions, from the first that opens to the last that closes.
+ * The metadata of one store in a region server: read in the background by one thread, shared by all
+ * its regions, from the first that opens to the last that closes.
  *
  * <p>Flushes, compactions and scans take the newest {@link Metadata} as it is and never wait. Only
  * the thread talks to HBase, with a connection of its own that gives up soon; so a server that
@@ -61,7 +61,7 @@ final class TopicCache implements Runnable {
             });
   }
 
-  /** The last region that leaves ends the thread; nobody waits for that. */
+  /** The last region that leaves ends the thread, without waiting for it. */
   void leave(RegionNotes region) {
     region
         .env()

@@ -44,13 +44,13 @@ final class Topics {
   }
 
   /**
-   * Whether a note says that this topic was deleted; it counts only if no live topic has the uid.
+   * True if a note says that this topic was deleted; it counts only if no live topic has the uid.
    */
   boolean isNotedDeleted(long uid) {
     return Arrays.binarySearch(deleted, uid) >= 0;
   }
 
-  /** Whether every topic's record could be read. */
+  /** True if every topic's record could be read. */
   boolean isWhole() {
     return whole;
   }
@@ -59,7 +59,7 @@ final class Topics {
     return uids.length;
   }
 
-  /** Whether these, which changed, say that one of the topics was deleted. */
+  /** True if one of these topics is deleted by the changed ones. */
   boolean areDeleted(Topics changed) {
     for (long uid : changed.deleted) {
       if (isKnown(uid)) {

@@ -45,12 +45,12 @@ final class TransactionImage {
     return writePointer;
   }
 
-  /** What was committed by then. */
+  /** The snapshot of the transactions that were committed by then. */
   Snapshot committed() {
     return committed;
   }
 
-  /** Whether it is certain that this transaction never commits. */
+  /** True if this transaction certainly never commits. */
   boolean neverCommits(long pointer) {
     return pointer <= writePointer
         && (committed.isInvalid(pointer) || isLost(pointer))

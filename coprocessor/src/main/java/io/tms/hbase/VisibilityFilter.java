@@ -20,14 +20,15 @@ import org.apache.hadoop.hbase.io.TimeRange;
  * {@link Reading}.
  */
 final class VisibilityFilter extends FilterBase {
-  private final View view;
+  private final Visibility visibility;
   private final RegionMetrics metrics;
   private final boolean blockWanted;
   private final TimeRange times;
   private boolean shown; // the row that is being read
 
-  VisibilityFilter(View view, RegionMetrics metrics, boolean blockWanted, TimeRange times) {
-    this.view = view;
+  VisibilityFilter(
+      Visibility visibility, RegionMetrics metrics, boolean blockWanted, TimeRange times) {
+    this.visibility = visibility;
     this.metrics = metrics;
     this.blockWanted = blockWanted;
     this.times = times;
@@ -59,7 +60,7 @@ final class VisibilityFilter extends FilterBase {
 
   private boolean isVisible(Cell cell) throws IOException {
     try {
-      return view.isVisible(cell);
+      return visibility.isVisible(cell);
     } catch (RuntimeException | LinkageError e) {
       metrics.decisionFailed();
       throw new DoNotRetryIOException("TMS could not decide whether a row is visible", e);

@@ -247,18 +247,18 @@ class CacheTest {
   @Test
   void theClockGoesOnWhileNoServiceNotesIt() {
     long[] atMs = {0};
-    JudgedTime time = new JudgedTime(() -> atMs[0]);
+    RetentionTime time = new RetentionTime(() -> atMs[0]);
     assertEquals(NOW, time.after(NOW));
-    atMs[0] = JudgedTime.BEHIND_MS; // no longer than a service may be away, or slow
+    atMs[0] = RetentionTime.BEHIND_MS; // no longer than a service may be away, or slow
     assertEquals(NOW, time.after(NOW));
-    atMs[0] = 5 * JudgedTime.BEHIND_MS;
-    assertEquals(NOW + 4 * JudgedTime.BEHIND_MS, time.after(NOW));
-    atMs[0] = 100 * JudgedTime.ABSENCE_MS_MAX;
-    long last = NOW + JudgedTime.ABSENCE_MS_MAX - JudgedTime.BEHIND_MS;
+    atMs[0] = 5 * RetentionTime.BEHIND_MS;
+    assertEquals(NOW + 4 * RetentionTime.BEHIND_MS, time.after(NOW));
+    atMs[0] = 100 * RetentionTime.ABSENCE_MS_MAX;
+    long last = NOW + RetentionTime.ABSENCE_MS_MAX - RetentionTime.BEHIND_MS;
     assertEquals(last, time.after(NOW));
     assertEquals(NOW + 1, time.after(NOW + 1)); // a service is back: its word counts
-    atMs[0] += 2 * JudgedTime.BEHIND_MS;
-    assertEquals(NOW + 1 + JudgedTime.BEHIND_MS, time.after(NOW + 1));
+    atMs[0] += 2 * RetentionTime.BEHIND_MS;
+    assertEquals(NOW + 1 + RetentionTime.BEHIND_MS, time.after(NOW + 1));
   }
 
   @Test
@@ -267,9 +267,9 @@ class CacheTest {
     reader = new MetadataReader(new Warnings(0), () -> atMs[0], most -> most - 1);
     source.text("metadata:clock/retention", Long.toString(NOW));
     assertEquals(NOW, read().certainNowMs(Long.MAX_VALUE));
-    atMs[0] = 5 * JudgedTime.BEHIND_MS;
+    atMs[0] = 5 * RetentionTime.BEHIND_MS;
     Metadata known = read(MetadataReader.READS_BETWEEN_ALL_TOPICS);
-    long expected = NOW + 4 * JudgedTime.BEHIND_MS;
+    long expected = NOW + 4 * RetentionTime.BEHIND_MS;
     assertEquals(expected, known.certainNowMs(Long.MAX_VALUE));
     assertEquals(NOW + 1, known.certainNowMs(NOW + 1)); // never ahead of the server's clock
   }

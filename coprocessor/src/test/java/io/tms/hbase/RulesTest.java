@@ -92,26 +92,27 @@ class RulesTest {
     long wallMs = store.get("wall_ms").getAsLong();
     long ttlMs = store.get("ttl_ms").isJsonNull() ? -1 : store.get("ttl_ms").getAsLong();
     Metadata metadata = metadataOf(store, wallMs);
-    Judge messages = Judge.ofStored(metadata, false, wallMs, ttlMs);
-    Judge payloads = Judge.ofStored(metadata, true, wallMs, ttlMs);
+    RowRules messages = RowRules.ofStored(metadata, false, wallMs, ttlMs);
+    RowRules payloads = RowRules.ofStored(metadata, true, wallMs, ttlMs);
     boolean readable = metadata != null && metadata.image() != null;
-    View view = readable ? View.committed(metadata, wallMs, ttlMs) : null;
+    Visibility visibility = readable ? Visibility.committed(metadata, wallMs, ttlMs) : null;
     JsonArray cases = store.getAsJsonArray("cases");
     for (JsonElement element : cases) {
       JsonObject one = element.getAsJsonObject();
       String row = one.get("row").getAsString();
       boolean isPayload = one.get("table").getAsString().equals("payloads");
-      Judge judge = isPayload ? payloads : messages;
+      RowRules rules = isPayload ? payloads : messages;
       String expected = one.get("reason").getAsString();
       Cell cell = Vectors.block(row, Vectors.hex(one.get("header")));
-      Reason reason = judge.judge(cell);
+      Reason reason = rules.reasonOf(cell);
       assertEquals(expected, reason.text(), one.toString());
-      assertEquals(one.get("dropped").getAsBoolean(), judge.mayDrop(reason), one.toString());
-      assertEquals(expected, judge.judge(offHeap(cell)).text(), "in a buffer: " + one);
+      assertEquals(one.get("dropped").getAsBoolean(), rules.mayDrop(reason), one.toString());
+      assertEquals(expected, rules.reasonOf(offHeap(cell)).text(), "in a buffer: " + one);
       if (!isPayload) {
         assertEquals(readable, !one.get("committed").isJsonNull());
         if (readable) {
-          assertEquals(one.get("committed").getAsBoolean(), view.isVisible(cell), one.toString());
+          assertEquals(
+              one.get("committed").getAsBoolean(), visibility.isVisible(cell), one.toString());
         }
       }
     }

@@ -63,7 +63,7 @@ class ShippingTest {
     kit.records.text("metadata:clock/retention", Long.toString(NOW));
     kit.records.text("metadata:topic/default/a", "{\"uid\":1,\"retention_ms\":" + DAY + "}");
     kit.seal(1, 0, 0);
-    Judge judge = Judge.ofStored(kit.publish(), false, NOW, -1);
+    RowRules rules = RowRules.ofStored(kit.publish(), false, NOW, -1);
     RegionMetrics metrics =
         new RegionMetrics(
             kit.region()
@@ -71,7 +71,7 @@ class ShippingTest {
                 .findCoprocessorEnvironment(RetentionObserver.class.getName())
                 .getMetricRegistryForRegionServer());
     OtherFiles none = new OtherFiles(kit.store(), List.of());
-    scanner = new RetentionScanner(rows, judge, none, metrics, new Warnings(0), "tms:messages");
+    scanner = new RetentionScanner(rows, rules, none, metrics, new Warnings(0), "tms:messages");
   }
 
   @AfterEach

@@ -38,8 +38,8 @@ public class DecisionBenchmark {
   public String order;
 
   private final Cell[] found = new Cell[CELLS];
-  private Judge judge;
-  private View view;
+  private RowRules rules;
+  private Visibility visibility;
   private int at;
 
   /** Makes records and cells. */
@@ -62,8 +62,8 @@ public class DecisionBenchmark {
       }
     }
     Metadata metadata = Vectors.reader().read(source, Blocks.NOW);
-    judge = Judge.ofStored(metadata, false, Blocks.NOW, -1);
-    view = View.committed(metadata, Blocks.NOW);
+    rules = RowRules.ofStored(metadata, false, Blocks.NOW, -1);
+    visibility = Visibility.committed(metadata, Blocks.NOW, -1);
     Random random = new Random(1);
     for (int i = 0; i < CELLS; i++) {
       boolean anywhere = order.equals("random");
@@ -87,17 +87,17 @@ public class DecisionBenchmark {
     return new ByteBufferKeyValue(buffer, 0, cell.getLength());
   }
 
-  /** What a flush or compaction asks. */
+  /** The rules of a flush or compaction. */
   @Benchmark
-  public Object judge() {
+  public Object stored() {
     at = (at + 1) & (CELLS - 1);
-    return judge.judge(found[at]);
+    return rules.reasonOf(found[at]);
   }
 
-  /** What a committed reader asks. */
+  /** The visibility for a committed reader. */
   @Benchmark
   public boolean committed() {
     at = (at + 1) & (CELLS - 1);
-    return view.isVisible(found[at]);
+    return visibility.isVisible(found[at]);
   }
 }

@@ -1,0 +1,83 @@
+"""Connections of clients that send frames: their bounds, and the ends of single connections."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from tms.compat.tephra.frames import FrameLimits
+from tms.errors import Invalid, Malformed, TimedOut
+from tms.server.framed import SMALL_BYTES, FramedConnection, FramedLimits, FramedServer
+
+PEER = ("127.0.0.1", 40_000)
+FRAME = (1).to_bytes(4, "big") + b"x"
+
+
+def transport_to(peer: tuple[Any, ...] | None = PEER) -> Mock:
+    """The connection to a client, which the other side has reset if it has no `peer`."""
+    transport = Mock(asyncio.Transport)
+    transport.get_extra_info = {"peername": peer, "socket": Mock()}.get
+    transport.is_closing.return_value = False
+    return transport
+
+
+def server_of(answer: Callable[..., Awaitable[bytes]]) -> FramedServer:
+    return FramedServer("echo", Mock(socket.socket), answer, FramedLimits())
+
+
+async def echo(_: FramedConnection, frame: bytes) -> bytes:
+    return frame
+
+
+@pytest.mark.parametrize("limits", [FramedLimits, FrameLimits])
+def test_a_frame_for_which_there_is_never_room_is_refused_in_the_settings(
+    limits: type[FramedLimits],
+) -> None:
+    with pytest.raises(Invalid, match="frame_bytes_max is at most frames_bytes_max, 1000000, got"):
+        limits(frame_bytes_max=1_000_001, frames_bytes_max=1_000_000)
+    assert limits(frame_bytes_max=1_000_000, frames_bytes_max=1_000_000)
+    assert limits(frame_bytes_max=SMALL_BYTES, frames_bytes_max=1), "small frames need no room"
+
+
+@pytest.mark.parametrize("peer", [PEER, None, ("",)])
+def test_a_client_that_is_gone_before_its_address_is_known_is_not_counted(
+    peer: tuple[Any, ...] | None,
+) -> None:
+    async def connect() -> None:
+        server, transport = server_of(echo), transport_to(peer)
+        FramedConnection(server).connection_made(transport)
+        known = peer == PEER
+        assert (len(server.connections), transport.abort.called) == (int(known), not known)
+
+    asyncio.run(connect())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimedOut("The commit takes too long."), "The commit takes too long."),
+        (Malformed("It is no message."), "It is no message."),
+        (TimeoutError(), "it took too long to send a frame or to read an answer"),
+        (ZeroDivisionError("zero"), "ZeroDivisionError('zero')"),
+    ],
+)
+def test_the_log_says_for_which_error_a_connection_was_ended(
+    error: Exception, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*_: object) -> bytes:
+        raise error
+
+    async def send() -> None:
+        connection, transport = FramedConnection(server_of(refuse)), transport_to()
+        connection.connection_made(transport)
+        connection.data_received(FRAME)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert transport.abort.called
+
+    asyncio.run(send())
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "echo_connection_ended" in line and reason in line

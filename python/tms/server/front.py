@@ -1,0 +1,108 @@
+"""A front end: a protocol that the service speaks besides its own. `server` knows no front end; the
+composition root (`tms.serve`) makes them from their sections of the settings.
+
+    section.port_of_its_own ─▶ a bound listener ─▶ section.open(service, terms) ─▶ Front
+    Front   name · paths, on HTTP's listener · listener, of its own · works, for other instances
+
+* A front end is added by a folder with its section, and by one field of `serve.config.Settings`.
+* Requests for paths of the service's own operations never reach a front end.
+* `start` runs before the service is ready, `drain` from the first signal to stop, `stop` when the
+  drain time is over or at a second signal.
+"""
+
+import socket
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from tms.api.operations import ShardKey
+from tms.errors import TMSError
+from tms.server.certificates import Certificates
+from tms.server.http.exchange import Exchange
+from tms.server.service import Service
+
+# Forwards a request to the instance that keeps this; False if it is this instance.
+ForwardTo = Callable[[ShardKey], Awaitable[bool]]
+
+
+class Paths(Protocol):
+    """Requests of a front end on the listener of HTTP. Used by the event loop's thread."""
+
+    def has(self, path: bytes) -> bool:
+        """True if the front end answers requests for this path."""
+        ...
+
+    async def answer(self, exchange: Exchange, forwarded: ForwardTo) -> None:
+        """Answer a request. Raises what was wrong, which `refuse` answers."""
+        ...
+
+    def refuse(self, exchange: Exchange, error: TMSError) -> None:
+        """Answer with an error, in the form of the protocol."""
+        ...
+
+
+class FrontListener(Protocol):
+    """The connections of a front end on a port of its own. Used by the event loop's thread."""
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to accept connections."""
+        ...
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more, answer what was received within this time, close all connections."""
+        ...
+
+    def stop(self) -> None:
+        """End the wait of `drain`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A front end of a running service. `name` stands for it in metrics and logs; `works` does
+    operations that other instances ask of it, by their names."""
+
+    name: str
+    paths: Paths | None = None
+    listener: FrontListener | None = None
+    works: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+class FrontTerms(NamedTuple):
+    """The surroundings of a front end. `listener`: bound to the port of its own, None without one;
+    `host`: of that listener, as configured; `is_guarded`: True if access is controlled;
+    `clients_max`: connections for which there are descriptors; `certificates`: of the service, None
+    if it speaks no TLS."""
+
+    listener: socket.socket | None
+    host: str
+    is_guarded: bool
+    clients_max: int
+    certificates: Certificates | None = None
+
+
+class Section(BaseModel):
+    """A part of the settings: strict, and never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FrontSection(Section):
+    """The settings of a front end."""
+
+    @property
+    def port_of_its_own(self) -> int | None:
+        """The port to bind for it, 0 for any; None if it needs none."""
+        return None
+
+    @abstractmethod
+    def open(self, service: Service, terms: FrontTerms) -> Front:
+        """The front end of a service, before that begins to answer."""
