@@ -77,7 +77,7 @@ HANDED = tuple(place for work in WORKS for place in (work.place, work.handled))
 # In one thread a wait never ends: a write in flight stands below on the stack.
 _NO_WAITING: list[Replacement] = [(writes, "ENDING_TIMEOUT_S", 0.0)]
 SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
-SETTLE_ROUNDS = 60
+SETTLE_ROUNDS = 400  # more than blocks in a partition: a reader may take one a round
 KEYED_SHARE = 0.3  # of the runs
 RENEWED_SHARE = 0.2
 

@@ -503,8 +503,10 @@ def test_pages_of_forgotten_producers_go_with_their_time_and_their_topic() -> No
             return [key for key, _ in pages.scan(b"forgotten/", b"forgotten0", 1 << 20)]
 
         _crowd(bench, 100)
+        _snapshot(bench)
         bench.restart()
         _crowd(bench, 200)
+        _snapshot(bench)
         bench.restart()
         assert 1 <= len(names()) <= 2
         bench.publish(b"v")
@@ -513,6 +515,7 @@ def test_pages_of_forgotten_producers_go_with_their_time_and_their_topic() -> No
         _snapshot(bench)
         assert names() == []
         _crowd(bench, 300)
+        _snapshot(bench)
         bench.restart()
         assert names()
         bench.engine.delete_topic(NAME)
