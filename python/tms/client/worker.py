@@ -147,11 +147,13 @@ class Handling(Generic[V]):
             cause = error_text(error)
             facts = _place(message)
             _log.exception("handler_failed", worker=self.name, **facts, error=cause)
-            if not held.settled:
-                result = await self._io.survive(lambda: queue.nack(message, cause=cause))
-                self._tell_dead(message, result)
-            if not isinstance(error, self._io.passing):
-                raise
+            try:
+                if not held.settled:
+                    result = await self._io.survive(lambda: queue.nack(message, cause=cause))
+                    self._tell_dead(message, result)
+            finally:
+                if not isinstance(error, self._io.passing):
+                    raise error
         else:
             if not held.settled:
                 result = await self._io.survive(lambda: queue.ack(message))
@@ -258,13 +260,13 @@ class Worker(Generic[V]):
         return self._thread
 
     def _work(self) -> None:
-        threads = [
-            threading.Thread(target=self._handle_on, name=f"tms-handler-{number}", daemon=True)
-            for number in range(self._options.concurrency)
-        ]
-        for thread in threads:
-            thread.start()
+        threads: list[threading.Thread] = []
         try:
+            for number in range(self._options.concurrency):
+                name = f"tms-handler-{number}"
+                thread = threading.Thread(target=self._handle_on, name=name, daemon=True)
+                thread.start()
+                threads.append(thread)
             while not self._stopping.is_set():
                 self._receive()
         except Exception as error:
