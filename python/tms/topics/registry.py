@@ -15,7 +15,7 @@ Invariants
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, groupby, islice
 from typing import Any, TypeVar
@@ -172,6 +172,13 @@ class Registry:
             if record.uid == uid:
                 return name
         return next((name for name, record in self.all() if record.uid == uid), None)
+
+    def names_of(self, uids: Collection[int]) -> dict[int, TopicName]:
+        """The names of topics by uid, of these and others; without those that are deleted."""
+        names = {record.uid: name for name, record in [*self.known.items()]}
+        if not all(uid in names for uid in uids):
+            names |= {record.uid: name for name, record in self.all()}
+        return names
 
     def create(
         self, name: TopicName, settings: TopicSettings, properties: Mapping[str, str] | None = None
