@@ -1,12 +1,17 @@
 """HTTP without I/O: answers come out whole, however their bytes are cut."""
 
+from collections import deque
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tms.api import routes
 from tms.client.http.answers import AnswerReader
+from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import Calls, Response
+from tms.client.http.transport import HttpTransport
 from tms.client.transport import FetchRequest
 from tms.errors import ConfigError, Malformed, Overloaded, TMSError
 from tms.model.message import Fetched, NewBlock, PartitionPosition
@@ -212,3 +217,16 @@ def test_retry_after_reaches_the_error() -> None:
     with pytest.raises(Overloaded) as caught:
         read(Response(status, headers, body))
     assert caught.value.details["retry_after_s"] == 7
+
+
+def test_closing_a_bus_meets_threads_that_take_its_connections() -> None:
+    class Raced(deque[HttpConnection]):
+        """Another thread takes what it has at the moment of a `pop`."""
+
+        def pop(self) -> HttpConnection:  # type: ignore[override]
+            self.clear()
+            return super().pop()
+
+    transport = HttpTransport("http://127.0.0.1:1")
+    transport._idle[transport.addresses.now] = Raced([Mock(spec=HttpConnection)])
+    transport.close()

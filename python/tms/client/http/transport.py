@@ -23,6 +23,7 @@ Invariants
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -365,8 +366,9 @@ class HttpTransport(TopicsApi):
         """Close the idle connections; calls under way finish. A second call does nothing."""
         self._closed = True
         for idle in list(self._idle.values()):
-            while idle:
-                idle.pop().close()
+            with suppress(IndexError):  # another thread may take the last one
+                while True:
+                    idle.pop().close()
 
     def _forked(self) -> None:
         self._idle.clear()
