@@ -189,11 +189,12 @@ class ThreadHandlerIo:
 
 
 class Worker(Generic[V]):
-    """Made by `Queue.worker`: `run` it, or use it as a context manager, which works as long as its
-    block takes. Calling it calls its handler. It works once.
+    """Handles the messages of a queue in threads; created by `Queue.worker`. Call `run`, or use it
+    as a context manager, which works until its block ends. Calling the worker calls its handler. A
+    worker runs only once.
 
-    A message is acked when the handler returns, and nacked with the error as its cause when it
-    raises. `stop` may be called from any thread, and by a handler.
+    A message is acked when the handler returns. If the handler raises, the message is nacked with
+    the error as its cause. Any thread may call `stop`, and so may a handler.
     """
 
     def __init__(self, queue: "Queue[V]", handler: Handler[V], options: WorkerOptions) -> None:
@@ -217,8 +218,9 @@ class Worker(Generic[V]):
         return self._options.describe(self, self._queue)
 
     def run(self) -> None:
-        """Work until `stop`, or, in the main thread, until SIGTERM or SIGINT, whose second has its
-        usual effect; then drain. Raises what keeps it from working, such as `QueueNotFound`."""
+        """Work until `stop`, then drain. In the main thread, SIGTERM and SIGINT stop the worker,
+        too; a second signal has its usual effect. Raises the error that keeps it from working, such
+        as `QueueNotFound`."""
         signals: list[int] = []
         with on_signals(signals.append):
             thread = self._start()
@@ -233,11 +235,12 @@ class Worker(Generic[V]):
         self._start()
 
     def stop(self) -> None:
-        """Receive nothing more, and drain. Does not wait for it."""
+        """Receive nothing more, and drain. Does not wait for the end."""
         self._stopping.set()
 
     def close(self) -> None:
-        """Stop, and wait until it has drained. Raises what has kept it from working."""
+        """Stop, and wait until the worker has drained. Raises the error that kept it from
+        working."""
         self.stop()
         if self._thread is not None:
             self._thread.join()

@@ -149,6 +149,7 @@ class HttpQueues(_Port, QueuesApi):
         until_s = transport.clock.monotonic_s() + wait_s
         while True:
             left_s = max(0.0, min(WAIT_S_MAX, until_s - transport.clock.monotonic_s()))
+            left_s = round(left_s, 3)  # so that receives with the same wait share a request
             call = transport.calls.receive(topic, group, limit, left_s, bytes_max)
             try:
                 received = transport.call(call, surely_not_done, left_s)
