@@ -282,7 +282,7 @@ class Following:
         data = self._connection.read(bytes_max)
         answers: list[Response] = []
         while data:
-            buffer = self._reader.get_buffer()
+            buffer = self._reader.buffer
             count = min(len(data), len(buffer))
             buffer[:count] = data[:count]
             answers += self._reader.buffer_updated(count)

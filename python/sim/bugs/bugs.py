@@ -223,7 +223,7 @@ def _deliveries_in_memory() -> list[Replacement]:
     def add(self: OpenQueue, edits: Any, *more: Any) -> Any:
         silent = [edit for edit in edits if isinstance(edit[1], Leased)]
         for number, edit in silent:
-            self.state.partition(number).apply(edit, self.now_ms())
+            self.state.partitions[number].apply(edit, self.now_ms())
         return right(self, [edit for edit in edits if edit not in silent], *more)
 
     return [(OpenQueue, "_add", add)]

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from tms import block
 from tms.api import bodies, queues
 from tms.block.received import Received, Slice
-from tms.errors import BadBlock, DataCorrupt, Invalid, Malformed, TMSError, TooLarge
+from tms.errors import BadBlock, DataCorrupt, Malformed, TMSError
 from tms.model.ids import MessageId
 from tms.model.queue import (
-    TOKENS_MAX,
     QueueInfo,
     QueuePartition,
     QueueSettings,
@@ -193,16 +192,6 @@ def test_settings_come_through_whole_and_what_is_left_out_has_its_default() -> N
 def test_settings_that_are_none_are_refused(body: dict[str, object]) -> None:
     with pytest.raises(TMSError):
         queues.NEW_QUEUE.decode(bodies.decode(json.dumps(body).encode(), queues.QueueSettingsBody))
-
-
-def test_tokens_are_checked_and_counted() -> None:
-    token = str(Token(0, 1, 1, EPOCH, 50_000))
-    assert queues.check_tokens([token, token]) == [token, token]
-    with pytest.raises(TooLarge):
-        queues.check_tokens([token, token, str(Token(0, 1, 1, EPOCH))])
-    with pytest.raises(Invalid):
-        queues.check_tokens(["1.2.3"])
-    assert TOKENS_MAX == 100_000
 
 
 def test_the_answer_to_tokens_comes_through() -> None:

@@ -30,7 +30,7 @@ def fed(to: AnswerReader, data: bytes) -> list[Response]:
     """The answers that result from these bytes, as many at a time as the reader has room for."""
     answers: list[Response] = []
     while data:
-        buffer = to.get_buffer()
+        buffer = to.buffer
         count = min(len(buffer), len(data))
         buffer[:count] = data[:count]
         answers += to.buffer_updated(count)
@@ -77,7 +77,7 @@ def test_a_big_body_is_received_where_it_stays() -> None:
     to = reader()
     head_end = len(sized(body)) - len(body)
     assert fed(to, sized(body)[: head_end + 10]) == []
-    assert len(to.get_buffer()) == len(body) - 10
+    assert len(to.buffer) == len(body) - 10
     (answer,) = fed(to, sized(body)[head_end + 10 :])
     assert answer.body == body
 

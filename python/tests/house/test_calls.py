@@ -24,9 +24,9 @@ PUBLISH_CALLS = 42
 PUBLISH_MANY_CALLS = 93
 FETCH_CALLS = 37
 COMMIT_CALLS = 129
-RECEIVE_CALLS = 174  # of a message that is acknowledged
-PUBLISH_CALLS_HTTP = 93  # of the client and of the service, whose event loop does everything
-RECEIVE_CALLS_HTTP = 297  # of client and service
+RECEIVE_CALLS = 162  # of a message that is acknowledged
+PUBLISH_CALLS_HTTP = 91  # of the client and of the service, whose event loop does everything
+RECEIVE_CALLS_HTTP = 269  # of client and service
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class Replayed:
         self.journal.load()
 
     def _replay(self, entries: Iterator[JournalEntry]) -> None:
-        assert self.journal._turn.locked(), "nothing is written meanwhile"
+        assert self.journal.turn.locked(), "nothing is written meanwhile"
         self.values = [entry.value for entry in entries]
 
     def add(self, *values: bytes, durability: Durability = WRITTEN) -> QueueWrite:
@@ -119,7 +119,7 @@ def test_waiting_for_the_turn_has_an_end(monkeypatch: pytest.MonkeyPatch) -> Non
     one = Replayed()
     write = one.add(b"1")
     monkeypatch.setattr(queue_journal, "WRITE_TIMEOUT_S", 0.01)
-    with one.journal._turn, pytest.raises(TimedOut):
+    with one.journal.turn, pytest.raises(TimedOut):
         one.journal.wait(write)
     one.journal.wait(write)
     assert one.stored == [b"1"]

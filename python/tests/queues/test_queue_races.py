@@ -142,7 +142,7 @@ def test_a_waiter_is_woken_when_a_transaction_fails_whose_messages_have_no_lease
     settling = world.queues._of(JOBS, "g").settling
     (queue,) = world.queues.opened()
     with queue.lock:
-        queue.state.partition(0).hold([one.offset], begun)
+        queue.state.partitions[0].hold([one.offset], begun)
     world.clock.pass_ms(20_000)
     settling.follow(begun)
     assert world.receive() == []

@@ -23,9 +23,10 @@ from hypothesis.stateful import (
 
 from tests.bounds_kit import SEEDS, bounds_of
 from tests.run_seed import examples
-from tms.errors import DataCorrupt
-from tms.model.queue import QueueSettings, Token
+from tms.errors import DataCorrupt, Invalid, TooLarge
+from tms.model.queue import TOKENS_MAX, QueueSettings, Token
 from tms.model.topic import TopicName
+from tms.queues.checks import parse_tokens
 from tms.queues.deadlines import BUCKET_MS, Deadlines
 from tms.queues.entries import (
     Advanced,
@@ -46,7 +47,7 @@ from tms.queues.entries import (
 from tms.queues.key_order import NO_KEY, KeyOrder, key_hash, pack, unpack
 from tms.queues.partition import BLOCKED, DYING, LEASED, WAITING, QueuePartitionState
 from tms.queues.runs import add_range, offsets_in, runs_of
-from tms.queues.state import QueueState, backoff_ms
+from tms.queues.state import Decision, QueueState, backoff_ms
 
 JOBS = TopicName("default", "jobs")
 EPOCH, LIMIT, LEASE_MS = 7, 3, 1_000
@@ -121,7 +122,7 @@ class Agreement(RuleBasedStateMachine):
         self.bounds.enter_context(bounds_of(bounds).set())
         self.settings = QueueSettings(deliveries_max=LIMIT, ordered_by="key" if ordered else "")
         self.queue = self.made()
-        self.state = self.queue.partition(0)
+        self.state = self.queue.partitions[0]
 
     def made(self) -> QueueState:
         return QueueState(Declared(self.settings, EPOCH, 1, 0))
@@ -255,7 +256,7 @@ class Agreement(RuleBasedStateMachine):
             one.state, one.time_ms = WAITING, 0
             one.deliveries, one.releases = one.deliveries - 1, one.releases + 1
         if good:
-            assert self.queue.release([token]) == ([], 1, [])
+            assert self.queue.release([token]) == Decision([], 1, [])
             assert self.queue.settle([token]).done == 0
 
     @rule(offset=st.integers(0, 40), lease_ms=st.sampled_from([100, 5_000]))
@@ -323,7 +324,7 @@ class Agreement(RuleBasedStateMachine):
         else:
             self.journal = kept
         self.queue = self.made()
-        self.state = self.queue.partition(0)
+        self.state = self.queue.partitions[0]
         for when_ms, edit in self.journal:
             coded = decode_edit(b"", encode(edit))
             self.state.apply(coded, self.now_ms, self.now_ms - when_ms)
@@ -455,7 +456,7 @@ def test_the_back_off_doubles_to_its_limit_and_has_jitter() -> None:
 
 def test_a_token_of_another_life_of_the_queue_is_late() -> None:
     queue = QueueState(Declared(QueueSettings(), EPOCH, 1, 0))
-    queue.partition(0).apply(Advanced(0, 3, 3, [0, 3], 1_000, 0), 0)
+    queue.partitions[0].apply(Advanced(0, 3, 3, [0, 3], 1_000, 0), 0)
     decision = queue.settle([Token(0, 0, 1, EPOCH + 1), Token(1, 0, 1, EPOCH), Token(0, 9, 1, 7)])
     assert (decision.edits, decision.done, len(decision.late)) == ([], 0, 3)
     decision = queue.settle([Token(0, 1, 1, EPOCH), Token(0, 0, 1, EPOCH, 2)])
@@ -544,3 +545,14 @@ def test_where_the_log_ends_earlier_the_queue_goes_back() -> None:
     assert (state.frontier, state.at, state.cursor(), state.out) == (3, 2, 3, {})
     state.apply(Rewound(5, 9), 0)
     assert (state.frontier, state.at) == (3, 2), "it never goes on by that"
+
+
+def test_tokens_are_parsed_and_their_messages_counted() -> None:
+    token = Token(0, 1, 1, EPOCH, 50_000)
+    assert parse_tokens([str(token), str(token)]) == [token, token]
+    for more in ([str(token)] * 2 + [str(Token(0, 1, 1, EPOCH))], ["0.1.1.1"] * (TOKENS_MAX + 1)):
+        with pytest.raises(TooLarge, match="at most 100000 messages, not 100001"):
+            parse_tokens(more)
+    for wrong in ([], ["1.2.3"], str(token)):
+        with pytest.raises(Invalid):
+            parse_tokens(wrong)

@@ -24,6 +24,7 @@ from tms.errors import (
     QueueNotFound,
     StorageUnavailable,
     TMSError,
+    TooLarge,
     TopicNotFound,
 )
 from tms.log.journaled import Cells, JournalEntry
@@ -851,7 +852,7 @@ def test_what_could_not_be_read_is_delivered_later(
 
 
 def test_one_call_is_about_a_bounded_number_of_messages(world: World) -> None:
-    with pytest.raises(Invalid, match="at most"):
+    with pytest.raises(TooLarge, match="at most"):
         world.queues.ack(JOBS, "g", ["0.0.1.0.10000"] * 2)
 
 

@@ -291,7 +291,7 @@ def test_the_event_loop_does_not_wait_for_who_is_at_a_queue(
 ) -> None:
     messages = queue.receive(1, wait_s=0)
     opened = served.service.engine.queues.opened()[0]
-    lock = opened._journal._turn if held == "_journal" else getattr(opened, held)
+    lock = opened._journal.turn if held == "_journal" else getattr(opened, held)
     ask = (
         partial(queue.receive, 1, wait_s=0) if asked == "receive" else partial(queue.ack, messages)
     )

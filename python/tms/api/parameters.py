@@ -77,7 +77,7 @@ Id = Annotated[int, Meta(pattern="^[0-9]{1,19}$"), Codec(str, commits.transactio
 Tokens = Annotated[
     Sequence[str],
     shaped(minItems=1, maxItems=TOKENS_MAX),
-    Codec(list[Annotated[str, spelled(DELIVERY_TOKEN)]], queues.check_tokens, list),
+    Codec(list[Annotated[str, spelled(DELIVERY_TOKEN)]], list, list),
 ]
 TimeoutS = Annotated[float, NotSent]
 DelayS = Annotated[float, Meta(ge=0, le=DELAY_S_MAX)]

@@ -11,7 +11,6 @@ Invariants
 * A block goes out as it is stored if most of its messages are asked for; unpacking copies nothing:
   columns are views of the body. The messages of all other blocks go out together in a block made
   for this answer, so that a hundred messages of a block of thousands cost a hundred.
-* A request names at most `TOKENS_MAX` messages, whatever its tokens join.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,18 +27,16 @@ from tms.api import bodies, messages
 from tms.api.bodies import MessageOut
 from tms.api.operation import Codec, list_of
 from tms.block.received import Received, Slice
-from tms.errors import BadMessageId, Malformed, TooLarge
+from tms.errors import BadMessageId, Malformed
 from tms.model.ids import MessageId
 from tms.model.message import Buffer, NewBlock
 from tms.model.queue import (
     RECEIVE_BYTES,
     RECEIVE_MAX,
-    TOKENS_MAX,
     QueuedMessage,
     QueuedState,
     QueueInfo,
     QueueSettings,
-    Token,
     TokenResult,
     join_tokens,
 )
@@ -50,7 +47,7 @@ FETCH_BYTES_MAX = 1 << 30  # what may be asked for; limits of the service bound 
 WAIT_S_MAX = 3_600.0  # so is the wait
 _WHOLE_BYTES = 4 << 10  # a block up to this size is not cut
 _LENGTH = Layout(">I")
-_BLOCK, _ORIGIN, _COUNT = map(attrgetter, ("block", "columns.origin", "count"))
+_BLOCK, _ORIGIN = map(attrgetter, ("block", "columns.origin"))
 _Origin = tuple[int, int]  # number of the block in the answer, and where its slice begins
 
 
@@ -115,16 +112,6 @@ TOKEN_RESULT: Codec[TokenResult] = Codec(
     lambda body: TokenResult(body.done, tuple(body.fenced)),
     lambda result: TokensBody(result.done, [*result.fenced]),
 )
-
-
-def check_tokens(tokens: Sequence[str]) -> list[str]:
-    """The tokens themselves. Raises `Invalid`, `TooLarge`."""
-    named = sum(map(_COUNT, map(Token.parse, tokens)))
-    if named > TOKENS_MAX:
-        raise TooLarge(
-            f"One request names at most {TOKENS_MAX} messages, not {named}; send fewer at once."
-        )
-    return list(tokens)
 
 
 # --- messages ------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from functools import cache
 from itertools import pairwise, repeat, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from tms.block import arrow
 from tms.block.arrow import (
     HEADER_VALUE,
@@ -71,7 +73,7 @@ def decode(block: Buffer) -> "Columns":
             raise BadBlock(f"its header says {count} messages, its body {layout.messages}.")
     except BadBlock as exc:
         raise DataCorrupt(f"A stored block is damaged, run `tms fsck`: {exc.message}") from exc
-    return Columns(block, layout, body, start, index)
+    return Columns(block, layout, body, start, index, 0, count)
 
 
 def record_batch(block: Buffer, layout: Layout, start: int = HEADER_BYTES) -> "pa.RecordBatch":
@@ -118,40 +120,35 @@ class Ends(NamedTuple):
         return size
 
 
-class Columns:
+class Columns(Struct, eq=False):
     """The messages of a block, column by column, each unpacked at its first use.
 
     Raises `DataCorrupt` if a column cannot be unpacked.
     """
 
-    __slots__ = ("_batch", "_block", "_body", "_first", "_index", "_layout", "_start", "count")
-
-    def __init__(
-        self,
-        block: Buffer,
-        layout: Layout,
-        body: int,
-        start: int = HEADER_BYTES,
-        index: Sequence[int] | None = None,
-    ) -> None:
-        self.count = layout.messages
-        self._block = block
-        self._layout = layout
-        self._start = start  # of the body, whose buffers begin at `body`
-        self._body = body
-        self._index = index
-        self._first = 0
-        self._batch: pa.RecordBatch | None = None
+    _block: Buffer
+    _layout: Layout
+    _body: int  # where its buffers begin
+    _start: int  # of the body
+    _index: Sequence[int] | None
+    _first: int  # of these messages in the block
+    count: int
+    _batch: "pa.RecordBatch | None" = None
 
     def slice(self, start: int, stop: int) -> "Columns":
         """The messages from `start` up to, but not including, `stop`."""
         stop = min(stop, self.count)
         start = min(start, stop)
-        part = Columns(self._block, self._layout, self._body, self._start, self._index)
-        part.count = stop - start
-        part._first = self._first + start
-        part._batch = self._batch
-        return part
+        return Columns(
+            self._block,
+            self._layout,
+            self._body,
+            self._start,
+            self._index,
+            self._first + start,
+            stop - start,
+            self._batch,
+        )
 
     def about(self, bytes_max: int) -> "Columns":
         """The first messages, about as many as fit `bytes_max`, at least one."""

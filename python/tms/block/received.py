@@ -11,11 +11,12 @@ Invariants
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from tms.block import Columns, unpacked
 from tms.model.ids import MessageId
@@ -46,7 +47,7 @@ class Delivered(_DeliveredCells, LogMessage[V]):
     __slots__ = ()
 
 
-class Slice(NamedTuple):
+class Slice(Struct, frozen=True):
     """Consecutive messages of a block that were delivered together: offsets from `offset` and ids
     from `id` on, one for each cell of `columns`. `deliveries` is the number of the delivery."""
 
@@ -71,8 +72,7 @@ class Slice(NamedTuple):
         return list(map(_AS_ID, cells))
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """The answer to a receive: empty if no message was ready in time. `epoch` is the queue's, a
     part of every token."""
 

@@ -12,8 +12,8 @@ Invariants
 
 * While the state is known, it is the replay of the journal, with the events noted since the last
   write applied on top.
-* No event is applied before the journal has it, except noted ones. A noted event may be lost:
-  nothing may depend on it until a write has succeeded.
+* No event is applied before the journal has it, except noted ones, and those of a user of
+  `Replayed.append`. They may be lost: nothing may depend on them until a write has succeeded.
 * After a failed write, nothing is decided, written or noted until the journal was read again.
 * A snapshot can be cut anywhere: nothing is lost.
 
@@ -87,22 +87,21 @@ class StateMachine(Protocol[S, Event]):
         ...
 
 
-class Journaled(Generic[S, E]):
-    """A state, and the journal that it follows from. Any thread may use `known`, `term`, `state`
-    and `invalidate`; `note` requires the lock, all other methods the turn."""
+class Replayed(Generic[S]):
+    """A state that a replay of its journal gives. Any thread may use `known`, `term`, `state` and
+    `invalidate`; the other methods require the turn."""
 
     state: S  # as of the last load; unset before the first one
 
     def __init__(
         self,
         journal: Journal,
-        machine: StateMachine[S, E],
+        replay: Callable[[Iterator[JournalEntry]], S],
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self._journal = journal
-        self._machine = machine
+        self._replay = replay
         self._lock = threading.Lock() if lock is None else lock
-        self._unwritten: list[E] = []  # noted
         self.term = object()  # until it is invalidated
         self._loaded: object = None  # the term whose entries the state has
 
@@ -121,10 +120,9 @@ class Journaled(Generic[S, E]):
             if self.known:
                 return self.state
             term = self.term
-            state = self._machine.replay(self._journal.replay())
+            state = self._replay(self._journal.replay())
             with self._lock:
-                self.state = state
-                self._unwritten = []
+                self._take(state)
                 self._loaded = term
         self.require_known()
         return self.state
@@ -133,6 +131,38 @@ class Journaled(Generic[S, E]):
         """Raises `StorageUnavailable` if the journal has to be read."""
         if not self.known:
             raise unreadable()
+
+    def append(self, entries: Sequence[Cells], durability: Durability) -> None:
+        """Journal entries whose events were applied in this term, when they were decided."""
+        if self._loaded is not self.term:
+            raise unreadable()
+        try:
+            self._journal.write(entries, durability)
+        except BaseException:  # it may have been stored all the same
+            self.invalidate()
+            raise
+
+    def _take(self, state: S) -> None:
+        """Take a state that was read. The caller holds the lock."""
+        self.state = state
+
+
+class Journaled(Replayed[S], Generic[S, E]):
+    """A state machine that applies an event once the journal has it. `note` requires the lock."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        machine: StateMachine[S, E],
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        super().__init__(journal, machine.replay, lock)
+        self._machine = machine
+        self._unwritten: list[E] = []  # noted
+
+    def _take(self, state: S) -> None:
+        super()._take(state)
+        self._unwritten = []
 
     def note(self, event: E) -> None:
         """Apply an event now, and journal it with the next write."""

@@ -60,7 +60,7 @@ class MessageId(NamedTuple):
         """The id in these 20 bytes. Raises `BadMessageId`."""
         if len(raw) != ID_BYTES:
             raise BadMessageId(f"A message id has {ID_BYTES} bytes, this one has {len(raw)}.")
-        id = cls(*_ID.unpack(raw))
+        id = tuple.__new__(cls, _ID.unpack(raw))  # faster than calling the class
         if id.time_ms > TIME_MS_MAX:
             raise BadMessageId("The message id's time is after the year 9999.")
         return id

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from operator import attrgetter
 
-from tms.errors import Invalid, QueueNotFound
+from tms.errors import Invalid, QueueNotFound, TooLarge
 from tms.model.queue import TOKENS_MAX, QueueSettings, Token, dead_letter_topic
 from tms.model.topic import TopicName
 
@@ -12,12 +12,18 @@ _COUNT = attrgetter("count")
 
 
 def parse_tokens(tokens: Sequence[str]) -> list[Token]:
-    """Parse the tokens of a call. Raises `Invalid`."""
-    if isinstance(tokens, str) or not 0 < len(tokens) <= TOKENS_MAX:
+    """Parse the tokens of a call, which name at most `TOKENS_MAX` messages, whatever they join.
+    Raises `Invalid`, `TooLarge`."""
+    if isinstance(tokens, str) or not tokens:
         raise Invalid(f"Give a list of 1 to {TOKENS_MAX} tokens.", field="tokens")
-    parsed = [*map(Token.parse, tokens)]
-    if sum(map(_COUNT, parsed)) > TOKENS_MAX:
-        raise Invalid(f"One call is about at most {TOKENS_MAX} messages.", field="tokens")
+    named = len(tokens)
+    if named <= TOKENS_MAX:
+        parsed = [*map(Token.parse, tokens)]
+        named = sum(map(_COUNT, parsed))
+    if named > TOKENS_MAX:
+        raise TooLarge(
+            f"One request names at most {TOKENS_MAX} messages, not {named}; send fewer at once."
+        )
     return parsed
 
 

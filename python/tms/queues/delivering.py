@@ -12,29 +12,29 @@ Invariants
 * At least one message is leased, however large, if there is one.
 """
 
+from msgspec import Struct
+
 from tms.block.received import Slice
 from tms.model.queue import DELIVERIES_MASK, deliveries_of
 from tms.queues.entries import NOWHERE, Advanced, Leased
 from tms.queues.key_order import NO_KEY, pack
-from tms.queues.partition import BLOCKED, BLOCKED_MAX, QueuePartitionState
+from tms.queues.partition import BLOCKED, BLOCKED_MAX
 from tms.queues.reading import ReadBlock, Reread, Scanner
 from tms.queues.runs import Runs, add_range
 from tms.queues.state import Edits, QueueState
 
 
-class _Looked:
-    """The part of a partition that a receive has looked at."""
+class _Looked(Struct):
+    """The part of a partition that a receive has looked at, from `first` up to `stop`."""
 
-    __slots__ = ("at", "blocked", "blocked_hashes", "first", "hashes", "keys", "leased", "stop")
-
-    def __init__(self, state: QueuePartitionState) -> None:
-        self.first = self.stop = state.frontier
-        self.at = NOWHERE
-        self.leased: Runs = []
-        self.blocked: Runs = []
-        self.hashes: list[int] = []
-        self.blocked_hashes: list[int] = []
-        self.keys: set[int] = set()  # of messages that this receive takes
+    first: int
+    stop: int
+    at: int = NOWHERE
+    leased: Runs = []
+    blocked: Runs = []
+    hashes: list[int] = []
+    blocked_hashes: list[int] = []
+    keys: set[int] = set()  # of messages that this receive takes
 
 
 class Receive:
@@ -63,7 +63,7 @@ class Receive:
 
     def take_again(self, partition: int, again: Reread) -> None:
         """Deliver messages again that are still ready; put those back that do not fit."""
-        state = self._state.partition(partition)
+        state = self._state.partitions[partition]
         runs: Runs = []
         deliveries: list[int] = []
         for block, offsets in again.pieces:
@@ -106,7 +106,8 @@ class Receive:
         ordered = self._state.settings.ordered_by == "key"
         take = self._take_ordered if ordered else self._take_run
         for partition, blocks in [*scanner.ahead.items()]:
-            looked = _Looked(self._state.partition(partition))
+            frontier = self._state.partitions[partition].frontier
+            looked = _Looked(frontier, frontier)
             while blocks and not self.full:
                 block = blocks[0]
                 first = stop = max(block.base, looked.stop)
@@ -145,7 +146,7 @@ class Receive:
     def _take_ordered(self, block: ReadBlock, looked: _Looked, first: int) -> int:
         """Lease messages that are the first of their keys, and note the others as blocked, up to
         the limit of looking ahead. Returns the offset after the last one."""
-        state = self._state.partition(block.partition)
+        state = self._state.partitions[block.partition]
         assert state.order is not None
         blocked = state.counts[BLOCKED] + sum(looked.blocked[1::2])
         offset, since = first, first  # since: first free message that is not in a slice

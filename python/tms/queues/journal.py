@@ -24,7 +24,7 @@ from msgspec import Struct
 from tms.errors import TimedOut, TMSError
 from tms.log.group_commit import GroupCommit
 from tms.log.groups import Stamp
-from tms.log.journaled import Cells, Journaled, JournalEntry, unreadable
+from tms.log.journaled import Cells, JournalEntry, Replayed, unreadable
 from tms.log.pending import PendingAppend
 from tms.model.topic import Durability, TopicName
 from tms.topics.internal_topic import InternalTopic
@@ -44,20 +44,6 @@ class QueueWrite(Struct, eq=False):
     error: TMSError | None = None
 
 
-class _QueuesMachine:
-    """All queues, as their journal gives them. A replay sets their state; entries that are added
-    later were applied by their caller."""
-
-    def __init__(self, replay: Callable[[Iterator[JournalEntry]], None]) -> None:
-        self.replay = replay
-
-    def apply(self, state: None, event: Cells) -> None:
-        pass
-
-    def encode(self, events: Sequence[Cells]) -> list[Sequence[Cells]]:
-        return [events]
-
-
 class QueueJournal:
     """The journal of all queues of an engine. Thread-safe. `replay` makes them what its entries
     say."""
@@ -66,9 +52,9 @@ class QueueJournal:
         self, topic: InternalTopic, replay: Callable[[Iterator[JournalEntry]], None]
     ) -> None:
         self._topic = topic
-        self.journaled = Journaled(topic, _QueuesMachine(replay))
-        self._turn = threading.Lock()
-        self._writes = GroupCommit(self._turn, self._write, lambda lead: lead())
+        self.journaled = Replayed(topic, replay)
+        self.turn = threading.Lock()  # held by the thread that reads or writes it
+        self._writes = GroupCommit(self.turn, self._write, lambda lead: lead())
 
     @property
     def name(self) -> TopicName:
@@ -81,14 +67,9 @@ class QueueJournal:
         much = topic.length > entries_max or topic.bytes > bytes_max
         return much and topic.is_worth_a_snapshot
 
-    @property
-    def is_at_rest(self) -> bool:
-        """True if no thread reads or writes it."""
-        return not self._turn.locked()
-
     def load(self) -> None:
         """Read the journal unless it is known. Raises `StorageUnavailable`."""
-        with self._turn:
+        with self.turn:
             self.journaled.load()
 
     def add(self, entries: Iterable[Cells], durability: Durability) -> QueueWrite:
@@ -122,7 +103,7 @@ class QueueJournal:
                 request.error = unreadable()
         try:
             if entries:
-                self.journaled.write(entries, durability)
+                self.journaled.append(entries, durability)
         except BaseException as error:
             for request in valid:
                 request.error = error if isinstance(error, TMSError) else unreadable()

@@ -138,7 +138,7 @@ class OpenQueue:
     def is_at_rest(self, receives: bool) -> bool:
         """True if an operation would take the lock and the journal without waiting. With
         `receives`, also if messages were read ahead."""
-        if not self._journal.is_at_rest or self.lock.locked():
+        if self._journal.turn.locked() or self.lock.locked():
             return False
         if not receives:
             return True
@@ -180,7 +180,7 @@ class OpenQueue:
                     return None, not self.deleted
                 news = self._scanner.drop_gone(readable)
                 for number, each in reread:
-                    self.state.partition(number).put_back(each.left)
+                    self.state.partitions[number].put_back(each.left)
                     self._note_damaged(number, each)
                     news = news or bool(each.damaged)
                 now_ms = now_ms if suffices else self.now_ms()
@@ -194,7 +194,7 @@ class OpenQueue:
             with self.lock:
                 self._scanner.reset()
                 for number, offsets in ready:
-                    state.partition(number).put_back(offsets)
+                    state.partitions[number].put_back(offsets)
             self.waiters.wake()
             raise
         if write is None:
@@ -306,7 +306,7 @@ class OpenQueue:
             self._unreadable.pop((partition, offset), None)
         if not again.damaged:
             return
-        self.state.partition(partition).put_off(again.damaged, self.now_ms() + DAMAGED_MS)
+        self.state.partitions[partition].put_off(again.damaged, self.now_ms() + DAMAGED_MS)
         for offset, error in again.damaged.items():
             if (partition, offset) not in self._unreadable:
                 self._log_damage(partition, error, offset)
@@ -326,7 +326,7 @@ class OpenQueue:
         """The partitions with unreadable messages, each with an error."""
         with self.lock:
             for partition, offset in [*self._unreadable]:
-                if offset not in self.state.partition(partition).out:
+                if offset not in self.state.partitions[partition].out:
                     del self._unreadable[partition, offset]
             damaged = {partition: error for (partition, _), error in self._unreadable.items()}
             return {**damaged, **self._scanner.damaged, **self._unknown_ends}
@@ -466,7 +466,7 @@ class OpenQueue:
             entries.append((queue_key(self.group, self.topic, number), encode(edit)))
         write = self._journal.add(entries, durability)
         for number, edit in edits:
-            self.state.partition(number).apply(edit, now_ms)
+            self.state.partitions[number].apply(edit, now_ms)
         return write
 
     # -- dead letters ------------------------------------------------------------------------------
@@ -487,11 +487,11 @@ class OpenQueue:
         with self.lock:
             for token in tokens:
                 if token.epoch == self.state.epoch:
-                    self.state.partition(token.partition).return_dying((token.offset,))
+                    self.state.partitions[token.partition].return_dying((token.offset,))
 
     def cause_of(self, token: Token) -> str:
         """The cause for which a message goes to the dead letters."""
-        return self.state.partition(token.partition).causes.get(token.offset, "")
+        return self.state.partitions[token.partition].causes.get(token.offset, "")
 
     def find(self, partition: int, offsets: Sequence[int], bytes_max: int) -> Reread:
         """Read the messages at these ascending offsets again, in blocks of about `bytes_max`
@@ -544,7 +544,7 @@ class OpenQueue:
             ready = backlog = 0
             places = []
             for number in sorted({*bounds, *state.partitions}):
-                partition = state.partition(number)
+                partition = state.partitions[number]
                 start, end = bounds.get(number, (self._starts.get(number, 0), 0))
                 gone, gone_ready = partition.unreadable(start, now_ms)
                 counts = [a + b - c for a, b, c in zip(counts, partition.counts, gone, strict=True)]

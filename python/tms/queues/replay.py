@@ -54,7 +54,7 @@ def replayed(
                 states[group, topic] = QueueState(declared)
         elif known is not None:
             edit = decode_edit(entry.key, entry.value)
-            state = known.partition(partition)
+            state = known.partitions[partition]
             if not entry.write_pointer:
                 state.apply(edit, now_ms, max(0, wall_ms - _when_ms(edit, wall_ms)))
             elif isinstance(edit, Settled):

@@ -95,7 +95,7 @@ class Settling:
                     _require_all(settlement, decision)
                     for number, edit in decision.edits:
                         assert isinstance(edit, Settled)
-                        queue.state.partition(number).hold(offsets_in(edit.runs), id)
+                        queue.state.partitions[number].hold(offsets_in(edit.runs), id)
                         entries.append((queue.key(number), encode(edit)))
             return self._journal.store(entries, durability, stamp, inline)
         except BaseException:
@@ -177,7 +177,7 @@ class Settling:
 def _places(queue: OpenQueue, tokens: Iterable[Token]) -> Iterator[tuple[QueuePartitionState, int]]:
     for token in tokens:
         for offset in range(token.offset, token.offset + token.count):
-            yield queue.state.partition(token.partition), offset
+            yield queue.state.partitions[token.partition], offset
 
 
 def _require_all(settlement: Settlement, decision: Decision) -> None:

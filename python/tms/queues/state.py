@@ -6,10 +6,10 @@ Invariants
 * A token of another epoch, or of a delivery that is over, is late and has no effect.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from random import Random
-from typing import NamedTuple
 
 import msgspec
 
@@ -36,7 +36,7 @@ _DYING = attrgetter("dying")
 _SETTLED_FROM = (LEASED, WAITING, DYING)  # states in which a token settles its messages
 
 
-class Decision(NamedTuple):
+class Decision(msgspec.Struct):
     """Edits to journal for tokens, the number of messages that they change, and the late tokens."""
 
     edits: Edits
@@ -49,27 +49,20 @@ class QueueState:
 
     def __init__(self, declared: Declared) -> None:
         self.change(declared)
-        self.totals = Counters()
-        self.partitions: dict[int, QueuePartitionState] = {}
+        self.totals = totals = Counters()
+        ordered = self.settings.ordered_by == "key"
+        # made when it is first named
+        self.partitions = defaultdict[int, QueuePartitionState](
+            lambda: QueuePartitionState(0, NOWHERE, ordered, totals)
+        )
         for partition, frontier, at in declared.starts:
-            self.partitions[partition] = self._new_partition(frontier, at)
+            self.partitions[partition] = QueuePartitionState(frontier, at, ordered, totals)
 
     def change(self, declared: Declared) -> None:
         """Take over the settings and the epoch of a declaration."""
         self.declared = declared
         self.settings = declared.settings
         self.epoch = declared.epoch + declared.losses & EPOCH_MAX  # a part of every token
-
-    def partition(self, number: int) -> QueuePartitionState:
-        """The state of a partition, created if it does not exist."""
-        partition = self.partitions.get(number)
-        if partition is None:
-            partition = self.partitions[number] = self._new_partition(0, NOWHERE)
-        return partition
-
-    def _new_partition(self, frontier: int, at: int) -> QueuePartitionState:
-        ordered = self.settings.ordered_by == "key"
-        return QueuePartitionState(frontier, at, ordered, self.totals)
 
     def holders(self) -> set[int]:
         """Write pointers of the commits under way that settle messages of this queue."""
@@ -81,7 +74,7 @@ class QueueState:
         partition."""
         edits: Edits = []
         for number, (stop, id) in ends.items():
-            if self.partition(number).frontier > stop:
+            if self.partitions[number].frontier > stop:
                 at = NOWHERE if id is None else id.time_ms << 16 | id.sequence
                 edits.append((number, Rewound(stop, at)))
         return edits
@@ -128,7 +121,7 @@ class QueueState:
         """Settle messages that are gone from the log, unless a transaction holds them."""
         edits: Edits = []
         for number, offsets in gone:
-            state = self.partition(number)
+            state = self.partitions[number]
             left = [
                 offset for offset in offsets if offset in state.out and offset not in state.held
             ]

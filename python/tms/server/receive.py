@@ -14,7 +14,8 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from tms.api import bodies, queues, routes
 from tms.api.operation import BODY_BYTES_MAX
@@ -50,7 +51,7 @@ _FACTORS = {
 }  # of an answer's memory while it is made
 
 
-class _ReceiveParameters(NamedTuple):
+class _ReceiveParameters(Struct, frozen=True):
     topic: TopicName
     group: str
     media: str
@@ -59,7 +60,7 @@ class _ReceiveParameters(NamedTuple):
     bytes_max: int
 
 
-class _LeasedBody(NamedTuple):
+class _LeasedBody(Struct, frozen=True):
     """Leased messages, and the body that carries them."""
 
     received: Received
@@ -124,13 +125,15 @@ class Receiving:
         return self._service.engine.queues
 
     async def _found(self, exchange: Exchange, request: _ReceiveParameters) -> _LeasedBody:
-        with contextlib.suppress(DataCorrupt):
+        damage: DataCorrupt | None = None  # others may have messages before the wait is over
+        try:
             leased = self._leased_here(exchange, request)
             if leased is not None and leased.unpacked_bytes < UNPACKED_BYTES_MIN:
                 return _answer(leased, request.media)
             if leased is not None:
                 return await self._unpacked(leased, request.media)
-        damage: DataCorrupt | None = None  # others may have messages before the wait is over
+        except DataCorrupt as error:
+            damage = error
 
         async def look() -> _LeasedBody:
             nonlocal damage

@@ -381,7 +381,7 @@ class _AsyncLine(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer()
+        return self._reader.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         try:

@@ -1,6 +1,6 @@
 """Bytes as they arrive to answers: HTTP/1.1 as httptools parses it, within limits.
 
-* `AnswerReader` offers the buffer to receive into. Heads and small bodies come into a small one,
+* `AnswerReader` has the buffer to receive into. Heads and small bodies come into a small one,
   which the parser takes apart. The rest of a large body of known length is received where it stays,
   past the parser, which ends there: the next answer has a new one.
 * Answers come out in order; several may share one read.
@@ -43,41 +43,35 @@ class FollowingEnded(Unavailable):
 class AnswerReader:
     """Turns what one connection receives into answers.
 
-    Receive into `get_buffer()`, then say how much came with `buffer_updated`; asyncio's
-    `BufferedProtocol` has the same two methods.
+    Receive into `buffer`, then say how much came with `buffer_updated`.
     """
 
     def __init__(self, peer: str, bodies_kept: int = 0, follows: bool = False) -> None:
         self._peer = peer
         self._kept: deque[bytearray] = deque(maxlen=bodies_kept)
-        self._small = bytearray(HEAD_BYTES_MAX)
+        self._small = memoryview(bytearray(HEAD_BYTES_MAX))
+        self.buffer = self._small  # for the next bytes
         self._parsed = _Parsed(peer, FollowedParts() if follows else None)
         self._body: bytearray | None = None  # of exactly the length of a large body
-        self._received = 0  # of it
 
     @property
     def idle(self) -> bool:
         """True if no answer has begun."""
         return not self._parsed.begun
 
-    def get_buffer(self) -> memoryview:
-        """The buffer for the next bytes."""
-        if self._body is not None:
-            return memoryview(self._body)[self._received :]
-        return memoryview(self._small)
-
     def buffer_updated(self, count: int) -> list[Response]:
         """`count` bytes were received; the answers that are complete now. Raises `ConfigError`,
         `Malformed`."""
         if self._body is not None:
-            self._received += count
-            return [self._finish(self._body)] if self._received == len(self._body) else []
+            self.buffer = self.buffer[count:]
+            return [] if self.buffer else [self._finish(self._body)]
         parsed = self._parsed
-        answers = parsed.feed(memoryview(self._small)[:count])
+        answers = parsed.feed(self._small[:count])
         if parsed.begun and parsed.length > len(parsed.body):
+            received = len(parsed.body)
             self._body = self._room_for(parsed.length)
-            self._received = len(parsed.body)
-            self._body[: self._received] = parsed.body
+            self._body[:received] = parsed.body
+            self.buffer = memoryview(self._body)[received:]
         return answers
 
     def end(self) -> Response | None:
@@ -93,6 +87,7 @@ class AnswerReader:
         answer = Response(parsed.status, parsed.headers, memoryview(body), parsed.keeps_open)
         self._kept.append(body)
         self._body = None
+        self.buffer = self._small
         return answer
 
     def _room_for(self, length: int) -> bytearray:

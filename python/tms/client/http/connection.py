@@ -144,7 +144,7 @@ class HttpConnection:
         """The next answer if it is here. Never waits. Raises `Unavailable`, `ConfigError`."""
         while not self._answers:
             try:
-                count = self._socket.recv_into(self._reader.get_buffer())
+                count = self._socket.recv_into(self._reader.buffer)
             except self._not_yet:
                 if self.failure is not None:
                     raise self.failure from None
