@@ -80,12 +80,11 @@ def test_a_route_is_here_or_at_the_owner_of_all_parts_or_has_them_by_owner() -> 
     assert split([], lambda _: owner).route == Here()
 
 
-def test_partitions_have_a_route_and_those_that_are_not_known_are_looked_up_here(
+def test_partitions_have_a_route_and_those_that_are_not_there_are_looked_for_here(
     three: Instances,
 ) -> None:
     of, topics = places(three), three.served["a"].service.engine.topics
     name = TopicName("default", "orders")
-    topics.registry.find(name)
     assert topics.route(name, of["a"]) == Here()
     [peer] = topics.route(name, of["b"])
     assert (peer.name, peer.address) == ("b", three.url("b"))
@@ -97,12 +96,10 @@ def test_partitions_have_a_route_and_those_that_are_not_known_are_looked_up_here
     }
     for unknown in ([12], [-1], [*of["b"], 12]):
         assert topics.route(name, unknown) == Here()
-    assert topics.route(TopicName("default", "none"), [0]) == Here()
 
 
 def test_the_query_of_an_inspection_and_the_path_of_a_drain_have_a_route(three: Instances) -> None:
     engine, partition = three.served["a"].service.engine, places(three)["c"][0]
-    engine.topics.registry.find(TopicName("default", "orders"))
     inspect = OPERATIONS["topics.inspect"]
     [peer] = route_of(engine, inspect, PATH[:2], b"partition=%d" % partition)
     assert peer.name == "c"

@@ -2,7 +2,7 @@
 
     operation and arguments ─▶ Here | At(peer) | SplitByOwner(parts) ─▶ answered, or forwarded
 
-* A route is computed from memory before ownership is confirmed: the instance that answers confirms.
+* A route is computed before ownership is confirmed, because the instance that answers confirms it.
   A request that stays here, or that the engine divides, is confirmed here and routed once more.
 * The path names the role, shard or instance of most requests. A publish computes its route from its
   body (`router.Route.by_content`), a fetch once ownership is confirmed.

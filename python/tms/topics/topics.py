@@ -126,12 +126,12 @@ class Topics:
             yield peer.partitions, some
 
     def route(self, name: TopicName, partitions: Collection[int]) -> OwnerRoute[int]:
-        """The route of an operation on partitions of a topic, from memory. `Here` for a topic that
-        is not known here, or has not all of them: its record has to be read. Raises
+        """The route of an operation on partitions of a topic, as far as this process knows; `Here`
+        if the topic has not all of them, as others may have added some. Raises `TopicNotFound`,
         `Unavailable`."""
-        topic = self.registry.known.get(name)
-        if not self.partitions.are_of_several or topic is None:
+        if not self.partitions.are_of_several:
             return Here()
+        topic = self.registry.known.get(name) or self.registry.find(name)
         if any(not 0 <= partition < topic.partitions for partition in partitions):
             return Here()
         return self.partitions.split(name, topic, partitions).route
