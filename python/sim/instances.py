@@ -278,7 +278,8 @@ class SimPeer:
 
     def fetch(self, name: TopicName, positions: Any, *more: Any) -> Any:
         def fetch(engine: Engine) -> Any:
-            engine.topics.require_own(name, positions)
+            for partition, _ in positions:
+                engine.topics.log(name, partition)
             return engine.fetch(name, positions, *more)
 
         return self.ask(fetch)

@@ -25,7 +25,7 @@ from tms.client.http.answers import AnswerReader
 from tms.client.http.exchange import Calls, Response
 from tms.client.transport import FetchRequest
 from tms.engine.engine import Engine
-from tms.errors import TMSError
+from tms.errors import TMSError, Unavailable
 from tms.model.message import Buffer, Fetched
 from tms.server.fetch import Fetching
 from tms.server.http.exchange import Disconnected, Exchange
@@ -180,7 +180,9 @@ class SimServer:
     def __init__(self, engine: Engine, clock: VirtualClock, limits: RequestLimits) -> None:
         self.engine = engine
         self.loop = TurnedLoop(clock)
-        self.service = Service(engine, clock, limits, ConnectionLimits())
+        self.service = service = Service(engine, clock, limits, ConnectionLimits())
+        if service.routing is not None:
+            service.routing._forwarding = _not_forwarded  # type: ignore[assignment]
         self.fetching = Fetching(self.service)
 
     def end(self) -> None:
@@ -188,6 +190,10 @@ class SimServer:
         for steps in self.loop.begun:
             with suppress(Exception):
                 steps.close()
+
+
+async def _not_forwarded(*_: object) -> None:
+    raise Unavailable("The simulation forwards no request.")
 
 
 class Servers:

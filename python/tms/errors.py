@@ -357,9 +357,9 @@ class Unavailable(TMSError, ConnectionError):
 
 
 class NotOwner(Unavailable):
-    """Another process owns the store by now, and this one refuses everything; details carry
-    `owner`. What this call was to store may or may not be stored. Retriable: at the owner, or here
-    once this one was started anew."""
+    """Another process owns the store, or another instance this part of it; details carry the name
+    of the `owner` if it is known. What this call was to store may or may not be stored. Retriable:
+    at any instance, or at the owner of the store."""
 
     code = "not-owner"
 

@@ -371,6 +371,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "server.certificates.LOOK_S",
         "serve.config.SESSION_S",
         "server.forwarding.CONNECT_S",
+        "server.forwarding.LOOK_S",
         "access.decisions.GUESSES_FORGOTTEN_S",
         "server.guard.*_S",
         "server.issuer.*_S",

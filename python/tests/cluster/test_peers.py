@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import pytest
 
-from tests.cluster_kit import instances
+from tests.cluster_kit import Instances, MemoryMember, instances
+from tests.http_kit import Answer, Client
 from tests.waiting import PATIENCE_S, until
 from tms.client.http.peer import HttpPeer
+from tms.cluster.membership import InstanceRecord
 from tms.errors import TMSError, Unavailable
 from tms.model.message import PartitionPosition
 from tms.model.position import Position
@@ -124,3 +126,72 @@ def test_nobody_waits_for_an_instance_that_is_not_in_the_view() -> None:
         assert cluster.cluster["a"].others() == []
         with suppress(TMSError):
             engine.describe_topic(NAME)
+
+
+class Stopped:
+    """An instance `a`, and `z`, whose process is stopped; a publish of a message of `z` at `a`."""
+
+    def __init__(self, all: Instances, listener: socket.socket) -> None:
+        self._listener = listener
+        served = all.served["a"]
+        served.service.engine.create_topic(NAME, TopicSettings(partitions=8))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self.member = MemoryMember(all.members, InstanceRecord("z", url, "0"))
+        self.member.join(lambda: None)
+        until(lambda: len(all.cluster["a"].view.instances) == 2)
+        partition = all.owners(str(NAME)).index("z")
+        self.answers: list[Answer] = []
+
+        def publish() -> None:
+            with Client(served.address) as client:
+                path = f"/v2/namespaces/default/topics/{NAME}/messages"
+                body = b'{"messages": [{"value": "v", "partition": %d}]}' % partition
+                self.answers.append(client.request("POST", path, body))
+
+        self.publishing = threading.Thread(target=publish, daemon=True)
+        self.publishing.start()
+
+    def received(self) -> socket.socket:
+        """The connection on which the publish has arrived at `z`; others ask there, too."""
+        while True:
+            connection, _ = self._listener.accept()
+            if b"/messages" in connection.recv(1 << 10):
+                return connection
+            connection.close()
+
+
+@pytest.fixture
+def stopped(silent: socket.socket) -> Iterator[tuple[Instances, Stopped]]:
+    with instances("a") as all:
+        yield all, Stopped(all, silent)
+
+
+def test_a_forwarded_publish_does_not_wait_for_an_instance_that_has_left(
+    stopped: tuple[Instances, Stopped],
+) -> None:
+    _, z = stopped
+    with z.received():
+        z.member.leave()
+        z.publishing.join(PATIENCE_S)
+    [answer] = z.answers
+    assert answer.problem == "unavailable" and "has left the cluster" in answer.json["detail"]
+    assert answer.json["details"]["outcome"] == "unknown"
+
+
+def test_a_forwarded_publish_is_answered_while_the_service_drains(
+    stopped: tuple[Instances, Stopped],
+) -> None:
+    all, z = stopped
+    service = all.served["a"].service
+    with z.received() as connection:
+        stopping = threading.Thread(target=all.stop, args=("a",))
+        stopping.start()
+        until(lambda: service.draining)
+        z.publishing.join(0.5)
+        assert z.publishing.is_alive()
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        z.publishing.join(PATIENCE_S)
+    [answer] = z.answers
+    assert (answer.status, answer.body) == (200, b"{}")
+    z.member.leave()
+    stopping.join(PATIENCE_S)

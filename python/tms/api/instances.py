@@ -139,8 +139,8 @@ class PartitionsApi(Protocol):
         write_pointer: int = 0,
         internal: bool = False,
     ) -> list[Appended]:
-        """Append blocks with the stamp of a transaction. `internal` blocks were made by an
-        instance."""
+        """Append blocks with the stamp of a transaction. `internal` blocks were made or checked
+        by an instance."""
 
     @post(
         "{name}/owned/staged",

@@ -167,6 +167,19 @@ def _partition(message: NewMessage, partitions: int, spread: int) -> int:
     return partition
 
 
+def destinations(messages: Sequence[MessageIn | NewMessage], partitions: int) -> set[int]:
+    """The partitions to which messages go by their numbers and keys; -1 if one of them may go to
+    any, or is refused."""
+    found = set()
+    for message in messages:
+        try:
+            new = as_new(message) if isinstance(message, MessageIn) else message
+            found.add(_partition(new, partitions, -1))
+        except TMSError:
+            found.add(-1)
+    return found
+
+
 def placed(packed: PackedRequest, appended: Sequence[Appended]) -> bytes:
     """The body that tells each message's place."""
     places = []

@@ -40,7 +40,7 @@ from tms.runtime.clock import Clock
 from tms.runtime.decoding import from_json
 from tms.runtime.events import EventLog
 from tms.store.base import Map
-from tms.topics.owners import Peer
+from tms.topics.owners import At, Here, Peer
 from tms.topics.sharding import SHARD_JOURNALS, count_shards
 
 ASKING_THREADS = 32
@@ -365,6 +365,16 @@ class Cluster:
         owner = self.owner(name, place, partitions)
         return None if owner.id == self._record.id else self._peer(owner)
 
+    def route_to(self, id: str) -> Here | At | None:
+        """The route to an instance; None if the view does not show it."""
+        if id == self.id:
+            return Here()
+        return next((At(peer) for peer in self.others() if peer.name == id), None)
+
+    def shows(self, id: str, address: str) -> bool:
+        """True if the view shows an instance at an address."""
+        return any((id, address) == (one.id, one.address) for one in self.view.instances)
+
     def others(self) -> list[ClusterPeer]:
         """The other instances that are there."""
         return [self._peer(one) for one in self.view.instances if one.id != self.id]
@@ -407,34 +417,25 @@ class Cluster:
 
     def not_coordinator(self) -> TMSError:
         """The error of an instance that is asked for transactions and does not coordinate them."""
-        return self._not_role_owner(0, "Transactions are")
+        return self._not_role_owner(0)
 
     def not_shard_owner(self, number: int) -> TMSError:
         """The error of an instance that is asked for a shard that it does not hold; as in
         `Owners`."""
-        return self._not_role_owner(
-            1 + number, "This group, queue, or topic's delayed messages are"
-        )
+        return self._not_role_owner(1 + number)
 
-    def _not_role_owner(self, role: int, what: str) -> TMSError:
+    def _not_role_owner(self, role: int) -> TMSError:
         try:
             owner = self._role(role)
         except Unavailable as error:
             return error
         if owner.id == self._record.id:
             return _begins(role)
-        return self.not_owner(owner, what)
+        return NotOwner(f"The instance {owner.id} keeps this. Try again.", owner=owner.id)
 
-    def not_owner(self, owner: InstanceRecord | None = None, what: str = "This is") -> TMSError:
+    def not_owner(self) -> TMSError:
         """The error of an instance that is asked for what another one owns."""
-        if owner is None:
-            return NotOwner("Another instance has taken this over. Try again.", owner=None)
-        return NotOwner(
-            f"{what} kept by {owner.id} at {owner.address}. Ask there.",
-            owner=owner.id,
-            address=owner.address,
-            view=self.view.number,
-        )
+        return NotOwner("Another instance has taken this over. Try again.", owner=None)
 
     def pin(self, place: str, id: str | None) -> None:
         """Choose the owner of a place (`UID/NUMBER`; see `place_of`); None: as it is placed. Raises
@@ -466,7 +467,7 @@ class Cluster:
         with self._lock:
             peer = self._peers.get(key)
             if peer is None:
-                if all(key != (one.id, one.address) for one in self.view.instances):
+                if not self.shows(*key):
                     raise Unavailable(f"The instance {record.id} has just gone. Try again.")
                 peer = self._peers[key] = self._connect(record)
                 if self._ends:

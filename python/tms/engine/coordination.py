@@ -10,6 +10,7 @@ from tms.errors import TimedOut, TMSError
 from tms.log.pending import Pending
 from tms.model.topic import Durability
 from tms.model.transaction import Commit, CommitResult
+from tms.topics.owners import At, Here
 from tms.transactions.tables import Tables
 from tms.transactions.transactions import Transactions
 
@@ -31,27 +32,32 @@ class Commits:
         self._coordination = coordination
         self._cluster = cluster
 
+    def route(self) -> Here | At:
+        """The route to the coordinator. Raises `Unavailable` while there is none."""
+        if self._cluster is None or self._coordination.held is not None:
+            return Here()
+        return At(self._cluster.coordinator())
+
     def submit_internal(self, request: Commit, begun: Callable[[], None]) -> Pending[CommitResult]:
         """Begin a commit of blocks that this process made; as in `InternalCommits`."""
-        held, cluster = self._coordination.held, self._cluster
-        if held is not None or cluster is None:
+        route = self.route()
+        if isinstance(route, Here) or self._cluster is None:
             transactions = self._coordination.get().transactions
             return transactions.submit_commit(request, Durability.SYNCED, begun)
-        peer = cluster.coordinator()
         begun()
         answer: Pending[CommitResult] = Pending(1)
-        cluster.ask(lambda: settle(answer, lambda: peer.commit_own(request)))
+        self._cluster.ask(lambda: settle(answer, lambda: route.peer.commit_own(request)))
         return answer
 
     @contextmanager
     def durable(self) -> Iterator[None]:
         """Make every commit so far durable; as in `InternalCommits`."""
-        held, cluster = self._coordination.held, self._cluster
-        if held is not None or cluster is None:
+        route = self.route()
+        if isinstance(route, Here):
             with self._coordination.get().transactions.manager.alone(durable=True):
                 yield
         else:
-            cluster.coordinator().sync_commits()
+            route.peer.sync_commits()
             yield
 
 

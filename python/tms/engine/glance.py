@@ -74,10 +74,10 @@ class Glance:
         peers: dict[str, Peer] = {}
         for name, record in page:
             try:
-                owners = self._topics.partitions.by_owner(name, record)
+                parts = self._topics.partitions.split(name, record)
             except Unavailable:  # the view does not say
                 continue
-            peers |= {peer.name: peer for peer in owners if peer is not None}
+            peers |= {peer.name: peer for peer in parts.elsewhere}
         return [*peers.values()]
 
     def groups(

@@ -42,7 +42,8 @@ class HeldRoles:
         self._cluster = cluster
         missing = _begins if cluster is None else cluster.not_coordinator
         self.coordination = Role("transactions", self._begin, self._end, missing)
-        self.shards = ShardRoles(topics, Commits(self.coordination, cluster), random, cluster)
+        self.commits = Commits(self.coordination, cluster)
+        self.shards = ShardRoles(topics, self.commits, random, cluster)
         if cluster is not None:
             topics.decide_by(cluster.decisions)
 

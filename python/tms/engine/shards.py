@@ -33,6 +33,7 @@ from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Commit, PositionChange
 from tms.queues import Queues
 from tms.queues.settling import Settling
+from tms.topics.owners import At, Here, Peer, SplitByOwner, split
 from tms.topics.sharding import POSITIONS, QUEUES
 from tms.topics.topics import Topics
 from tms.transactions.participants import CommitParticipant
@@ -83,6 +84,20 @@ class ShardRoles:
         """True if this process holds a shard."""
         role = self.roles.get(number)
         return role is not None and role.held is not None
+
+    def route(self, number: int) -> Here | At:
+        """The route to a shard. Raises `Unavailable` while no instance holds it."""
+        peer = self._peer(number)
+        return Here() if peer is None else At(peer)
+
+    def split(self) -> SplitByOwner[int]:
+        """All shards, by the instance that holds them. Raises `Unavailable`."""
+        return split(self.roles, self._peer)
+
+    def _peer(self, number: int) -> Peer | None:
+        if self._cluster is None or self.holds(number):
+            return None
+        return self._cluster.shard_owner(number)
 
     def open(self, number: int) -> None:
         """Hold a shard. Raises as `Role.open`."""
@@ -139,10 +154,10 @@ class ShardRoles:
     def erase_delayed(self, name: TopicName, key: bytes, partition: int | None) -> int:
         """Erase the messages of a key that are not due yet, wherever their shard is held; returns
         how many. Raises `Unavailable`."""
-        number = self._topics.shards.of_delayed(name)
-        if self._cluster is None or self.holds(number):
+        route = self.route(self._topics.shards.of_delayed(name))
+        if isinstance(route, Here):
             return self.delayed.erase(name, key, partition)
-        return self._cluster.shard_owner(number).erase_delayed(name, key, partition)
+        return route.peer.erase_delayed(name, key, partition)
 
     # -- in commits --------------------------------------------------------------------------------
 

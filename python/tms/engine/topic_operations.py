@@ -73,8 +73,7 @@ class TopicOperations:
         self._require_owned()
         record = self.topics.registry.find(name)
         described: list[PartitionInfo] = []
-        for peer, some in self.topics.partitions.by_owner(name, record).items():
-            port = self.topics.own if peer is None else peer.partitions
+        for port, some in self.topics.ports(name):
             described += port.describe(name, some)
         infos = tuple(sorted(described, key=lambda one: one.partition))
         info = topic_info(name, record)
@@ -108,9 +107,7 @@ class TopicOperations:
         `latest`, every message."""
         self._require_owned()
         name.require_writable()
-        record = self.topics.registry.find(name)
-        for peer, some in self.topics.partitions.by_owner(name, record).items():
-            port = self.topics.own if peer is None else peer.partitions
+        for port, some in self.topics.ports(name):
             port.truncate(name, some, before)
         return self.describe_topic(name)
 

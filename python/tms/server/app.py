@@ -38,7 +38,7 @@ from tms.server.problems import allow, refuse
 from tms.server.publish import Publishing
 from tms.server.receive import Receiving
 from tms.server.router import Route, RouteTable
-from tms.server.routing import At, Here, kept_by, named, refusal, route_to
+from tms.server.routing import route_of, route_to
 from tms.server.service import DRAINING, Service
 from tms.server.staging import Staging
 
@@ -67,7 +67,7 @@ class App:
         self._service = service
         self._fronts = [(one.name, one.paths) for one in fronts if one.paths is not None]
         routes_of_all = [
-            Route(OPERATIONS["publish"], Publishing(service)),
+            Route(OPERATIONS["publish"], Publishing(service), by_content=True),
             Route(OPERATIONS["fetch"], Fetching(service)),
             Route(OPERATIONS["commit"], Committing(service)),
             Route(OPERATIONS["stage"], Staging(service)),
@@ -165,24 +165,11 @@ class App:
         service = self._service
         if service.draining:
             raise Unavailable(DRAINING)
-        asked = HOP in exchange.headers  # as the owner: it may not know of it yet
-        if asked and service.ownership is not None:
-            await service.ownership.confirm()
-        if service.engine.cluster is not None:
-            kept = kept_by(route.operation, varying)
-            if kept is not None and await self._forwarded(exchange, kept):
-                return
-        if service.ownership is not None and not asked:
-            await service.ownership.confirm()
-        try:
+        if service.routing is None or route.by_content:
             await route.answer(exchange, varying)
-        except NotOwner as error:
-            target = named(service.engine, error)
-            untouched = exchange.received == len(exchange.body)  # the body is there to be sent on
-            is_over = exchange.response_started or not untouched
-            if target is None or is_over or HOP in exchange.headers:
-                raise
-            await self._forward(exchange, target)
+            return
+        find = partial(route_of, service.engine, route.operation, varying, exchange.query)
+        await service.routing.answer(exchange, find, partial(route.answer, exchange, varying))
 
     def _front(self, path: bytes) -> tuple[str, Paths] | None:
         """The front end that answers a path, with its name; None if no front end does."""
@@ -197,18 +184,10 @@ class App:
 
     async def _forwarded(self, exchange: Exchange, kept: ShardKey) -> bool:
         """True if another instance keeps this; then it has answered. Raises `Unavailable`."""
-        engine = self._service.engine
-        target = route_to(engine, kept)
-        if isinstance(target, Here):
+        routing = self._service.routing
+        if routing is None:
             return False
-        if HOP in exchange.headers:
-            raise refusal(engine, kept)
-        await self._forward(exchange, target)
-        return True
-
-    async def _forward(self, exchange: Exchange, target: At) -> None:
-        self._service.metrics.forwarded += 1
-        await self._service.forwarding(exchange, target.instance, target.address)
+        return await routing.sent_on(exchange, route_to(self._service.engine, kept))
 
     def _answer_other_method(self, exchange: Exchange, methods: Mapping[str, Route]) -> None:
         """Answer OPTIONS. Raises `MethodNotAllowed` for other methods that a path does not have."""

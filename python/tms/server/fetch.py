@@ -19,10 +19,10 @@ from tms.model.message import Buffer, Fetched
 from tms.model.position import Position
 from tms.server.fetch_request import RequestedFetch, read_request
 from tms.server.following import Follower, SharedParts
-from tms.server.forwarding import owner_head
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
 from tms.server.http.request import topic_name
 from tms.server.operations import UNPACKED_FACTOR
+from tms.server.routing import owners_told
 from tms.server.service import UNPACKED_BYTES_MIN, Service
 
 GRANT_BYTES_MIN = 64 << 10
@@ -42,10 +42,12 @@ class Fetching:
         """Raises what was wrong."""
         request = read_request(exchange, topic_name(*varying), self._service)
         topics = self._service.engine.topics
-        if request.for_peer:
-            topics.require_own(request.name, request.positions)
-        elif topics.partitions.are_of_several:
-            topics.require_some_own(request.name, request.positions)
+        owners, routing = b"", self._service.routing
+        if routing is not None:
+            route = topics.route(request.name, dict(request.positions))
+            if await routing.sent_on(exchange, route):
+                return
+            owners = owners_told(route)
         if request.follow:
             await Follower(self._service, self, self._followed, exchange).follow(request)
             return
@@ -59,9 +61,6 @@ class Fetching:
             held = bodies.framed_bytes(fetched.blocks)
             budget.bytes += held
             if request.media == routes.BLOCKS:
-                owners = b""
-                if topics.partitions.are_of_several and not request.for_peer:
-                    owners = owner_head(topics.elsewhere(request.name, dict(request.positions)))
                 await self._send_blocks(exchange, fetched, held, owners)
             else:
                 unpacked, body = await self.unpacked(request, fetched, held, request.body)

@@ -24,12 +24,14 @@ from typing import NamedTuple, Protocol
 from tms.api import bodies, routes
 from tms.api.following import BEAT_S_MIN, Stand, mark
 from tms.api.messages import Unpacked
-from tms.errors import TMSError
+from tms.errors import NotOwner, TMSError
 from tms.model.message import Buffer, Fetched, Holder
 from tms.server.fetch_request import RequestedFetch
 from tms.server.followed_forms import FORMS, FollowedForm
 from tms.server.http.exchange import Disconnected, Exchange, settle_from_thread
+from tms.server.routing import NOT_HERE
 from tms.server.service import Service
+from tms.topics.owners import At
 
 SHARED_MAX = 64  # parts that are kept for others, in a turn
 BEAT_S = 15.0  # unless a client asks for another pace
@@ -208,10 +210,10 @@ class Follower:
             cancel()
 
     async def _confirm(self, request: RequestedFetch) -> None:
-        """Raise `NotOwner` where a fetch would, too."""
+        """Raise `NotOwner` where a fetch would leave for another instance."""
         service = self._service
         if service.ownership is not None:
             await service.ownership.confirm()
-        topics = service.engine.topics
-        if topics.partitions.are_of_several and not request.for_peer:
-            topics.require_some_own(request.name, request.positions)
+        route = service.engine.topics.route(request.name, dict(request.positions))
+        if isinstance(route, At) and not request.for_peer:
+            raise NotOwner(NOT_HERE, owner=None)

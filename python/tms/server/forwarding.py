@@ -6,6 +6,7 @@
 * A request goes one hop (`TMS-Hop`): the other instance answers it, or names the owner.
 * The principal of a request goes along, with this instance's proof.
 * A chunked body stays chunked, however much of it is here already.
+* No request waits for an instance that has left the cluster.
 * Nothing is repeated here. An error says whether the request may have been carried out.
 """
 
@@ -20,7 +21,8 @@ from urllib.parse import urlsplit
 import httptools
 
 from tms.api import routes
-from tms.cluster.identity import InstanceIdentity, ProvenRequest, is_covered
+from tms.cluster.cluster import Cluster
+from tms.cluster.identity import ProvenRequest, is_covered
 from tms.errors import TMSError, Unavailable
 from tms.runtime.tls import ClientTls, fault_of
 from tms.server.http.exchange import Disconnected, Exchange, settle
@@ -28,6 +30,7 @@ from tms.server.http.exchange import Disconnected, Exchange, settle
 HOP = routes.HOP_HEADER.lower().encode()  # in a request of another instance
 FOLLOW = b"follow="  # in the query of a request whose answer goes on
 CONNECT_S = 5.0
+LOOK_S = 0.5  # between two looks whether an instance that does not answer is still there
 IDLE_MAX = 64  # connections to an instance that wait for the next request
 READ_BYTES = 256 << 10
 PEER = routes.PEER_HEADER.lower().encode()
@@ -75,19 +78,20 @@ class _Line(NamedTuple):
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    owner: str
+    address: str
 
 
 class Forwarding:
     """Forwards requests. Used by the event loop's thread only. `timeout_s`: until an answer
-    begins; `tls`: for instances whose address is https; `identity`: proves to the other instance
-    that this one asks, and for which principal."""
+    begins; `tls`: for instances whose address is https; `cluster`: has the other instances, and the
+    identity that proves to them that this one asks, and for which principal."""
 
-    def __init__(
-        self, timeout_s: float, tls: ClientTls, identity: InstanceIdentity | None = None
-    ) -> None:
+    def __init__(self, timeout_s: float, tls: ClientTls, cluster: Cluster | None) -> None:
         self._timeout_s = timeout_s
         self._tls = tls
-        self._identity = identity
+        self._cluster = cluster
+        self._identity = None if cluster is None else cluster.identity
         self._idle: dict[str, list[_Line]] = {}
 
     async def __call__(self, exchange: Exchange, owner: str, address: str) -> None:
@@ -96,7 +100,7 @@ class Forwarding:
         line = await self._line(owner, address)
         kept = False
         try:
-            kept = await self._exchange(exchange, line, owner, address)
+            kept = await self._exchange(exchange, line)
         finally:
             idle = self._idle.setdefault(address, [])
             if kept and len(idle) < IDLE_MAX:
@@ -133,18 +137,18 @@ class Forwarding:
             raise Unavailable(
                 f"{owner}, which keeps this, is not reached at {address} ({why}). Try again."
             ) from exc
-        return _Line(reader, writer)
+        return _Line(reader, writer, owner, address)
 
-    async def _exchange(self, exchange: Exchange, line: _Line, owner: str, address: str) -> bool:
+    async def _exchange(self, exchange: Exchange, line: _Line) -> bool:
         """Send the request, answer it; whether the connection may be used again."""
         answer = _Answer()
         parser = httptools.HttpResponseParser(answer)
         try:
-            await self._send(exchange, line.writer, owner)
-            await self._head(exchange, line.reader, parser, answer)
+            await self._send(exchange, line.writer, line.owner)
+            await self._head(exchange, line, parser, answer)
             status = parser.get_status_code()
             head = b"".join(b"%b: %b\r\n" % pair for pair in answer.headers)
-            head += owner_head({address: ()})
+            head += owner_head({line.address: ()})
             if exchange.method == "HEAD" or status == routes.NO_CONTENT:
                 exchange.respond(status, head)
                 return False
@@ -152,12 +156,12 @@ class Forwarding:
                 pieces = _pieces(line.reader, parser, answer)
                 await exchange.relay(status, head, answer.length, pieces)
             else:
-                pieces = self._chunks(exchange, line.reader, parser, answer)
+                pieces = self._chunks(exchange, line, parser, answer)
                 await exchange.stream_chunks(status, head, pieces)
         except TMSError:
             raise
         except (OSError, EOFError, httptools.HttpParserError) as exc:
-            raise _broken(owner, exc) from exc
+            raise _broken(line.owner, exc) from exc
         return answer.complete and answer.keeps_open
 
     async def _send(self, exchange: Exchange, writer: asyncio.StreamWriter, owner: str) -> None:
@@ -196,13 +200,13 @@ class Forwarding:
     async def _head(
         self,
         exchange: Exchange,
-        reader: asyncio.StreamReader,
+        line: _Line,
         parser: httptools.HttpResponseParser,
         answer: _Answer,
     ) -> None:
         """Wait until an answer begins, the client leaves, or this service drains."""
         while not answer.headed:
-            data = await self._received(exchange, reader)
+            data = await self._received(exchange, line)
             if exchange.disconnected:
                 raise Disconnected
             if data is None:
@@ -215,7 +219,7 @@ class Forwarding:
     async def _chunks(
         self,
         exchange: Exchange,
-        reader: asyncio.StreamReader,
+        line: _Line,
         parser: httptools.HttpResponseParser,
         answer: _Answer,
     ) -> AsyncIterator[bytes]:
@@ -233,26 +237,31 @@ class Forwarding:
             if answer.complete:
                 return
             if not follows or (exchange.hurried and in_chunk):
-                data: bytes | None = await reader.read(READ_BYTES)
+                data: bytes | None = await line.reader.read(READ_BYTES)
             else:
-                data = await self._received(exchange, reader)
+                data = await self._received(exchange, line)
             if exchange.disconnected:
                 raise Disconnected
             if data is None:
                 return
             _feed(parser, data)
 
-    async def _received(self, exchange: Exchange, reader: asyncio.StreamReader) -> bytes | None:
+    async def _received(self, exchange: Exchange, line: _Line) -> bytes | None:
         """The next bytes; None if the client leaves or this service drains first."""
-        woken = asyncio.get_running_loop().create_future()
-        read = asyncio.ensure_future(reader.read(READ_BYTES))
-        read.add_done_callback(partial(_settle, woken))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timeout_s
+        read = asyncio.ensure_future(line.reader.read(READ_BYTES))
         try:
-            await exchange.sleep(woken, self._timeout_s)
-            if read.done():
-                return read.result()
-            if exchange.hurried:
-                return None
+            while (left_s := until - loop.time()) > 0:
+                woken = loop.create_future()
+                read.add_done_callback(partial(_settle, woken))
+                await exchange.sleep(woken, min(left_s, LOOK_S))
+                if read.done():
+                    return read.result()
+                if exchange.hurried:
+                    return None
+                if self._cluster is not None and not self._cluster.shows(line.owner, line.address):
+                    raise EOFError("it has left the cluster")
             raise TimeoutError("it does not answer")
         finally:
             if not read.done():

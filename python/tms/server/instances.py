@@ -114,13 +114,8 @@ class Instances:
         if id == cluster.id:
             cluster.drain()
             return
-        for one in cluster.view.instances:
-            if one.id == id:
-                raise NotOwner(
-                    f"The instance {id} drains itself: ask at {one.address}.",
-                    owner=id,
-                    address=one.address,
-                )
+        if cluster.route_to(id) is not None:
+            raise NotOwner(f"The instance {id} drains itself. Try again.", owner=id)
         raise NotFound(f"There is no instance {id}; see `tms cluster status`.")
 
     def move(self, name: TopicName, partition: int, to: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from tms.api import bodies
 from tms.api.glance import GroupsBody, QueuesBody, SizesBody
 from tms.api.parameters import TOPICS_DEFAULT
-from tms.cluster.peers import ClusterPeer
 from tms.errors import TMSError
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad
@@ -86,9 +85,9 @@ class Lists:
         """The groups of a namespace, also those that other instances keep."""
 
         def read(begin: str | None, size: int) -> list[GroupSummary]:
-            engine = self._engine
-            found = engine.glance.groups(namespace, begin, size, engine.shards.held)
-            for peer, shards in self._elsewhere().items():
+            split = self._engine.shards.split()
+            found = self._engine.glance.groups(namespace, begin, size, split.here)
+            for peer, shards in split.elsewhere.items():
                 found += peer.groups_of(namespace, shards, begin, size)
             return sorted(found, key=_in_order)[:size]
 
@@ -100,9 +99,9 @@ class Lists:
         """The queues of a namespace, also those that other instances keep."""
 
         def read(begin: str | None, size: int) -> list[QueueSummary]:
-            engine = self._engine
-            found = engine.glance.queues(namespace, begin, size, engine.shards.held)
-            for peer, shards in self._elsewhere().items():
+            split = self._engine.shards.split()
+            found = self._engine.glance.queues(namespace, begin, size, split.here)
+            for peer, shards in split.elsewhere.items():
                 found += peer.queues_of(namespace, shards, begin, size)
             return sorted(found, key=_in_order)[:size]
 
@@ -112,15 +111,17 @@ class Lists:
 
     def queues_of_topic(self, topic: TopicName, sees: Sees) -> list[QueueInfo]:
         """The queues of a topic, also those that others keep."""
-        found = self._engine.queues.list_queues(topic, self._engine.shards.held)
-        for peer, shards in self._elsewhere().items():
+        split = self._engine.shards.split()
+        found = self._engine.queues.list_queues(topic, split.here)
+        for peer, shards in split.elsewhere.items():
             found += peer.list_queues_of(topic, shards)
         return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
 
     def groups_of_topic(self, topic: TopicName, sees: Sees) -> list[GroupSummary]:
         """The groups of a topic, also those that others keep."""
-        found = self._engine.groups.list_groups(topic, self._engine.shards.held)
-        for peer, shards in self._elsewhere().items():
+        split = self._engine.shards.split()
+        found = self._engine.groups.list_groups(topic, split.here)
+        for peer, shards in split.elsewhere.items():
             found += peer.list_groups_of(topic, shards)
         return sorted((one for one in found if sees(one.group)), key=lambda one: one.group)
 
@@ -135,14 +136,6 @@ class Lists:
             except TMSError:
                 loads.append(InstanceLoad(peer.name, peer.address, answers=False))
         return sorted(loads, key=lambda load: load.instance)
-
-    def _elsewhere(self) -> dict[ClusterPeer, list[int]]:
-        """The shards that other instances keep, by instance. Raises `Unavailable`."""
-        engine, peers = self._engine, dict[ClusterPeer, list[int]]()
-        for number in range(engine.topics.shards.count):
-            if engine.cluster is not None and not engine.shards.holds(number):
-                peers.setdefault(engine.cluster.shard_owner(number), []).append(number)
-        return peers
 
 
 def _page(

@@ -22,7 +22,6 @@ from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.preconditions import ANSWERED, ONE_BLOCK, parse_expected
 from tms.model.topic import Durability, TopicName
-from tms.server.forwarding import owner_head
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import Body, query_of, writable_topic
 from tms.server.idempotency import (
@@ -37,7 +36,9 @@ from tms.server.idempotency import (
 from tms.server.new_messages import Brought, Parser, brought, brought_as, is_plain
 from tms.server.operations import INLINE_BYTES, UNPACKED_FACTOR
 from tms.server.problems import JSON_HEAD
+from tms.server.routing import owners_told
 from tms.server.service import Service, are_quick
+from tms.topics.owners import OwnerRoute
 
 
 class Publishing:
@@ -59,6 +60,11 @@ class Publishing:
         head = JSON_HEAD
         async with service.received(exchange) as body:
             service.metrics.bytes_in += len(body.data)
+            if service.routing is not None:
+                route = await self._route(exchange, name, body, sent)
+                if route is None:
+                    return
+                head += owners_told(route)
             if b"idempotency-key" in headers:
                 answer = await self._once(exchange, name, body, options, sent)
             elif sent.read is None:
@@ -66,16 +72,32 @@ class Publishing:
                 answer = bodies.encode(
                     AppendedBody(await self._append(exchange, name, blocks, options))
                 )
-                topics = service.engine.topics
-                if topics.partitions.are_of_several:
-                    partitions = dict.fromkeys(new.partition for new in blocks)
-                    head += owner_head(topics.elsewhere(name, partitions))
             else:
                 answer = await self._messages(exchange, name, body, sent.read, options)
         if exchange.coding is None:
             exchange.respond(routes.OK, head, answer)
         else:
             await service.respond(exchange, routes.OK, head, answer)
+
+    async def _route(
+        self, exchange: Exchange, name: TopicName, body: Body, sent: Brought
+    ) -> OwnerRoute[int] | None:
+        """The route of a publish by its partitions; None if another instance has answered."""
+        service, headers = self._service, exchange.headers
+        exchange.be_patient()
+        assert service.routing is not None, "only a service that others may replace routes"
+        topics = service.engine.topics
+        topic, partitions = topics.registry.known.get(name), {-1}  # any
+        if sent.read is None:
+            partitions = {new.partition for new in bodies.unframe_new(body.data)}
+        elif topic is not None and len(body.data) <= INLINE_BYTES:
+            partitions = messages.destinations(sent.read(body.data), topic.partitions)
+        # A key is remembered here, and the body of a coded request is not as it was sent.
+        may_leave = b"idempotency-key" not in headers and b"content-encoding" not in headers
+        if may_leave:
+            exchange.body = body.data if isinstance(body.data, bytearray) else bytearray(body.data)
+        find = partial(topics.route, name, partitions)
+        return await service.routing.confirmed(exchange, find, may_leave)
 
     async def _once(
         self,

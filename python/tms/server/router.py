@@ -17,10 +17,12 @@ T = TypeVar("T")
 
 
 class Route(NamedTuple):
-    """An operation, and what answers it, given what varies in the path."""
+    """An operation, and what answers it, given what varies in the path. `by_content`: that also
+    routes the request, by its body."""
 
     operation: Operation
     answer: Answer
+    by_content: bool = False
 
 
 class _Node(Generic[T]):

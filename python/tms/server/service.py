@@ -9,9 +9,8 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from tms.block import checking_bytes
-from tms.cluster.cluster import REACH_S
 from tms.engine.engine import Engine
-from tms.errors import TimedOut, TMSError
+from tms.errors import TimedOut
 from tms.log.pending import Pending
 from tms.model.message import Buffer, NewBlock
 from tms.model.topic import MESSAGE_BYTES_MAX
@@ -30,6 +29,7 @@ from tms.server.inline_sync import InlineSync
 from tms.server.issuer import IssuerOptions, TrustedIssuer
 from tms.server.log_levels import LogLevels
 from tms.server.metrics import Metrics
+from tms.server.routing import OwnershipCheck, Routing
 
 AT_ONCE_BYTES = 4 << 10  # of a body that the event loop uses up for a sole client
 UNPACKED_BYTES_MIN = 1 << 20  # of a block, from which on they wait for each other
@@ -85,47 +85,6 @@ class NetworkOptions(NamedTuple):
     hosts: frozenset[str] = frozenset()  # further names of a service without access control
 
 
-class OwnershipCheck:
-    """Checks that this process owns the store, once for all requests that wait for it. Used by the
-    event loop's thread."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._confirm, self._cluster = engine.confirm_owner, engine.cluster
-        self._thread = ThreadPoolExecutor(1, "tms-ownership")
-        self._running: asyncio.Future[None] | None = None
-        self._next: asyncio.Future[None] | None = None
-
-    async def confirm(self) -> None:
-        """Raise `NotOwner` unless this process owns the store at a moment during this call, so that
-        an answer after it is not stale; `StorageUnavailable` if the store does not answer."""
-        if self._cluster is not None and self._cluster.is_confirmed():
-            return
-        if self._next is None:
-            self._next = asyncio.ensure_future(self._look(self._running))
-        await asyncio.shield(self._next)
-
-    async def _look(self, before: asyncio.Future[None] | None) -> None:
-        """Look once the look before has ended: requests that came meanwhile share this one."""
-        if before is not None:
-            await asyncio.wait([before])
-        self._running, self._next = self._next, None
-        look = asyncio.get_running_loop().run_in_executor(self._thread, self._confirm)
-        if self._cluster is None:
-            await look
-            return
-        while not (await asyncio.wait([look], timeout=REACH_S))[0]:
-            try:
-                self._cluster.require_reach()
-            except TMSError:
-                look.add_done_callback(asyncio.Future.exception)  # no request waits for it any more
-                raise
-        look.result()
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-
 class Service:
     """One running service. Used by the event loop's thread only, but for `threads`."""
 
@@ -174,8 +133,11 @@ class Service:
         self.guard = access and Guard(engine.access, clock, identity, access.audit, self.issuer)
         self.strangers = None if access else Strangers(network.hosts, network.cors)
         timeout_s = limits.publish_timeout_s + limits.fetch_wait_ms_max / 1_000
-        self.forwarding = Forwarding(timeout_s, network.peers, identity)
-        self.ownership = OwnershipCheck(engine) if engine.is_disputed else None
+        self.forwarding = forwarding = Forwarding(timeout_s, network.peers, engine.cluster)
+        self.ownership = self.routing = None
+        if engine.is_disputed:
+            self.ownership = ownership = OwnershipCheck(engine)
+            self.routing = Routing(ownership, forwarding, self.metrics)
 
     def reasons(self) -> list[str]:
         """Why the service is not ready; empty when it is."""

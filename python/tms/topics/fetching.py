@@ -32,7 +32,7 @@ from tms.model.topic import TopicName
 from tms.model.transaction import HeldPartition
 from tms.topics.decisions import DecisionSource
 from tms.topics.filtering import FetchBounds, Selection
-from tms.topics.owners import Peer
+from tms.topics.owners import Peer, split
 from tms.topics.partitions import Partitions
 from tms.topics.registry import TopicRecord
 from tms.topics.retention import RetentionClock
@@ -158,11 +158,7 @@ class Fetcher:
         selection: Selection | None = None
         if where is not None:
             selection = Selection(where, self.bounds, self._clock, len(positions))
-
-        def owner(place: PartitionPosition) -> Peer | None:
-            return self._partitions.peer_of(name, topic, place.partition)
-
-        for peer, some in groupby(positions, owner):
+        for peer, some in groupby(positions, partial(self._owner, name, topic)):
             if peer is None:
                 bytes_max = self._read_here(
                     fetched, (name, topic), [*some], bytes_max, isolation, selection
@@ -174,6 +170,9 @@ class Fetcher:
                 mine.update(theirs)
             bytes_max -= sum(len(stored.block) for stored in answer.blocks)
         return fetched
+
+    def _owner(self, name: TopicName, topic: TopicRecord, place: PartitionPosition) -> Peer | None:
+        return self._partitions.peer_of(name, topic, place.partition)
 
     def _read_here(
         self,
@@ -211,12 +210,10 @@ class Fetcher:
         if self._owners is not None:
             self._owners.confirm()
         topic = self._registry.find(name)
-        offsets: dict[int, int] = {}
-        for peer, some in self._partitions.by_owner(name, topic).items():
-            if peer is None:
-                offsets |= self.offsets_here(name, some, at, isolation)
-            else:
-                offsets |= peer.partitions.offsets(name, some, at, isolation)
+        parts = self._partitions.split(name, topic)
+        offsets = self.offsets_here(name, parts.here, at, isolation) if parts.here else {}
+        for peer, some in parts.elsewhere.items():
+            offsets |= peer.partitions.offsets(name, some, at, isolation)
         return dict(sorted(offsets.items()))
 
     def offsets_here(
@@ -313,15 +310,13 @@ class Fetcher:
         topic = self._registry.known.get(name) or self._registry.find(name)
         floor = self._retention.floor(topic.retention_ms)
         readable: dict[int, Readable] = {}
-        owners: Mapping[Peer | None, Iterable[int]] = {None: partitions}
         if self._partitions.are_of_several:
-            owners = self._partitions.by_owner(name, topic, partitions)
-        for peer, some in owners.items():
-            if peer is not None:
-                readable |= peer.partitions.kept(name, [*some])
-                continue
-            for partition in some:
-                readable[partition] = self._partitions.get(name, topic, partition).readable(floor)
+            parts = self._partitions.split(name, topic, partitions)
+            partitions = parts.here
+            for peer, some in parts.elsewhere.items():
+                readable |= peer.partitions.kept(name, some)
+        for partition in partitions:
+            readable[partition] = self._partitions.get(name, topic, partition).readable(floor)
         return readable
 
     def watch(
@@ -338,13 +333,9 @@ class Fetcher:
         if self._closed is not None:
             raise again(self._closed)
         topic = self._registry.find(name)
-        elsewhere: dict[Peer, list[PartitionPosition]] = {}
+        parts = split(positions, partial(self._owner, name, topic))
         with ExitStack() as watches:
-            for place in positions:
-                peer = self._partitions.peer_of(name, topic, place.partition)
-                if peer is not None:
-                    elsewhere.setdefault(peer, []).append(place)
-                    continue
+            for place in parts.here:
                 log = self._partitions.get(name, topic, place.partition)
                 holder = held.get(place.partition) if held else None
                 if holder is None:
@@ -353,7 +344,7 @@ class Fetcher:
                 watches.callback(log.state.watch_roll_backs(holder.roll_backs, callback))
                 if holder.issued and not isinstance(isolation, Snapshot):  # that shows no more then
                     watches.callback(self._source.current.watch_end(holder.pointer, callback))
-            for peer, some in elsewhere.items():
+            for peer, some in parts.elsewhere.items():
                 watches.callback(peer.watch(name, some, callback, isolation))
             return watches.pop_all().close
 

@@ -26,7 +26,7 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
 from tms.runtime.clock import Clock
 from tms.topics.fetching import Fetcher
-from tms.topics.owners import Peer
+from tms.topics.owners import Peer, SplitByOwner
 
 PLACES_MAX = 50_000
 AGAIN_S = 60.0  # the message there may have been erased or compacted since
@@ -58,15 +58,15 @@ class Lags:
         """The lag at each place; None where it is unknown because the topic is gone or its
         partition is damaged. Raises `Unavailable`, `StorageUnavailable`."""
         lags: dict[LagPlace, Lag | None] = dict.fromkeys(places)
-        owners: dict[Peer | None, list[LagPlace]] = {}
+        parts = SplitByOwner[LagPlace]()
         for (topic, partition), some in _by_partition(lags).items():
             with suppress(NotFound):
-                owners.setdefault(self._owner_of(topic, partition), []).extend(some)
-        for peer, mine in owners.items():
-            for start in range(0, len(mine), ASKED_MAX):
-                asked = mine[start : start + ASKED_MAX]
-                answered = self.here(asked) if peer is None else peer.lags(asked)
-                lags |= zip(asked, answered, strict=True)
+                parts.add(self._owner_of(topic, partition), some)
+        lags |= zip(parts.here, self.here(parts.here), strict=True)
+        for peer, theirs in parts.elsewhere.items():
+            for start in range(0, len(theirs), ASKED_MAX):
+                asked = theirs[start : start + ASKED_MAX]
+                lags |= zip(asked, peer.lags(asked), strict=True)
         return lags
 
     def here(self, places: Sequence[LagPlace]) -> list[Lag | None]:

@@ -42,7 +42,8 @@ class OwnPartitions:
         write_pointer: int = 0,
         internal: bool = False,
     ) -> list[Appended]:
-        """Append blocks, stamped by a transaction. With `internal` an instance made them."""
+        """Append blocks, stamped by a transaction. With `internal` an instance made or
+        checked them."""
         for new in blocks:
             self._log(name, new.partition)
         stamp, publisher = Stamp(flags, write_pointer), self._topics.publisher

@@ -1,14 +1,20 @@
-"""Ownership in a store that several processes can reach, and the requests between its instances.
+"""Ownership in a store that several processes can reach, routes to the owners, and the requests
+between its instances.
+
+    an operation and its arguments ─▶ Here | At(peer) | SplitByOwner(parts)
 
 Invariants
 
 * An engine opens the logs of the partitions that it owns, and sends requests for all others to
   their owners.
-* A request goes one step: its receiver serves it, or refuses with `NotOwner`.
+* A request goes one step: its receiver serves it, or refuses with `NotOwner`. The refusal names no
+  address: ownership may have changed after the route was computed, so the sender computes a new
+  one.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tms.api.instances import PartitionsApi, PeersApi
 from tms.errors import TMSError
@@ -16,6 +22,8 @@ from tms.model.filter import Filter
 from tms.model.message import Fetched, PartitionPosition
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import TopicName
+
+T = TypeVar("T")
 
 
 class Peer(PeersApi, Protocol):
@@ -55,6 +63,47 @@ class Peer(PeersApi, Protocol):
         ...
 
 
+class Here(NamedTuple):
+    """This process answers."""
+
+
+class At(NamedTuple):
+    """Another instance answers."""
+
+    peer: Peer
+
+
+@dataclass(slots=True)
+class SplitByOwner(Generic[T]):
+    """Several instances answer, each its parts of an operation."""
+
+    here: list[T] = field(default_factory=list)  # of this process
+    elsewhere: dict[Peer, list[T]] = field(default_factory=dict)
+
+    def add(self, owner: Peer | None, parts: Iterable[T]) -> None:
+        """Add parts of an owner; None: this process."""
+        mine = self.here if owner is None else self.elsewhere.setdefault(owner, [])
+        mine.extend(parts)
+
+    @property
+    def route(self) -> "OwnerRoute[T]":
+        """The route of the operation as a whole."""
+        if not self.elsewhere:
+            return Here()
+        return self if self.here or len(self.elsewhere) > 1 else At(*self.elsewhere)
+
+
+OwnerRoute = Here | At | SplitByOwner[T]
+
+
+def split(parts: Iterable[T], owner_of: Callable[[T], Peer | None]) -> SplitByOwner[T]:
+    """Parts of an operation by owner."""
+    by_owner = SplitByOwner[T]()
+    for part in parts:
+        by_owner.add(owner_of(part), (part,))
+    return by_owner
+
+
 class Owners(Protocol):
     """The owners of a shared store's partitions. Thread-safe."""
 
@@ -92,8 +141,8 @@ class Owners(Protocol):
         ...
 
     def not_shard_owner(self, number: int) -> TMSError:
-        """The error of a process that is asked for a shard which it does not hold: `NotOwner` with
-        the owner, or `Unavailable` while that is unknown."""
+        """The error of a process that is asked for a shard which it does not hold: `NotOwner`, or
+        `Unavailable` while the owner is unknown."""
         ...
 
     def ask(self, question: Callable[[], None]) -> None:

@@ -26,7 +26,7 @@ from tms.log.writer import PartitionWriter
 from tms.model import keys
 from tms.model.topic import TopicName
 from tms.topics.bulkhead import Bulkhead
-from tms.topics.owners import Owners, Peer
+from tms.topics.owners import Owners, Peer, SplitByOwner, split
 from tms.topics.registry import Registry, TopicRecord
 
 
@@ -117,10 +117,8 @@ class Partitions:
         peer = self.peer_of(name, topic, partition)
         if peer is not None:
             raise NotOwner(
-                f"Partition {partition} of {name} is owned by {peer.name} at {peer.address}. Ask "
-                "there.",
+                f"Partition {partition} of {name} is owned by {peer.name}. Try again.",
                 owner=peer.name,
-                address=peer.address,
             )
         with self._lock:
             if self._closed is not None:
@@ -151,25 +149,12 @@ class Partitions:
         """The log of a partition, or its owner. Raises `PartitionNotFound`, `TopicNotFound`."""
         return self.peer_of(name, topic, partition) or self.get(name, topic, partition)
 
-    def by_owner(
+    def split(
         self, name: TopicName, topic: TopicRecord, partitions: Iterable[int] | None = None
-    ) -> dict[Peer | None, list[int]]:
-        """Some partitions, or all, by owner; None: this process."""
-        owners: dict[Peer | None, list[int]] = {}
-        for partition in range(topic.partitions) if partitions is None else partitions:
-            owners.setdefault(self.peer_of(name, topic, partition), []).append(partition)
-        return owners
-
-    def elsewhere(
-        self, name: TopicName, topic: TopicRecord, partitions: Iterable[int]
-    ) -> dict[str, list[int]]:
-        """Those of these partitions that others own, by the URL of the owner; empty while owners
-        are unknown."""
-        try:
-            owners = self.by_owner(name, topic, partitions)
-        except Unavailable:
-            return {}
-        return {peer.address: some for peer, some in owners.items() if peer is not None}
+    ) -> SplitByOwner[int]:
+        """Some partitions, or all, by owner. Raises `PartitionNotFound`, `Unavailable`."""
+        wanted = range(topic.partitions) if partitions is None else partitions
+        return split(wanted, partial(self.peer_of, name, topic))
 
     def owns(self, name: TopicName, topic: TopicRecord, partition: int) -> bool:
         """True if this process owns a partition; False while the owner is unknown."""

@@ -5,6 +5,7 @@ Invariants
 * Every block of a request is checked completely, and room for all of them is reserved, before any
   of them is handed on: a refused request (with `Overloaded` as well) is not stored in part. This
   does not hold for room with other owners.
+* A block is checked once: other owners take the blocks of this process as checked.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from tms.model.position import Position
 from tms.model.topic import SYSTEM_NAMESPACE, Durability, TopicName
 from tms.runtime.events import EventLog
 from tms.topics.decisions import DecisionSource
-from tms.topics.owners import Peer
+from tms.topics.owners import Peer, split
 from tms.topics.partitions import Partitions
 from tms.topics.registry import TopicRecord
 from tms.topics.retention import RetentionClock
@@ -62,7 +63,7 @@ class Publisher:
         internal: bool = False,
     ) -> PendingAppend:
         """Hand blocks to their partitions; the calling thread itself writes those that need at most
-        `inline`. `stamp` is a transaction's; `internal` blocks were made by this instance."""
+        `inline`. `stamp` is a transaction's; `internal` blocks were made or checked before."""
         if self._closed is not None or self._owners is not None:
             self._require_open()
         if not internal and name.namespace == SYSTEM_NAMESPACE:
@@ -95,7 +96,7 @@ class Publisher:
             _reserve(tickets)
         strongest = None if durability is Durability.NONE else inline
         for peer, numbers in elsewhere.items():
-            given = [blocks[number] for number in numbers], durability, stamp, internal
+            given = [blocks[number] for number in numbers], durability, stamp
             self._ask(peer, name, given, pending, numbers)
         for log, ticket in tickets.items():
             log.writer.submit(ticket, strongest)
@@ -113,18 +114,18 @@ class Publisher:
         self,
         peer: Peer,
         name: TopicName,
-        given: tuple[list[NewBlock], Durability, Stamp, bool],
+        given: tuple[list[NewBlock], Durability, Stamp],
         pending: PendingAppend,
         numbers: Sequence[int],
     ) -> None:
-        """Send some blocks, which have these numbers in the request, to their owner."""
+        """Send some checked blocks, which have these numbers in the request, to their owner."""
         assert self._owners is not None
-        blocks, durability, stamp, internal = given
+        blocks, durability, stamp = given
 
         def ask() -> None:
             try:
                 places = peer.partitions.store(
-                    name, blocks, durability, stamp.flags, stamp.write_pointer, internal
+                    name, blocks, durability, stamp.flags, stamp.write_pointer, True
                 )
             except TMSError as error:
                 pending.fail(len(numbers), error)
@@ -178,14 +179,13 @@ class Publisher:
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
         """The number of these blocks that their partitions have, by producer id and sequence."""
         topic = self._registry.find(name)
+        parts = split(blocks, lambda new: self._partitions.peer_of(name, topic, new.partition))
         count = 0
-        for new in blocks:
-            peer = self._partitions.peer_of(name, topic, new.partition)
-            if peer is not None:
-                count += peer.partitions.count_stored(name, [new])
-                continue
+        for new in parts.here:
             log = self._partitions.get(name, topic, new.partition)
             count += log.has_block(read_header(new.block))
+        for peer, some in parts.elsewhere.items():
+            count += peer.partitions.count_stored(name, some)
         return count
 
     def check(self, name: TopicName, blocks: Sequence[NewBlock]) -> list[BlockHeader]:

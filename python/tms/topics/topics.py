@@ -7,14 +7,13 @@ Invariants
   transaction is stored or read (`decide_by`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor
 
 from tms.api.instances import PartitionsApi
 from tms.errors import TMSError, TopicNotFound
 from tms.log.partition_log import PartitionLog
 from tms.model import keys
-from tms.model.message import PartitionPosition
 from tms.model.topic import SYSTEM_NAMESPACE, TopicName
 from tms.runtime.clock import Clock
 from tms.store.base import Store
@@ -23,7 +22,7 @@ from tms.topics.fetching import Fetcher
 from tms.topics.internal_topic import InternalTopic
 from tms.topics.lag import Lags
 from tms.topics.own_partitions import OwnPartitions
-from tms.topics.owners import Owners, Peer
+from tms.topics.owners import Here, OwnerRoute, Owners, Peer
 from tms.topics.partitions import Partitions, TopicLimits
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
@@ -120,21 +119,25 @@ class Topics:
         peer = self.owner_of(name, partition)
         return self.own if peer is None else peer.partitions
 
-    def require_own(self, name: TopicName, positions: Iterable[PartitionPosition]) -> None:
-        """Raise `NotOwner` unless this process owns all of these partitions."""
-        for partition, _ in positions:
-            self.log(name, partition)
+    def ports(self, name: TopicName) -> Iterator[tuple[PartitionsApi, list[int]]]:
+        """The owners of a topic's partitions, each with its partitions. Raises `TopicNotFound`,
+        `Unavailable`."""
+        parts = self.partitions.split(name, self.registry.find(name))
+        if parts.here:
+            yield self.own, parts.here
+        for peer, some in parts.elsewhere.items():
+            yield peer.partitions, some
 
-    def require_some_own(self, name: TopicName, positions: Sequence[PartitionPosition]) -> None:
-        """Raise `NotOwner` if one other process owns all of these partitions."""
-        record = self.registry.find(name)
-        owners = self.partitions.by_owner(name, record, [partition for partition, _ in positions])
-        if len(owners) == 1 and None not in owners:
-            self.require_own(name, positions[:1])
-
-    def elsewhere(self, name: TopicName, partitions: Iterable[int]) -> dict[str, list[int]]:
-        """Those of these partitions that others own, by the URL of the owner."""
-        return self.partitions.elsewhere(name, self.registry.find(name), partitions)
+    def route(self, name: TopicName, partitions: Collection[int]) -> OwnerRoute[int]:
+        """The route of an operation on partitions of a topic, as far as this process knows; `Here`
+        if the topic has not all of them, as others may have added some. Raises `TopicNotFound`,
+        `Unavailable`."""
+        if not self.partitions.are_of_several:
+            return Here()
+        topic = self.registry.known.get(name) or self.registry.find(name)
+        if any(not 0 <= partition < topic.partitions for partition in partitions):
+            return Here()
+        return self.partitions.split(name, topic, partitions).route
 
     def log(self, name: TopicName, partition: int) -> PartitionLog:
         """The log of one partition of this process. Raises `TopicNotFound`, `PartitionNotFound`,

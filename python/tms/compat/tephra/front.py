@@ -11,6 +11,7 @@ from tms.compat.tephra.frames import FrameLimits, FrameServer
 from tms.compat.tephra.handler import ThriftHandler
 from tms.compat.tephra.messages import Messages, load_types
 from tms.server.service import Service
+from tms.topics.owners import Here
 
 
 class TephraServer(FrameServer):
@@ -26,9 +27,10 @@ class TephraServer(FrameServer):
         messages = Messages(types, handler, engine.confirm_owner)
 
         def answer(message: bytes) -> bytes:
-            if engine.coordinates or engine.cluster is None:
+            route = engine.roles.commits.route()
+            if isinstance(route, Here):
                 return messages.answer(message)
-            return engine.cluster.coordinator().answer_tephra(message)
+            return route.peer.answer_tephra(message)
 
         super().__init__(listener, answer, limits)
         self.answer_here = messages.answer  # whichever instance coordinates

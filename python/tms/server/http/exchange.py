@@ -58,6 +58,7 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
     failure: TMSError | None = None
     disconnected: bool = False
     hurried: bool = False
+    patient: bool = False  # a drain does not hurry it
     principal: str = ""  # of the caller; empty without access control
     instance: str = ""  # that forwards the request, or is the caller itself
     operation: str = ""  # its name in the audit log
@@ -117,10 +118,17 @@ class Exchange(msgspec.Struct, eq=False, kw_only=True):
         self.hurry()
 
     def hurry(self) -> None:
-        """End `sleep`, now and from now on: the service drains or the client is gone."""
-        self.hurried = True
-        if self._sleeping is not None:
-            settle(self._sleeping)
+        """End `sleep`, now and from now on: the client is gone, or the service drains and the
+        request is not patient."""
+        if not self.patient or self.disconnected:
+            self.hurried = True
+            if self._sleeping is not None:
+                settle(self._sleeping)
+
+    def be_patient(self) -> None:
+        """Let no drain hurry the request: what it does is under way, and is answered."""
+        self.patient = True
+        self.hurried = self.disconnected
 
     @property
     def peer_address(self) -> str:
