@@ -60,7 +60,7 @@ class BusCalls:
 
     @property
     def admin(self) -> Administration:
-        """Access control, queues and transactions of the whole service, for those who run it."""
+        """Administration of the whole service: access control, queues and transactions."""
         transport = self._transport
         return Administration(transport.access, transport.queues, transport.transactions)
 

@@ -154,7 +154,7 @@ class AsyncHttpChannel:
         bytes_max: int,
         timeout_s: float,
     ) -> Received:
-        call = self._calls.receive(name, group, limit, wait_s, bytes_max)
+        call = self._calls.receive(name, group, limit, round(wait_s, 3), bytes_max)
         asked: list[_AsyncLine] = []
         exchange = asyncio.create_task(self._exchange(call, wait_s + timeout_s, asked))
         try:
