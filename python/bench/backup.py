@@ -26,8 +26,8 @@ from typing import Any
 from bench import machine
 from bench.report import OTHERS, Goal, Report, Sample, Samples, measured, median, ratio
 from bench.targets import TOPIC, Service, Setup, values
-from bench.threads import meanwhile
 from tms.client.client import Bus
+from tms.runtime.background import meanwhile
 
 MESSAGE_BYTES = 1_000
 BATCH = 100

@@ -14,8 +14,8 @@ from statistics import median
 
 from bench.report import Goal, Report
 from bench.targets import TOPIC, Embedded, Setup, values
-from bench.threads import meanwhile
 from tms.model.topic import TopicName
+from tms.runtime.background import meanwhile
 from tms.runtime.clock import SystemClock
 from tms.runtime.throttle import Throttle
 from tms.topics.compaction.compaction import CompactionLimits

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, more, percentile
 from bench.targets import TOPIC, Embedded, Setup, values
-from bench.threads import meanwhile
 from tms.client.client import Bus
 from tms.client.cursor import Batch
 from tms.engine.engine import Engine
+from tms.runtime.background import meanwhile
 from tms.runtime.clock import SystemClock
 from tms.store.leveldb.store import LevelDBStore
 

@@ -19,8 +19,9 @@ from typing import NamedTuple
 import tms
 from bench.report import Goal, Report, Sample, interleaved, median, more
 from bench.targets import TOPIC, Service, Setup
-from bench.threads import in_threads, meanwhile
+from bench.threads import in_threads
 from tms.client.client import Bus
+from tms.runtime.background import meanwhile
 
 PARTITIONS, MEMBERS, PROCESSES = 64, 16, 3
 GROUP = "bench"

@@ -18,13 +18,14 @@ from itertools import count
 
 from bench.report import Goal, Report, Sample, interleaved, measured, median, more, ratio
 from bench.targets import Setup, values
-from bench.threads import in_threads, meanwhile
+from bench.threads import in_threads
 from integration.cluster import Standalone
 from integration.cluster.zookeeper import ZooKeeper
 from integration.install import install
 from integration.instances import SESSION_S, Instances
 from tms.client.client import Bus
 from tms.errors import TMSError
+from tms.runtime.background import meanwhile
 
 REGIONS, PARTITIONS, PRODUCERS = 4, 8, 4
 TOPIC = "measured"
@@ -154,9 +155,7 @@ def _latency(setup: Setup, report: Report, three: Instances) -> None:
         with contextlib.closing(connection):
             publish()
             times.clear()
-            sample = measured(publish, *[service.pid for service in three.running.values()])
-        sample.more["p50_ms"] = statistics.median(times) * 1_000
-        return sample
+            return _timed(three, publish, times)
 
     works = {DIRECT: partial(lone, owner), FORWARDED: partial(lone, other)}
     samples = interleaved(works, setup.runs)
@@ -186,9 +185,7 @@ def _commits(setup: Setup, report: Report, three: Instances) -> None:
                     times.append(time.perf_counter() - began)
                 return rounds
 
-            sample = measured(work, *[service.pid for service in three.running.values()])
-        sample.more["p50_ms"] = statistics.median(times) * 1_000
-        return sample
+            return _timed(three, work, times)
 
     works = {ONE_OWNER: partial(commit, one), THREE_OWNERS: partial(commit, each)}
     samples = interleaved(works, setup.runs)
@@ -289,6 +286,13 @@ def _insist(do: Callable[[], object]) -> None:
             return
         except TMSError:
             time.sleep(0.02)
+
+
+def _timed(three: Instances, work: Callable[[], int], times: list[float]) -> Sample:
+    """A sample of work that notes its times, with their median."""
+    sample = measured(work, *[service.pid for service in three.running.values()])
+    sample.more["p50_ms"] = statistics.median(times) * 1_000
+    return sample
 
 
 def _times(report: Report, what: str, samples: dict[str, list[Sample]]) -> None:

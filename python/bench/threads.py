@@ -1,25 +1,10 @@
-"""Threads of the benchmarks: load beside the measured work, and clients measured together."""
+"""Threads of the benchmarks: clients measured together."""
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
-
-
-@contextmanager
-def meanwhile(work: Callable[[threading.Event], object]) -> Iterator[None]:
-    """Work in a thread until the end of the block, which sets the event."""
-    ended = threading.Event()
-    thread = threading.Thread(target=work, args=(ended,))
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def in_threads(works: Sequence[Callable[[], T]]) -> list[T]:

@@ -8,6 +8,7 @@ visible.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 from bench.report import (
@@ -61,9 +62,11 @@ def _state_alone(setup: Setup, report: Report) -> None:
     report.line("8", "the state alone, begin and commit", rate, "pairs/CPU s", goal, samples)
 
 
-def _engine(open: int, invalid: int = 0) -> Engine:
-    """An engine in memory with so many transactions in progress and on the invalid list."""
+def _engine(opened: ExitStack, open: int, invalid: int = 0) -> Engine:
+    """An engine in memory with so many transactions in progress and on the invalid list; the stack
+    closes it."""
     engine = Engine(MemoryStore(), SystemClock())
+    opened.callback(engine.close)
     engine.create_topic(_NAME, TopicSettings(durability=Durability.WRITTEN))
     manager = engine.transactions.manager
     for _ in range(open):
@@ -77,8 +80,8 @@ def _engine(open: int, invalid: int = 0) -> Engine:
 
 def _open(setup: Setup, report: Report) -> None:
     count = 500 if setup.quick else 2_000
-    engines = {FEW: _engine(FEW), MANY: _engine(MANY)}
-    try:
+    with ExitStack() as opened:
+        engines = {open: _engine(opened, open) for open in (FEW, MANY)}
         works: dict[str, Callable[[Engine], Sample]] = {
             "begin and abort": lambda engine: measured(partial(_begin_abort, engine, count)),
             "commit": lambda engine: measured(partial(_commit, engine, count)),
@@ -93,9 +96,6 @@ def _open(setup: Setup, report: Report) -> None:
             report.line(
                 "8", f"{what}: {MANY:,} open ÷ {FEW}, CPU", value, "×", Goal(at_most=2), samples
             )
-    finally:
-        for engine in engines.values():
-            engine.close()
 
 
 def _begin_abort(engine: Engine, count: int) -> int:
@@ -124,8 +124,8 @@ def _check(engine: Engine, count: int) -> int:
 
 def _invalid(setup: Setup, report: Report) -> None:
     count = 500 if setup.quick else 3_000
-    engines = {0: _engine(0), INVALID: _engine(0, INVALID)}
-    try:
+    with ExitStack() as opened:
+        engines = {invalid: _engine(opened, 0, invalid) for invalid in (0, INVALID)}
         for engine in engines.values():
             _commit(engine, 200)
         samples = interleaved(
@@ -139,9 +139,6 @@ def _invalid(setup: Setup, report: Report) -> None:
         report.line(
             "8", f"fetch: {INVALID:,} invalid ÷ none, CPU", value, "×", Goal(at_most=1.5), samples
         )
-    finally:
-        for engine in engines.values():
-            engine.close()
 
 
 def _fetches(engine: Engine, count: int) -> Sample:

@@ -1,6 +1,7 @@
 """A compacted topic on an engine over a store that can fail, and the view of its readers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sim.bounds.drawing import Bounds
@@ -23,6 +24,10 @@ from tms.topics.compaction.compaction import CompactionLimits
 
 NAME = TopicName.parse("t")
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
+
+class _Death(Exception):
+    """The process dies here."""
 
 
 class Seen(NamedTuple):
@@ -65,6 +70,23 @@ class World:
         self.store = FaultyStore(self.store.inner)
         self.clock.pass_ms(1)
         self.open()
+
+    @contextmanager
+    def dying_at(self, step: int, operations: Collection[str]) -> Iterator[None]:
+        """Within the block the process dies before its nth such operation on the store."""
+        left = step
+
+        def before(operation: str, name: str) -> None:
+            nonlocal left
+            if operation in operations:
+                left -= 1
+                if left == 0:
+                    raise _Death
+
+        self.store.before = before
+        with suppress(_Death):
+            yield
+        self.store.before = lambda operation, name: None
 
     @property
     def log(self) -> PartitionLog:

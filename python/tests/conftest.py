@@ -22,6 +22,7 @@ from tests.process_state import unchanged
 
 if TYPE_CHECKING:
     from tests.http_kit import Client, Served
+    from tests.tls_kit import Authority
 
 # Found examples are printed so that they can be kept; no deadline, because test machines stall. The
 # run seed decides what is drawn, also where hypothesis would by itself draw the same each time.
@@ -179,3 +180,11 @@ def few_shards(
     of the time that the usual 16 take; some tests open hundreds of engines. The long run has 16."""
     if request.node.nodeid.startswith(FEW_SHARDS) and not request.node.get_closest_marker("long"):
         monkeypatch.setattr("tms.topics.sharding.SHARDS", 2)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> "Authority":
+    """The authority that signs the certificates of the tests of a module."""
+    from tests.tls_kit import Authority
+
+    return Authority(tmp_path_factory.mktemp("certificates"))

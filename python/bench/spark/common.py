@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tms.spark
+from bench.report import Report, Samples, median
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +39,14 @@ def drain(rows: Any) -> int:
     """Read every row of a DataFrame, and discard it."""
     rows.write.format("noop").mode("overwrite").save()
     return 1
+
+
+def report_bytes(report: Report, benchmark: str, samples: Samples, message_bytes: int) -> None:
+    """Add the rate in bytes, and the CPU of Spark beside it, of every variant."""
+    for kind, its in samples.items():
+        rate = median(its, lambda s: s.per_s * message_bytes / MIB)
+        report.line(benchmark, kind, rate, "MiB/s", None, {kind: its})
+        report.line(benchmark, f"{kind}, CPU of Spark", median(its, lambda s: s.cpu_s), "s")
 
 
 def pid(spark: "SparkSession") -> int:

@@ -13,8 +13,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from bench.report import Goal, Report, Sample, Samples, median, ratio
-from bench.spark.common import MIB
+from bench.report import Goal, Report, Sample, Samples, ratio
+from bench.spark.common import MIB, report_bytes
 from bench.spark.filling import MESSAGE_BYTES, bulk, fill
 from bench.targets import Setup
 from integration.cluster import Standalone
@@ -52,11 +52,7 @@ def run(setup: Setup, report: Report) -> None:
             "runs": setup.runs,
         }
         samples = _measured(directory / "samples.json", told)
-    for kind, its in samples.items():
-        rate = median(its, lambda s: s.per_s * MESSAGE_BYTES / MIB)
-        report.line("spark_connector", kind, rate, "MiB/s", None, {kind: its})
-        cpu = median(its, lambda s: s.cpu_s)
-        report.line("spark_connector", f"{kind}, CPU of Spark", cpu, "s")
+    report_bytes(report, "spark_connector", samples, MESSAGE_BYTES)
     share = ratio(samples, ROWS, RAW)
     report.line("spark_connector", "rows ÷ raw", share, "×", GOAL, samples)
     for over, under in ((READY, RAW), (ROWS, READY)):  # Spark's share, then the share of TMS

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from bench.report import Goal, Report, Sample, interleaved, measured, median, ratio
-from bench.spark.common import MIB, THREADS, drain, pid, session
+from bench.report import Goal, Report, Sample, interleaved, measured, ratio
+from bench.spark.common import MIB, THREADS, drain, pid, report_bytes, session
 from bench.spark.filling import MESSAGE_BYTES, bulk, fill, ready
 from bench.targets import Setup
 from integration.cluster import Standalone
@@ -155,11 +155,7 @@ def _compare(setup: Setup, report: Report, spark: "SparkSession", url: str, bloc
     variants = {kind: partial(read, kind) for kind in (ROWS, BARE, READY)}
     interleaved(variants, _WARM_UPS)
     samples = interleaved(variants, setup.runs)
-    for kind, its in samples.items():
-        rate = median(its, lambda s: s.per_s * MESSAGE_BYTES / MIB)
-        report.line("spark_hbase", kind, rate, "MiB/s", None, {kind: its})
-        cpu = median(its, lambda s: s.cpu_s)
-        report.line("spark_hbase", f"{kind}, CPU of Spark", cpu, "s")
+    report_bytes(report, "spark_hbase", samples, MESSAGE_BYTES)
     share = ratio(samples, ROWS, BARE)
     report.line("spark_hbase", "rows ÷ bare", share, "×", GOAL, samples)
     report.line("spark_hbase", "ready ÷ bare", ratio(samples, READY, BARE), "×")

@@ -10,6 +10,7 @@ from tms.errors import Conflict, Fenced, TMSError, TransactionConflict, Transact
 from tms.model.ids import MessageId
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
+from tms.model.topic import TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
 
 
@@ -35,14 +36,21 @@ def making(
     return Work(name, request, synced)
 
 
-def made_of(
-    name: str, messages: Sequence[Seen]
-) -> tuple[tuple[str, ...], tuple[str, ...], Position]:
-    """The values of messages, the values that a name makes of them, and the position behind
-    them."""
+class Made(NamedTuple):
+    """A name, the values of messages, the values that the name makes of them, and the position
+    behind them."""
+
+    name: str
+    sources: tuple[str, ...]
+    values: tuple[str, ...]
+    last: Position
+
+
+def made_of(name: str, messages: Sequence[Seen]) -> Made:
+    """The messages that a name makes of these."""
     sources = tuple(value for _, value in messages)
     values = tuple(f"{name}.{number}" for number in range(len(sources)))
-    return sources, values, Position.after(MessageId.parse(messages[-1][0]))
+    return Made(name, sources, values, Position.after(MessageId.parse(messages[-1][0])))
 
 
 class Committer:
@@ -110,18 +118,48 @@ def commit(world: World, work: Work) -> bool | None:
     return done
 
 
-class Transformer:
+class ExactlyOnce:
+    """Makes messages of messages, and repeats a commit until it knows the outcome."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._made = 0
+        self._work: Work | None = None  # under way
+
+    def _read(self, topic: TopicName, partition: int, start: Position) -> Made | None:
+        """The next messages of the next few from `start` on; None if there are none."""
+        world = self._world
+        at = [PartitionPosition(partition, start)]
+        fetched = world.engine.fetch(topic, at, world.random.choice((1, 400)))
+        messages = seen(fetched, start)
+        if not messages:
+            return None
+        self._made += 1
+        return made_of(f"{self._name}-{self._made}", messages)
+
+    def _finish(self) -> None:
+        assert self._work is not None
+        done = commit(self._world, self._work)
+        if done is None:
+            return
+        self._work = None
+        self._ended(done)
+
+    def _ended(self, done: bool) -> None:
+        raise NotImplementedError
+
+
+class Transformer(ExactlyOnce):
     """A member of a team that makes one message of each message, exactly once."""
 
     GROUP = "transformers"
 
     def __init__(self, world: World, name: str, source: Place, output: Place) -> None:
-        self._world = world
-        self._name, self._source, self._output = name, source, output
-        self._made = 0
+        super().__init__(world, name)
+        self._source, self._output = source, output
         self._position: Position | None = None
         self._known = False
-        self._work: Work | None = None
         self._next: Position | None = None
 
     def step(self) -> None:
@@ -152,20 +190,15 @@ class Transformer:
         history.add(Found(began, self.GROUP, self._source, id, history.now()))
 
     def _process(self) -> None:
-        world, random = self._world, self._world.random
         start = self._position or Position.earliest()
-        at = [PartitionPosition(self._source[1], start)]
-        fetched = world.engine.fetch(topic_of(self._source), at, random.choice((1, 400)))
-        messages = seen(fetched, start)
-        if not messages:
+        made = self._read(topic_of(self._source), self._source[1], start)
+        if made is None:
             return
-        self._made += 1
-        name = f"{self._name}-{self._made}"
-        sources, values, last = made_of(name, messages)
+        name, sources, values, last = made
         key = PositionKey(self.GROUP, topic_of(self._source), self._source[1])
         expected = "" if self._position is None else str(self._position)
-        synced = random.random() < 0.7
-        history = world.history
+        synced = self._world.random.random() < 0.7
+        history = self._world.history
         history.add(Sent(history.now(), self._output, values, name, sources))
         history.add(Asked(history.now(), name, ((self.GROUP, self._source, str(last.id)),)))
 
@@ -174,12 +207,7 @@ class Transformer:
         self._next = last
         self._finish()
 
-    def _finish(self) -> None:
-        assert self._work is not None
-        done = commit(self._world, self._work)
-        if done is None:
-            return
-        self._work = None
+    def _ended(self, done: bool) -> None:
         if done:
             self._position = self._next
         else:

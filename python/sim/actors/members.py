@@ -7,12 +7,10 @@ precondition.
 from functools import partial
 
 from sim.actors.actor import SHARED as TOPIC
-from sim.actors.actor import seen
-from sim.actors.committers import Work, commit, made_of, making
+from sim.actors.committers import ExactlyOnce, making
 from sim.history import Asked, Place, Sent
 from sim.world import World, quietly
 from tms.errors import TMSError
-from tms.model.message import PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey
@@ -23,16 +21,13 @@ JOINED: Place = ("joined", 0)
 SESSION_S = 5.0
 
 
-class Member:
+class Member(ExactlyOnce):
     """One member."""
 
     def __init__(self, world: World, name: str) -> None:
-        self._world = world
-        self._name = name
+        super().__init__(world, name)
         self._lives = 0
-        self._made = 0
         self._topic = TopicName.parse(SHARED[0][0])
-        self._work: Work | None = None
         self._begin_anew()
 
     def step(self) -> None:
@@ -92,20 +87,14 @@ class Member:
         return any(one.lag for one in ends)
 
     def _process(self, partition: int) -> None:
-        world, random = self._world, self._world.random
-        start = self._positions[partition]
-        at = [PartitionPosition(partition, start)]
-        fetched = world.engine.fetch(self._topic, at, random.choice((1, 400)))
-        messages = seen(fetched, start)
-        if not messages:
+        made = self._read(self._topic, partition, self._positions[partition])
+        if made is None:
             return
-        self._made += 1
-        name = f"{self._name}-{self._made}"
-        sources, values, last = made_of(name, messages)
+        name, sources, values, last = made
         owner = Owner(f"{self._name}-{self._lives}", self._holding[partition])
         change = PositionChange(PositionKey(GROUP, self._topic, partition), last, None, owner)
         place = (SHARED[0][0], partition)
-        history = world.history
+        history = self._world.history
         history.add(Sent(history.now(), JOINED, values, name, sources))
         history.add(Asked(history.now(), name, ((GROUP, place, str(last.id)),)))
 
@@ -113,12 +102,7 @@ class Member:
         self._next = partition, last
         self._finish()
 
-    def _finish(self) -> None:
-        assert self._work is not None
-        done = commit(self._world, self._work)
-        if done is None:
-            return
-        self._work = None
+    def _ended(self, done: bool) -> None:
         if done:
             partition, last = self._next
             self._positions[partition] = last

@@ -18,11 +18,6 @@ from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.memory import MemoryStore
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
 class Guarded:
     """A service that asks for certificates, and controls access."""
 

@@ -1,6 +1,8 @@
 """Single messages: their bytes equal those of any other block, and no other block is taken for
 one."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tms.block import check, decode, encode, unpack_lone
@@ -9,16 +11,22 @@ from tms.block.lone import LONE_BYTES_MAX, lone_bytes
 from tms.block.packing import pack
 from tms.errors import TooLarge
 
+Test = Callable[..., None]
 VALUES = [b"", b"v", b"seven b", b"eight by", b"v" * 1024]
 KEYS = [None, b"", b"k", b"key of 17 bytes.."]
+
+
+def every_message(test: Test) -> Test:
+    """Run a test with each value and each key."""
+    of_each_key = pytest.mark.parametrize("key", KEYS)
+    return of_each_key(pytest.mark.parametrize("value", VALUES)(test))
 
 
 def lone(value: bytes, key: bytes | None) -> bytearray:
     return encode([value], None if key is None else [key], producer_id=7, producer_sequence=9)
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("value", VALUES)
+@every_message
 def test_a_lone_message_is_packed_like_any_other(value: bytes, key: bytes | None) -> None:
     keys = None if key is None else [key]
     block = lone(value, key)
@@ -27,8 +35,7 @@ def test_a_lone_message_is_packed_like_any_other(value: bytes, key: bytes | None
     assert (decode(block).values(), decode(block).keys()) == ([value], [key])
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("value", VALUES)
+@every_message
 def test_only_a_flipped_bit_of_key_or_value_leaves_a_lone_message(
     value: bytes, key: bytes | None
 ) -> None:
@@ -55,8 +62,7 @@ def test_a_lone_message_of_any_size_is_checked(size: int) -> None:
         check(block, message_bytes_max=size - 1, decompressed_bytes_max=1 << 20)
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("value", VALUES)
+@every_message
 def test_a_lone_message_is_unpacked_as_it_was_packed_and_never_when_it_is_damaged(
     value: bytes, key: bytes | None
 ) -> None:

@@ -199,11 +199,6 @@ def test_no_benchmark_runs_on_a_service_only_because_it_is_selected(ctx: Run, ho
     assert ctx(*few, "--context", "prod").code == 6
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
 def test_a_context_leads_to_a_service_with_tls(ctx: Run, home: Path, authority: Authority) -> None:
     from tms.runtime.tls import ServerTls
 

@@ -16,11 +16,6 @@ TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def own(authority: Authority) -> Certificate:
     return authority.sign("alice")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,19 +40,6 @@ class Careless:
 
     def __repr__(self) -> str:
         return "Careless()"
-
-
-@pytest.fixture
-def log() -> Iterator[MemoryLog]:
-    opened = MemoryLog()
-    opened.bus.create_topic(TOPIC, partitions=2)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def bus(log: MemoryLog) -> tms.Bus:
-    return log.bus
 
 
 def test_what_a_producer_is_given_its_consumer_has(bus: tms.Bus) -> None:

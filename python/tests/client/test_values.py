@@ -1,7 +1,6 @@
 """Values as JSON, and messages as tables, on the engine in memory."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,19 +25,6 @@ class Struct(msgspec.Struct):
 @dataclass
 class Record:
     total: int
-
-
-@pytest.fixture
-def log() -> Iterator[MemoryLog]:
-    opened = MemoryLog()
-    opened.bus.create_topic(TOPIC, partitions=2)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def bus(log: MemoryLog) -> tms.Bus:
-    return log.bus
 
 
 def published(bus: tms.Bus, value: bytes | None) -> tms.Message:

@@ -18,11 +18,6 @@ from tms.runtime.tls import ClientTls, ServerTls
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def alice(authority: Authority) -> Certificate:
     return authority.sign("alice")
 

@@ -9,7 +9,7 @@ Invariants after each step, for readers of committed messages:
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from random import Random
 
 import pytest
@@ -38,10 +38,6 @@ KEYS = st.sampled_from([None, b"a", b"b", b"c", b"k" * 30])
 VALUES = st.sampled_from([None, b"", b"v", b"w" * 50])
 MESSAGES = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6)
 WRITES = ("overwrite", "delete", "compare_and_set", "reclaim")
-
-
-class Crash(Exception):
-    """The process ends here."""
 
 
 class Compaction(RuleBasedStateMachine):
@@ -184,20 +180,9 @@ class Compaction(RuleBasedStateMachine):
         return left
 
     def _crash_in(self, work: Callable[[], None], step: int, power: bool, seed: int) -> None:
-        left = step
-
-        def before(operation: str, name: str) -> None:
-            nonlocal left
-            if operation in WRITES:
-                left -= 1
-                if left == 0:
-                    raise Crash
-
         world = self.world
-        world.store.before = before
-        with suppress(Crash):
+        with world.dying_at(step, WRITES):
             work()
-        world.store.before = lambda operation, name: None
         world.engine._threads.shutdown(wait=True)
         inner = world.store.crash(Random(seed)) if power else world.store.inner
         world.store = FaultyStore(inner)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -518,22 +517,9 @@ def test_an_erasing_that_dies_anywhere_can_be_repeated(step: int, shared: bool) 
     world.publish((OTHER, b"5"), (KEY, SECRET))
     world.commit(world.stage((KEY, SECRET)))
     before = world.read()
-    left = step
-
-    class Crash(Exception):
-        pass
-
-    def crash(operation: str, name: str) -> None:
-        nonlocal left
-        if operation in ("overwrite", "delete", "reclaim", "compare_and_set", "write", "open"):
-            left -= 1
-            if left == 0:
-                raise Crash
-
-    world.store.before = crash
-    with suppress(Crash):
+    operations = ("overwrite", "delete", "reclaim", "compare_and_set", "write", "open")
+    with world.dying_at(step, operations):
         world.engine.erase(NAME, key=KEY)
-    world.store.before = lambda operation, name: None
     world.crash()
     kept = [one for one in before if one.key != KEY]
     for isolation in (Isolation.COMMITTED, Isolation.UNCOMMITTED):

@@ -194,22 +194,8 @@ def test_a_crash_at_any_step_of_erasing_and_merging_loses_nothing(step: int) -> 
         publish(world, number)
         world.seal()
     publish(world, 2)
-    left = step
-
-    class Crash(Exception):
-        pass
-
-    def crash(operation: str, name: str) -> None:
-        nonlocal left
-        if operation in OPERATIONS:
-            left -= 1
-            if left == 0:
-                raise Crash
-
-    world.store.before = crash
-    with suppress(Crash):
+    with world.dying_at(step, OPERATIONS):
         erase(world, 2)
-    world.store.before = lambda operation, name: None
     world.crash()
     assert [one.value for one in world.read() if one.key == OTHER] == values(3)
     for number in range(3):

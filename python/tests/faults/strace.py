@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -47,12 +47,28 @@ class Call(NamedTuple):
     arguments: str
 
 
+Recording = tuple[Path, list[Call]]  # a directory, and the calls that changed its files
+
+
 def strace() -> str:
     """The path of strace; fails the test, with advice, if it is missing."""
     found = shutil.which("strace")
     if found is None:
         pytest.fail("strace is missing: install it, on Debian with `apt-get install strace`")
     return found
+
+
+def recorded(record: Callable[[Path], Recording]) -> Any:
+    """A fixture: the recording that `record` makes in a directory, once for each database."""
+    made: dict[str, Recording] = {}
+
+    @pytest.fixture
+    def recording(database: str, tmp_path_factory: pytest.TempPathFactory) -> Recording:
+        if database not in made:
+            made[database] = record(tmp_path_factory.mktemp("recording"))
+        return made[database]
+
+    return recording
 
 
 def run_writer(what: str, data: Path, acks: Path, *options: str) -> Ended:

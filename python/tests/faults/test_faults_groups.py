@@ -71,6 +71,15 @@ def url_of(bus: Bus) -> str:
     return url
 
 
+@contextlib.contextmanager
+def two_members(bus: Bus, delivery: str) -> Iterator[tuple[Process, Process]]:
+    with (
+        Process(url_of(bus), SESSION_S, delivery) as one,
+        Process(url_of(bus), SESSION_S, delivery) as other,
+    ):
+        yield one, other
+
+
 @pytest.mark.timeout(120)
 def test_members_that_are_killed_lose_nothing_and_double_nothing(bus: Bus) -> None:
     chance = random.Random(7)
@@ -93,10 +102,7 @@ def test_members_that_are_killed_lose_nothing_and_double_nothing(bus: Bus) -> No
 
 @pytest.mark.timeout(120)
 def test_a_member_that_was_killed_is_replaced_within_its_session(bus: Bus) -> None:
-    with (
-        Process(url_of(bus), SESSION_S, "at-least-once") as dies,
-        Process(url_of(bus), SESSION_S, "at-least-once") as lives,
-    ):
+    with two_members(bus, "at-least-once") as (dies, lives):
         with publishing(bus) as values:
             for one in (dies, lives):
                 one.until(lambda one: bool(one.said))
@@ -109,10 +115,7 @@ def test_a_member_that_was_killed_is_replaced_within_its_session(bus: Bus) -> No
 
 @pytest.mark.timeout(120)
 def test_a_member_that_was_paused_commits_nothing_afterwards(bus: Bus) -> None:
-    with (
-        Process(url_of(bus), SESSION_S, "exactly-once") as paused,
-        Process(url_of(bus), SESSION_S, "exactly-once") as other,
-    ):
+    with two_members(bus, "exactly-once") as (paused, other):
         with publishing(bus) as values:
             for one in (paused, other):
                 one.until(lambda one: len(one.said) > 5)

@@ -17,32 +17,14 @@ from tests.faults import publisher
 from tests.faults.disk import Disk, Unsynced
 from tests.faults.history import check_bus, read_ledger
 from tests.faults.mending import fsck
-from tests.faults.strace import Call, calls, record, strace
+from tests.faults.strace import Recording, calls, record, recorded, strace
 from tms.errors import DataCorrupt
 
 MOMENTS = 30  # besides those right after a name changed
 
 
-@pytest.fixture(scope="module")
-def recordings() -> dict[str, tuple[Path, list[Call]]]:
-    """The recordings, by database."""
-    return {}
-
-
-@pytest.fixture
-def recording(
-    recordings: dict[str, tuple[Path, list[Call]]],
-    database: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, list[Call]]:
-    """The directory of an undisturbed publisher, and all its calls that change files."""
-    if database not in recordings:
-        recordings[database] = _record(tmp_path_factory)
-    return recordings[database]
-
-
-def _record(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]:
-    path = tmp_path_factory.mktemp("recording")
+def _record(path: Path) -> Recording:
+    """An undisturbed publisher."""
     program = [sys.executable, publisher.__file__, str(path / "data"), str(path / "ledger")]
     done = subprocess.run(
         [strace(), "-f", *record(path / "journal"), *program],
@@ -54,10 +36,13 @@ def _record(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Call]]
     return path, list(calls(path / "journal"))
 
 
+recording = recorded(_record)
+
+
 @pytest.mark.parametrize("unsynced", Unsynced)
 def test_fault_3_power_loss_keeps_synced_messages_and_takes_only_an_end(
     unsynced: Unsynced,
-    recording: tuple[Path, list[Call]],
+    recording: Recording,
     fast_path: Path,
 ) -> None:
     path, recorded = recording

@@ -3,7 +3,9 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,6 +42,26 @@ def engine(tmp_path: Path) -> sa.Engine:
     return sa.create_engine(f"sqlite:///{tmp_path / 'rows.db'}")
 
 
+@contextmanager
+def cut_at_commit(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, dies: Callable[[], bool], answered: bool
+) -> Iterator[None]:
+    """The program dies within the block: at a commit where `dies` is true, before it or, with
+    `answered`, right after it; or at an earlier `Cut` of its own."""
+    right = bus._transport.transactions.commit
+
+    def commit(request: Any, timeout_s: float = 0) -> Any:
+        if not dies():
+            return right(request)
+        if answered:
+            right(request)
+        raise Cut
+
+    with monkeypatch.context() as patched, pytest.raises(Cut):
+        patched.setattr(bus._transport.transactions, "commit", commit)
+        yield
+
+
 def values(bus: Bus, topic: str) -> list[bytes | None]:
     return [message.value for message in bus.consumer(topic, stop_at_end=True)]
 
@@ -60,22 +82,9 @@ def test_a_relay_that_dies_between_the_commits_neither_loses_nor_repeats(
     database = outbox.prepare(engine, bus)
     for number in range(7):
         outbox.pay(engine, "ann", number)
-    right = bus._transport.transactions.commit
-    commits = 0
-
-    def commit(request: Any, timeout_s: float = 0) -> Any:
-        nonlocal commits
-        commits += 1
-        if commits == 2:
-            if answered:
-                right(request)
-            raise Cut
-        return right(request)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bus._transport.transactions, "commit", commit)
-        with pytest.raises(Cut):
-            outbox.relay(bus, database, 3)
+    commits = count(1)
+    with cut_at_commit(bus, monkeypatch, lambda: next(commits) == 2, answered):
+        outbox.relay(bus, database, 3)
     outbox.pay(engine, "ann", 7)
     outbox.relay(bus, database, 3)
     assert values(bus, "payments") == [b"ann paid %d" % number for number in range(8)]
@@ -130,7 +139,6 @@ def test_a_worker_that_dies_leaves_each_job_one_result(
     jobs: Any = load("job_queue")
     queue = jobs.prepare(bus, lease_s=0.2)
     bus.publish_many("images", [b"%d.png" % number for number in range(5)])
-    right = bus._transport.transactions.commit
     calls = 0
 
     def render(image: bytes) -> bytes:
@@ -140,17 +148,8 @@ def test_a_worker_that_dies_leaves_each_job_one_result(
             raise Cut
         return image
 
-    def commit(request: Any, timeout_s: float = 0) -> Any:
-        if calls == 3 and where != "in the job":
-            if where == "after the commit":
-                right(request)
-            raise Cut
-        return right(request)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bus._transport.transactions, "commit", commit)
-        with pytest.raises(Cut):
-            jobs.work(bus, queue, render)
+    with cut_at_commit(bus, monkeypatch, lambda: calls == 3, where == "after the commit"):
+        jobs.work(bus, queue, render)
     jobs.work(bus, queue, lambda image: image)
     assert sorted(map(str, values(bus, "thumbnails"))) == [f"b'{n}.png'" for n in range(5)]
 

@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime/background": set(),
     "runtime/clock": set(),
     "runtime/decoding": set(),
+    "runtime/disk": set(),
     "runtime/events": {"runtime/clock"},
     "runtime/histogram": set(),
     "runtime/throttle": {"errors", "runtime/clock"},
@@ -47,9 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": _VALUES,
     "api/instances": _VALUES | {"api"},
     "store/base": _VALUES,
-    "store/disk": set(),
     "store": _VALUES | {"runtime"},
-    "store/backup": _VALUES | {"runtime/clock", "store/base", "store/disk"},
+    "store/backup": _VALUES | {"runtime/clock", "store/base", "runtime/disk"},
     "log": _VALUES | _RUNTIME | {"runtime/options", "store/base"},
     "access": _VALUES | {"runtime/clock", "runtime/events", "store/base"},
     # The port of other instances is declared once, with its paths; see `Peer`.
@@ -102,9 +102,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli/spark": _VALUES | {"spark", "cli/checks"},
     "cli/parquet": _VALUES | {"spark/rows"},  # exported files have the rows that Spark sees
     **dict.fromkeys(
-        [f"cli/spark_{job}" for job in ("archive", "audit", "report", "running", "sql")],
+        [f"cli/spark_{job}" for job in ("archive", "audit", "report", "sql")],
         _VALUES | {"spark"},
     ),
+    "cli/spark_running": _VALUES | {"runtime/background", "spark"},
 }
 # Single files that may know more than their room does, and why.
 EXCEPTIONS: dict[str, set[str]] = {

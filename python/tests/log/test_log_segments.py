@@ -33,7 +33,7 @@ from tms.client.reading import FETCH_BYTES
 from tms.errors import DataCorrupt, StorageUnavailable
 from tms.log import partition, segments
 from tms.log.partition_log import PartitionLog
-from tms.log.records import FIRST_KEY, key_after
+from tms.log.records import FIRST_KEY, SegmentRecord, key_after
 from tms.log.segments import KEY_END, SegmentChain
 from tms.model.ids import MessageId
 from tms.model.keys import block_key
@@ -532,16 +532,23 @@ def test_what_was_merged_outlives_a_loss_of_power() -> None:
         assert bench.read() == everything
 
 
+def _emptied(log: PartitionLog) -> SegmentRecord:
+    """The second segment, after its only message was erased."""
+    chain = log.state.chain
+    second = chain.record.segments[1]
+    assert second.last is not None
+    with log.state.changing():
+        chain.note_gaps(second.last)
+        chain.rewrite(second, [], [second.last])
+    return second
+
+
 def test_a_segment_that_was_emptied_meanwhile_is_not_taken_for_a_merged_one() -> None:
     with Bench(limits=small(Limits(cache_bytes=0), segment_bytes=1)) as bench:
         _publish_until_segments(bench, 4, size=1)
         everything, log = bench.read(), _log(bench)
-        chain = log.state.chain
-        emptied = chain.record.segments[1]
-        assert emptied.last is not None
+        chain, emptied = log.state.chain, _emptied(log)
         with log.state.changing():
-            chain.note_gaps(emptied.last)
-            chain.rewrite(emptied, [], [emptied.last])
             chain.resize(emptied.number)
         assert len(bench.maps()) == 3
         assert chain.scan_segment(emptied, FIRST_KEY, MANY) == []
@@ -570,12 +577,7 @@ def test_messages_erased_after_an_interrupted_merge_stay_gone_in_the_next_one() 
         bench.kill()
         log = _log(bench)
         log.reader.load()
-        chain = log.state.chain
-        second = chain.record.segments[1]
-        assert second.last is not None
-        with log.state.changing():
-            chain.note_gaps(second.last)
-            chain.rewrite(second, [], [second.last])
+        _emptied(log)
         assert bench.read() == everything[:1] + everything[2:]
         _merge(bench)
         assert bench.read() == everything[:1] + everything[2:]

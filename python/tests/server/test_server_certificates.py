@@ -40,11 +40,6 @@ L+utkJnAu5EEFBhViJeS5kSmALQR3BrLJF5ScxGCVGNoJgZ9YPLNS1ZA3Z1Ey2Q=
 """
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture
 def certificate(authority: Authority, tmp_path: Path) -> Certificate:
     """A certificate whose files a test may change."""

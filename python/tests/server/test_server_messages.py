@@ -178,11 +178,16 @@ def test_a_limit_of_messages_is_not_for_blocks(client: Client, topic: str) -> No
 # -- long polls --------------------------------------------------------------------------------
 
 
+def _poll(served: Served, client: Client, topic: str) -> None:
+    """Begin a long poll."""
+    client.send(request("GET", f"{topic}?start=latest&wait_s=30"))
+    until(lambda: served.service.metrics.long_polls)
+
+
 def test_a_long_poll_ends_with_the_first_message(
     served: Served, client: Client, topic: str
 ) -> None:
-    client.send(request("GET", f"{topic}?start=latest&wait_s=30"))
-    until(lambda: served.service.metrics.long_polls)
+    _poll(served, client, topic)
     with served.connect() as other:
         other.request("POST", topic, framed(1, b"now"), media=routes.BLOCKS)
     assert [m["value"] for m in client.answer().json["messages"]] == ["now"]
@@ -218,8 +223,7 @@ def test_many_wait_for_one_message_without_a_thread_each(served: Served, topic: 
 def test_a_topic_deleted_during_a_long_poll_ends_it(
     served: Served, client: Client, topic: str
 ) -> None:
-    client.send(request("GET", f"{topic}?start=latest&wait_s=30"))
-    until(lambda: served.service.metrics.long_polls)
+    _poll(served, client, topic)
     with served.connect() as other:
         answer = other.request("DELETE", topic.removesuffix("/messages"))
         assert answer.status == routes.NO_CONTENT

@@ -27,11 +27,6 @@ SLOW = ConnectionLimits(head_timeout_s=1, body_timeout_s=1, write_timeout_s=1, k
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def certificate(authority: Authority) -> Certificate:
     return authority.sign()
 

@@ -270,6 +270,14 @@ def test_gaps_that_nobody_may_see_are_no_loss(world: Topics, topic: str) -> None
 # --- streams --------------------------------------------------------------------------------------
 
 
+def _begun(world: Topics, topic: str) -> tuple[Driver, Any, dict[str, str]]:
+    """A stream of three messages, where it begins, and its options."""
+    world.publish(topic, 0, 3)
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    driver = Driver(world, **options)
+    return driver, driver.initial(), options
+
+
 def test_a_stream_goes_on_from_batch_to_batch(world: Topics, topic: str) -> None:
     world.publish(topic, 0, 3, "a")
     driver = Driver(world, subscribe=topic, startingOffsets="earliest")
@@ -470,10 +478,7 @@ def test_what_is_lost_under_a_stream_is_an_error_that_names_it_or_is_counted(
     told: str,
     left: list[bytes],
 ) -> None:
-    world.publish(topic, 0, 3)
-    options = {"subscribe": topic, "startingOffsets": "earliest"}
-    driver = Driver(world, **options)
-    start = driver.initial()
+    driver, start, options = _begun(world, topic)
     end = driver.latest(start)
     driver.rows(start, end)
     change(world, topic)
@@ -497,10 +502,7 @@ def test_what_is_lost_under_a_stream_is_an_error_that_names_it_or_is_counted(
 def test_a_batch_of_a_life_that_has_ended_is_repeated_as_a_loss(
     world: Topics, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.publish(topic, 0, 3)
-    options = {"subscribe": topic, "startingOffsets": "earliest"}
-    driver = Driver(world, **options)
-    start = driver.initial()
+    driver, start, options = _begun(world, topic)
     end = driver.latest(start)
     _anew(world, topic)
     with pytest.raises(OffsetOutOfRange, match=r"offsets 0 to 2 .* created anew"):
@@ -510,10 +512,7 @@ def test_a_batch_of_a_life_that_has_ended_is_repeated_as_a_loss(
 
 
 def test_a_topic_that_is_deleted_under_a_stream_is_a_loss(world: Topics, topic: str) -> None:
-    world.publish(topic, 0, 3)
-    options = {"subscribe": topic, "startingOffsets": "earliest"}
-    driver = Driver(world, **options)
-    start = driver.initial()
+    driver, start, options = _begun(world, topic)
     world.bus.delete_topic(topic)
     with pytest.raises(TopicNotFound):
         driver.latest(start)

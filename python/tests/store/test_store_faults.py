@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults import writer
 from tests.faults.disk import Disk, Unsynced
-from tests.faults.strace import Call, calls, inject, moments, record, run_writer
+from tests.faults.strace import Recording, calls, inject, moments, record, recorded, run_writer
 from tests.run_seed import seed_for
 from tms.errors import DataCorrupt
 from tms.model.topic import Durability
@@ -31,25 +31,14 @@ OF_ROCKSDB = {  # the counterparts of LevelDB's files
 }
 
 
-@pytest.fixture(scope="module")
-def recordings() -> dict[str, tuple[Path, list[Call]]]:
-    """The recorded steps, by database."""
-    return {}
+def _record(path: Path) -> Recording:
+    """An undisturbed writer."""
+    done = run_writer("steps", path / "data", path / "acks", *record(path / "journal"))
+    assert done.returncode == 0, done.stderr.decode()
+    return path / "data", list(calls(path / "journal"))
 
 
-@pytest.fixture
-def recording(
-    recordings: dict[str, tuple[Path, list[Call]]],
-    database: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, list[Call]]:
-    """The undisturbed writer: its data directory, and all its calls that change files."""
-    if database not in recordings:
-        path = tmp_path_factory.mktemp("recording")
-        done = run_writer("steps", path / "data", path / "acks", *record(path / "journal"))
-        assert done.returncode == 0, done.stderr.decode()
-        recordings[database] = path / "data", list(calls(path / "journal"))
-    return recordings[database]
+recording = recorded(_record)
 
 
 @pytest.mark.parametrize("kills", KILLS)
@@ -58,7 +47,7 @@ def recording(
     ["write", "pwritev2", "fdatasync", "fsync", "rename", "unlink", "unlinkat", "openat", "mkdir"],
 )
 def test_a_process_killed_at_any_step_loses_nothing_that_it_acknowledged(
-    name: str, kills: int, recording: tuple[Path, list[Call]], fast_path: Path
+    name: str, kills: int, recording: Recording, fast_path: Path
 ) -> None:
     data, recorded = recording
     there = moments([call for call in recorded if call.name == name], data)
@@ -88,7 +77,7 @@ def test_a_process_killed_at_any_step_loses_nothing_that_it_acknowledged(
 @pytest.mark.parametrize("moments_lost", POWER_LOSSES)
 @pytest.mark.parametrize("unsynced", Unsynced)
 def test_power_loss_at_any_moment_loses_nothing_that_was_synced(
-    unsynced: Unsynced, moments_lost: int, recording: tuple[Path, list[Call]], fast_path: Path
+    unsynced: Unsynced, moments_lost: int, recording: Recording, fast_path: Path
 ) -> None:
     data, recorded = recording
     random = Random(seed_for(f"power losses {unsynced.name}"))

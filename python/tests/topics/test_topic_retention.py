@@ -28,18 +28,28 @@ from tms.topics.upkeep import TRANSACTION_MS_MAX
 # -- the clock -------------------------------------------------------------------------------------
 
 
-def test_retention_time_follows_the_wall_clock() -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock, None)
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def retention(clock: ManualClock) -> RetentionClock:
+    return RetentionClock(clock, None)
+
+
+def test_retention_time_follows_the_wall_clock(
+    clock: ManualClock, retention: RetentionClock
+) -> None:
     for _ in range(50):
         clock.pass_ms(DAY_MS)
         assert retention.now_ms() == clock.now_ms()
         assert retention.held_back_ms() == 0
 
 
-def test_a_jump_moves_retention_time_by_at_most_an_hour_until_confirmed() -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock, None)
+def test_a_jump_moves_retention_time_by_at_most_an_hour_until_confirmed(
+    clock: ManualClock, retention: RetentionClock
+) -> None:
     clock.jump_ms(10 * DAY_MS)
     assert retention.now_ms() == START_MS + JUMP_MS_MAX
     assert retention.held_back_ms() == 10 * DAY_MS - JUMP_MS_MAX
@@ -50,24 +60,22 @@ def test_a_jump_moves_retention_time_by_at_most_an_hour_until_confirmed() -> Non
     assert retention.held_back_ms() == 0
 
 
-def test_a_jump_that_is_taken_back_leaves_nothing_behind() -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock, None)
+def test_a_jump_that_is_taken_back_leaves_nothing_behind(
+    clock: ManualClock, retention: RetentionClock
+) -> None:
     clock.jump_ms(10 * DAY_MS)
     clock.jump_ms(-10 * DAY_MS)
     assert (retention.now_ms(), retention.held_back_ms()) == (clock.now_ms(), 0)
 
 
-def test_a_jump_back_is_followed_at_once() -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock, None)
+def test_a_jump_back_is_followed_at_once(clock: ManualClock, retention: RetentionClock) -> None:
     clock.jump_ms(-2 * HOUR_MS)
     assert retention.now_ms() == clock.now_ms()
 
 
-def test_a_small_step_forward_is_followed_at_once() -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock, None)
+def test_a_small_step_forward_is_followed_at_once(
+    clock: ManualClock, retention: RetentionClock
+) -> None:
     clock.jump_ms(JUMP_MS_MAX)
     assert (retention.now_ms(), retention.held_back_ms()) == (clock.now_ms(), 0)
 

@@ -85,6 +85,19 @@ _NEW_MESSAGES = {
     routes.CLOUD_EVENTS: CloudEvents,
 }
 
+
+def _publishing(query: Any, shape: Any, *answer: Any) -> Form:
+    """The form of an operation that takes new messages, and answers with the first of these bodies
+    or, to blocks, with the second."""
+    return Form(
+        query=query,
+        query_shape=shape,
+        body=_NEW_MESSAGES,
+        answer={routes.JSON: answer},
+        idempotency_key=True,
+    )
+
+
 # --- topics and messages --------------------------------------------------------------------------
 
 
@@ -188,13 +201,7 @@ class TopicsApi(Protocol):
         Access.PUBLISH,
         name="publish",
         repeat=Repeat.NEVER,
-        form=Form(
-            query=PublishQuery,
-            query_shape=PUBLISH_SHAPE,
-            body=_NEW_MESSAGES,
-            answer={routes.JSON: (bodies.PublishedBody, bodies.AppendedBody)},
-            idempotency_key=True,
-        ),
+        form=_publishing(PublishQuery, PUBLISH_SHAPE, bodies.PublishedBody, bodies.AppendedBody),
     )
     def append(
         self,
@@ -395,13 +402,7 @@ class DelayedApi(Protocol):
         Resource.TOPIC,
         Access.PUBLISH,
         repeat=Repeat.NEVER,
-        form=Form(
-            query=DelayQuery,
-            query_shape=DELAY_SHAPE,
-            body=_NEW_MESSAGES,
-            answer={routes.JSON: (delayed.DelayedBody, delayed.DeferredBody)},
-            idempotency_key=True,
-        ),
+        form=_publishing(DelayQuery, DELAY_SHAPE, delayed.DelayedBody, delayed.DeferredBody),
     )
     def publish(
         self,

@@ -1,45 +1,40 @@
 """The operations on a service: its state and its features."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from tms.api import bodies, routes
-from tms.api.operation import Form, Resource, get
+from tms.api.operation import F, Form, Resource, get
 from tms.model.access import Access
+
+
+def _state(path: str, answer: Any, *refusals: int) -> Callable[[F], F]:
+    """Declares an operation that needs no permission and answers in JSON, with 200 or a refusal."""
+    return get(
+        path,
+        Resource.SERVICE,
+        Access.OPEN,
+        statuses=(routes.OK, *refusals),
+        form=Form(answer={routes.JSON: answer}),
+    )
 
 
 class ServiceApi(Protocol):
     """The service itself."""
 
-    @get("/", Resource.SERVICE, Access.OPEN, form=Form(answer={routes.JSON: bodies.RootBody}))
+    @_state("/", bodies.RootBody)
     def root(self) -> None:
         """Name, version and links."""
 
-    @get(
-        routes.LIVEZ,
-        Resource.SERVICE,
-        Access.OPEN,
-        form=Form(answer={routes.JSON: bodies.LivenessBody}),
-    )
+    @_state(routes.LIVEZ, bodies.LivenessBody)
     def live(self) -> None:
         """200 while the process answers, whatever the store does."""
 
-    @get(
-        routes.STARTUPZ,
-        Resource.SERVICE,
-        Access.OPEN,
-        statuses=(routes.OK, routes.NOT_READY),
-        form=Form(answer={routes.JSON: bodies.StartedBody}),
-    )
+    @_state(routes.STARTUPZ, bodies.StartedBody, routes.NOT_READY)
     def started(self) -> None:
         """200 once the store was opened, for as long as the process lives."""
 
-    @get(
-        routes.READYZ,
-        Resource.SERVICE,
-        Access.OPEN,
-        statuses=(routes.OK, routes.NOT_READY),
-        form=Form(answer={routes.JSON: bodies.ReadinessBody}),
-    )
+    @_state(routes.READYZ, bodies.ReadinessBody, routes.NOT_READY)
     def ready(self) -> None:
         """200 if publishing would work."""
 
@@ -47,11 +42,6 @@ class ServiceApi(Protocol):
     def metrics(self) -> None:
         """Prometheus metrics."""
 
-    @get(
-        routes.OPENAPI,
-        Resource.SERVICE,
-        Access.OPEN,
-        form=Form(answer={routes.JSON: dict[str, Any]}),
-    )
+    @_state(routes.OPENAPI, dict[str, Any])
     def openapi(self) -> None:
         """This document."""

@@ -31,6 +31,7 @@ import msgspec
 from tms.client.http.credentials import read_token
 from tms.errors import ConfigError, Invalid
 from tms.runtime.decoding import from_json
+from tms.runtime.disk import sync_path
 
 CONTEXT_BYTES_MAX = 65_536
 LOCK_TRIES, LOCK_PAUSE_S = 500, 0.02
@@ -147,7 +148,7 @@ class Contexts:
                 os.unlink(self.folder / _SELECTED)
             os.unlink(self.folder / f"{name}.json")
             self._remove_tokens(name, "")
-            _sync(self.folder)
+            sync_path(self.folder)
 
     def require(self, name: str) -> None:
         """Raise for a context that is not there."""
@@ -217,7 +218,7 @@ class Contexts:
                 file.flush()
                 os.fsync(fd)
             os.rename(new, path)
-            _sync(path.parent)
+            sync_path(path.parent)
         except OSError as exc:
             _cannot("file", path, exc, "written")
 
@@ -303,11 +304,3 @@ def _locks(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

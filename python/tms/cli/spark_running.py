@@ -8,12 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from tms.cli.output import draw_line
 from tms.cli.session import Session
+from tms.runtime.background import meanwhile
 from tms.spark.sessions import job_session
 
 if TYPE_CHECKING:
@@ -133,15 +135,11 @@ def watched(session: Session, spark: "SparkSession", what: str) -> Iterator[None
     if not _is_watched(session):
         yield
         return
-    ended = threading.Event()
     progress = _Progress(session, what)
-    thread = threading.Thread(target=_watch, args=(spark, progress, ended), daemon=True)
-    thread.start()
     try:
-        yield
+        with meanwhile(partial(_watch, spark, progress)):
+            yield
     finally:
-        ended.set()
-        thread.join()
         draw_line("")
 
 

@@ -109,12 +109,29 @@ class DelayedMessages:
         due: Due,
         durability: Durability | None = None,
         token: str = "",
+        may_wait: bool = False,
     ) -> Pending[list[Deferred]]:
-        """Check blocks and store them until they are due; the calling thread does not wait. With a
-        token a repetition within ten minutes gets the first answer, and stores nothing. Raises an
-        error for invalid blocks."""
-        addition = self._addition(name, blocks, due, durability, token)
-        self._of(name).submit(addition, may_wait=False)
+        """Check blocks and store them until they are due; the calling thread writes, and waits for
+        others that write, only if it may. With a token a repetition within ten minutes gets the
+        first answer, and stores nothing. Raises an error for invalid blocks."""
+        name.require_writable()
+        if not blocks:
+            raise Invalid("There is nothing to publish: give at least one block.")
+        if durability is None:
+            durability = self._registry.find(name).durability
+        headers = self._publisher.check(name, blocks)
+        due.after(self._time.now_ms())  # raises `Invalid` for a time that cannot be stored
+        addition = Addition(
+            [
+                CheckedBlock(new.partition, header.count, new.block)
+                for new, header in zip(blocks, headers, strict=True)
+            ],
+            due,
+            durability,
+            hashed(token) if token else b"",
+            _digest(blocks, headers, due),
+        )
+        self._of(name).submit(addition, may_wait)
         return addition.answer
 
     def publish(
@@ -128,9 +145,8 @@ class DelayedMessages:
     ) -> list[Deferred]:
         """Store blocks until they are due, and wait until they are stored; returns the outcome of
         each block, in the order given."""
-        addition = self._addition(name, blocks, due, durability, token)
-        self._of(name).submit(addition, may_wait=True)
-        return addition.answer.result(timeout_s)[0]
+        pending = self.submit(name, blocks, due, durability, token, may_wait=True)
+        return pending.result(timeout_s)[0]
 
     def cancel(self, name: TopicName, id: DelayedId, timeout_s: float = _TIMEOUT_S) -> bool:
         """Cancel a message; True if it is never delivered, False if it is too late or does not
@@ -257,32 +273,6 @@ class DelayedMessages:
         self._retire(self._topics(), reason)
 
     # -- parts -------------------------------------------------------------------------------------
-
-    def _addition(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        due: Due,
-        durability: Durability | None,
-        token: str,
-    ) -> Addition:
-        name.require_writable()
-        if not blocks:
-            raise Invalid("There is nothing to publish: give at least one block.")
-        if durability is None:
-            durability = self._registry.find(name).durability
-        headers = self._publisher.check(name, blocks)
-        due.after(self._time.now_ms())  # raises `Invalid` for a time that cannot be stored
-        return Addition(
-            [
-                CheckedBlock(new.partition, header.count, new.block)
-                for new, header in zip(blocks, headers, strict=True)
-            ],
-            due,
-            durability,
-            hashed(token) if token else b"",
-            _digest(blocks, headers, due),
-        )
 
     def _of(self, name: TopicName) -> DelayQueue:
         uid = self._registry.find(name).uid

@@ -40,13 +40,7 @@ class Glance:
     """The overview of an engine: topics, groups, queues and the load. Thread-safe; as
     `GlanceApi`."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        groups: LogGroups,
-        queues: Queues,
-        engine: Stated,
-    ) -> None:
+    def __init__(self, topics: Topics, groups: LogGroups, queues: Queues, engine: Stated) -> None:
         self._topics = topics
         self._groups = groups
         self._queues = queues

@@ -12,6 +12,7 @@ Invariants
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -238,46 +239,44 @@ class ChangedByCommits(Protocol[C]):
     def invalidate(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
 class HeldParticipant(Generic[C]):
     """The changes of a commit in a state of a shard of this process."""
 
-    def __init__(
-        self, state: ChangedByCommits[C], changes: Sequence[C], moved: Sequence[PositionChange] = ()
-    ) -> None:
-        self._state = state
-        self._changes = changes
-        self._moved = moved
+    state: ChangedByCommits[C]
+    changes: Sequence[C]
+    moved: Sequence[PositionChange] = ()
 
     @property
     def journal_name(self) -> TopicName:
-        return self._state.journal_name
+        return self.state.journal_name
 
     @property
     def known(self) -> bool:
-        return self._state.known
+        return self.state.known
 
     def keys(self) -> Iterable[bytes]:
-        return _keys_of(self._moved)  # none of queues: holding keeps others out
+        return _keys_of(self.moved)  # none of queues: holding keeps others out
 
     def verify(self) -> Durability:
-        return self._state.verify(self._changes)
+        return self.state.verify(self.changes)
 
     def prepare(
         self, id: int, durability: Durability, stamp: Stamp, inline: Durability
     ) -> PendingAppend:
-        return self._state.prepare(self._changes, id, durability, stamp, inline)
+        return self.state.prepare(self.changes, id, durability, stamp, inline)
 
     def require_prepared(self, id: int) -> None:
-        self._state.require_prepared(self._changes, id)
+        self.state.require_prepared(self.changes, id)
 
     def committed(self, id: int) -> None:
-        self._state.committed(self._changes, id)
+        self.state.committed(self.changes, id)
 
     def ended(self, id: int) -> None:
-        self._state.follow(id)
+        self.state.follow(id)
 
     def invalidate(self) -> None:
-        self._state.invalidate()
+        self.state.invalidate()
 
 
 def _held(shard: Shard, share: Commit) -> CommitParticipant:
@@ -286,32 +285,29 @@ def _held(shard: Shard, share: Commit) -> CommitParticipant:
     return HeldParticipant(shard.settling, share.settlements)
 
 
+@dataclass(frozen=True, slots=True)
 class RemoteParticipant:
     """The change of a commit in a shard of another instance, which finds out the outcome itself."""
 
+    cluster: Cluster
+    number: int
+    share: Commit
+    journal_name: TopicName
     known = False
 
-    def __init__(
-        self, cluster: Cluster, number: int, share: Commit, journal_name: TopicName
-    ) -> None:
-        self._cluster = cluster
-        self._number = number
-        self._share = share
-        self.journal_name = journal_name
-
     def keys(self) -> Iterable[bytes]:
-        return _keys_of(self._share.positions)
+        return _keys_of(self.share.positions)
 
     def verify(self) -> Durability:
-        return self._cluster.shard_owner(self._number).verify_share(self._number, self._share)
+        return self.cluster.shard_owner(self.number).verify_share(self.number, self.share)
 
     def prepare(
         self, id: int, durability: Durability, stamp: Stamp, inline: Durability
     ) -> PendingAppend:
-        peer = self._cluster.shard_owner(self._number)
+        peer = self.cluster.shard_owner(self.number)
         answer = PendingAppend(1)
-        given = self._number, self._share, id, durability
-        self._cluster.ask(lambda: settle(answer, lambda: peer.prepare_share(*given)))
+        given = self.number, self.share, id, durability
+        self.cluster.ask(lambda: settle(answer, lambda: peer.prepare_share(*given)))
         return answer
 
     def require_prepared(self, id: int) -> None:

@@ -34,7 +34,8 @@ from tms.model.snapshot import Fate
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import SYSTEM_GROUPS, Owner, PositionChange, PositionKey
 from tms.topics.decisions import Decisions
-from tms.topics.internal_topic import InternalTopic
+from tms.topics.sharding import POSITIONS
+from tms.topics.topics import Topics
 
 WAIT_S = 2.0  # for the end of a transaction that holds a position
 ATTEMPTS = 8
@@ -70,25 +71,17 @@ class _PositionsMachine:
 
 
 class GroupPositions:
-    """The committed positions of the groups of a shard. Thread-safe. `is_disputed` is True if other
-    processes may take the journal over."""
+    """The committed positions of the groups of a shard. Thread-safe."""
 
-    def __init__(
-        self,
-        journal: InternalTopic,
-        decisions: Callable[[], Decisions],
-        members: Members,
-        turn: threading.RLock,
-        is_disputed: bool,
-    ) -> None:
-        self._journal = journal
-        self._decisions = decisions
+    def __init__(self, topics: Topics, number: int, members: Members) -> None:
+        self._journal = topics.journal_of_shard(POSITIONS, number)
+        self._decisions: Callable[[], Decisions] = lambda: topics.decisions
         self._members = members
-        self._turn = turn
-        self._is_disputed = is_disputed
+        self._turn = threading.RLock()
+        self._is_disputed = topics.store.shared  # others may take the journal over
         self._lock = threading.Lock()
-        self._machine = _PositionsMachine(decisions)
-        self._journaled = Journaled(journal, self._machine, self._lock)
+        self._machine = _PositionsMachine(self._decisions)
+        self._journaled = Journaled(self._journal, self._machine, self._lock)
         self._takers: dict[PositionKey, Owner] = {}
         self._ends = 0  # of transactions that held positions
 

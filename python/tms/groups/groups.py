@@ -5,7 +5,6 @@ Invariants
 * A group is served from its shard; calls for shards of other processes are refused.
 """
 
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -30,7 +29,7 @@ from tms.model.position import EARLIEST, Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import Owner, PositionChange, PositionKey, check_group
 from tms.runtime.events import EventLog
-from tms.topics.sharding import GROUPS, POSITIONS, OpenShards
+from tms.topics.sharding import OpenShards
 from tms.topics.topics import Topics
 
 _log = EventLog(__name__)
@@ -42,17 +41,8 @@ class GroupShard:
     needed."""
 
     def __init__(self, topics: Topics, number: int) -> None:
-        turn = threading.RLock()
-        self.members = Members(
-            topics.journal_of_shard(GROUPS, number),
-            topics.registry,
-            topics.clock,
-            self._undisturbed,
-        )
-        journal = topics.journal_of_shard(POSITIONS, number)
-        self.positions = GroupPositions(
-            journal, lambda: topics.decisions, self.members, turn, topics.store.shared
-        )
+        self.members = Members(topics, number, self._undisturbed)
+        self.positions = GroupPositions(topics, number, self.members)
         try:
             self.positions.load()
             self.members.load()

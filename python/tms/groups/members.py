@@ -32,8 +32,8 @@ from tms.model.group import MemberAssignment
 from tms.model.topic import Durability
 from tms.model.transaction import PositionChange, PositionKey
 from tms.runtime.clock import Clock
-from tms.topics.internal_topic import InternalTopic
-from tms.topics.registry import Registry
+from tms.topics.sharding import GROUPS
+from tms.topics.topics import Topics
 
 MEMBERS_MAX = 1_000  # of a group
 GROUPS_MAX = 10_000  # of a shard, with members
@@ -124,16 +124,10 @@ class Members:
     """The members of the groups of a shard. Thread-safe. `undisturbed` runs a function while no
     transaction moves the given positions."""
 
-    def __init__(
-        self,
-        journal: InternalTopic,
-        registry: Registry,
-        clock: Clock,
-        undisturbed: Undisturbed,
-    ) -> None:
-        self._journal = journal
-        self._registry = registry
-        self._clock = clock
+    def __init__(self, topics: Topics, number: int, undisturbed: Undisturbed) -> None:
+        self._journal = journal = topics.journal_of_shard(GROUPS, number)
+        self._registry = topics.registry
+        self._clock = clock = topics.clock
         self._undisturbed = undisturbed
         self._lock = threading.RLock()
         machine = _MembersMachine(clock)

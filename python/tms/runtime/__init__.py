@@ -2,6 +2,7 @@
 
 background  the thread of a component that works in the background
 clock       the clock that is passed in: the machine's, or a test's
+disk        files that survive power loss
 decoding    msgspec's decoders, each made once and before threads share it
 events      structured log lines
 extras      packages that only some installations have

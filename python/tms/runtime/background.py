@@ -1,6 +1,21 @@
-"""Work of a component in a thread of its own, from `start` to `stop`."""
+"""Work in a thread of its own: of a component, from `start` to `stop`, or during a block."""
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def meanwhile(work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """Work in a thread until the end of the block, which sets the event and waits for the work."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class BackgroundThread:

@@ -11,6 +11,7 @@ calls to HBase.
 
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tms.errors import NotOwner, TMSError
@@ -186,35 +187,31 @@ async def retrying_async(
     return result
 
 
+@dataclass(slots=True)
 class _Pacing:
     """The pauses and the deadline of a call that failed once."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        timeout_s: float,
-        deadline_s: float,
-        again: Callable[[BaseException], bool],
-        outage: Outage | None,
-        what: object,
-    ) -> None:
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._deadline_s = deadline_s
-        self._again = again
-        self._outage = outage
-        self._what = what or (outage.name if outage is not None else "request")
-        self._failures = None if outage is None else outage.begin(clock)
+    clock: Clock
+    timeout_s: float
+    deadline_s: float
+    again: Callable[[BaseException], bool]
+    outage: Outage | None
+    what: object
+    failures: _Failures | None = None
+
+    def __post_init__(self) -> None:
+        if self.outage is not None:
+            self.failures = self.outage.begin(self.clock)
 
     def attempt_s(self) -> float:
         """The time-out of the next attempt."""
-        left_s = self._until_s(None) - self._clock.monotonic_s()
-        return max(0.001, min(attempt_s(self._timeout_s), left_s))
+        left_s = self._until_s(None) - self.clock.monotonic_s()
+        return max(0.001, min(attempt_s(self.timeout_s), left_s))
 
     def over(self) -> None:
         """The call succeeded."""
-        if self._failures is not None:
-            self._failures.over()
+        if self.failures is not None:
+            self.failures.over()
 
     def options(self) -> dict[str, Any]:
         """The arguments of tenacity."""
@@ -229,29 +226,30 @@ class _Pacing:
 
         def stop(state: tenacity.RetryCallState) -> bool:
             error = state.outcome.exception() if state.outcome else None
-            if self._outage is not None and self._outage.ended.is_set():
+            if self.outage is not None and self.outage.ended.is_set():
                 return True
-            return self._clock.monotonic_s() + state.upcoming_sleep >= self._until_s(error)
+            return self.clock.monotonic_s() + state.upcoming_sleep >= self._until_s(error)
 
         def note(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
             if error is None:
                 return
-            log_retried(str(self._what), error, state.attempt_number, state.upcoming_sleep)
-            if self._failures is not None:
-                self._failures.note(error, state.upcoming_sleep)
+            what = self.what or (self.outage.name if self.outage is not None else "request")
+            log_retried(str(what), error, state.attempt_number, state.upcoming_sleep)
+            if self.failures is not None:
+                self.failures.note(error, state.upcoming_sleep)
 
         return {
             "wait": pause,
             "stop": stop,
             "before_sleep": note,
-            "retry": tenacity.retry_if_exception(self._again),
+            "retry": tenacity.retry_if_exception(self.again),
             "reraise": True,
         }
 
     def _until_s(self, error: BaseException | None) -> float:
         """The end of the last possible pause, if this is the error."""
-        outage = self._outage
+        outage = self.outage
         if outage is None or (error is not None and not outage.includes(error)):
-            return self._deadline_s
-        return self._deadline_s - self._timeout_s + max(self._timeout_s, outage.limit_s)
+            return self.deadline_s
+        return self.deadline_s - self.timeout_s + max(self.timeout_s, outage.limit_s)

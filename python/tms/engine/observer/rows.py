@@ -7,6 +7,7 @@ Invariants
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tms.errors import Closed, DataCorrupt, NotFound
 from tms.log.records import BlockKey, PartitionRecord, decode, key_after
@@ -18,30 +19,23 @@ from tms.store.base import Map, Store
 _NOTHING = PartitionRecord(epoch=0, segments=())
 
 
+@dataclass(frozen=True, slots=True)
 class PartitionRows:
     """The maps of one partition. `floor_now` is the smallest key of its topic that is not expired
     now, and raises `TopicNotFound` when this generation of the topic has ended."""
 
-    def __init__(
-        self,
-        store: Store,
-        metadata: Map,
-        uid: int,
-        partition: int,
-        floor_now: Callable[[], BlockKey],
-    ) -> None:
-        self._store = store
-        self._metadata = metadata
-        self._floor_now = floor_now
-        self.uid = uid
-        self.partition = partition
+    store: Store
+    metadata: Map
+    uid: int
+    partition: int
+    floor_now: Callable[[], BlockKey]
 
     def record(self) -> PartitionRecord:
         """The record as it is now. Raises `TopicNotFound` when it went with its topic."""
         key = keys.partition_key(self.uid, self.partition)
-        raw = self._metadata.get(key)
+        raw = self.metadata.get(key)
         if raw is None:
-            self._floor_now()
+            self.floor_now()
             return _NOTHING
         return decode(raw, PartitionRecord, key)
 
@@ -49,11 +43,11 @@ class PartitionRows:
         """The smallest key that retention holds now; rows that were there before, and were not read
         yet, may be gone below it. Raises `TopicNotFound`."""
         record = self.record()
-        return max(self._floor_now(), record.floor)
+        return max(self.floor_now(), record.floor)
 
     def segment(self, number: int) -> Map:
         """The map of a segment. Raises `NotFound`."""
-        return self._store.open(keys.segment_map(self.uid, self.partition, number), create=False)
+        return self.store.open(keys.segment_map(self.uid, self.partition, number), create=False)
 
     def scan(
         self, number: int, start: BlockKey, stop: BlockKey, bytes_max: int

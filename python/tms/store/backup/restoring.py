@@ -20,9 +20,9 @@ from pathlib import Path
 
 from tms.errors import Conflict, DataCorrupt
 from tms.model.backup import CHUNK_BYTES_MAX
+from tms.runtime.disk import sync_path
 from tms.store.backup.manifest import CLOSED, LAST, MAPS, BackupPiece, Manifest
 from tms.store.backup.writer import lock, read_manifest, refused, sums, write_synced
-from tms.store.disk import sync_path
 
 _RESTORING = "RESTORING"
 _MADE = {_RESTORING, MAPS, f"{LAST}.new"}

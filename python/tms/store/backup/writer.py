@@ -40,6 +40,7 @@ from tms.errors import (
 )
 from tms.model.backup import CHUNK_BYTES_MAX, FILES_MAX, BackupBegun, ImageFile
 from tms.model.message import Buffer
+from tms.runtime.disk import sync_path
 from tms.store.backup.manifest import (
     CLOSED,
     FILES,
@@ -54,7 +55,6 @@ from tms.store.backup.manifest import (
     place_of,
     require_place,
 )
-from tms.store.disk import sync_path
 
 _INCOMING, _LOCK = "incoming", "LOCK"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -5,6 +5,7 @@ bytes. So the caller of a page decides how many rows it may have.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tms.store.hbase.connection import types
@@ -20,29 +21,24 @@ LENGTHS = b"KeyOnlyFilter(true)"  # instead of a value, its length in 4 bytes
 _BELOW = b"\xff" * 9
 
 
+@dataclass(slots=True)
 class Pages:
     """The rows of [start, stop), ascending or descending."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        table: bytes,
-        start: bytes,
-        stop: bytes,
-        reverse: bool = False,
-        filter: bytes | None = None,
-    ) -> None:
-        self.ended = start >= stop
-        self._pool = pool
-        self._table = table
-        self._start = start
-        self._stop = stop
-        self._reverse = reverse
-        self._filter = filter
+    pool: Pool
+    table: bytes
+    start: bytes
+    stop: bytes
+    reverse: bool = False
+    filter: bytes | None = None
+    ended: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ended = self.start >= self.stop
 
     def lengths(self) -> Iterator[tuple[bytes, int]]:
         """The remaining rows, and the sizes of their values in bytes."""
-        return lengths(self._pool, self._table, self._start, self._stop, self._reverse)
+        return lengths(self.pool, self.table, self.start, self.stop, self.reverse)
 
     def next(self, rows: int, size: int = 0) -> list[Any]:
         """The next rows, at most `rows`; fewer at the end only. `size` is their approximate size in
@@ -50,30 +46,30 @@ class Pages:
         if self.ended:
             return []
         asked = rows
-        if self._reverse:  # HBase includes the start row; `stop` is exclusive
+        if self.reverse:  # HBase includes the start row; `stop` is exclusive
             asked += 1
-            first, last = self._stop, _before(self._start)
+            first, last = self.stop, _before(self.start)
         else:
-            first, last = self._start, self._stop
+            first, last = self.start, self.stop
         scan = types().TScan(
             startRow=first,
             stopRow=last,
             caching=asked,
             limit=asked,
-            reversed=self._reverse,
-            filterString=self._filter,
+            reversed=self.reverse,
+            filterString=self.filter,
             attributes=READ,
         )
-        found = self._pool.call(
-            "getScannerResults", self._table, scan, asked, repeatable=True, size=size
+        found = self.pool.call(
+            "getScannerResults", self.table, scan, asked, repeatable=True, size=size
         )
         self.ended = len(found) < asked
-        if self._reverse:
-            found = [one for one in found if self._start <= one.row < self._stop][:rows]
+        if self.reverse:
+            found = [one for one in found if self.start <= one.row < self.stop][:rows]
             if found:
-                self._stop = found[-1].row
+                self.stop = found[-1].row
         elif found:
-            self._start = found[-1].row + b"\0"
+            self.start = found[-1].row + b"\0"
         return list(found)
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from tms.errors import AlreadyRunning, ConfigError, DataCorrupt, NotFound
 from tms.runtime import forks
-from tms.store.disk import sync_path
+from tms.runtime.disk import sync_path
 from tms.store.leveldb.drivers import LIBRARIES, ROCKSDB, new_store
 
 FORMAT_VERSION = 2

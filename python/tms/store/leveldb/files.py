@@ -31,7 +31,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from tms.store.disk import sync_path
+from tms.runtime.disk import sync_path
 from tms.store.leveldb.values import VALUES, damaged
 
 _LOOKS_MAX = 100  # attempts to find LevelDB changing no files

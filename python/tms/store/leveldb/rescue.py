@@ -15,8 +15,8 @@ from itertools import count
 from pathlib import Path
 
 from tms.errors import DataCorrupt, NotFound, StorageUnavailable
+from tms.runtime.disk import sync_path
 from tms.store.base import check_name
-from tms.store.disk import sync_path
 from tms.store.leveldb.databases import WRITE_BUFFER_BYTES_MIN, translate
 from tms.store.leveldb.directory import DataDirectory, check_format, sync_tree
 from tms.store.leveldb.drivers import Driver, driver_of

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tms.errors import StorageUnavailable
-from tms.store.disk import sync_path
+from tms.runtime.disk import sync_path
 from tms.store.leveldb.databases import WRITE_BUFFER_BYTES, refusing, translate
 from tms.store.leveldb.directory import (
     CLOSED,

@@ -27,38 +27,39 @@ final class Reading {
 
   /** Restricts a scan. */
   void restrict(Scan scan, Metadata metadata) throws IOException {
-    Visibility visibility = visibilityFor(scan, metadata);
-    if (visibility == null) {
-      return;
-    }
     NavigableSet<byte[]> columns = scan.getFamilyMap().get(TableSettings.FAMILY);
-    boolean wanted = isBlockWanted(columns);
-    if (!wanted) {
-      scan.addColumn(TableSettings.FAMILY, TableSettings.BLOCK);
-    }
-    TimeRange times = timesOf(scan, scan.getTimeRange());
-    if (!times.isAllTime()) {
-      scan.setColumnFamilyTimeRange(TableSettings.FAMILY, times.getMin(), oneLater(times.getMax()));
-    }
-    scan.setFilter(filter(visibility, wanted, times, scan.getFilter()));
+    Runnable addBlock = () -> scan.addColumn(TableSettings.FAMILY, TableSettings.BLOCK);
+    restrict(scan, metadata, columns, scan.getTimeRange(), addBlock);
   }
 
   /** Restricts a get. */
   void restrict(Get get, Metadata metadata) throws IOException {
-    Visibility visibility = visibilityFor(get, metadata);
+    NavigableSet<byte[]> columns = get.getFamilyMap().get(TableSettings.FAMILY);
+    Runnable addBlock = () -> get.addColumn(TableSettings.FAMILY, TableSettings.BLOCK);
+    restrict(get, metadata, columns, get.getTimeRange(), addBlock);
+  }
+
+  private void restrict(
+      Query query,
+      Metadata metadata,
+      NavigableSet<byte[]> columns,
+      TimeRange all,
+      Runnable addBlock)
+      throws IOException {
+    Visibility visibility = visibilityFor(query, metadata);
     if (visibility == null) {
       return;
     }
-    NavigableSet<byte[]> columns = get.getFamilyMap().get(TableSettings.FAMILY);
     boolean wanted = isBlockWanted(columns);
     if (!wanted) {
-      get.addColumn(TableSettings.FAMILY, TableSettings.BLOCK);
+      addBlock.run();
     }
-    TimeRange times = timesOf(get, get.getTimeRange());
+    TimeRange times = timesOf(query, all);
     if (!times.isAllTime()) {
-      get.setColumnFamilyTimeRange(TableSettings.FAMILY, times.getMin(), oneLater(times.getMax()));
+      long end = oneLater(times.getMax());
+      query.setColumnFamilyTimeRange(TableSettings.FAMILY, times.getMin(), end);
     }
-    get.setFilter(filter(visibility, wanted, times, get.getFilter()));
+    query.setFilter(filter(visibility, wanted, times, query.getFilter()));
   }
 
   /**

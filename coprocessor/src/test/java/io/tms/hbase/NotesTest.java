@@ -37,11 +37,7 @@ class NotesTest {
   }
 
   private void open(Map<String, String> attributes) throws IOException {
-    if (kit != null) {
-      kit.close();
-    }
-    kit = new RegionKit("messages", attributes);
-    kit.records.text("metadata:clock/retention", Long.toString(NOW));
+    kit = RegionKit.ofMessages(kit, attributes);
     kit.seal(1, 0, 0);
     image(NOW);
   }

@@ -81,11 +81,7 @@ class ReadingTest {
   }
 
   private void fill(Map<String, String> attributes) throws IOException {
-    if (kit != null) {
-      kit.close();
-    }
-    kit = new RegionKit("messages", attributes);
-    kit.records.text("metadata:clock/retention", Long.toString(NOW));
+    kit = RegionKit.ofMessages(kit, attributes);
     kit.records.text("metadata:topic/default/a", "{\"uid\":1,\"retention_ms\":" + DAY + "}");
     long[] invalid = {DEAD};
     long[] inProgress = {OPEN};

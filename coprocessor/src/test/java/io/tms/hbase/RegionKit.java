@@ -87,6 +87,17 @@ final class RegionKit implements AutoCloseable {
     open();
   }
 
+  /** A region of messages in place of an earlier one, if there is one; retention time is NOW. */
+  static RegionKit ofMessages(RegionKit earlier, Map<String, String> attributes)
+      throws IOException {
+    if (earlier != null) {
+      earlier.close();
+    }
+    RegionKit kit = new RegionKit("messages", attributes);
+    kit.records.text("metadata:clock/retention", Long.toString(Blocks.NOW));
+    return kit;
+  }
+
   @SuppressWarnings("deprecation") // initialize() is deprecated for everybody but tests
   private void open() throws IOException {
     Path tableDir = new Path(root, "data");

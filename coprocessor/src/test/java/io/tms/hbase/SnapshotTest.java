@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import org.apache.hbase.thirdparty.com.google.gson.JsonElement;
 import org.apache.hbase.thirdparty.com.google.gson.JsonObject;
 import org.junit.jupiter.api.Test;
@@ -56,17 +57,20 @@ class SnapshotTest {
     throw new AssertionError(name);
   }
 
+  private interface Decoder {
+    Object decode(byte[] raw) throws Malformed;
+  }
+
+  private static void assertAllRefused(String vectors, Decoder decoder) {
+    for (Map.Entry<String, JsonElement> one : SNAPSHOTS.getAsJsonObject(vectors).entrySet()) {
+      byte[] raw = Vectors.hex(one.getValue());
+      assertThrows(Malformed.class, () -> decoder.decode(raw), one.getKey());
+    }
+  }
+
   @Test
   void bytesThatAreNoSnapshotAreRefused() {
-    SNAPSHOTS
-        .getAsJsonObject("refused")
-        .entrySet()
-        .forEach(
-            one ->
-                assertThrows(
-                    Malformed.class,
-                    () -> SnapshotCodec.decode(Vectors.hex(one.getValue())),
-                    one.getKey()));
+    assertAllRefused("refused", SnapshotCodec::decode);
   }
 
   @Test
@@ -130,15 +134,7 @@ class SnapshotTest {
 
   @Test
   void brokenImagesAreRefused() {
-    SNAPSHOTS
-        .getAsJsonObject("refused_images")
-        .entrySet()
-        .forEach(
-            one ->
-                assertThrows(
-                    Malformed.class,
-                    () -> TransactionImage.decode(Vectors.hex(one.getValue())),
-                    one.getKey()));
+    assertAllRefused("refused_images", TransactionImage::decode);
   }
 
   @Test
