@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from threading import Event
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from tms.api.access import AccessApi
@@ -27,6 +27,9 @@ class Closing(Protocol):
     """An object that a bus closes."""
 
     def close(self) -> None: ...
+
+
+Opened = TypeVar("Opened", bound=Closing)
 
 
 class Administration(NamedTuple):
@@ -63,6 +66,11 @@ class BusCalls:
         """Access control, queues and transactions of the whole service, for those who run it."""
         transport = self._transport
         return Administration(transport.access, transport.queues, transport.transactions)
+
+    def _opened(self, opened: Opened) -> Opened:
+        """An object that is closed with the bus."""
+        self._open.add(opened)
+        return opened
 
     def _delivery(
         self,

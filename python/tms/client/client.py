@@ -168,8 +168,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         delivery = self._delivery(known.name, numbering, durability, timeout_s, compression)
         append = self._transport.append
         with Publication(self._publishing, topic, known, delivery, partition) as publication:
-            for blocks in publication.requests(values, keys, headers, expect):
-                left = Unacknowledged(delivery, blocks)
+            for left in publication.requests(values, keys, headers, expect):
                 publication.appended += deliver(append, left, self._clock, delivery.timeout_s)
         return publication.ids(len(values), keys)
 
@@ -202,8 +201,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
             self._clock,
             lambda: self._refresh_topic(topic).partitions,
         )
-        self._open.add(producer)
-        return producer
+        return self._opened(producer)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -236,9 +234,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
             topic, start, partitions, stop_at_end, group, where, serializer, fetching
         )
         io = ThreadIo(open_channel(self._transport), self._clock, plan.settings)
-        consumer: Consumer[V] = Consumer(self._reader(plan, io), io)
-        self._open.add(consumer)
-        return consumer
+        return self._opened(Consumer(self._reader(plan, io), io))
 
     def transaction(
         self, *, durability: DurabilityChoice | None = None, timeout_s: Duration | None = None

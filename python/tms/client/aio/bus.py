@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from tms.api.parameters import TIMEOUT_S
@@ -46,9 +46,16 @@ from tms.model.topic import TopicName
 from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.retrying import retrying_async
 
-T = TypeVar("T")
-
 CHANNELS_MAX = 64
+
+
+class AsyncClosing(Protocol):
+    """An object that a bus closes."""
+
+    async def close(self) -> None: ...
+
+
+Opened = TypeVar("Opened", bound=AsyncClosing)
 
 
 class AsyncBus:
@@ -72,7 +79,7 @@ class AsyncBus:
         self._channels = ChannelPool(open_channel, CHANNELS_MAX)
         send = partial(_send, bus, self._channels, clock)
         self._coalescing = AsyncCoalescing(self._publishing, send, timeout_s)
-        self._open: WeakSet[AsyncProducer[Any] | AsyncConsumer[Any] | AsyncQueue[Any]] = WeakSet()
+        self._open: WeakSet[AsyncClosing] = WeakSet()
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._sync)[1:]}"
@@ -97,8 +104,6 @@ class AsyncBus:
                 topic, [value], *cells, partition, durability, timeout_s=timeout_s, expect=expect
             )
             return id
-        if timeout_s is not None:
-            timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or await self._refresh_topic(topic)
         if self._publishing.place is not None:
             headers = self._publishing.placed(known, value, key, headers)
@@ -127,8 +132,7 @@ class AsyncBus:
         delivery = self._sync._delivery(known.name, numbering, durability, timeout_s, compression)
         with Publication(self._publishing, topic, known, delivery, partition) as publication:
             async with self._channels.channel() as channel:
-                for blocks in publication.requests(values, keys, headers, expect):
-                    left = Unacknowledged(delivery, blocks)
+                for left in publication.requests(values, keys, headers, expect):
                     publication.appended += await deliver_async(
                         channel.append, left, self._clock, delivery.timeout_s
                     )
@@ -155,9 +159,7 @@ class AsyncBus:
             return plan.batcher(self._publishing, await self._refresh_topic(topic), serializer)
 
         sending = self._sync._sending(plan, None)
-        producer = AsyncProducer(self._open_channel(), sending, batcher, self._clock)
-        self._open.add(producer)
-        return producer
+        return self._opened(AsyncProducer(self._open_channel(), sending, batcher, self._clock))
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -183,9 +185,7 @@ class AsyncBus:
         async def reader() -> Reader[V]:
             return await asyncio.to_thread(self._sync._reader, on_this_loop(plan), io)
 
-        consumer = AsyncConsumer(reader, io, plan.committed)
-        self._open.add(consumer)
-        return consumer
+        return self._opened(AsyncConsumer(reader, io, plan.committed))
 
     def transaction(
         self, *, durability: DurabilityChoice | None = None, timeout_s: Duration | None = None
@@ -209,9 +209,7 @@ class AsyncBus:
         queue = await asyncio.to_thread(
             lambda: self._sync.queue(topic, group=group, serializer=serializer, **settings)
         )
-        async_queue = AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s)
-        self._open.add(async_queue)
-        return async_queue
+        return self._opened(AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s))
 
     async def fetch(
         self,
@@ -290,6 +288,10 @@ class AsyncBus:
 
     # --- parts ------------------------------------------------------------------------------------
 
+    def _opened(self, opened: Opened) -> Opened:
+        self._open.add(opened)
+        return opened
+
     async def _refresh_topic(self, topic: str) -> KnownTopic:
         self._publishing.forget(topic)
         return self._publishing.learn(topic, await self.describe_topic(topic))
@@ -315,7 +317,7 @@ async def _send(
     known: KnownTopic,
     durability: DurabilityChoice | None,
     numbering: Numbering,
-    timeout_s: float | None,
+    timeout_s: float,
     blocks: list[NewBlock],
 ) -> list[Appended]:
     """Deliver blocks of coalesced publishes; see `tms.client.client`."""

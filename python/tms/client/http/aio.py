@@ -72,10 +72,10 @@ class AsyncHttpChannel:
         owners = self._addresses.by_owner(call.places) if self._addresses.informed else {}
         if len(owners) <= 1:
             return await self._exchange(call, timeout_s)
-        parts = []
-        for address, numbers in owners.items():
-            some = [blocks[number] for number in numbers]
-            parts.append((self._calls.append(name, some, durability), address))
+        parts = [
+            (self._calls.append(name, [blocks[n] for n in numbers], durability), owner)
+            for owner, numbers in owners.items()
+        ]
         answers = await self._exchange_all(parts, timeout_s)
         return in_order(owners.values(), answers)
 
