@@ -342,6 +342,13 @@ def _require_many(name: str, column: Sequence[object], count: int) -> None:
         raise Invalid(f"There are {count} values but {len(column)} {name}.", field=name)
 
 
+def as_columns(
+    key: bytes | None, headers: Headers | None
+) -> tuple[list[bytes | None] | None, list[Headers | None] | None]:
+    """Key and headers of one message as columns of one cell, None where there is no value."""
+    return None if key is None else [key], None if headers is None else [headers]
+
+
 def message_bytes(
     value: bytes | None, key: bytes | None, headers: Headers | None, limit: int
 ) -> int:

@@ -1,7 +1,7 @@
 """The common base of the parts of a bus."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import Event
 from typing import NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
@@ -29,6 +29,7 @@ class Closing(Protocol):
     def close(self) -> None: ...
 
 
+T = TypeVar("T")
 Opened = TypeVar("Opened", bound=Closing)
 
 
@@ -106,3 +107,18 @@ class BusCalls:
         each = max(1, bytes_max // max(1, len(turns)))
         answers = (self._transport.fetch(name, turn, each, wait_s / len(turns)) for turn in turns)
         return page(str(name), positions, answers)
+
+
+def pages(
+    page_of: Callable[[str, str | None, int], list[T]],
+    namespace: str,
+    limit: int,
+    place: Callable[[T], str],
+) -> Iterator[T]:
+    """All entries of a namespace, read in pages of up to `limit` as they are taken; the next page
+    begins behind the `place` of the last entry."""
+    found = page_of(namespace, None, limit)
+    yield from found
+    while len(found) == limit:
+        found = page_of(namespace, place(found[-1]), limit)
+        yield from found

@@ -18,7 +18,7 @@ from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.backups import BackupCalls
-from tms.client.batching import Batcher, Expect, Headers, KnownTopic
+from tms.client.batching import Batcher, Expect, Headers, KnownTopic, as_columns
 from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.coalescing import Coalescing
 from tms.client.committed import CommittedPositions
@@ -406,13 +406,6 @@ def _offsets(
 ) -> Mapping[int, int]:
     """The offsets of a position, as the consumer of a plan reads."""
     return transport.offsets(plan.committed.name, position, plan.settings.isolation)
-
-
-def as_columns(
-    key: bytes | None, headers: Headers | None
-) -> tuple[list[bytes | None] | None, list[Headers | None] | None]:
-    """Key and headers of one message as columns of one cell, None where there is no value."""
-    return None if key is None else [key], None if headers is None else [headers]
 
 
 def _send(

@@ -90,6 +90,17 @@ class FetchRequest(NamedTuple):
         return self._replace(positions=positions, wait_s=wait_s)
 
 
+class ReceiveRequest(NamedTuple):
+    """A receive of up to `limit` messages of a queue, of about so many bytes, which waits so long
+    at most for the first message."""
+
+    name: TopicName
+    group: str
+    limit: int
+    wait_s: float
+    bytes_max: int
+
+
 class Channel(Protocol):
     """The requests of one producer or consumer: they are handled in the order in which they were
     begun."""

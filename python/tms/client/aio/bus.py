@@ -11,21 +11,20 @@ from functools import partial
 from typing import Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.aio.consumer import AsyncConsumer, TaskIo, on_this_loop
-from tms.client.aio.derived import in_thread, iterated_in_thread
+from tms.client.aio.derived import Derived, in_thread, iterated_in_thread
 from tms.client.aio.pool import ChannelPool
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
-from tms.client.batching import Batcher, Expect, Headers, KnownTopic
+from tms.client.batching import Batcher, Expect, Headers, KnownTopic, as_columns
 from tms.client.choices import CompressionChoice, DurabilityChoice
-from tms.client.client import Bus, as_columns
+from tms.client.client import Bus
 from tms.client.consuming import PartitionChoice
 from tms.client.cursor import Page, Start, asks, page, start_positions
 from tms.client.delivery import Numbering, Unacknowledged, deliver_async
@@ -43,7 +42,6 @@ from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import QueueOptions
 from tms.model.serializer import Decoder, Serializer, V
 from tms.model.topic import TopicName
-from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.retrying import retrying_async
 
 CHANNELS_MAX = 64
@@ -58,31 +56,20 @@ class AsyncClosing(Protocol):
 Opened = TypeVar("Opened", bound=AsyncClosing)
 
 
-class AsyncBus:
+class AsyncBus(Derived[Bus]):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        open_channel: Callable[[], AsyncChannel],
-        *,
-        timeout_s: float = TIMEOUT_S,
-        clock: Clock | None = None,
-    ) -> None:
-        clock = clock or SystemClock()
-        self._sync = bus
+    def __init__(self, bus: Bus, open_channel: Callable[[], AsyncChannel]) -> None:
+        super().__init__(bus)
         self._publishing = bus._publishing
         self._open_channel = open_channel
-        self._timeout_s = timeout_s
-        self._clock = clock
+        self._timeout_s = bus._timeout_s
+        self._clock = bus._clock
         self._channels = ChannelPool(open_channel, CHANNELS_MAX)
-        send = partial(_send, bus, self._channels, clock)
-        self._coalescing = AsyncCoalescing(self._publishing, send, timeout_s)
+        send = partial(_send, bus, self._channels)
+        self._coalescing = AsyncCoalescing(self._publishing, send, self._timeout_s)
         self._open: WeakSet[AsyncClosing] = WeakSet()
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._sync)[1:]}"
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -209,7 +196,7 @@ class AsyncBus:
         queue = await asyncio.to_thread(
             lambda: self._sync.queue(topic, group=group, serializer=serializer, **settings)
         )
-        return self._opened(AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s))
+        return self._opened(AsyncQueue(queue, self._open_channel))
 
     async def fetch(
         self,
@@ -313,7 +300,6 @@ class AsyncBus:
 async def _send(
     bus: Bus,
     channels: ChannelPool,
-    clock: Clock,
     known: KnownTopic,
     durability: DurabilityChoice | None,
     numbering: Numbering,
@@ -324,4 +310,4 @@ async def _send(
     delivery = bus._delivery(known.name, numbering, durability, timeout_s)
     left = Unacknowledged(delivery, blocks)
     async with channels.channel() as channel:
-        return await deliver_async(channel.append, left, clock, delivery.timeout_s)
+        return await deliver_async(channel.append, left, bus._clock, delivery.timeout_s)
