@@ -25,7 +25,6 @@ from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosi
 from tms.model.snapshot import Isolation, ReadIsolation
 from tms.model.topic import Durability, TopicName
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _LOCAL_WAIT_S = 0.2  # how soon a waiting local fetch notices that its channel was closed

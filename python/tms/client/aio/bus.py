@@ -27,7 +27,7 @@ from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.client import Bus
 from tms.client.consuming import PartitionChoice
 from tms.client.cursor import Page, Start, asks, page, start_positions
-from tms.client.delivery import Numbering, Unacknowledged, deliver_async
+from tms.client.delivery import deliver_async
 from tms.client.group_options import Group
 from tms.client.reading import FETCH_BYTES, FetchOptions, Reader
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX
@@ -36,7 +36,6 @@ from tms.client.transport import FetchRequest
 from tms.errors import NotFound
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import QueueOptions
@@ -67,8 +66,9 @@ class AsyncBus(Derived[Bus]):
         self._timeout_s = bus._timeout_s
         self._clock = bus._clock
         self._channels = ChannelPool(open_channel, CHANNELS_MAX)
-        send = partial(_send, bus, self._channels)
-        self._coalescing = AsyncCoalescing(self._publishing, send, self._timeout_s)
+        self._coalescing = AsyncCoalescing(
+            self._publishing, self._channels, self._timeout_s, self._clock
+        )
         self._open: WeakSet[AsyncClosing] = WeakSet()
 
     # --- publishing -------------------------------------------------------------------------------
@@ -295,19 +295,3 @@ class AsyncBus(Derived[Bus]):
                 clock, limit_s = self._clock, self._timeout_s
                 answers.append(await retrying_async(fetch, clock, limit_s, what="fetch"))
         return page(str(name), positions, answers)
-
-
-async def _send(
-    bus: Bus,
-    channels: ChannelPool,
-    known: KnownTopic,
-    durability: DurabilityChoice | None,
-    numbering: Numbering,
-    timeout_s: float,
-    blocks: list[NewBlock],
-) -> list[Appended]:
-    """Deliver blocks of coalesced publishes; see `tms.client.client`."""
-    delivery = bus._delivery(known.name, numbering, durability, timeout_s)
-    left = Unacknowledged(delivery, blocks)
-    async with channels.channel() as channel:
-        return await deliver_async(channel.append, left, bus._clock, delivery.timeout_s)

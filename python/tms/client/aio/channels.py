@@ -8,7 +8,7 @@ disk otherwise runs in a thread, and waiting is done by callbacks.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from tms.api.queue_operations import QueuesApi
 from tms.block.received import Received
@@ -16,8 +16,6 @@ from tms.client.transport import FetchRequest, LocalTransport, ReceiveRequest
 from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosition
 from tms.model.topic import Durability, TopicName
-
-T = TypeVar("T")
 
 DUE_S_MIN = 0.02  # leases that end within this time end together
 

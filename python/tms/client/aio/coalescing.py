@@ -1,31 +1,39 @@
 """Coalescing of single publishes on an event loop; see `tms.client.coalescing`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
+from tms.client.aio.pool import ChannelPool
 from tms.client.batching import KnownTopic
-from tms.client.coalescing import PublishKey, SingleFlight, WaitingPublish, late, pack, told
-from tms.client.delivery import Numbering
+from tms.client.coalescing import (
+    PublishKey,
+    SingleFlight,
+    WaitingPublish,
+    late,
+    pack,
+    told,
+    unacknowledged,
+)
+from tms.client.delivery import deliver_async
 from tms.client.topic_cache import Lone, TopicCache
 from tms.errors import TMSError
 from tms.model.ids import MessageId
-from tms.model.message import Appended, NewBlock
 from tms.model.quantity import Duration, timeout
 from tms.runtime import forks
+from tms.runtime.clock import Clock
 
 PublishFuture = asyncio.Future[MessageId | None]
-Send = Callable[
-    [KnownTopic, str | None, Numbering, float, list[NewBlock]], Awaitable[list[Appended]]
-]
 
 
 class AsyncCoalescing:
     """Single publishes of all tasks of a bus."""
 
-    def __init__(self, publishing: TopicCache, send: Send, timeout_s: float) -> None:
+    def __init__(
+        self, publishing: TopicCache, channels: ChannelPool, timeout_s: float, clock: Clock
+    ) -> None:
         self._publishing = publishing
-        self._send = send
+        self._channels = channels
         self._timeout_s = timeout_s
+        self._clock = clock
         self._begin()
         forks.in_child(self._begin)  # those who were under way, or waited, are the parent's tasks
 
@@ -61,7 +69,9 @@ class AsyncCoalescing:
     ) -> list[MessageId | None]:
         numbering = self._publishing.take_numbering()
         packed = pack(self._publishing, known, messages, numbering)
-        appended = await self._send(known, place[1], numbering, timeout_s, packed.blocks)
+        left = unacknowledged(known, place[1], numbering, packed.blocks, timeout_s)
+        async with self._channels.channel() as channel:
+            appended = await deliver_async(channel.append, left, self._clock, timeout_s)
         self._publishing.return_numbering(numbering)
         return packed.ids(appended)
 
