@@ -32,6 +32,7 @@ from integration.soak.readers import passes
 from integration.soak.serving import Serving
 
 JOB_S, READ_S, QUIET_S = 180, 600, 60  # for a busy machine
+READERS = "readers-"
 _SLOWER = 4  # a job that makes progress may take so many times as long
 COPIED = 500  # messages in a batch of Spark
 Say = Callable[[str], None]
@@ -253,7 +254,7 @@ class Round:
             "data": str(self._data),
             "zookeeper": self._zookeeper,
         }
-        self._fork(f"readers-{what}", passes.PASSES[what], task)
+        self._fork(f"{READERS}{what}", passes.PASSES[what], task)
         self._wait(READ_S)
         self._say(f"readers {what} took {time.monotonic() - began:.0f} s")
 
@@ -320,9 +321,14 @@ class Round:
             del self._jobs[name]
 
     def _silent_s(self, name: str) -> float:
-        """The time since a job's last note; infinite without any."""
-        ledger = self._ledgers / f"{name}.ledger"
-        return time.time() - (ledger.stat().st_mtime if ledger.exists() else 0.0)
+        """The time since a job's last note, or since the last reading of a pass of readers, which
+        has all processors to itself; infinite without any."""
+        noted = {self._ledgers / f"{name}.ledger"}
+        if name.startswith(READERS):
+            noted |= {*self._ledgers.glob("*.reading")}
+        return time.time() - max(
+            (path.stat().st_mtime for path in noted if path.exists()), default=0.0
+        )
 
     def _kill(self, name: str) -> None:
         process = self._jobs.pop(name)

@@ -125,16 +125,20 @@ def open(
     take_over: bool = False,
     **config: "Unpack[EngineOptions]",
 ) -> "Bus":
-    """The bus of an engine in this process, with its messages in the directory `path`, which is
-    made if missing, or in HBase: `hbase://HOST:PORT,…/NAMESPACE` names its Thrift 2 servers.
+    """The bus of an engine in this process, on the directory `path` or on HBase.
 
-    Without `create` a directory that is not there is `NotFound`. `config` are the fields of
-    `tms.EngineConfig`. Raises `AlreadyRunning` when the directory is in use, or another
-    process owns the store in HBase: `take_over` replaces that one, which from then on raises
-    `NotOwner`. Raises `DataCorrupt` when the directory is damaged, `ConfigError` when HBase has no
-    tables of TMS, `StorageUnavailable` when it does not answer, `Invalid` for an option that there
-    is not. `timeout_s` and `outage_s` are those of `connect`; the store is what may be away. Close
-    the bus to release the directory or the store.
+    `path` is a directory, which is created if it does not exist, or the URL of HBase:
+    `hbase://HOST:PORT,…/NAMESPACE`, with the addresses of its Thrift 2 servers. Close the bus to
+    release the directory or the store.
+
+    `config` are the fields of `tms.EngineConfig`. `timeout_s` and `outage_s` are those of
+    `connect`; here the outage is one of the store. `take_over` replaces a process that owns the
+    store in HBase; the replaced process raises `NotOwner` from then on.
+
+    Raises `NotFound` without `create` if the directory does not exist, `AlreadyRunning` if the
+    directory is in use or another process owns the store in HBase, `DataCorrupt` if the directory
+    is damaged, `ConfigError` if HBase has no tables of TMS, `StorageUnavailable` if HBase does not
+    answer, and `Invalid` for an unknown option.
     """
     from tms.client.factories import make_bus
 
@@ -203,20 +207,22 @@ def connect(
     ca: "PathText | None" = None,
     cert: "PathText | tuple[PathText, PathText] | None" = None,
 ) -> "Bus":
-    """The bus of the service at `url`, `http://HOST:PORT` or https. Connects when first used.
+    """The bus of the service at `url`, which is `http://HOST:PORT` or `https://HOST:PORT`.
 
-    With https, `ca` is a file with the CA that signed the service's certificate, if this machine
-    does not trust it anyhow, and `cert` the client's own, with its key in the same file or as
-    (certificate, key); without them TMS_CA, TMS_CERT and TMS_KEY name them.
+    The bus connects when it is first used. For a cluster, `url` has the URLs of some instances,
+    separated by commas, or the ZooKeeper servers where they register:
+    `zookeeper[s]://HOST:PORT,…/FOLDER`. The client asks ZooKeeper once. If an instance cannot be
+    reached, the client uses the next one.
 
-    A cluster is named by the URLs of some of its instances, separated by commas, or where they are
-    found: `zookeeper[s]://HOST:PORT,…/FOLDER`, which is asked once. When an instance is not reached
-    the next one is used. `timeout_s` bounds every call, repetitions included. Consumers, views and
-    workers, which go on and on, survive an outage of the service for `outage_s`, without end if
-    None, and log it; 0: they fail like calls. `token` shows the
-    service who asks; left out: TMS_TOKEN, or what stands in the file TMS_TOKEN_FILE. Raises
-    `ConfigError` for a wrong URL or token, a certificate that is not trusted, or files that cannot
-    be used, `Unavailable` when ZooKeeper knows no instance.
+    `timeout_s` bounds every call, repetitions included. Consumers, views and workers wait out an
+    outage of the service for `outage_s` (None: forever) and log it; with 0 they fail as calls do.
+    `token` authenticates the client; by default it is TMS_TOKEN, or the content of the file
+    TMS_TOKEN_FILE. For https, `ca` is a file with the CA that signed the service's certificate, if
+    this machine does not trust that CA anyway. `cert` is the client's own certificate, with the key
+    in that file or as (certificate, key). The defaults are TMS_CA, TMS_CERT and TMS_KEY.
+
+    Raises `ConfigError` for a wrong URL or token, an untrusted certificate or unusable files, and
+    `Unavailable` if ZooKeeper knows no instance.
     """
     from tms.client.factories import make_bus
 

@@ -1,12 +1,18 @@
 """HTTP without I/O: answers come out whole, however their bytes are cut."""
 
+from collections import deque
+from unittest.mock import Mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tms.api import routes
+from tms.api.operations import OPERATIONS
 from tms.client.http.answers import AnswerReader
+from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import Calls, Response
+from tms.client.http.transport import HttpTransport
 from tms.client.transport import FetchRequest
 from tms.errors import ConfigError, Malformed, Overloaded, TMSError
 from tms.model.message import Fetched, NewBlock, PartitionPosition
@@ -122,6 +128,41 @@ def test_the_connection_is_kept_unless_the_service_says_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        b"Connection: foo, close",
+        b"Connection: close\r\nConnection: keep-alive",
+        b"connection: keep-alive\r\nConnection: CLOSE",
+    ],
+)
+def test_the_connection_ends_if_any_of_its_headers_says_so(said: bytes) -> None:
+    (answer,) = fed(reader(), sized(b"").replace(b"X-A:  b", said))
+    assert not answer.keeps_open
+
+
+def test_the_connection_of_an_answer_of_an_old_proxy_is_kept_only_on_its_word() -> None:
+    old = sized(b"").replace(b"HTTP/1.1", b"HTTP/1.0")
+    (closed,) = fed(reader(), old)
+    (kept,) = fed(reader(), old.replace(b"X-A:  b", b"Connection: keep-alive"))
+    assert kept.keeps_open and not closed.keeps_open
+
+
+def test_the_last_of_repeated_headers_counts_whatever_the_case_of_its_name() -> None:
+    (answer,) = fed(reader(), sized(b"").replace(b"X-A:  b", b"x-a: a\r\nX-a: b\r\nX-A:c"))
+    assert answer.headers[b"x-a"] == b"c"
+
+
+def test_a_header_that_goes_on_in_the_next_line_is_refused() -> None:
+    with pytest.raises(Malformed, match="whitespace"):
+        fed(reader(), sized(b"").replace(b"X-A:  b", b"X-A: a\r\n b"))
+
+
+def test_a_trailer_is_no_header() -> None:
+    (answer,) = fed(reader(), chunked(b"x", 1).replace(b"T: x", b"Transfer-Encoding: x"))
+    assert answer.headers == {b"transfer-encoding": b"chunked"}
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"HTTP/1.1 200 OK\r\ncontent-length: 1e3\r\n\r\n",
@@ -156,6 +197,17 @@ def test_an_informational_answer_is_none() -> None:
     assert (answer.status, answer.body) == (200, b"body")
 
 
+def test_headers_of_an_informational_answer_are_not_those_of_the_answer() -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nX-A: early\r\nLink: a\r\n\r\n"
+    (answer,) = fed(reader(), early + sized(b"body"))
+    assert answer.headers == {b"x-a": b"b", b"content-length": b"4"}
+
+
+def test_informational_answers_without_end_are_an_error() -> None:
+    with pytest.raises(Malformed, match="head over"):
+        fed(reader(), b"HTTP/1.1 100 Continue\r\n\r\n" * 6_000)
+
+
 @given(st.binary(max_size=200), st.integers(0, 100))
 def test_no_bytes_make_the_reader_fail_otherwise(data: bytes, end: int) -> None:
     for begin in (b"", sized(b"")[:end], chunked(b"abc", 2)[:end]):
@@ -176,6 +228,22 @@ def test_an_append_is_one_head_and_the_framed_blocks() -> None:
     assert f"Content-Type: {routes.BLOCKS}" in lines
     assert f"Content-Length: {len(body)}" in lines
     assert body[24:] == block
+
+
+def test_the_place_of_a_request_is_known_by_its_types_too() -> None:
+    calls = Calls("host:7070", "http://host:7070")
+    describe = OPERATIONS["transactions.describe"]
+    for id, text in ((True, b"True"), (1, b"1"), (1.0, b"1.0"), (1, b"1")):
+        (head,) = calls.of(describe, {"id": id}).chunks
+        assert bytes(head).startswith(b"GET /v2/transactions/%b HTTP/1.1\r\n" % text)
+
+
+def test_receives_that_want_the_same_share_a_request_that_nothing_changes() -> None:
+    calls = Calls("host:7070", "http://host:7070")
+    call = calls.receive(NAME, "g", 1, 5.0, 1_000)
+    assert calls.receive(NAME, "g", 1, 5.0, 1_000) is call
+    with pytest.raises(AttributeError, match="immutable"):
+        call.operation = "another"  # type: ignore[misc]
 
 
 def test_a_fetch_names_each_partition_s_position() -> None:
@@ -212,3 +280,16 @@ def test_retry_after_reaches_the_error() -> None:
     with pytest.raises(Overloaded) as caught:
         read(Response(status, headers, body))
     assert caught.value.details["retry_after_s"] == 7
+
+
+def test_closing_a_bus_meets_threads_that_take_its_connections() -> None:
+    class Raced(deque[HttpConnection]):
+        """Another thread takes what it has at the moment of a `pop`."""
+
+        def pop(self) -> HttpConnection:  # type: ignore[override]
+            self.clear()
+            return super().pop()
+
+    transport = HttpTransport("http://127.0.0.1:1")
+    transport._idle[transport.addresses.now] = Raced([Mock(spec=HttpConnection)])
+    transport.close()

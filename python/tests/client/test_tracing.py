@@ -39,9 +39,11 @@ from tests.waiting import PATIENCE_S
 from tms.block import HEADERS_MAX
 from tms.client import telemetry
 from tms.client.client import Bus
+from tms.client.http.connection import HttpConnection
 from tms.client.telemetry import messaging
 from tms.client.telemetry.bus import TRANSACTION_PLACES_BYTES_MAX
 from tms.errors import Invalid, TopicNotFound
+from tms.model.message import Buffer
 
 TRACER = "program"
 MINE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -291,6 +293,30 @@ def test_a_queue_receives_and_settles(side: Side, told: Told) -> None:
         assert span.name == f"{operation} t"
         assert attributes(span)["messaging.operation.type"] == "settle"
         assert attributes(span)["messaging.batch.message_count"] == 1
+
+
+def test_each_receive_carries_the_place_of_its_own_span_only(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[bytes] = []
+    send = HttpConnection.send
+
+    def noted(self: HttpConnection, chunks: Sequence[Buffer], deadline_s: float) -> None:
+        heads.append(bytes(chunks[0]))
+        send(self, chunks, deadline_s)
+
+    monkeypatch.setattr(HttpConnection, "send", noted)
+    with serving() as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+        bus.create_topic("t")
+        queue = bus.queue("t", group="g")
+        heads.clear()
+        for name in ("one", "two"):
+            with told.tracer.start_as_current_span(name):
+                queue.receive()
+        queue.receive()
+    one, two = [head.partition(b"traceparent: ")[2][:55] for head in heads[:2]]
+    assert one != two
+    assert [head.count(b"traceparent: ") for head in heads] == [1, 1, 0]
 
 
 def test_a_worker_handles_each_message_within_a_span(side: Side, told: Told) -> None:

@@ -13,9 +13,14 @@ from tests.delay_kit import A, World
 from tests.log_kit import KeptStore
 from tests.run_seed import drawn
 from tests.waiting import PATIENCE_S
+from tms.block import encode
+from tms.delayed.delayed import CLOSE_S
+from tms.delayed.topic_queue import DelayQueue
 from tms.errors import TMSError
 from tms.model import keys
 from tms.model.delayed import Due
+from tms.model.message import NewBlock
+from tms.model.topic import TopicName, TopicSettings
 
 SEEDS = 60
 SETTLED_S = 0.02  # a thread that came to no step by then waits for another one
@@ -165,3 +170,24 @@ def test_closing_a_shard_does_not_wait_for_a_store_that_does_not_answer(
     assert queue.take(world.clock.now_ms() + 10_000, 1) is None
     with pytest.raises(TMSError):
         queue.info()
+
+
+def test_closing_a_shard_of_many_topics_waits_no_longer_than_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, waits = World(), list[float]()
+    engine, shards = world.engine, world.engine.topics.shards
+    number = shards.of_delayed(A)
+    monkeypatch.setattr(shards, "of_delayed", lambda name: number)
+    for topic in ("b", "c", "d"):
+        name = TopicName("default", f"many-{topic}")
+        engine.create_topic(name, TopicSettings(1))
+        engine.delayed.publish(name, [NewBlock(0, encode([b"1"]))], Due(delay_ms=1_000))
+
+    def retire(queue: DelayQueue, reason: TMSError, timeout_s: float) -> None:
+        waits.append(timeout_s)
+        world.clock.pass_ms(round(timeout_s * 1_000))
+
+    monkeypatch.setattr(DelayQueue, "retire", retire)
+    engine.shards.close(number)
+    assert len(waits) >= 3 and sum(waits) == CLOSE_S

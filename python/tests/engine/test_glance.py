@@ -1,6 +1,7 @@
 """Topics with sizes, groups with lag and queues with counts, of an engine; and their cost."""
 
 import time
+from contextlib import suppress
 from itertools import permutations
 from typing import Any
 
@@ -10,7 +11,10 @@ from tests.clocks import ManualClock
 from tests.log_kit import KeptStore
 from tms.block import encode
 from tms.engine.engine import Engine
+from tms.errors import TopicNotFound
+from tms.groups.groups import LogGroups
 from tms.log.segments import SegmentChain
+from tms.model import keys
 from tms.model.group import GroupSummary
 from tms.model.ids import MessageId
 from tms.model.lag import LagPlace, TopicSize
@@ -19,6 +23,7 @@ from tms.model.position import Position
 from tms.model.queue import QueueSettings, QueueSummary
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import PositionChange, PositionKey
+from tms.queues import Queues
 from tms.store.memory import MemoryStore
 from tms.topics.lag import Lags
 
@@ -129,6 +134,64 @@ def test_groups_of_all_topics_of_a_namespace_come_by_topic_and_name(
     assert [one for page in pages for one in page] == [groups[0], groups[1], groups[3]]
     engine.delete_topic(A)  # where they stand is not forgotten yet
     assert [one.topic for one in engine.glance.groups("default")] == ["a-b"]
+
+
+@pytest.mark.parametrize("kind", ["groups", "queues"])
+def test_a_page_is_full_though_a_topic_is_deleted_while_it_is_made(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A shorter page is the last one: its reader would miss all that stands behind."""
+    for name in (A, B):
+        for group in ("v", "w", "x"):
+            move(engine, name, group, Position.earliest())
+            engine.queues.declare(name, group, QueueSettings())
+    part, method = (LogGroups, "lags") if kind == "groups" else (Queues, "_summaries")
+    summarize = getattr(part, method)
+
+    def deleting(self: Any, places: Any) -> Any:
+        some = list(places)
+        with suppress(TopicNotFound):
+            engine.delete_topic(A)
+        return summarize(self, some)
+
+    monkeypatch.setattr(part, method, deleting)
+    page = getattr(engine.glance, kind)("default", None, 2)
+    assert [(one.topic, one.group) for one in page] == [("a-b", "v"), ("a-b", "w")]
+    [last] = getattr(engine.glance, kind)("default", "a-b/w", 2)
+    assert (last.topic, last.group) == ("a-b", "x")
+
+
+def test_a_page_looks_for_the_topics_of_its_own_groups_only(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [TopicName("default", f"t{number:02}") for number in range(50)]
+    for name in names:
+        engine.create_topic(name, TopicSettings(1, durability=Durability.WRITTEN))
+        move(engine, name, "g", Position.earliest())
+    registry = engine.topics.registry
+    registry.known.clear()
+    looked: list[bytes] = []
+    get = registry.metadata.get
+    monkeypatch.setattr(registry.metadata, "get", lambda key: [looked.append(key), get(key)][1])
+    assert [one.topic for one in engine.glance.groups("default", None, 3)] == ["t00", "t01", "t02"]
+    topics = {keys.topic_key(*name) for name in names}
+    assert topics & {*looked} == {keys.topic_key(*name) for name in names[:3]}
+
+
+def test_a_list_leaves_out_a_queue_that_is_deleted_meanwhile(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in ("v", "w"):
+        engine.queues.declare(A, group, QueueSettings())
+    describe = engine.queues.describe
+
+    def deleting(topic: TopicName, group: str) -> Any:
+        if group == "v":
+            engine.queues.delete(topic, group)
+        return describe(topic, group)
+
+    monkeypatch.setattr(engine.queues, "describe", deleting)
+    assert [one.group for one in engine.queues.list_queues(A)] == ["w"]
 
 
 def test_queues_of_all_topics_of_a_namespace_tell_what_waits_and_how_old_it_is(

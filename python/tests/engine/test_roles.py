@@ -7,11 +7,16 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.clocks import ManualClock
 from tests.waiting import PATIENCE_S
+from tms.engine.engine import Engine
 from tms.engine.roles import Role
 from tms.errors import NotOwner, StorageUnavailable, TMSError, Unavailable
+from tms.model.topic import TopicName, TopicSettings
+from tms.store.memory import MemoryStore
 
 NAME = "shard 3"
+TOPIC = TopicName("default", "t")
 
 
 class Parts:
@@ -238,3 +243,28 @@ def test_a_request_keeps_the_parts_that_it_got_before_the_role_was_lost(parts: P
 def test_reading_a_role_does_not_wait_while_it_is_closed(parts: Parts) -> None:
     with _ending(parts, parts.role.close), pytest.raises(NotOwner):
         parts.role.get()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_an_instance_that_resigns_keeps_no_role_whose_journal_it_releases(
+    opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members may change between its look at the view and its resignation; and the thread that
+    opens roles may open one meanwhile."""
+    engine = Engine(MemoryStore(), ManualClock())
+    engine.create_topic(TOPIC, TopicSettings(1))
+    engine.groups.poll(TOPIC, "g", "m")
+    held = engine.shards.held
+    assert engine.roles.coordinates and held
+    cluster = Mock(coordinates=True, **{"shards.return_value": held})
+    abandon = engine.topics.partitions.abandon
+
+    def abandon_late(reason: TMSError) -> int:
+        if opened:
+            engine.shards.open(min(held))
+        return abandon(reason)
+
+    monkeypatch.setattr(engine.topics.partitions, "abandon", abandon_late)
+    engine.roles.resign(cluster, Unavailable("It does not reach the store."))
+    assert not engine.topics.partitions.opened()
+    assert not engine.roles.coordinates and not engine.shards.held

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.clocks import ManualClock
-from tests.log_kit import DAY_MS, NAME, SYNCED, WRITTEN, Bench, Limits, block, small
+from tests.log_kit import DAY_MS, EARLIEST, NAME, SYNCED, WRITTEN, Bench, Limits, block, small
 from tms.block import BlockHeader
 from tms.errors import DataCorrupt, OutOfOrderSequence, Overloaded, SequenceReused
 from tms.log import partition, producers, recovery
@@ -392,6 +392,24 @@ def test_a_snapshot_that_names_a_lost_block_is_not_believed() -> None:
         assert bench.publish(b"2", producer=7, sequence=2).duplicate
         assert not bench.publish(b"3", producer=7, sequence=3).duplicate
         assert bench.values() == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_snapshot_behind_a_truncation_that_outlived_the_messages_is_believed() -> None:
+    """It names no block: the last ids are those that the truncation reached."""
+    with Bench(TopicSettings(durability=WRITTEN)) as bench:
+        bench.publish(b"7", producer=7, sequence=0)
+        bench.engine.topics.log(NAME, 0).seal(bench.clock.now_ms())
+        bench.publish(b"8", producer=8, sequence=0)
+        bench.clock.pass_ms(10)
+        lost = bench.publish(b"lost with the power")
+        bench.engine.truncate_topic(NAME, EARLIEST.time(lost.time_ms))
+        bench.lose_power()
+        bench.engine.topics.log(NAME, 0)
+        _snapshot(bench)  # as closing takes one
+        bench.restart()
+        assert bench.publish(b"7", producer=7, sequence=0).duplicate
+        assert not bench.publish(b"8", producer=8, sequence=0).duplicate
+        assert bench.values() == [b"8"]
 
 
 def test_opening_reads_only_what_came_after_the_snapshot() -> None:

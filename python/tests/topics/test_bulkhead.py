@@ -1,7 +1,10 @@
 """Partitions that can be written are written while others wait for a failing store."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -113,3 +116,58 @@ def test_work_that_waits_when_the_threads_are_shut_down_is_done() -> None:
         alone.submit(lambda: done.append(2))
     with pytest.raises(RuntimeError):
         alone.submit(lambda: done.append(3))
+
+
+class Refusing(Executor):
+    """An executor that can start no thread. As `ThreadPoolExecutor`, it begins later what it has
+    refused. `meanwhile` is called before it refuses."""
+
+    def __init__(self) -> None:
+        self.refuses = True
+        self.taken: list[Callable[[], object]] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def submit(self, work: Any, /, *given: Any, **named: Any) -> Any:
+        self.taken.append(partial(work, *given, **named))
+        if self.refuses:
+            self.meanwhile()
+            raise RuntimeError("can't start new thread")
+
+    def begin(self) -> None:
+        """Run everything, as soon as a thread is free."""
+        while self.taken:
+            self.taken.pop(0)()
+
+
+def test_work_that_is_refused_never_runs_and_leaves_the_bound_as_it_was() -> None:
+    threads, done = Refusing(), list[int]()
+    alone = Bulkhead(threads, 1)
+    with pytest.raises(RuntimeError):
+        alone.submit(lambda: done.append(1))
+    threads.refuses = False
+    threads.begin()
+    assert done == []
+    for number in (2, 3, 4):
+        alone.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert len(threads.taken) == 1, "one at a time"
+    threads.begin()
+    assert done == [2, 3, 4]
+
+
+def test_work_that_runs_although_it_is_refused_is_accepted() -> None:
+    threads, done = Refusing(), list[int]()
+    threads.meanwhile = threads.begin
+    alone = Bulkhead(threads, 1)
+    for number in (1, 2):
+        alone.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert done == [1, 2]
+
+
+def test_work_that_waits_behind_a_refused_one_runs() -> None:
+    threads, done = Refusing(), list[int]()
+    alone = Bulkhead(threads, 1)
+    threads.meanwhile = lambda: alone.submit(lambda: done.append(2))
+    with pytest.raises(RuntimeError):
+        alone.submit(lambda: done.append(1))
+    threads.begin()
+    assert done == [2]

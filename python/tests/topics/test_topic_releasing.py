@@ -1,16 +1,18 @@
 """A partition that another process takes over is closed before this one may open it again, and
 after the role whose journal it is."""
 
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
 from tests.log_kit import NAME, block
 from tests.owners_kit import Processes
-from tms.errors import NotOwner, TMSError
+from tms.errors import NotOwner, TMSError, TopicNotFound
 from tms.log.partition_log import PartitionLog
 from tms.model.message import NewBlock
-from tms.model.topic import SYSTEM_NAMESPACE, TopicName
+from tms.model.topic import SYSTEM_NAMESPACE, TopicName, TopicSettings
+from tms.topics.partitions import Partitions
+from tms.topics.registry import TopicRecord
 from tms.topics.topics import Topics
 
 TAKEN_OVER = NotOwner("Another instance has taken this over. Try again.", owner=None)
@@ -74,3 +76,28 @@ def test_the_role_of_a_journal_is_closed_before_the_journal_that_others_have_tak
     assert not {log.uid for log in topics.partitions.opened()} & {
         topics.registry.find(journal).uid for journal, _ in lost
     }
+
+
+def test_partitions_are_released_though_a_topic_is_deleted_meanwhile() -> None:
+    engine = Processes(1).engines[0]
+    topics, names = engine.topics, [TopicName("default", f"t{number}") for number in range(30)]
+    for name in names:
+        engine.create_topic(name, TopicSettings(1))
+        topics.log(name, 0)
+    gone, find, reads = names[7], topics.registry.find, Mock(wraps=topics.registry.all)
+
+    def deleting(name: TopicName) -> TopicRecord:
+        if name == gone:
+            raise TopicNotFound("It was deleted by another process.")
+        return find(name)
+
+    topics.registry.known.clear()
+    with (
+        patch.object(Partitions, "owns", return_value=False),
+        patch.object(topics.registry, "find", deleting),
+        patch.object(topics.registry, "all", reads),
+    ):
+        assert topics.release_foreign(lambda: TAKEN_OVER, Mock()) >= len(names) - 1
+    assert reads.call_count <= 1, "however many partitions are open"
+    opened = {log.uid for log in topics.partitions.opened()}
+    assert opened == {find(gone).uid}

@@ -130,7 +130,7 @@ def check_tokens(tokens: Sequence[str]) -> list[str]:
 # --- messages ------------------------------------------------------------------------------------
 
 
-class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
+class ReceiveBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """POST …/receive: up to `limit` messages, of about `bytes_max` bytes; wait for the first."""
 
     limit: Annotated[int, Meta(ge=1, le=RECEIVE_MAX)] = 1

@@ -12,27 +12,22 @@ Invariants
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar, cast, overload
+from typing import NamedTuple
 
 from tms.block import Columns, unpacked
-from tms.model.ids import MessageId, utc
-from tms.model.json_value import JsonValue, as_json
+from tms.model.ids import MessageId
+from tms.model.message import LogMessage
 from tms.model.queue import DELIVERIES_MASK, Token
-from tms.model.serializer import Decoder, Plain, V, decoded
+from tms.model.serializer import Plain, V
 
-T = TypeVar("T")
 _PLAIN = Plain()
 _COLUMNS, _UNPACKED_BYTES = attrgetter("columns"), attrgetter("columns.unpacked_bytes")
 
 
-class Delivered(NamedTuple, Generic[V]):
-    """A message that a queue has delivered `deliveries` times, without released deliveries. `token`
-    names this delivery; `value` is None for a tombstone, `key` for a message without one."""
-
+class _DeliveredCells(NamedTuple):
     topic: str
     partition: int
     offset: int
@@ -43,36 +38,12 @@ class Delivered(NamedTuple, Generic[V]):
     deliveries: int
     token: str
 
-    @overload
-    def json(self) -> JsonValue: ...
-    @overload
-    def json(self, kind: type[T]) -> T: ...
-    def json(self, kind: type[T] | None = None) -> T | JsonValue:
-        """The value, read as JSON; with `kind`, a msgspec struct, dataclass, `TypedDict` or a type
-        such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
-        does not fit `kind` and for a tombstone."""
-        return as_json(self.id, self.value, kind)
 
-    def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
-        `Undecodable` for a value that does not fit, and for a tombstone."""
-        return decoded(self.value, decoder, self.id, self.topic)
+class Delivered(_DeliveredCells, LogMessage[V]):
+    """A message that a queue has delivered `deliveries` times, without released deliveries. `token`
+    names this delivery; `value` is None for a tombstone, `key` for a message without one."""
 
-    @property
-    def decoded(self) -> V:
-        """The object in the value, read by the serializer of the queue that the message comes
-        from; without a serializer the value itself. Raises like `decode`."""
-        return cast(V, self.decode(_PLAIN))
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Publish time, in ms since 1970-01-01T00:00Z."""
-        return self.id.time_ms
-
-    @property
-    def timestamp(self) -> datetime:
-        """Publish time, in UTC."""
-        return utc(self.id.time_ms)
+    __slots__ = ()
 
 
 class Slice(NamedTuple):

@@ -15,14 +15,14 @@ class BackupCalls(BusCalls):
     """The part of a bus that makes backups. Thread-safe."""
 
     def backup(self, directory: str | os.PathLike[str]) -> BackupInfo:
-        """Back up everything as it is at one moment, while others go on; see `tms backup`. The
-        directory is made if it is missing; in one that has a backup already, only what is new is
-        copied. It may take minutes.
+        """Back up everything as of one moment, while other calls continue; see `tms backup`. The
+        directory is created if it does not exist; if it has a backup already, only new bytes are
+        copied. A backup may take minutes.
 
-        Raises `Conflict` for a store that is not backed up so (HBase, a service of several
-        workers), `Forbidden`, `ConfigError` for a directory of something else, `AlreadyRunning`
-        while another backup is made there, `StorageFull`, `StorageUnavailable`, `Closed`: then the
-        backup that was there before is still whole.
+        Raises `Conflict` for a store that cannot be backed up this way (HBase, a service of several
+        workers), `Forbidden`, `ConfigError` for a directory with other content, `AlreadyRunning`
+        while another backup is written there, `StorageFull`, `StorageUnavailable`, `Closed`. After
+        an error the previous backup in the directory is still whole.
         """
         from tms.runtime.throttle import Throttle
         from tms.runtime.version import VERSION

@@ -64,7 +64,7 @@ class BusCalls:
 
     @property
     def admin(self) -> Administration:
-        """Access control, queues and transactions of the whole service, for those who run it."""
+        """Administration of the whole service: access control, queues and transactions."""
         transport = self._transport
         return Administration(transport.access, transport.queues, transport.transactions)
 
@@ -115,8 +115,8 @@ def pages(
     limit: int,
     place: Callable[[T], str],
 ) -> Iterator[T]:
-    """All entries of a namespace, read in pages of up to `limit` as they are taken; the next page
-    begins behind the `place` of the last entry."""
+    """All entries of a namespace, read in pages of up to `limit` during the iteration. A page
+    begins behind the `place` of the last entry of the page before."""
     found = page_of(namespace, None, limit)
     yield from found
     while len(found) == limit:

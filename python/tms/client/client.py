@@ -62,7 +62,8 @@ from tms.runtime.options import check_options
 
 
 class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCalls, OverviewCalls):
-    """Topics and their messages, over an engine in this process or a service.
+    """Topics and their messages, in an engine of this process or in a service. Thread-safe. Use it
+    as a context manager, or close it. docs/python.md has more.
 
         with tms.open("data/") as bus:                     # or tms.connect("http://host:7070")
             bus.create_topic("flights", partitions=4)
@@ -76,8 +77,6 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
                 consumer.ack()
             with bus.transaction() as tx:                  # all or nothing
                 tx.send("flights", b"LH 402")
-
-    Thread-safe. Use it as a context manager, or close it. docs/python.md has more.
     """
 
     _transaction_type: type[Transaction] = Transaction
@@ -113,15 +112,17 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> MessageId | None:
-        """Publish one message and wait for its acknowledgement; its id, or None with durability
-        `none`.
+        """Publish one message, wait for its acknowledgement, and return its id, which is None with
+        durability `none`.
 
-        A key decides the partition, unless `partition` does; with neither, messages take turns.
-        While another thread's publish to the topic is under way, messages gather and go together
-        in the next request. With `expect`, the id of the last message of the key that the caller
-        knows or `"nothing"`, it is stored only if none of the key came after; without a key that
-        is about the partition, which is to be given. Raises `TopicNotFound`, `PartitionNotFound`,
-        `Invalid`, `TooLarge`, `WrongLastId`; `TimedOut` when it is unknown whether it is stored.
+        The key selects the partition, unless `partition` does; messages with neither take turns.
+        While a publish of another thread to the topic is in progress, messages are collected and
+        sent together in the next request. `expect` is the id of the last message of the key that
+        the caller knows, or `"nothing"`: the message is stored only if no later message of the key
+        exists. Without a key, `expect` concerns the partition, which must be given.
+
+        Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`, `WrongLastId`, and
+        `TimedOut` if it is unknown whether the message is stored.
         """
         if expect is not None:
             cells = as_columns(key, headers)
@@ -153,13 +154,13 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
     ) -> list[MessageId]:
-        """Publish messages and wait for all acknowledgements; their ids in this order, none with
-        durability `none`.
+        """Publish messages, wait for all acknowledgements, and return the ids in the order of the
+        messages; none with durability `none`.
 
-        Messages without key go to one partition together. What goes to one partition is stored as
+        Messages without a key all go to one partition. The messages of one partition are stored as
         one block, all or nothing, up to 65,536 messages and 4 MiB; with `expect`, see `publish`,
-        all go as one. Errors carry `index` where one message is the reason; then nothing of the
-        request was sent, unless it is larger than that.
+        all messages are one block. Errors carry `index` if one message is the reason. Then nothing
+        was sent, unless the messages exceed one request.
         """
         known = self._publishing.known(topic) or self._refresh_topic(topic)
         numbering = self._publishing.take_numbering()
@@ -182,12 +183,13 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         timeout_s: Duration | None = None,
         serializer: Serializer[V] | None = None,
     ) -> Producer[V]:
-        """A producer that batches by itself; see `Producer.send`.
+        """A producer, which collects messages into batches; see `Producer.send`.
 
-        While a request is under way the next block fills; `linger_ms` makes every message wait that
-        long for others. A block is sent when its messages have `batch_bytes`; up to
-        `in_flight_max` requests (1 to 8) are under way. `compression` is none, lz4 or zstd. With a
-        `serializer` it takes objects, see `tms.serializers`. Raises `TopicNotFound`, `Invalid`.
+        While a request is in progress the next block fills; `linger_ms` makes every message wait
+        that long for others. A block is sent when its messages have `batch_bytes`; up to
+        `in_flight_max` requests (1 to 8) are in progress at once. `compression` is none, lz4 or
+        zstd. With a `serializer` the producer accepts objects, see `tms.serializers`. Raises
+        `TopicNotFound`, `Invalid`.
         """
         plan = self._producer_plan(
             topic, linger_ms, batch_bytes, compression, durability, in_flight_max, timeout_s
@@ -215,18 +217,20 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         serializer: Decoder[V] | None = None,
         **fetching: Unpack[FetchOptions],
     ) -> Consumer[V]:
-        """A consumer of all partitions, or of those given; with `where` of the messages that match,
-        see `Filter`.
+        """A consumer of all partitions or of the given ones; with `where`, only of messages that
+        match the filter (see `Filter`).
 
-        With a `group`, a name or a `tms.Group` with settings, the consumer is a member: members
-        share the partitions, each beginning at the group's position; with `partitions` too (some,
-        or `"all"`) it reads them beside the members.
+        With a `group`, which is a name or a `tms.Group` with settings, the consumer is a member of
+        the group: the members share the partitions, and each begins at the group's position. With
+        both `group` and `partitions` (some of them, or `"all"`) the consumer is no member: it reads
+        these partitions whoever else does, from the group's position.
 
         `start` is `"earliest"`, `"latest"` (as of this call), a MessageId (inclusive), a datetime
-        with time zone, any position's text, or a mapping of partitions to these. With `stop_at_end`
-        it ends where each partition ended when it was first read. A `serializer` gives messages
-        `decoded`, see `tms.serializers`. `fetching` are `FetchOptions`: `wait_s`, `bytes_max`,
-        `timeout_s`, `isolation`. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        with time zone, the text of any position, or a mapping of partitions to these. With
+        `stop_at_end` the consumer ends where each partition ended when it was first read. With a
+        `serializer`, messages have the object as `decoded`, see `tms.serializers`. `fetching` are
+        the `FetchOptions`: `wait_s`, `bytes_max`, `timeout_s`, `isolation`. Raises `TopicNotFound`,
+        `PartitionNotFound`, `Invalid`.
         """
         plan = self._consumer_plan(
             topic, start, partitions, stop_at_end, group, where, serializer, fetching
@@ -237,8 +241,12 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
     def transaction(
         self, *, durability: DurabilityChoice | None = None, timeout_s: Duration | None = None
     ) -> Transaction:
-        """A transaction over messages and positions: `with bus.transaction() as tx: tx.send(…)`.
-        Its durability is the strongest of its topics', unless given."""
+        """A transaction over messages and positions. Its durability is the strongest of its topics,
+        unless given.
+
+            with bus.transaction() as tx:
+                tx.send(…)
+        """
         limit_s = timeout(timeout_s, self._timeout_s)
         return self._transaction_type(
             self._publishing,
@@ -250,8 +258,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         )
 
     def table(self, name: str) -> Table:
-        """Key-value data that commits with messages; only of a bus that is opened, not connected.
-        Raises `Invalid`."""
+        """Key-value data that commits together with messages; only for a bus of `tms.open`. Raises
+        `Invalid` for a bus of `tms.connect`."""
         tables = getattr(self._transport, "tables", None)
         if tables is None:
             raise Invalid(
@@ -269,11 +277,11 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         bytes_max: int = FETCH_BYTES,
         wait_s: Duration = 0,
     ) -> Page:
-        """One fetch: batches from `start` on, about `bytes_max` bytes of them, at least one unless
-        there is none.
+        """Fetch once: batches from `start` on with about `bytes_max` bytes, at least one batch if
+        there is any.
 
-        Waits up to `wait_s` for the first. Go on at the answer's `next`. Raises like `consumer`,
-        and `OffsetOutOfRange`.
+        Waits up to `wait_s` for the first batch. Continue at the page's `next`. Raises the errors
+        of `consumer`, and `OffsetOutOfRange`.
         """
         known = self._publishing.known(topic)
         whole("bytes_max", bytes_max, 1, FETCH_BYTES_MAX)
@@ -293,8 +301,8 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
     # --- closing ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close what is still open of its producers and consumers, then the bus. A second call does
-        nothing."""
+        """Close the producers and consumers of this bus that are still open, then the bus. A second
+        call does nothing."""
         self._closed = True
         with ExitStack() as last_first:
             last_first.callback(self._transport.close)

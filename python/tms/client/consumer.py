@@ -101,11 +101,13 @@ class ThreadIo:
 
 
 class Consumer(Generic[V]):
-    """Reads one topic; made by `Bus.consumer`. Iterate over it for messages, or over `batches()`.
+    """Reads one topic; created by `Bus.consumer`. Iterate over it for messages, or over
+    `batches()`.
 
-    A new iteration goes on where the last one was left, which raises `Invalid` from then on.
-    Iterating and `ack` go on by themselves when the service was away. For one thread; only `close`
-    may be called from another one: to iterate while another thread fetches raises `Invalid`.
+    A new iteration continues where the previous one was left, and the previous one raises `Invalid`
+    from then on. After an outage of the service, iterating and `ack` continue by themselves. For
+    one thread; another thread may only call `close`: iterating while another thread fetches raises
+    `Invalid`.
     """
 
     def __init__(self, reader: Reader[V], io: ThreadIo) -> None:
@@ -130,7 +132,8 @@ class Consumer(Generic[V]):
                 yield from reader.messages()
 
     def batches(self) -> Iterator[Batch[V]]:
-        """Batches: messages that were published together, for millions per second."""
+        """Iterate over batches, which are messages that were published together; fast enough for
+        millions of messages per second."""
         reader = self._reader
         with reader.iteration() as iteration:
             while (batch := run(reader.next_batch(iteration))) is not None and reader.take(batch):
@@ -143,70 +146,70 @@ class Consumer(Generic[V]):
         return as_table(self.batches())
 
     def to_pandas(self) -> "pd.DataFrame":
-        """All messages up to the end as a data frame of pandas; see `to_arrow`."""
+        """All messages up to the end as a pandas data frame; see `to_arrow`."""
         return as_pandas(self.to_arrow())
 
     def to_polars(self) -> "pl.DataFrame":
-        """All messages up to the end as a data frame of Polars; see `to_arrow`."""
+        """All messages up to the end as a Polars data frame; see `to_arrow`."""
         return as_polars(self.to_arrow())
 
     def poll(self, timeout_s: Duration = 0) -> Message[V] | None:
-        """The next message, or None if none comes within `timeout_s`, or none is left with
-        `stop_at_end`. The message before counts as handled. Raises `Closed`; `TimedOut` or
+        """The next message, or None if none arrives within `timeout_s`, or if none is left with
+        `stop_at_end`. The previous message counts as handled. Raises `Closed`, and `TimedOut` or
         `Unavailable` if the service is away for longer than the consumer's `timeout_s`."""
         return run(self._reader.poll(seconds("timeout_s", timeout_s)))
 
     def assignment(self) -> list[int]:
-        """The partitions that the consumer reads; of a member of a group those that it has been
-        assigned while it is iterated over or polled."""
+        """The partitions that the consumer reads. For a member of a group, these are the partitions
+        assigned to it; they change while it is iterated over or polled."""
         return self._reader.assignment()
 
     def seek(self, partition: int, position: Start) -> None:
-        """Go on at another position of a partition, such as `"earliest"`, a MessageId or a time;
+        """Continue at another position of a partition, such as `"earliest"`, a MessageId or a time;
         `"latest"` is as of this call. The next `ack` moves the group's position there, or behind
-        what was handed out since. Raises `Invalid` for a partition that the consumer does not
+        the messages handed out since. Raises `Invalid` for a partition that the consumer does not
         read."""
         run(self._reader.seek(partition, position))
 
     def pause(self, partitions: Sequence[int]) -> None:
-        """Hand out nothing more of these partitions until `resume`; with `stop_at_end` iterating
-        waits for that. Raises `Invalid` for a partition that the consumer does not read."""
+        """Hand out no messages of these partitions until `resume`; with `stop_at_end`, iterating
+        waits until then. Raises `Invalid` for a partition that the consumer does not read."""
         self._reader.pause(partitions)
 
     def resume(self, partitions: Sequence[int]) -> None:
-        """Go on with paused partitions. Raises `Invalid` for a partition that the consumer does not
-        read."""
+        """Continue with paused partitions. Raises `Invalid` for a partition that the consumer does
+        not read."""
         self._reader.resume(partitions)
 
     def lag(self) -> dict[int, int]:
-        """For each partition the number of offsets between the position and the end, as of now;
-        with `where` also those of messages that do not match."""
+        """For each partition, the number of offsets between the position and the current end; with
+        `where`, messages that do not match count, too."""
         return run(self._reader.lag())
 
     def positions(self) -> dict[int, Position]:
-        """For each partition the position behind the last message handed out; usable as
+        """For each partition, the position behind the last message that was handed out; usable as
         `start`."""
         return self._reader.positions()
 
     def ack(self) -> None:
-        """Move the group's position behind the messages that were handed out. Raises `Conflict`
-        when another consumer of the group has moved it, for a member `Fenced` when a partition was
-        lost before that, and `Invalid` with exactly-once. Within a transaction: `Transaction.ack`.
-        """
+        """Move the group's position behind the messages that were handed out. Raises `Conflict` if
+        another consumer of the group has moved it, `Fenced` if this member had lost a partition
+        before, and `Invalid` with exactly-once delivery. In a transaction use `Transaction.ack`."""
         run(self._reader.ack())
 
     def handle(self, handler: Callable[[Message[V]], object]) -> None:
         """Call the handler with each message, in order, until the consumer is closed, or up to the
-        end with `stop_at_end`; see docs/groups.md. When it raises, it gets the message again,
-        `deliveries_max` times in all; then the message is a dead letter, or, without `dead_letter`,
-        the error is raised. With `explicit` each message is acked once it is handled. Raises
-        `Invalid` for a consumer that is no member of a group; what iterating raises."""
+        end with `stop_at_end`; see docs/groups.md. If the handler raises, it gets the message
+        again, `deliveries_max` times in all; then the message becomes a dead letter, or, without
+        `dead_letter`, the error is raised. With `explicit`, each message is acked once it is
+        handled. Raises `Invalid` for a consumer that is no member of a group, and the errors of
+        iterating."""
         run(self._reader.handle(handler))
 
     def close(self) -> None:
         """End the iteration, also one that waits in another thread. A member of a group first
-        commits what was handled, if its positions move by themselves, and leaves the group. A
-        second call does nothing."""
+        commits the positions of handled messages, if its positions move by themselves, and leaves
+        the group. A second call does nothing."""
         run(self._reader.close())
 
     def __enter__(self) -> Self:

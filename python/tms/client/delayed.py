@@ -47,13 +47,14 @@ class DelayedCalls(BusCalls):
         durability: DurabilityChoice | None = None,
         timeout_s: Duration | None = None,
     ) -> DelayedId:
-        """Publish one message that is delivered at a time (a datetime with its zone, or ms since
-        1970), or after a delay (seconds, a timedelta, "5m"), and wait until it is stored; its id,
-        to `cancel_delayed` it with.
+        """Publish one message for delivery at a time or after a delay, wait until it is stored, and
+        return its id, which `cancel_delayed` takes.
 
-        It is never delivered early, and gets its place and id in the log when it is due. What is
-        past already is due at once. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`,
-        `TooLarge`; `TimedOut` when it is unknown whether it is stored.
+        `at` is a datetime with time zone, or ms since 1970; `delay` is seconds, a timedelta, or
+        text such as "5m". The message is never delivered early, and gets its offset and message id
+        in the log when it is due. A time in the past is due at once. Raises `Invalid`,
+        `TopicNotFound`, `PartitionNotFound`, `TooLarge`, and `TimedOut` if it is unknown whether
+        the message is stored.
         """
         (id,) = self.publish_later_many(
             topic,
@@ -81,9 +82,9 @@ class DelayedCalls(BusCalls):
         compression: CompressionChoice = Compression.NONE,
         timeout_s: Duration | None = None,
     ) -> list[DelayedId]:
-        """Publish messages that are due together; their ids in this order. Up to 4 MiB of them are
-        stored in one request, all or nothing; errors carry `index` where one message is the
-        reason."""
+        """Publish messages that are due together, and return their ids in the order of the
+        messages. Up to 4 MiB of them are stored in one request, all or nothing. Errors carry
+        `index` if one message is the reason."""
         due, level = as_due(at, delay), as_durability(durability)
         packing, publishing = as_compression(compression), self._publishing
         known = publishing.known(topic) or self._refresh_topic(topic)
@@ -114,8 +115,8 @@ class DelayedCalls(BusCalls):
     def cancel_delayed(
         self, topic: str, id: DelayedId | str, timeout_s: Duration | None = None
     ) -> bool:
-        """True if a delayed message is cancelled, so that it is never delivered; False if it was
-        delivered already, or there is none with this id. Raises `TopicNotFound`, `Invalid`."""
+        """Cancel a delayed message, so that it is never delivered; True if it is cancelled, False
+        if it was delivered already or no message has this id. Raises `TopicNotFound`, `Invalid`."""
         name, wanted = TopicName.parse(topic), as_id(id)
         port = self._transport.delayed
         return retrying(
@@ -126,16 +127,16 @@ class DelayedCalls(BusCalls):
         )
 
     def describe_delayed(self, topic: str) -> DelayedInfo:
-        """The number of messages of a topic that wait until they are due, and when the first is
-        due. Raises `TopicNotFound`."""
+        """The number of delayed messages of a topic that are waiting, and the time at which the
+        first is due. Raises `TopicNotFound`."""
         page = self._transport.delayed.page(TopicName.parse(topic), None, 0)
         return DelayedInfo(page.waiting, page.next_due_ms)
 
     def list_delayed(
         self, topic: str, after: DelayedId | str | None = None
     ) -> Iterator[DelayedMessage]:
-        """The messages of a topic that wait, in the order in which they are due, from behind the
-        one named `after`; read in pages as they are taken. Raises `TopicNotFound`."""
+        """The waiting messages of a topic in the order of their due times, starting behind the one
+        named `after`; read in pages during the iteration. Raises `TopicNotFound`."""
         name, last = TopicName.parse(topic), None if after is None else as_id(after)
         while found := self._transport.delayed.page(name, last, PAGE).messages:
             yield from found

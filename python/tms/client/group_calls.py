@@ -31,8 +31,8 @@ class GroupCalls(BusCalls):
         )
 
     def describe_group(self, topic: str, *, group: str) -> GroupInfo:
-        """The state of a group in a topic: its members, and of each partition owner, position and
-        lag. Raises `TopicNotFound`, `GroupNotFound`."""
+        """The state of a group in a topic: its members, and the owner, position and lag of each
+        partition. Raises `TopicNotFound`, `GroupNotFound`."""
         return self._transport.groups.describe(TopicName.parse(topic), check_group(group))
 
     def positions(self, topic: str, *, group: str) -> dict[int, Position]:
@@ -41,7 +41,7 @@ class GroupCalls(BusCalls):
         return dict(self._transport.groups.positions(name, check_group(group)))
 
     def set_positions(self, topic: str, positions: Mapping[int, Start], *, group: str) -> None:
-        """Move a group, whatever its consumers do. Raises `TopicNotFound`."""
+        """Move the positions of a group, regardless of its consumers. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
         if not isinstance(positions, Mapping):
             raise Invalid(
@@ -59,7 +59,8 @@ class GroupCalls(BusCalls):
         )
 
     def forget_positions(self, topic: str, *, group: str) -> None:
-        """Let a group begin anew in a topic. Raises `TopicNotFound`."""
+        """Delete the positions of a group in a topic, so that the group starts anew. Raises
+        `TopicNotFound`."""
         name = TopicName.parse(topic)
         self._transport.describe_topic(name)
         self._transport.groups.forget_positions(name, check_group(group))

@@ -42,8 +42,8 @@ EXIT_S = 5.0  # time for all producers together when a program ends without clos
 
 
 class Producer(Generic[V]):
-    """Publishes to one topic; made by `Bus.producer`. Thread-safe. Use it as a context manager, or
-    close it."""
+    """Publishes to one topic; created by `Bus.producer`. Thread-safe. Use it as a context manager,
+    or close it."""
 
     def __init__(
         self,
@@ -90,17 +90,18 @@ class Producer(Generic[V]):
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> "Sent":
-        """Publish one message; it is acknowledged when a later `flush` or `close` returns, or the
-        `result` of what this returns, which is its id.
+        """Publish one message. It is acknowledged once a later `flush` or `close` returns, or once
+        the `result` of the returned `Sent` returns its id.
 
-        A key decides the partition, unless `partition` does; with neither, messages are spread in
-        blocks. `None` as value is a tombstone. The producer's serializer writes the value; without
-        one it is bytes. Returns at once, or waits while `in_flight_max`
-        requests are under way. Raises `Invalid`, `TooLarge` or `PartitionNotFound` for this
-        message, any other error for messages before it. After a retriable one this message is not
-        accepted, and those before it are kept: send it again. After any other the producer has
-        ended; `unacknowledged` in its details is the number of messages that may or may not be
-        stored.
+        The key selects the partition, unless `partition` does; messages with neither are spread
+        over the partitions block by block. The value None is a tombstone. The producer's serializer
+        encodes the value; without a serializer the value is bytes. Returns at once, but waits while
+        `in_flight_max` requests are in progress.
+
+        Raises `Invalid`, `TooLarge` or `PartitionNotFound` for this message, and any other error
+        for earlier messages. After a retriable error this message is not accepted, and the earlier
+        ones are kept: send it again. After any other error the producer has ended; `unacknowledged`
+        in the details is the number of messages that may or may not be stored.
         """
         with self._lock:
             sending, batcher = self._sending, self._batcher
@@ -128,9 +129,9 @@ class Producer(Generic[V]):
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Publish messages in this order, like `send` for each but faster. Errors carry `index`. A
-        retriable error that comes after some were accepted carries `accepted`, their number: send
-        the others again."""
+        """Publish messages in this order; like `send` for each of them, but faster. Errors carry
+        `index`. If a retriable error comes after some messages were accepted, it carries their
+        number as `accepted`: send the others again."""
         with self._lock:
             if self._sending.ended:
                 self._sending.check()
@@ -150,18 +151,18 @@ class Producer(Generic[V]):
                     self._begin_waiting()
 
     def flush(self) -> None:
-        """Wait until everything sent so far is acknowledged. Raises a retriable error, like
-        `TimedOut`, for what is only late: it is kept and repeated, flush again. `unacknowledged` in
-        its details is the number of messages that are late. After any other error, like
-        `OutcomeUnknown`, the producer has ended: make a new one. So many messages may or may not be
-        stored then."""
+        """Wait until all messages sent so far are acknowledged. Raises a retriable error, such as
+        `TimedOut`, if messages are only late: the producer keeps and repeats them, so call `flush`
+        again; `unacknowledged` in the details is their number. After any other error, such as
+        `OutcomeUnknown`, the producer has ended: create a new one. Then `unacknowledged` is the
+        number of messages that may or may not be stored."""
         with self._lock:
             self._flush()
 
     def close(self) -> None:
-        """Flush and release. A second call does nothing. Raises an error that no call has raised
-        yet, and that of messages that are not acknowledged now: `unacknowledged` in its details is
-        their number, and they may or may not be stored."""
+        """Flush and close the producer. A second call does nothing. Raises an error that no call
+        has raised yet, or the error of messages that are still not acknowledged: `unacknowledged`
+        in its details is their number, and they may or may not be stored."""
         with self._lock:
             try:
                 with self._sending.closing() as flushes:
@@ -405,13 +406,13 @@ class Sent(NamedTuple):
     number: int  # of the message within its block
 
     def done(self) -> bool:
-        """True if the message is acknowledged, or never will be. Never waits."""
+        """True if the message was acknowledged or has failed. Never waits."""
         return self.receipt.is_settled
 
     def result(self) -> MessageId | None:
-        """The id of the message, None with durability `none`; flushes the producer if it is not
-        known yet. Raises like `Producer.flush`; `OutcomeUnknown` or another error of the
-        message."""
+        """The id of the message, None with durability `none`; flushes the producer if the id is not
+        known yet. Raises the errors of `Producer.flush`, and `OutcomeUnknown` or another error of
+        the message."""
         if not self.done() and (producer := self.producer()) is not None:
             with self.receipt.awaited():
                 producer.flush()

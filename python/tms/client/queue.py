@@ -91,7 +91,8 @@ class QueuePatience(NamedTuple):
 
 
 class Queue(Generic[V]):
-    """Made by `Bus.queue`. Thread-safe."""
+    """Messages of a topic that workers lease, settle and receive again after a failure; created by
+    `Bus.queue`. Thread-safe."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Queue(Generic[V]):
 
     @property
     def topic(self) -> str:
-        """The topic, as messages name it."""
+        """The name of the topic as in its messages."""
         return self._topic
 
     def __repr__(self) -> str:
@@ -129,22 +130,22 @@ class Queue(Generic[V]):
     def receive(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> list[Delivered[V]]:
-        """Up to `limit` messages, leased to the caller; waits up to `wait_s` for the first one.
-        Those that were delivered before come first. Raises `QueueNotFound`, `Invalid`."""
+        """Lease up to `limit` messages to the caller; waits up to `wait_s` for the first one.
+        Messages that were delivered before come first. Raises `QueueNotFound`, `Invalid`."""
         received = self.receive_slices(limit, wait_s, bytes_max)
         return received.messages(self._topic, self.kind)
 
     def receive_slices(
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> Received:
-        """The messages of `receive` as slices of blocks with their columns: faster if they are
-        many."""
+        """Lease messages as `receive` does, but return them as slices of blocks with their columns,
+        which is faster for many messages."""
         wait_s = check_receive(limit, wait_s, bytes_max)
         return self._port.receive(self.name, self.group, limit, wait_s, bytes_max)
 
     def peek(self, limit: int = 10) -> list[QueuedMessage]:
-        """Up to `limit` messages that are not settled, up to 1,000 and about 4 MiB of them, without
-        leasing them: first those that were delivered before, with how they stand."""
+        """Up to `limit` unsettled messages with their states, without leasing them; at most 1,000
+        messages and about 4 MiB. Messages that were delivered before come first."""
         whole("limit", limit, 1, PEEK_MAX)
         return self._port.peek(self.name, self.group, limit)
 
@@ -166,11 +167,11 @@ class Queue(Generic[V]):
 
     @contextmanager
     def settling(self, message: Delivered[V]) -> Iterator[Delivered[V]]:
-        """Ack a message when the block ends; nack it, with the queue's back-off and the error as
-        the cause, when it raises; neither if the block has done so, or handed it to a transaction.
-        Its lease lasts while the block runs. An ack waits for a service that is away. Raises
-        `Fenced` when the lease was lost all the same: then the message is handled elsewhere, too.
-        """
+        """Ack a message when the `with` block ends; if the block raises, nack the message with the
+        queue's back-off, and with the error as its cause. Does neither if the block has settled the
+        message, or passed it to a transaction. The lease lasts while the block runs. If the service
+        is away, the ack waits for it. Raises `Fenced` if the lease was lost nevertheless: then
+        another worker handles the message, too."""
         with held(self, message) as kept:
             try:
                 yield message
@@ -198,9 +199,9 @@ class Queue(Generic[V]):
         concurrency: int = 1,
         drain_s: Duration = DRAIN_S,
     ) -> Worker[V] | Callable[[Handler[V]], Worker[V]]:
-        """A worker that hands messages to a function, up to `concurrency` at once, each in a
-        thread; as a decorator without the function. `drain_s` is what its handlers have to finish
-        once it is to stop. Raises `Invalid`."""
+        """A worker that passes messages to a function, up to `concurrency` at once, each in a
+        thread; without the function, a decorator that creates the worker. `drain_s` is the time
+        that handlers have to finish after a stop. Raises `Invalid`."""
         if handler is None:
             return lambda function: self.worker(function, concurrency=concurrency, drain_s=drain_s)
         return Worker(self, handler, WorkerOptions.of(handler, concurrency, drain_s))
@@ -208,34 +209,35 @@ class Queue(Generic[V]):
     # -- what became of them -----------------------------------------------------------------------
 
     def ack(self, messages: Deliveries[V]) -> TokenResult:
-        """Messages are done with; by messages, tokens, or what `receive_slices` gave. Those that
-        came too late are named in the result: others have them now."""
+        """Acknowledge messages, so that they are never delivered again. Takes messages, tokens, or
+        the result of `receive_slices`. The result names the tokens that came too late: these
+        messages are leased to another worker, or settled."""
         return self._settle(messages, self._port.ack)
 
     def nack(
         self, messages: Deliveries[V], delay_s: Duration | None = None, cause: str = ""
     ) -> TokenResult:
-        """Messages are to be delivered again, after `delay_s`, or the queue's back-off if left out;
-        a message whose last delivery that was goes to the dead letters, with this cause."""
+        """Return messages for another delivery, after `delay_s` or after the queue's back-off. A
+        message that has used its last delivery goes to the dead letters with this cause."""
         if delay_s is not None:
             delay_s = seconds("delay_s", delay_s, 0, DELAY_S_MAX)
         return self._settle(messages, partial(self._port.nack, delay_s=delay_s, cause=cause))
 
     def release(self, messages: Deliveries[V]) -> TokenResult:
-        """Messages that no handler has had are to be delivered again at once: this delivery does
-        not count, so that it brings none of them nearer to the dead letters."""
+        """Return messages for immediate redelivery, because no handler has seen them. This delivery
+        does not count towards the queue's `deliveries_max`."""
         return self._settle(messages, self._port.release)
 
     def extend(self, messages: Deliveries[V], lease_s: Duration | None = None) -> TokenResult:
-        """Leases begin anew, for `lease_s`, or as long as is usual for the queue. Iterating and
-        `settling` do so by themselves."""
+        """Restart the leases of messages, for `lease_s` or for the lease of the queue. Iterating
+        and `settling` extend leases by themselves."""
         tokens = tokens_of(messages)
         if lease_s is not None:
             lease_s = seconds("lease_s", lease_s, LEASE_S_MIN, LEASE_S_MAX)
         return self._port.extend(self.name, self.group, tokens, lease_s)
 
     def reject(self, messages: Deliveries[V], cause: str = "") -> TokenResult:
-        """Messages go to the dead letters, with this cause."""
+        """Move messages to the dead letters with this cause."""
         return self._settle(messages, partial(self._port.reject, cause=cause))
 
     def _settle(self, messages: Deliveries[V], settle: _Settle) -> TokenResult:
@@ -247,7 +249,7 @@ class Queue(Generic[V]):
             return settle(self.name, self.group, tokens)
 
     def settlement(self, messages: Deliveries[V]) -> Settlement:
-        """The settlement by which a transaction acks messages with its commit."""
+        """The settlement with which a transaction acks messages in its commit."""
         tokens = tokens_of(messages)
         self.leases.hand_over(tokens)
         return Settlement(self.group, self.name, tuple(tokens))
@@ -267,19 +269,20 @@ class Queue(Generic[V]):
         return self._port.describe(self.name, self.group)
 
     def update(self, /, **changes: Unpack[QueueOptions]) -> QueueInfo:
-        """Change settings. Raises `Invalid`, `Conflict` for one that is fixed."""
+        """Change settings of the queue. Raises `Invalid`, and `Conflict` for a setting that cannot
+        change."""
         info = self._port.update(self.name, self.group, in_seconds(changes))
         self.settings = info.settings
         return info
 
     def redrive(self, limit: int = 1_000) -> int:
-        """Publish dead letters to the topic again, up to `limit`; how many. Raises `Conflict` when
-        somebody else does so, too."""
+        """Publish up to `limit` dead letters to the topic again, and return their number. Raises
+        `Conflict` if another caller does so at the same time."""
         whole("limit", limit, 1, REDRIVE_MAX)
         return self._port.redrive(self.name, self.group, limit)
 
     def delete(self) -> None:
-        """Forget the queue; topic and dead letters stay."""
+        """Delete the queue; the topic and the dead letters stay."""
         self._port.delete(self.name, self.group)
 
 
@@ -303,9 +306,9 @@ class QueueCalls(BusCalls):
     def list_dead_letters(
         self, topic: str, *, group: str, dead_letter: str | None = None
     ) -> Iterator[DeadLetter]:
-        """The dead letters of a queue that were not moved back, or of a group, the oldest of each
-        partition first, up to the end. `dead_letter` is their topic, if it is another one than
-        the queue's, or TOPIC-GROUP-dead for a group. Raises `TopicNotFound`, `QueueNotFound`."""
+        """The dead letters of a queue that were not moved back, or those of a group, up to the end,
+        with the oldest of each partition first. `dead_letter` is their topic; by default the
+        queue's, or TOPIC-GROUP-dead for a group. Raises `TopicNotFound`, `QueueNotFound`."""
         name = TopicName.parse(topic)
         letters = self._dead_letter_topic(name, check_group(group), dead_letter)
         try:
@@ -343,10 +346,11 @@ class QueueCalls(BusCalls):
         serializer: Decoder[V] | None = None,
         **settings: Unpack[QueueOptions],
     ) -> Queue[V]:
-        """A queue over a topic, made if there is none: see `QueueSettings` for what can be said of
-        it. Without settings it is taken as it is; with some, one that exists has to have the same,
-        the others at their defaults. With a `serializer` messages have the object as `decoded`, see
-        `tms.serializers`. Raises `TopicNotFound`, `Conflict`, `Invalid`."""
+        """A queue over a topic, which is created if it does not exist. `settings` are the fields of
+        `QueueSettings`. Without settings, an existing queue is used as it is; with settings, an
+        existing queue must have the given settings, and defaults for the others. With a
+        `serializer`, messages have the object as `decoded`, see `tms.serializers`. Raises
+        `TopicNotFound`, `Conflict`, `Invalid`."""
         name, port = TopicName.parse(topic), self._transport.queues
         check_group(group)
         info: QueueInfo | None = None

@@ -50,7 +50,7 @@ class TablesPort(Protocol):
 
 
 class Table:
-    """A table as it is committed; made by `Bus.table`. Thread-safe."""
+    """The committed content of a table; created by `Bus.table`. Thread-safe."""
 
     def __init__(self, name: str, tables: TablesPort) -> None:
         self.name = name
@@ -60,23 +60,23 @@ class Table:
         return f"<{type(self).__name__} {self.name}>"
 
     def get(self, key: bytes) -> bytes | None:
-        """The committed value of a key, None when there is none."""
+        """The committed value of a key; None if it has none."""
         return self._tables.get(self.name, key)
 
     def scan(self, start: bytes = b"", stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Committed keys and values of [start, stop), in the order of the keys, all as they are
-        when the first one is asked for."""
+        """The committed keys and values of [start, stop), in the order of the keys. All are as of
+        the moment when the first one is read."""
         return self._tables.scan(self.name, start, stop)
 
     def within(self, tx: Transaction) -> "TableWrites":
-        """The table in a transaction; the same object each time."""
+        """The table within a transaction; returns the same object each time."""
         for joined in tx.participants:
             if isinstance(joined, TableWrites) and joined.is_of(self.name, self._tables):
                 return joined
         return tx.join(TableWrites(self.name, self._tables))
 
     def compact(self) -> int:
-        """Remove old versions that no transaction can see any more; how many."""
+        """Remove old versions that no transaction can see any more, and return their number."""
         return self._tables.compact(self.name)
 
 

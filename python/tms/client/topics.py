@@ -45,14 +45,14 @@ class TopicCalls(BusCalls):
         cleanup: CleanupChoice = Cleanup.DELETE,
         tombstone_retention: Duration | None = TOMBSTONE_RETENTION,
     ) -> TopicInfo:
-        """Create a topic, `name` or `namespace:name`; one that exists with the same settings is
-        left as it is.
+        """Create a topic, `name` or `namespace:name`; a topic that exists with the same settings
+        stays as it is.
 
-        `retention` is like `"36h"`, seconds, a timedelta or `"forever"`; `"default"` the store's:
-        the `tms.ttl` of a table of HBase, else 14 days. `retention_bytes` is per partition.
-        `cleanup` is `delete`; `compact` to keep the newest message of each key, without any
-        retention; or `compact,delete`. Compaction keeps a tombstone for `tombstone_retention`.
-        Raises `TopicExists`, `Invalid`, `Forbidden`.
+        `retention` is text such as `"36h"`, seconds, a timedelta, or `"forever"`; `"default"` is
+        the retention of the store: `tms.ttl` of the table in HBase, else 14 days. `retention_bytes`
+        is per partition. `cleanup` is `delete`, `compact` (keep the newest message of each key,
+        without any retention) or `compact,delete`. Compaction keeps a tombstone for
+        `tombstone_retention`. Raises `TopicExists`, `Invalid`, `Forbidden`.
         """
         is_default = retention == RETENTION_DEFAULT
         settings = TopicSettings(
@@ -68,12 +68,12 @@ class TopicCalls(BusCalls):
         return self._transport.create_topic(TopicName.parse(topic), settings)
 
     def describe_topic(self, topic: str) -> TopicInfo:
-        """Settings, and what each partition holds. Raises `TopicNotFound`."""
+        """The settings of a topic, and the state of each partition. Raises `TopicNotFound`."""
         return self._transport.describe_topic(TopicName.parse(topic))
 
     def list_topics(self, namespace: str = "default") -> Iterator[TopicInfo]:
-        """All topics of a namespace, by name, without their partitions' infos; read in pages as
-        they are taken."""
+        """All topics of a namespace by name, without the state of their partitions; read in pages
+        during the iteration."""
         port = self._transport.list_topics
         return pages(port, namespace, TOPICS_PER_PAGE, lambda info: info.topic)
 
@@ -89,8 +89,9 @@ class TopicCalls(BusCalls):
         cleanup: CleanupChoice | None = None,
         tombstone_retention: Duration | None = None,
     ) -> TopicInfo:
-        """Change what is given; None leaves it, `"forever"` and `retention_bytes="unlimited"` lift
-        a limit, `retention="default"` gives the topic that of the store.
+        """Change the given settings of a topic; None leaves a setting as it is. `"forever"` and
+        `retention_bytes="unlimited"` lift a limit; `retention="default"` applies the retention of
+        the store.
 
         Raises `TopicNotFound`, `FewerPartitions`, `Invalid`.
         """
@@ -129,13 +130,14 @@ class TopicCalls(BusCalls):
         partition: int | None = None,
         timeout_s: Duration = ERASE_S,
     ) -> int:
-        """Take the messages with a key, or the one with an id, out of a topic for good, also their
-        bytes out of the store; how many there were.
+        """Remove the messages with a key, or the one with an id, from a topic for good, and their
+        bytes from the store; returns the number of erased messages.
 
-        With a key also the delayed ones that wait: they are cancelled. An id needs its partition,
-        unless the topic has one only, and is one of the log. What is published later, or comes
-        with a transaction that commits later, is not erased. It reads the topic; after `TimedOut`
-        or another failure repeat it. Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`.
+        With a key, delayed messages that are waiting are cancelled and erased, too. With an id, the
+        partition must be given unless the topic has only one, and delayed messages are not
+        concerned. Messages that are published later, or that a transaction commits later, are not
+        erased. The call reads the topic; repeat it after `TimedOut` or another failure. Raises
+        `TopicNotFound`, `PartitionNotFound`, `Invalid`.
         """
         name = TopicName.parse(topic)
         if key is not None and type(key) is not bytes:
@@ -156,11 +158,12 @@ class TopicCalls(BusCalls):
         at: Start = "latest",
         isolation: IsolationChoice | bytes = Isolation.COMMITTED,
     ) -> Mapping[int, int]:
-        """By partition, the offset of the first message at or after a position, or of the next one
-        where there is none.
+        """For each partition, the offset of the first message at or after a position, or the next
+        offset if there is no such message.
 
-        Of committed messages, never beyond the first that is not decided: what lies before will
-        always be read as it is now, until its retention ends. Raises `TopicNotFound`, `Invalid`.
+        With committed isolation, the offset is never beyond the first undecided message: the
+        messages before it never change until their retention ends. Raises `TopicNotFound`,
+        `Invalid`.
         """
         return self._transport.offsets(
             TopicName.parse(topic), as_position(at), as_isolation(isolation)

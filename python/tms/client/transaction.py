@@ -62,7 +62,8 @@ class _Consumer(Protocol):
 
 
 class Transaction:
-    """Made by `Bus.transaction`; commits at the end of its `with` block. For one thread."""
+    """Messages, positions and other data that commit together or not at all; created by
+    `Bus.transaction`. Commits at the end of its `with` block. For one thread."""
 
     def __init__(
         self,
@@ -98,7 +99,8 @@ class Transaction:
 
     @property
     def id(self) -> int:
-        """The transaction's id; begins it. Needed only where other data takes part."""
+        """The id of the transaction; reading it begins the transaction. Only participants need
+        it."""
         return self._begin(None)
 
     def __repr__(self) -> str:
@@ -121,9 +123,9 @@ class Transaction:
         partition: int | None = None,
         expect: Expect | None = None,
     ) -> None:
-        """Add a message. Messages without key or partition go to one partition of a topic together.
-        `expect` as in `Bus.publish`: if it is not so, the commit fails with `WrongLastId`. Raises
-        `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`."""
+        """Add a message. Messages without key and partition all go to one partition of their topic.
+        `expect` is that of `Bus.publish`: if it does not hold, the commit fails with `WrongLastId`.
+        Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`."""
         known = self._topics.get(topic) or self._learn(topic)
         size = message_bytes(value, key, headers, known.message_bytes_max)
         if partition is not None:
@@ -153,8 +155,8 @@ class Transaction:
     def send_many(
         self, topic: str, values: Sequence[bytes | None], partition: int | None = None
     ) -> None:
-        """Add messages without keys, all to one partition; faster than one by one. Raises like
-        `send`; then none of them was added."""
+        """Add messages without keys, all to one partition; faster than one by one. Raises the
+        errors of `send`; then none of the messages was added."""
         known = self._topics.get(topic) or self._learn(topic)
         if partition is None:
             partition = self._sticky[topic]
@@ -183,10 +185,10 @@ class Transaction:
     def ack(self, source: Queue[V], messages: Deliveries[V]) -> None: ...
 
     def ack(self, source: "_Consumer | Queue[V]", messages: Deliveries[V] | None = None) -> None:
-        """With the commit: of a consumer, the position of its group moves behind what it has handed
-        out by then; of a queue, these messages are done with. The commit fails with `Conflict`
-        when another consumer has moved the position meanwhile, with `Fenced` when a message was
-        delivered to another worker."""
+        """Acknowledge messages with the commit. For a consumer, the commit moves the position of
+        its group behind all messages handed out by then; for a queue, it acks the given messages.
+        The commit fails with `Conflict` if another consumer has moved the position in the meantime,
+        and with `Fenced` if a message was delivered to another worker."""
         self._require_open()
         if isinstance(source, Queue):
             if messages is None:
@@ -208,8 +210,8 @@ class Transaction:
             self._acked.append(source)
 
     def change(self, key: bytes) -> None:
-        """Name a key that this transaction changed elsewhere: of two transactions at a time that
-        changed the same key, only one commits."""
+        """Name a key that this transaction changed outside of TMS: of two concurrent transactions
+        that changed the same key, only one commits."""
         _ = self.id  # conflicts count from the beginning
         self._changes.add(key)
 
@@ -219,17 +221,20 @@ class Transaction:
         return tuple(self._participants.all)
 
     def join(self, participant: Participant[C]) -> C:
-        """Let other data take part: it commits with this transaction or not at all. Returns what to
-        write with. Raises `Invalid` when it cannot be together with what has joined."""
+        """Add a participant, whose data commits with this transaction or not at all, and return the
+        object to write with. Raises `Invalid` if it cannot be combined with the participants that
+        have joined."""
         self._require_open()
         return self._participants.join(participant, self)
 
     def commit(self) -> list[MessageId]:
-        """Commit; the ids of the messages, in the order of `send`. Raises `TransactionConflict`,
-        `Conflict`, `TransactionEnded`, also with the outcome `committed` where it is done and the
-        ids are not known any more; `TimedOut` when it is not known whether it is done: then the
-        same call may be repeated. With participants also what they raise, `CommitUnfinished` and
-        `PostCommitFailed`."""
+        """Commit, and return the ids of the messages in the order of `send`.
+
+        Raises `TransactionConflict`, `Conflict`, `TransactionEnded` (with the outcome `committed`
+        if the transaction is committed but its ids are no longer known), and `TimedOut` if the
+        outcome is unknown: then the call may be repeated. With participants, also raises their
+        errors, `CommitUnfinished` and `PostCommitFailed`.
+        """
         return self._ids(self._commit())
 
     def _commit(self) -> CommitResult:
@@ -279,8 +284,9 @@ class Transaction:
             )
 
     def abort(self) -> None:
-        """Give it up: nothing of it is ever seen, and what takes part is rolled back. A second call
-        does nothing. Raises `TransactionEnded` when it is committed after all."""
+        """Abort the transaction: none of its messages ever become visible, and its participants are
+        rolled back. A second call does nothing. Raises `TransactionEnded` if the transaction is
+        committed nevertheless."""
         self._abort(None)
 
     def _abort(self, error: BaseException | None) -> None:

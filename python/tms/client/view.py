@@ -67,10 +67,10 @@ class ViewPatience(NamedTuple):
 
 
 class View(Mapping[bytes, V]):
-    """A mapping of keys to what their messages have come to; made by `Bus.view`. Thread-safe. Close
-    it, or use it as a context manager.
+    """A mapping from each key to its newest value, or to the state made of its messages; created by
+    `Bus.view`. Thread-safe. Close it, or use it as a context manager.
 
-    What fails for good, as when the topic is deleted, is raised by every later use.
+    After a permanent failure, such as a deleted topic, every further use raises the error.
     """
 
     def __init__(
@@ -128,37 +128,37 @@ class View(Mapping[bytes, V]):
         return key in self._state.entries
 
     def items(self) -> ItemsView[bytes, V]:
-        """All keys with their values, as they are now together."""
+        """All keys with their values, as of one moment."""
         return self._copy().items()
 
     def values(self) -> ValuesView[V]:
-        """All values, as they are now together."""
+        """All values, as of one moment."""
         return self._copy().values()
 
     def last_id(self, key: bytes) -> MessageId | None:
-        """The id of the newest message of a key that is there, None for others."""
+        """The id of the newest message of a key in the view; None for other keys."""
         self._check()
         entry = self._state.entries.get(key)
         return None if entry is None else entry.id
 
     def expect(self, key: bytes) -> MessageId:
-        """The `expect` of a publish of the key, so that it is stored only if this view has
-        seen everything of the key. Take it before the value that the decision rests on, or both
-        together with `current`."""
+        """The `expect` of a publish of the key: the message is stored only if this view has seen
+        all messages of the key. Call this before you read the value on which the publish depends,
+        or use `current`, which returns both."""
         self._check()
         with self._lock:
             return self._state.read[partition_for_key(key, len(self._state.read))]
 
     def current(self, key: bytes) -> Current[V]:
-        """The value of a key, None when there is none, and what a publish has to `expect` that
-        rests on it."""
+        """The value of a key, None if it has none, and the `expect` of a publish that depends on
+        this value."""
         self._check()
         with self._lock:
             entry = self._state.entries.get(key)
             return Current(None if entry is None else entry.value, self.expect(key))
 
     def snapshot(self) -> ViewSnapshot[V]:
-        """A copy, and up to where it goes."""
+        """A copy of the view, with the position up to which it was read."""
         self._check()
         with self._lock:
             state = self._state
@@ -166,15 +166,15 @@ class View(Mapping[bytes, V]):
             return ViewSnapshot(dict(state.entries), places, self._generation)
 
     def refresh(self) -> None:
-        """Read up to what is visible now: afterwards the view has at least what was committed
-        before the call. Raises what keeps it from being read."""
+        """Read everything that is visible now: after the call, the view has at least all messages
+        that were committed before it. Raises the error that prevents reading."""
         self._check()
         if not self._state.stops:
             self._grow()
             self._read_on()
 
     def close(self) -> None:
-        """Follow no more; what was read stays readable. A second call does nothing."""
+        """Stop following; the content stays readable. A second call does nothing."""
         self._closed.set()
         if self._channel is not None:
             self._end.detach()
@@ -191,8 +191,9 @@ class View(Mapping[bytes, V]):
     # --- the bus's --------------------------------------------------------------------------------
 
     def load(self, at: Start | None, snapshot: ViewSnapshot[V] | None) -> None:
-        """Read everything that is there, or up to `at`; on from a snapshot if there is one. Raises
-        `Conflict`, `OffsetOutOfRange` when the topic does not go on where the snapshot ends."""
+        """Read the topic to its end, or up to `at`, starting from a snapshot if there is one.
+        Raises `Conflict`, and `OffsetOutOfRange` if the topic does not continue where the snapshot
+        ends."""
         info = self._transport.describe_topic(self._name)
         self._generation = info.generation
         state = self._state
@@ -207,7 +208,7 @@ class View(Mapping[bytes, V]):
         state.gone = None
 
     def follow(self) -> None:
-        """Keep it current from now on."""
+        """Keep the view current from now on."""
         self._channel = open_channel(self._transport)
         run = (ref(self), self._closed)
         self._thread = threading.Thread(target=_run, args=run, name="tms-view", daemon=True)
@@ -408,14 +409,14 @@ class ViewCalls(BusCalls):
     ) -> View[V]:
         """The newest value of each key as a mapping, read to the end and kept current.
 
-        A tombstone removes its key; messages without a key are left out. With `apply` a value is
-        what `apply(before, message)` makes of each message, None for nothing: state from events;
-        with a `serializer` the object in the newest value. One of them, or none.
-        With `at`, an id, time or position, it is a view of everything before that, which stays so.
-        `snapshot` is where it begins instead of at the topic's first message. `on_change(key,
-        value)` is called in the thread that reads. A view
-        that is dropped ends: keep a reference to it. Raises `TopicNotFound`, `Invalid`,
-        `Conflict`, `OffsetOutOfRange`, `Undecodable`, and what `apply` raises.
+        A tombstone removes its key; messages without a key are left out. With `apply`, the value is
+        the result of `apply(previous, message)` for each message of the key; None removes the key.
+        With a `serializer`, the value is the object in the newest message. At most one of the two
+        may be given. With `at` (an id, a time or a position) the view has everything before that,
+        and never changes. With a `snapshot` the view starts from that instead of the topic's first
+        message. `on_change(key, value)` is called in the thread that reads. Keep a reference to the
+        view: it ends when it is garbage-collected. Raises `TopicNotFound`, `Invalid`, `Conflict`,
+        `OffsetOutOfRange`, `Undecodable`, and the errors of `apply`.
         """
         for name, function in (("apply", apply), ("on_change", on_change)):
             if function is not None and not callable(function):

@@ -150,11 +150,13 @@ class Handling(Generic[V]):
             cause = error_text(error)
             facts = _place(message)
             _log.exception("handler_failed", worker=self.name, **facts, error=cause)
-            if not held.settled:
-                result = await self._io.survive(lambda: queue.nack(message, cause=cause))
-                self._tell_dead(message, result)
-            if not isinstance(error, (Exception, *self._io.cancelled)):
-                raise
+            try:
+                if not held.settled:
+                    result = await self._io.survive(lambda: queue.nack(message, cause=cause))
+                    self._tell_dead(message, result)
+            finally:
+                if not isinstance(error, (Exception, *self._io.cancelled)):
+                    raise error
         else:
             if not held.settled:
                 result = await self._io.survive(lambda: queue.ack(message))
@@ -190,11 +192,12 @@ class ThreadHandlerIo:
 
 
 class Worker(Generic[V]):
-    """Made by `Queue.worker`: `run` it, or use it as a context manager, which works as long as its
-    block takes. Calling it calls its handler. It works once.
+    """Handles the messages of a queue in threads; created by `Queue.worker`. Call `run`, or use it
+    as a context manager, which works until its block ends. Calling the worker calls its handler. A
+    worker runs only once.
 
-    A message is acked when the handler returns, and nacked with the error as its cause when it
-    raises. `stop` may be called from any thread, and by a handler.
+    A message is acked when the handler returns. If the handler raises, the message is nacked with
+    the error as its cause. Any thread may call `stop`, and so may a handler.
     """
 
     def __init__(self, queue: "Queue[V]", handler: Handler[V], options: WorkerOptions) -> None:
@@ -218,8 +221,9 @@ class Worker(Generic[V]):
         return self._options.describe(self, self._queue)
 
     def run(self) -> None:
-        """Work until `stop`, or, in the main thread, until SIGTERM or SIGINT, whose second has its
-        usual effect; then drain. Raises what keeps it from working, such as `QueueNotFound`."""
+        """Work until `stop`, then drain. In the main thread, SIGTERM and SIGINT stop the worker,
+        too; a second signal has its usual effect. Raises the error that keeps it from working, such
+        as `QueueNotFound`."""
         signals: list[int] = []
         with on_signals(signals.append):
             thread = self._start()
@@ -234,11 +238,12 @@ class Worker(Generic[V]):
         self._start()
 
     def stop(self) -> None:
-        """Receive nothing more, and drain. Does not wait for it."""
+        """Receive nothing more, and drain. Does not wait for the end."""
         self._stopping.set()
 
     def close(self) -> None:
-        """Stop, and wait until it has drained. Raises what has kept it from working."""
+        """Stop, and wait until the worker has drained. Raises the error that kept it from
+        working."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -261,13 +266,13 @@ class Worker(Generic[V]):
         return self._thread
 
     def _work(self) -> None:
-        threads = [
-            threading.Thread(target=self._handle_on, name=f"tms-handler-{number}", daemon=True)
-            for number in range(self._options.concurrency)
-        ]
-        for thread in threads:
-            thread.start()
+        threads: list[threading.Thread] = []
         try:
+            for number in range(self._options.concurrency):
+                name = f"tms-handler-{number}"
+                thread = threading.Thread(target=self._handle_on, name=name, daemon=True)
+                thread.start()
+                threads.append(thread)
             while not self._stopping.is_set():
                 self._receive()
         except Exception as error:

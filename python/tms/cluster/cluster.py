@@ -79,8 +79,8 @@ class RolePlayer(Protocol):
         ...
 
     def resign(self, cluster: "Cluster", reason: TMSError | None = None) -> None:
-        """Close the roles that others should hold, and with a reason also all partitions. Asks no
-        store."""
+        """Close the roles that others should hold; with a reason all roles, and then all
+        partitions. Asks no store."""
         ...
 
     def recheck(self, cluster: "Cluster") -> None:

@@ -12,15 +12,18 @@ Invariants
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from tms.api.instances import PeersApi
 from tms.errors import TMSError
 from tms.log.visibility import UnknownOutcome
 from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.runtime.clock import Clock
+from tms.runtime.events import EventLog
 
 REMEMBERED = 200_000
 AGAIN_S = 0.02  # between two questions while callbacks wait for an end
+_log = EventLog(__name__)
 
 
 class RemoteDecisions:
@@ -76,8 +79,8 @@ class RemoteDecisions:
             if pointer not in self._decided:
                 self._waiting.setdefault(pointer, []).append(callback)
                 if not self._asking:
-                    self._asking = True
                     threading.Thread(target=self._watch, name="tms-decisions", daemon=True).start()
+                    self._asking = True  # only if it has been started
                 return lambda: self._cancel(pointer, callback)
         callback()
         return lambda: None
@@ -108,15 +111,17 @@ class RemoteDecisions:
                 if not pointers:
                     self._asking = False
                     return
-            try:
+            ended = pointers
+            with suppress(TMSError):
                 fates = self._ask(pointers)
-                ended = [pointer for pointer in pointers if fates[pointer] is not Fate.OPEN]
-            except TMSError:
-                ended = list(pointers)
+                ended = {pointer for pointer in pointers if fates[pointer] is not Fate.OPEN}
             with self._lock:
                 due = [callback for one in ended for callback in self._waiting.pop(one, ())]
             for callback in due:
-                callback()
+                try:
+                    callback()
+                except Exception:  # one of many: the others wait for this thread
+                    _log.exception("watcher_failed")
 
     def _cancel(self, pointer: int, callback: Callable[[], None]) -> None:
         with self._lock:

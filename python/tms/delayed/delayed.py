@@ -67,8 +67,8 @@ class DelayedMessages:
         self.find(at_start=True)
 
     def close(self, number: int) -> None:
-        """Close the delayed messages of the topics of a shard. Waits at most `CLOSE_S` for each
-        topic's writer: if the store does not answer it, the epoch of the next owner refuses it."""
+        """Close the delayed messages of the topics of a shard. Waits at most `CLOSE_S` for all of
+        their writers: if the store does not answer one, the epoch of the next owner refuses it."""
         with self._lock:
             self._shards_here -= {number}
             gone = [
@@ -79,8 +79,10 @@ class DelayedMessages:
         self._retire(gone, self._shards.missing(number), CLOSE_S)
 
     def _retire(self, gone: Sequence[DelayQueue], reason: TMSError, timeout_s: float = -1) -> None:
+        until_s = self._clock.monotonic_s() + timeout_s
         for waiting in gone:
-            waiting.retire(reason, timeout_s)
+            left_s = max(0.0, until_s - self._clock.monotonic_s()) if timeout_s >= 0 else -1
+            waiting.retire(reason, left_s)
             self._scheduler.forget(waiting.stored.uid)
             self._store.close_maps(keys.delayed_map(waiting.stored.uid))
 

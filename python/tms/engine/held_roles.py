@@ -64,16 +64,22 @@ class HeldRoles:
         return [f"Not open yet: {name}. {why.message}" for name, why in failed if why is not None]
 
     def resign(self, cluster: Cluster, reason: TMSError | None = None) -> None:
-        """Close the roles that others should hold, and with a reason also all partitions. Asks no
-        store."""
-        if not cluster.coordinates:
+        """Close the roles that others should hold; with a reason all roles, and then all
+        partitions. Asks no store."""
+        if reason is None:
+            self._close_but(cluster.coordinates, cluster.shards())
+            return
+        self._close_but(False, frozenset())
+        cluster.count_released(self._topics.partitions.abandon(reason))
+        self._close_but(False, frozenset())  # one that was opened meanwhile has no journal now
+
+    def _close_but(self, coordination: bool, shards: frozenset[int]) -> None:
+        """Close all roles but these."""
+        if not coordination:
             self.coordination.close()
-        wanted = cluster.shards()
         for number, role in self.shards.roles.items():
-            if number not in wanted:
+            if number not in shards:
                 role.close()
-        if reason is not None:
-            cluster.count_released(self._topics.partitions.abandon(reason))
 
     def settle_roles(self, cluster: Cluster) -> None:
         """Open the roles that this process should hold, and close the roles and partitions that

@@ -14,7 +14,7 @@ Invariants
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tms.block import Flags
 from tms.cluster.cluster import Cluster
@@ -36,6 +36,8 @@ from tms.queues.settling import Settling
 from tms.topics.sharding import POSITIONS, QUEUES
 from tms.topics.topics import Topics
 from tms.transactions.participants import CommitParticipant
+
+C = TypeVar("C", contravariant=True)
 
 PREPARE_TIMEOUT_S = 30.0
 ENTRIES_MAX = 20_000  # of a journal that a start reads
@@ -157,22 +159,18 @@ class ShardRoles:
         settled: dict[int, list[Settlement]] = {}
         for one in commit.settlements:
             settled.setdefault(shards.of_queue(one.topic, one.group), []).append(one)
-        return [
-            *(self._positions(number, changes) for number, changes in moved.items()),
-            *(self._settlements(number, some) for number, some in settled.items()),
+        shares = [
+            *((n, Commit(positions=tuple(some)), POSITIONS) for n, some in moved.items()),
+            *((n, Commit(settlements=tuple(some)), QUEUES) for n, some in settled.items()),
         ]
+        return [self._participant(*share) for share in shares]
 
-    def _positions(self, number: int, changes: Sequence[PositionChange]) -> CommitParticipant:
+    def _participant(
+        self, number: int, share: Commit, journal_name: TopicName
+    ) -> CommitParticipant:
         if self._cluster is None or self.holds(number):
-            return PositionsParticipant(self.roles[number].get().positions, changes)
-        share = Commit(positions=tuple(changes))
-        return RemoteParticipant(self._cluster, number, share, POSITIONS)
-
-    def _settlements(self, number: int, settlements: Sequence[Settlement]) -> CommitParticipant:
-        if self._cluster is None or self.holds(number):
-            return SettlementsParticipant(self.roles[number].get().settling, settlements)
-        share = Commit(settlements=tuple(settlements))
-        return RemoteParticipant(self._cluster, number, share, QUEUES)
+            return _held(self.roles[number].get(), share)
+        return RemoteParticipant(self._cluster, number, share, journal_name)
 
     def verify_share(self, number: int, share: Commit) -> Durability:
         """Verify what a commit of another instance changes in a shard of this one; as
@@ -200,89 +198,77 @@ class ShardRoles:
     def _held_participant(self, number: int, share: Commit) -> CommitParticipant:
         if not self.holds(number):
             raise self._topics.shards.missing(number)
-        shard = self.roles[number].get()
-        if share.positions:
-            return PositionsParticipant(shard.positions, share.positions)
-        return SettlementsParticipant(shard.settling, share.settlements)
+        return _held(self.roles[number].get(), share)
 
 
-class PositionsParticipant:
-    """The positions that a commit moves in a shard of this process."""
+class ChangedByCommits(Protocol[C]):
+    """A state of a shard of this process that commits change: positions, or queues."""
 
-    def __init__(self, positions: GroupPositions, changes: Sequence[PositionChange]) -> None:
-        self._positions = positions
+    @property
+    def journal_name(self) -> TopicName: ...
+    @property
+    def known(self) -> bool: ...
+    def verify(self, changes: Sequence[C]) -> Durability: ...
+    def prepare(
+        self,
+        changes: Sequence[C],
+        id: int,
+        durability: Durability,
+        stamp: Stamp,
+        inline: Durability,
+    ) -> PendingAppend: ...
+    def require_prepared(self, changes: Sequence[C], id: int) -> None: ...
+    def committed(self, changes: Sequence[C], id: int) -> None: ...
+    def follow(self, id: int) -> None: ...
+    def invalidate(self) -> None: ...
+
+
+class HeldParticipant(Generic[C]):
+    """The changes of a commit in a state of a shard of this process."""
+
+    def __init__(
+        self, state: ChangedByCommits[C], changes: Sequence[C], moved: Sequence[PositionChange] = ()
+    ) -> None:
+        self._state = state
         self._changes = changes
+        self._moved = moved
 
     @property
     def journal_name(self) -> TopicName:
-        return self._positions.journal_name
+        return self._state.journal_name
 
     @property
     def known(self) -> bool:
-        return self._positions.known
+        return self._state.known
 
     def keys(self) -> Iterable[bytes]:
-        return _keys_of(self._changes)
+        return _keys_of(self._moved)  # none of queues: holding keeps others out
 
     def verify(self) -> Durability:
-        self._positions.verify(self._changes)
-        return Durability.SYNCED
+        return self._state.verify(self._changes)
 
     def prepare(
         self, id: int, durability: Durability, stamp: Stamp, inline: Durability
     ) -> PendingAppend:
-        return self._positions.prepare(self._changes, id, durability, stamp, inline)
+        return self._state.prepare(self._changes, id, durability, stamp, inline)
 
     def require_prepared(self, id: int) -> None:
-        self._positions.require_prepared(self._changes, id)
+        self._state.require_prepared(self._changes, id)
 
     def committed(self, id: int) -> None:
-        self._positions.end(id, committed=True)
+        self._state.committed(self._changes, id)
 
     def ended(self, id: int) -> None:
-        pass  # the next operation on these positions asks for the outcome
+        self._state.follow(id)
 
     def invalidate(self) -> None:
-        self._positions.invalidate()
+        self._state.invalidate()
 
 
-class SettlementsParticipant:
-    """The messages that a commit settles in queues of a shard of this process."""
-
-    def __init__(self, settling: Settling, settlements: Sequence[Settlement]) -> None:
-        self._settling = settling
-        self._settlements = settlements
-
-    @property
-    def journal_name(self) -> TopicName:
-        return self._settling.journal_name
-
-    @property
-    def known(self) -> bool:
-        return self._settling.known
-
-    def keys(self) -> Iterable[bytes]:
-        return ()  # holding keeps others out
-
-    def verify(self) -> Durability:
-        return self._settling.verify(self._settlements)
-
-    def prepare(
-        self, id: int, durability: Durability, stamp: Stamp, inline: Durability
-    ) -> PendingAppend:
-        return self._settling.prepare(self._settlements, id, durability, stamp, inline)
-
-    def require_prepared(self, id: int) -> None:
-        self._settling.require_prepared(self._settlements, id)
-
-    def committed(self, id: int) -> None:
-        self._settling.committed(self._settlements, id)
-
-    def ended(self, id: int) -> None:
-        self._settling.follow(id)
-
-    def invalidate(self) -> None:
-        self._settling.invalidate()
+def _held(shard: Shard, share: Commit) -> CommitParticipant:
+    if share.positions:
+        return HeldParticipant(shard.positions, share.positions, share.positions)
+    return HeldParticipant(shard.settling, share.settlements)
 
 
 class RemoteParticipant:

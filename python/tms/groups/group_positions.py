@@ -129,11 +129,13 @@ class GroupPositions:
         """The topic of the journal."""
         return self._journal.name
 
-    def verify(self, changes: Sequence[PositionChange]) -> None:
-        """Raises an error if a transaction cannot make these changes."""
+    def verify(self, changes: Sequence[PositionChange]) -> Durability:
+        """The durability that these changes need. Raises an error if a transaction cannot make
+        them."""
         self._learn(self._holders(changes))
         with self._turn:
             self._check(changes)
+        return Durability.SYNCED
 
     def prepare(
         self,
@@ -169,12 +171,20 @@ class GroupPositions:
             "committed. Do it again."
         )
 
-    def end(self, id: int, committed: bool) -> None:
+    def _end(self, id: int, committed: bool) -> None:
         """End a transaction. Never waits."""
         with self._lock:
             if self._journaled.known and id in self._journaled.state.prepared:
                 self._journaled.state.end(id, committed)
                 self._ends += 1
+
+    def committed(self, changes: Sequence[PositionChange], id: int) -> None:
+        """Move the positions that a committed transaction has changed. Never waits."""
+        self._end(id, committed=True)
+
+    def follow(self, id: int) -> None:
+        """Nothing to do: the next operation on positions that the transaction holds asks for its
+        outcome."""
 
     def learn(self) -> None:
         """Learn the outcomes of the transactions that hold positions."""
@@ -269,7 +279,7 @@ class GroupPositions:
             if outcome is Fate.OPEN:
                 left.add(id)
             else:
-                self.end(id, outcome is Fate.VISIBLE)
+                self._end(id, outcome is Fate.VISIBLE)
         return left
 
     def _await(self, holders: Collection[int]) -> None:

@@ -150,8 +150,12 @@ class LogGroups:
         topic and a name, in some shards or in all. Raises `NotOwner`."""
         keys = self._keys(shards)
         owned = ((key.topic, key.group) for key in keys if key.topic.namespace == namespace)
-        page = self._registry.page_of(owned, after, limit)
-        return [lag.summary() for lag in self.lags(GroupKey(group, name) for name, group in page)]
+        return self._registry.page_of(
+            owned,
+            after,
+            limit,
+            lambda page: [one.summary() for one in self.lags(GroupKey(g, t) for t, g in page)],
+        )
 
     def lags(self, keys: Iterable[GroupKey]) -> list[GroupLag]:
         """The number of members of each group and its lag in each partition, in the given order,

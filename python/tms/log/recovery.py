@@ -102,9 +102,13 @@ def _stored_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -
 
 
 def _is_there(chain: SegmentChain, key: BlockKey) -> bool:
-    """True if a block that was stored once still is; sealed blocks are never lost."""
-    sealed = segment.last if (segment := chain.record.segments[-1]).sealed else chain.record.last
-    return key <= (sealed or FIRST_KEY) or bool(chain.scan(key, key_after(key), 1))
+    """True if everything up to a key that was stored once still is, or was truncated. Sealed blocks
+    are never lost; before the floor a key may name no block (`find_end`)."""
+    record = chain.record
+    sealed = segment.last if (segment := record.segments[-1]).sealed else record.last
+    if key <= (sealed or FIRST_KEY) or key < record.floor:
+        return True
+    return bool(chain.scan(key, key_after(key), 1))
 
 
 def _follow(

@@ -10,17 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, Self, TypeVar, overload
+from typing import NamedTuple, Self
 
 import msgspec
 
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX, utc
-from tms.model.json_value import JsonValue, as_json
-from tms.model.serializer import Decoder, decoded
+from tms.model.serializer import ReadableValue
 from tms.model.spelling import decimal_up_to
-
-T = TypeVar("T")
 
 SEQUENCE_MAX = 2**48 - 1
 DELAYED_ID = f"[0-9]{{1,14}}-{decimal_up_to(SEQUENCE_MAX)}"  # how one is spelled
@@ -118,29 +115,18 @@ class DelayedPage(NamedTuple):
     messages: Sequence["DelayedMessage"] = ()
 
 
-class DelayedMessage(NamedTuple):
-    """A delayed message."""
-
+class _DelayedCells(NamedTuple):
     id: DelayedId
     partition: int
     key: bytes | None
     value: bytes | None
     headers: Mapping[str, bytes]
 
-    @overload
-    def json(self) -> JsonValue: ...
-    @overload
-    def json(self, kind: type[T]) -> T: ...
-    def json(self, kind: type[T] | None = None) -> T | JsonValue:
-        """The value, read as JSON; with `kind`, a msgspec struct, dataclass, `TypedDict` or a type
-        such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
-        does not fit `kind` and for a tombstone."""
-        return as_json(self.id, self.value, kind)
 
-    def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
-        `Undecodable` for a value that does not fit, and for a tombstone."""
-        return decoded(self.value, decoder, self.id)
+class DelayedMessage(_DelayedCells, ReadableValue):
+    """A delayed message."""
+
+    __slots__ = ()
 
     @property
     def due(self) -> datetime:

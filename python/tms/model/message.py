@@ -4,16 +4,13 @@ client share.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Generic, NamedTuple, TypeVar, cast, overload
+from typing import Generic, NamedTuple, Protocol, cast
 
 import msgspec
 
 from tms.model.ids import MessageId, utc
-from tms.model.json_value import JsonValue, as_json
 from tms.model.position import Position
-from tms.model.serializer import Decoder, Plain, V, decoded
-
-T = TypeVar("T")
+from tms.model.serializer import Plain, ReadableValue, V
 
 Buffer = bytes | bytearray | memoryview
 MESSAGES_MAX = 65_536  # of a block
@@ -23,10 +20,34 @@ NOTHING = MessageId(0, 0)
 _PLAIN = Plain()
 
 
-class Message(NamedTuple, Generic[V]):
-    """A message as a consumer gets it. `value` is None for a tombstone, `key` for a message without
-    one."""
+class _Identified(Protocol):
+    @property
+    def id(self) -> MessageId: ...
 
+
+class LogMessage(ReadableValue, Generic[V]):
+    """A base of the classes of messages that are in the log."""
+
+    __slots__ = ()
+
+    @property
+    def decoded(self) -> V:
+        """The object in the value, read by the serializer of the consumer or queue that the
+        message comes from; without a serializer the value itself. Raises like `decode`."""
+        return cast(V, self.decode(_PLAIN))  # type: ignore[misc]
+
+    @property
+    def timestamp_ms(self: _Identified) -> int:
+        """Publish time, in ms since 1970-01-01T00:00Z."""
+        return self.id.time_ms
+
+    @property
+    def timestamp(self: _Identified) -> datetime:
+        """Publish time, in UTC."""
+        return utc(self.id.time_ms)
+
+
+class _MessageCells(NamedTuple):
     topic: str
     partition: int
     offset: int
@@ -35,36 +56,12 @@ class Message(NamedTuple, Generic[V]):
     value: bytes | None
     headers: Mapping[str, bytes]
 
-    @overload
-    def json(self) -> JsonValue: ...
-    @overload
-    def json(self, kind: type[T]) -> T: ...
-    def json(self, kind: type[T] | None = None) -> T | JsonValue:
-        """The value, read as JSON; with `kind`, a msgspec struct, dataclass, `TypedDict` or a type
-        such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
-        does not fit `kind` and for a tombstone."""
-        return as_json(self.id, self.value, kind)
 
-    def decode(self, decoder: Decoder[T]) -> T:
-        """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
-        `Undecodable` for a value that does not fit, and for a tombstone."""
-        return decoded(self.value, decoder, self.id, self.topic)
+class Message(_MessageCells, LogMessage[V]):
+    """A message as a consumer gets it. `value` is None for a tombstone, `key` for a message without
+    one."""
 
-    @property
-    def decoded(self) -> V:
-        """The object in the value, read by the serializer of the consumer that the message comes
-        from; without a serializer the value itself. Raises like `decode`."""
-        return cast(V, self.decode(_PLAIN))
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Publish time, in ms since 1970-01-01T00:00Z."""
-        return self.id.time_ms
-
-    @property
-    def timestamp(self) -> datetime:
-        """Publish time, in UTC."""
-        return utc(self.id.time_ms)
+    __slots__ = ()
 
 
 class NewBlock(msgspec.Struct, frozen=True):

@@ -9,9 +9,10 @@ Invariants
 * Any error of a serializer reaches callers as `Undecodable` or `Invalid`, with the reason in it.
 """
 
-from typing import TYPE_CHECKING, Generic, Protocol, cast
+from typing import TYPE_CHECKING, Generic, Protocol, cast, overload
 
 from tms.errors import Invalid, TMSError, Undecodable
+from tms.model.json_value import JsonValue, as_json
 
 if TYPE_CHECKING:  # type checkers have their own: for a TypeVar with a default
     from typing_extensions import TypeVar
@@ -95,6 +96,36 @@ def decoded(value: bytes | None, decoder: Decoder[T], id: object, topic: str = "
             field="value",
             **place,
         ) from exc
+
+
+class _Valued(Protocol):
+    """A message of any kind."""
+
+    @property
+    def id(self) -> object: ...
+    @property
+    def value(self) -> bytes | None: ...
+
+
+class ReadableValue:
+    """The ways to read the value of a message; a base of the classes of messages."""
+
+    __slots__ = ()
+
+    @overload
+    def json(self: _Valued) -> JsonValue: ...
+    @overload
+    def json(self: _Valued, kind: type[T]) -> T: ...
+    def json(self: _Valued, kind: type[T] | None = None) -> T | JsonValue:
+        """The value, read as JSON; with `kind`, a msgspec struct, dataclass, `TypedDict` or a type
+        such as `dict[str, int]`, an object of it. Raises `BadJson`, or `Invalid` for a value that
+        does not fit `kind` and for a tombstone."""
+        return as_json(self.id, self.value, kind)
+
+    def decode(self: _Valued, decoder: Decoder[T]) -> T:
+        """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
+        `Undecodable` for a value that does not fit, and for a tombstone."""
+        return decoded(self.value, decoder, self.id, getattr(self, "topic", ""))
 
 
 def reading(kind: type[M], serializer: Decoder[object] | None) -> type[M]:

@@ -142,8 +142,11 @@ class Queues:
         """The queues of a topic, by name, in some shards or in all. Raises `NotOwner` for a shard
         of another instance."""
         self._registry.find(topic)
-        groups = sorted(queue.group for queue in self._all(shards) if queue.topic == topic)
-        return [self.describe(topic, group) for group in groups]
+        infos: list[QueueInfo] = []
+        for group in sorted(queue.group for queue in self._all(shards) if queue.topic == topic):
+            with suppress(QueueNotFound):  # deleted meanwhile
+                infos.append(self.describe(topic, group))
+        return infos
 
     def delete(self, topic: TopicName, group: str) -> None:
         """Delete a queue, also of a deleted topic; its dead letters stay. Raises
@@ -162,7 +165,7 @@ class Queues:
         topic and a group, in some shards or in all. Raises `NotOwner`."""
         queues = self._all(shards)
         owned = ((one.topic, one.group) for one in queues if one.topic.namespace == namespace)
-        return self._summaries(self._registry.page_of(owned, after, limit))
+        return self._registry.page_of(owned, after, limit, self._summaries)
 
     def oldest(self, limit: int) -> list[QueueSummary]:
         """Up to `limit` queues of this instance, those created first, for metrics; empty if they

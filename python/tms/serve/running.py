@@ -143,7 +143,7 @@ def welcome(settings: Settings, records: AccessRecords) -> None:
     if not server.is_guarded or (records.has_administrator and not server.new_administrator):
         return
     print(  # noqa: T201
-        "This service asks who comes, and nobody may do anything yet. Make an administrator:\n\n"
+        "This service requires a token. To create an administrator, run:\n\n"
         f"    TMS_TOKEN={records.first_token()} tms token create NAME\n\n"
         "That token is valid for this one call, and until the service starts again.",
         file=sys.stderr,

@@ -26,30 +26,55 @@ class Bulkhead:
         self._executor = executor
         self._running_max = running_max
         self._lock = threading.Lock()  # guards what follows
-        self._running = 0
+        self._running = 0  # threads that work, or will
+        self._unbegun: set[object] = set()  # of these
         self._waiting: deque[Callable[[], None]] = deque()
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run work in the background. Raises `RuntimeError` if no thread can be started and none
-        runs that would take it."""
+        runs that would take it; then it never runs."""
         with self._lock:
+            self._waiting.append(work)
             if self._running >= self._running_max:
-                self._waiting.append(work)
                 return
             self._running += 1
+            turn = object()
+            self._unbegun.add(turn)
         try:
-            self._executor.submit(self._run, work)
+            self._executor.submit(self._begin, turn)
         except RuntimeError:
-            self._run(self._next())  # work that has come meanwhile
-            raise
+            if self._withdraw(turn, work):
+                raise
 
-    def _run(self, work: Callable[[], None] | None) -> None:
-        while work is not None:
+    def _withdraw(self, turn: object, work: Callable[[], None]) -> bool:
+        """End a turn that the executor has refused, which it may begin nevertheless; True if the
+        work does not run."""
+        with self._lock:
+            if turn not in self._unbegun:
+                return False
+            self._unbegun.discard(turn)
+            if self._running > 1:
+                self._running -= 1
+                return False
+            is_left = work in self._waiting
+            if is_left:
+                self._waiting.remove(work)
+        self._work()  # for others, which have submitted theirs meanwhile
+        return is_left
+
+    def _begin(self, turn: object) -> None:
+        with self._lock:
+            if turn not in self._unbegun:
+                return
+            self._unbegun.discard(turn)
+        self._work()
+
+    def _work(self) -> None:
+        while (work := self._next()) is not None:
             try:
                 work()
             except Exception:
                 _log.exception("background_work_failed")
-            work = self._next()
 
     def _next(self) -> Callable[[], None] | None:
         with self._lock:

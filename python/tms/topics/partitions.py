@@ -200,7 +200,8 @@ class Partitions:
     def release(self, log: PartitionLog, timeout_s: float, reason: TMSError) -> None:
         """Close the log of a partition that this process no longer owns; it may be opened again
         afterwards. Until then `get` raises the reason: the end of this log closes the maps that
-        another one would have opened."""
+        another one would have opened. If another thread releases it, this call does not wait for
+        that: requests that have the log may go on, and no later one gets it."""
         place = (log.uid, log.partition)
         with self._lock:
             if self.logs.get(place) is not log:  # another thread releases it

@@ -14,12 +14,11 @@ Invariants
   afterwards, by the cleaner or the next start if need be.
 """
 
-import heapq
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, islice
-from typing import Any
+from itertools import chain, groupby, islice
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -54,6 +53,7 @@ from tms.runtime.clock import Clock
 from tms.runtime.events import EventLog
 from tms.store.base import Map, Store, pages
 
+T = TypeVar("T")
 _log = EventLog(__name__)
 OUTGROWN_MAX = 8
 SCAN_BYTES = 1 << 20
@@ -145,15 +145,26 @@ class Registry:
         return record
 
     def page_of(
-        self, owned: Iterable[tuple[TopicName, str]], after: tuple[str, str] | None, limit: int
-    ) -> list[tuple[TopicName, str]]:
-        """Up to `limit` of the things of topics of a namespace, each by its topic and its name, in
-        this order, after the one of a topic and a name; without those of deleted topics."""
+        self,
+        owned: Iterable[tuple[TopicName, str]],
+        after: tuple[str, str] | None,
+        limit: int,
+        summarize: Callable[[list[tuple[TopicName, str]]], list[T]],
+    ) -> list[T]:
+        """Summaries of up to `limit` of the things of topics of a namespace, each by its topic and
+        its name, in this order, after the one of a topic and a name; without those of deleted
+        topics. `summarize` leaves out what is deleted meanwhile. Only the last page is shorter:
+        others take the place of what is left out."""
         begin = after or ("", "")
-        behind = [(topic, name) for topic, name in owned if (topic.topic, name) > begin]
-        topics = {topic for topic, _ in behind}
-        exist = {topic for topic in topics if topic in self.known or self._read(topic)}
-        return heapq.nsmallest(limit, (thing for thing in behind if thing[0] in exist))
+        behind = sorted((topic, name) for topic, name in owned if (topic.topic, name) > begin)
+        topics = groupby(behind, lambda one: one[0])
+        there = chain.from_iterable(
+            some for topic, some in topics if topic in self.known or self._read(topic)
+        )
+        page: list[T] = []
+        while some := list(islice(there, max(0, limit - len(page)))):
+            page += summarize(some)
+        return page
 
     def name_of(self, uid: int) -> TopicName | None:
         """The name of the topic with this uid; None if there is none."""
@@ -161,6 +172,13 @@ class Registry:
             if record.uid == uid:
                 return name
         return next((name for name, record in self.all() if record.uid == uid), None)
+
+    def names_of(self, uids: Collection[int]) -> dict[int, TopicName]:
+        """The names of topics by uid, of these and others; without those that are deleted."""
+        names = {record.uid: name for name, record in [*self.known.items()]}
+        if not all(uid in names for uid in uids):
+            names |= {record.uid: name for name, record in self.all()}
+        return names
 
     def create(
         self, name: TopicName, settings: TopicSettings, properties: Mapping[str, str] | None = None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
 from tms.api.instances import PartitionsApi
-from tms.errors import TMSError
+from tms.errors import TMSError, TopicNotFound
 from tms.log.partition_log import PartitionLog
 from tms.model import keys
 from tms.model.message import PartitionPosition
@@ -80,11 +80,14 @@ class Topics:
         is called with each journal before: a state whose journal is closed would not notice a later
         owner."""
         released = 0
-        for log in self.partitions.opened():
-            name = self.registry.name_of(log.uid)
-            if name is None:  # deleted
+        logs = self.partitions.opened()
+        names = self.registry.names_of({log.uid for log in logs})
+        for log in logs:
+            try:
+                name = names[log.uid]
+                record = self.registry.find(name)
+            except (KeyError, TopicNotFound):  # deleted
                 continue
-            record = self.registry.find(name)
             if record.uid == log.uid and not self.partitions.owns(name, record, log.partition):
                 if name.namespace == SYSTEM_NAMESPACE:
                     lose(name, log.partition)

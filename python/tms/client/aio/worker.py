@@ -17,6 +17,7 @@ from tms.block.received import Delivered
 from tms.client.leases import HeldMessage
 from tms.client.queue import QueuePatience
 from tms.client.worker import WAIT_S, Handling, WorkerOptions, on_signals, once
+from tms.errors import TMSError
 from tms.model.serializer import V
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class AsyncWorker(Generic[V]):
                 await asyncio.shield(task)
             except asyncio.CancelledError:
                 self.stop()
+                await asyncio.sleep(0)  # each handler has begun: its message is given back
                 for handling in self._tasks:
                     handling.cancel()
                 await task
@@ -122,6 +124,10 @@ class AsyncWorker(Generic[V]):
         if receiving.cancelled():
             return
         messages = receiving.result()
+        if messages and self._stopping.is_set():
+            with suppress(TMSError):  # then the leases end
+                await self._queue.release(messages)
+            return
         for message, held in zip(messages, self._queue.queue.leases.keep(messages), strict=True):
             task = asyncio.create_task(self._handling.handle(message, held))
             self._tasks.add(task)

@@ -146,7 +146,7 @@ class AsyncHttpChannel:
         return self._dividing.joined(await self._exchange_all(asked, timeout_s))
 
     async def receive(self, request: ReceiveRequest, timeout_s: float) -> Received:
-        call = self._calls.receive(*request)
+        call = self._calls.receive(*request._replace(wait_s=round(request.wait_s, 3)))
         asked: list[_AsyncLine] = []
         limit_s = request.wait_s + timeout_s
         exchange = asyncio.create_task(self._exchange(call, limit_s, asked))

@@ -21,7 +21,6 @@ HEAD_BYTES_MAX = 64 << 10
 BODY_BYTES_MAX = 1 << 30
 BODIES_KEPT = 3  # by a channel: one being received, one handed out, one that was just done with
 _CONTENT_LENGTH, _TRANSFER_ENCODING = b"content-length", b"transfer-encoding"
-_CONNECTION = b"connection"
 _STAND = tuple(
     name.lower().encode() for name in (routes.NEXT_HEADER, routes.END_HEADER, routes.REACHED_HEADER)
 )
@@ -157,7 +156,7 @@ class _Parsed:
         self.headers = dict(zip(map(bytes.lower, self._fields), values, strict=True))
         coding = self.headers.get(_TRANSFER_ENCODING)
         length = self.headers.get(_CONTENT_LENGTH)
-        self.keeps_open = self.headers.get(_CONNECTION, b"").lower() != b"close"
+        self.keeps_open = self._parser.should_keep_alive()
         if coding is not None:
             if coding.lower() != b"chunked":
                 raise Malformed(f"{self._peer} uses the transfer encoding {coding[:40]!r}.")
@@ -185,12 +184,13 @@ class _Parsed:
             raise Malformed(f"{self._peer} sent a body of more than {BODY_BYTES_MAX} bytes.")
 
     def on_message_complete(self) -> None:
+        self.begun = False
+        if self.status in _INFORMATIONAL:  # part of the head of the answer to come
+            return
         self._quiet_bytes = 0
         if self._parts is not None and self.status == routes.OK:
             raise FollowingEnded(f"{self._peer} has nothing more for who follows.")
-        self.begun = False
-        if self.status not in _INFORMATIONAL:
-            self._answers.append(Response(self.status, self.headers, self.body, self.keeps_open))
+        self._answers.append(Response(self.status, self.headers, self.body, self.keeps_open))
 
     def _reason(self, exc: Exception, begin: bytes) -> TMSError:
         if isinstance(exc.__context__, TMSError):

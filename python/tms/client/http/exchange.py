@@ -68,10 +68,10 @@ class Response(msgspec.Struct):
     keeps_open: bool = True  # whether the connection may carry further requests
 
 
-class Call(msgspec.Struct, Generic[T]):
-    """A request as bytes, and how its answer is read."""
+class Call(msgspec.Struct, Generic[T], frozen=True):
+    """A request as bytes, and how its answer is read. Several requests may share it."""
 
-    chunks: list[Buffer]
+    chunks: Sequence[Buffer]
     read: Callable[[Response], T]
     topic: TopicName | None = None
     parts: Sequence[NewBlock | PartitionPosition] = ()  # what it says of partitions of the topic
@@ -97,7 +97,10 @@ class Calls:
             self._common += f"Authorization: Bearer {token}\r\n"
         self._common += fields
         self._append_head = lru_cache(1_024)(self._make_append_head)
-        self._head = lru_cache(1_024)(lambda of, place: self._start(of, of.placed(place)))
+        # by the types of the place, too: 1 and True are equal, and not the same path
+        self._head = lru_cache(1_024, typed=True)(
+            lambda of, *place: self._start(of, of.placed(place))
+        )
         self.receive = lru_cache(1_024)(self._make_receive)
 
     def of(self, operation: Operation, given: Mapping[str, Any]) -> Call[Any]:
@@ -123,7 +126,7 @@ class Calls:
     def _make_receive(
         self, topic: TopicName, group: str, limit: int, wait_s: float, bytes_max: int
     ) -> Call[Received]:
-        body = bodies.encode(queues.ReceiveBody(limit, round(wait_s, 3), bytes_max))
+        body = bodies.encode(queues.ReceiveBody(limit, wait_s, bytes_max))
         given = {"group": group, "topic": topic}
         decode = queues.decode_received
         return self._request(OPERATIONS["receive"], given, [body], decode, accept=routes.BLOCKS)
@@ -244,7 +247,7 @@ class Calls:
     ) -> Call[T]:
         """A request with a body of this kind, if any; `read` takes the body of its success."""
         if operation.form.query is None:
-            head, kept = self._head(operation, operation.place_of(given))
+            head, kept = self._head(operation, *operation.place_of(given))
         else:
             head, kept = self._start(operation, given)
         head += f"Accept: {accept}, {routes.PROBLEM}\r\n{fields}"

@@ -23,6 +23,7 @@ Invariants
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -148,6 +149,7 @@ class HttpQueues(_Port, QueuesApi):
         until_s = transport.clock.monotonic_s() + wait_s
         while True:
             left_s = max(0.0, min(WAIT_S_MAX, until_s - transport.clock.monotonic_s()))
+            left_s = round(left_s, 3)  # so that receives with the same wait share a request
             call = transport.calls.receive(topic, group, limit, left_s, bytes_max)
             try:
                 received = transport.call(call, surely_not_done, left_s)
@@ -365,8 +367,9 @@ class HttpTransport(TopicsApi):
         """Close the idle connections; calls under way finish. A second call does nothing."""
         self._closed = True
         for idle in list(self._idle.values()):
-            while idle:
-                idle.pop().close()
+            with suppress(IndexError):  # another thread may take the last one
+                while True:
+                    idle.pop().close()
 
     def _forked(self) -> None:
         self._idle.clear()

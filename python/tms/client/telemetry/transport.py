@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partialmethod
 from typing import Any, cast
 
+import msgspec
+
 from tms.block.received import Received
 from tms.client.aio.channels import AsyncChannel
 from tms.client.client import Bus
@@ -103,9 +105,10 @@ class TracedCalls(Traced):
 def _with_place(call: Call[Any]) -> Call[Any]:
     active = place()
     if active is not None:
-        head = bytes(call.chunks[0])  # it ends with the empty line
+        head, *body = call.chunks
         lines = [b"%b: %b\r\n" % (name.encode(), text) for name, text in active.headers.items()]
-        call.chunks[0] = b"".join((head[:-2], *lines, b"\r\n"))
+        head = b"".join((bytes(head)[:-2], *lines, b"\r\n"))  # it ends with the empty line
+        return msgspec.structs.replace(call, chunks=[head, *body])
     return call
 
 
