@@ -55,7 +55,7 @@ def open(
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     engine = open_engine(path, create, take_over, **config)
     bus = make_bus(engine, limit_s, away_s, str(path))
-    return make_async_bus(bus, lambda: AsyncLocalChannel(engine), limit_s)
+    return make_async_bus(bus, lambda: AsyncLocalChannel(engine))
 
 
 @named_options
@@ -72,6 +72,4 @@ def connect(
     limit_s, away_s = seconds("timeout_s", timeout_s), outage(outage_s)
     transport = connected(url, limit_s, token, ca, cert)
     bus = make_bus(transport, limit_s, away_s, transport.addresses.now.url)
-    return make_async_bus(
-        bus, lambda: AsyncHttpChannel(transport.addresses, transport.calls), limit_s
-    )
+    return make_async_bus(bus, lambda: AsyncHttpChannel(transport.addresses, transport.calls))

@@ -322,7 +322,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "client.http.connection.CONNECT_S_MAX",
         "client.http.aio.RETURN_S",
         "client.http.exchange.WAIT_S_MAX",
-        "client.topic_cache.REFRESH_S",
+        "client.batching.REFRESH_S",
         "client.producer.EXIT_S",
         "client.producer.IDLE_S",
         "client.sending.STALLED_S",

@@ -354,7 +354,8 @@ class AsyncBusContract:
     def test_a_producer_sees_before_long_that_its_topic_has_more_partitions(
         self, open_bus: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tms.client.aio.producer.REFRESH_S", -1.0)
+        for module in ("batching", "topic_cache"):
+            monkeypatch.setattr(f"tms.client.{module}.REFRESH_S", -1.0)
         key = next(b"%d" % n for n in range(100) if partition_for_key(b"%d" % n, 4) == 3)
 
         async def work(bus: AsyncBus) -> None:

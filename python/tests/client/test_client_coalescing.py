@@ -3,20 +3,23 @@ answer of each."""
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.waiting import PATIENCE_S, until
 from tms.block import decode
 from tms.client.aio.coalescing import AsyncCoalescing
+from tms.client.aio.pool import ChannelPool
 from tms.client.batching import KnownTopic
 from tms.client.coalescing import GROUP_MESSAGES, Coalescing, SingleFlight, WaitingPublish
+from tms.client.delivery import deliver
 from tms.client.topic_cache import Lone, TopicCache
-from tms.errors import StorageFull, TimedOut, TMSError, TooLarge, Unavailable
+from tms.errors import Forbidden, StorageFull, TimedOut, TooLarge, Unavailable
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName
@@ -37,15 +40,7 @@ class Service:
         self.begun = threading.Semaphore(0)
         self.error: BaseException | None = None
 
-    def send(
-        self, known: KnownTopic, durability: str | None, numbering: Any, timeout_s: float | None,
-        blocks: Sequence[NewBlock], failed: TMSError | None = None,
-    ) -> list[Appended]:  # fmt: skip
-        return self.append(blocks, failed)
-
-    def append(self, blocks: Sequence[NewBlock], failed: TMSError | None = None) -> list[Appended]:
-        if failed is not None:
-            raise failed
+    def append(self, name: TopicName, blocks: Sequence[NewBlock], *_: Any) -> list[Appended]:
         self.requests.append([value for one in blocks for value in decode(one.block).values()])
         self.begun.release()
         assert self.gate.wait(PATIENCE_S)
@@ -58,8 +53,15 @@ class Service:
 
 
 def together(service: Service, timeout_s: float = 10) -> Coalescing:
-    transport: Any = SimpleNamespace(append=lambda name, blocks, *_: service.append(blocks))
-    return Coalescing(TopicCache(SystemClock()), transport, service.send, timeout_s, SystemClock())
+    transport: Any = service
+    return Coalescing(TopicCache(SystemClock()), transport, timeout_s, SystemClock())
+
+
+def tasks_together(append: Callable[..., Awaitable[list[Appended]]]) -> AsyncCoalescing:
+    channel: Any = Mock(append=append)
+    return AsyncCoalescing(
+        TopicCache(SystemClock()), ChannelPool(lambda: channel, 8), 10, SystemClock()
+    )
 
 
 def lone(value: bytes, partition: int | None = 0) -> Lone:
@@ -123,10 +125,10 @@ def test_a_group_that_fails_is_told_to_each_of_it_with_an_error_of_its_own() -> 
     bus = together(service)
     with ThreadPoolExecutor(4) as pool:
         first, others = publish_behind(service, bus, pool, [b"a", b"b"])
-        service.error = StorageFull("The disk is full.")
+        service.error = Forbidden("No.")
         service.gate.set()
         errors = [one.exception(PATIENCE_S) for one in (first, *others)]
-        assert all(isinstance(error, StorageFull) for error in errors)
+        assert all(isinstance(error, Forbidden) for error in errors)
         assert len({id(error) for error in errors}) == 3
         service.error = None
         assert bus.publish(KNOWN, lone(b"after"), None, None)
@@ -208,10 +210,7 @@ def test_tasks_share_requests_and_get_their_own_ids() -> None:
 async def _tasks_share() -> None:
     requests: list[list[bytes | None]] = []
 
-    async def send(
-        known: KnownTopic, durability: str | None, numbering: Any, timeout_s: float | None,
-        blocks: list[NewBlock],
-    ) -> list[Appended]:  # fmt: skip
+    async def append(name: TopicName, blocks: Sequence[NewBlock], *_: Any) -> list[Appended]:
         requests.append([value for one in blocks for value in decode(one.block).values()])
         at = len(requests)
         await asyncio.sleep(0)
@@ -219,7 +218,7 @@ async def _tasks_share() -> None:
             Appended(one.partition, at, 0, len(decode(one.block).values()), 0) for one in blocks
         ]
 
-    bus = AsyncCoalescing(TopicCache(SystemClock()), send, 10)
+    bus = tasks_together(append)
     values = [b"%d" % number for number in range(100)]
     ids = await asyncio.gather(*(bus.publish(KNOWN, lone(one), None, None) for one in values))
     assert len(requests) == 2
@@ -235,14 +234,11 @@ def test_a_task_that_is_cancelled_does_not_disturb_its_group() -> None:
 async def _one_is_cancelled() -> None:
     release = asyncio.Event()
 
-    async def send(
-        known: KnownTopic, durability: str | None, numbering: Any, timeout_s: float | None,
-        blocks: list[NewBlock],
-    ) -> list[Appended]:  # fmt: skip
+    async def append(name: TopicName, blocks: Sequence[NewBlock], *_: Any) -> list[Appended]:
         await release.wait()
         return [Appended(one.partition, 1, 0, len(decode(one.block).values()), 0) for one in blocks]
 
-    bus = AsyncCoalescing(TopicCache(SystemClock()), send, 10)
+    bus = tasks_together(append)
     tasks = [asyncio.create_task(bus.publish(KNOWN, lone(b"x"), None, None)) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[1].cancel()
@@ -252,32 +248,31 @@ async def _one_is_cancelled() -> None:
     assert all(isinstance(done[i], MessageId) for i in (0, 2))
 
 
-def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time() -> None:
-    """The first attempt goes straight; the retry is only then made, with the same bytes and the
-    remaining time."""
+def test_a_publish_whose_first_attempt_failed_is_repeated_within_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first attempt goes straight; its repetition has the same bytes and the remaining time."""
     service = Service()
     service.gate.set()
     attempts: list[tuple[bytes, float]] = []
-    lefts: list[float | None] = []
 
-    def append(_: TopicName, blocks: Sequence[NewBlock], *more: Any) -> list[Appended]:
+    def append(name: TopicName, blocks: Sequence[NewBlock], *more: Any) -> list[Appended]:
         attempts.append((bytes(blocks[0].block), more[1]))
-        raise StorageFull("full")
+        if len(attempts) == 1:
+            raise StorageFull("full")
+        return service.append(name, blocks)
 
-    def send(
-        known: KnownTopic, durability: str | None, numbering: Any, left_s: float,
-        blocks: list[NewBlock], failed: TMSError | None,
-    ) -> list[Appended]:  # fmt: skip
-        lefts.append(left_s)
+    def repeated(append: Any, left: Any, clock: Any, left_s: float, failed: Any) -> list[Appended]:
         assert isinstance(failed, StorageFull)
-        assert bytes(blocks[0].block) == attempts[0][0]
-        return service.append(blocks)
+        assert 5 < left_s < 6
+        return deliver(append, left, clock, left_s, failed)
 
+    monkeypatch.setattr("tms.client.coalescing.deliver", repeated)
     transport: Any = SimpleNamespace(append=append)
-    bus = Coalescing(TopicCache(SystemClock()), transport, send, 10, SystemClock())
+    bus = Coalescing(TopicCache(SystemClock()), transport, 10, SystemClock())
     assert bus.publish(KNOWN, lone(b"v"), None, 6) is not None
-    assert len(attempts) == 1 and attempts[0][1] == 2
-    assert lefts[0] is not None and 5 < lefts[0] < 6
+    assert len(attempts) == 2 and attempts[0][0] == attempts[1][0]
+    assert attempts[0][1] == 2
 
 
 def test_a_publish_whose_first_attempt_takes_all_its_time_raises_what_that_met() -> None:

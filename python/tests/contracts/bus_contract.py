@@ -17,7 +17,7 @@ import tms
 from tests.grouping import grouped
 from tests.waiting import PATIENCE_S
 from tms import Bus, MessageId, Position
-from tms.client import topic_cache
+from tms.client import batching, topic_cache
 from tms.errors import (
     BadMessageId,
     Closed,
@@ -683,7 +683,8 @@ class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerCont
     def test_a_producer_sees_that_its_topic_has_more_partitions(
         self, bus: Bus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tms.client.producer.REFRESH_S", -1.0)
+        for module in (batching, topic_cache):
+            monkeypatch.setattr(module, "REFRESH_S", -1.0)
         key = next(b"%d" % n for n in range(100) if partition_for_key(b"%d" % n, 4) == 3)
         bus.create_topic("t")
         with bus.producer("t") as producer:

@@ -35,6 +35,7 @@ from tms.model.serializer import Serializer, V, encoded
 from tms.model.topic import TopicName
 
 MESSAGE_OVERHEAD_BYTES = 8
+REFRESH_S = 60.0  # for which a topic is remembered
 REQUEST_BYTES = 4 << 20  # all partitions together; beyond it everything is sent
 PLACES_BYTES_MAX = 4 << 20  # what a trace may add to a request, which has room for 16 MiB
 _SLICE_MAX = 4_096
@@ -69,7 +70,7 @@ class KnownTopic(NamedTuple):
     name: TopicName
     partitions: int
     message_bytes_max: int
-    until_s: float
+    until_s: float  # of the monotonic clock: then it is to be looked up again
 
 
 class Batcher(Generic[V]):
@@ -90,6 +91,7 @@ class Batcher(Generic[V]):
     ) -> None:
         self._serializer = serializer
         self.partitions = known.partitions
+        self._known_until_s = known.until_s
         self._name = known.name
         self._numbering = numbering
         self._compression = compression
@@ -149,6 +151,13 @@ class Batcher(Generic[V]):
             or self._bytes >= REQUEST_BYTES
             or len(values) >= MESSAGES_MAX
         )
+
+    def is_outdated(self, now_s: float) -> bool:
+        """True, once in `REFRESH_S`, if the partitions are to be looked up again."""
+        if now_s < self._known_until_s:
+            return False
+        self._known_until_s = now_s + REFRESH_S
+        return True
 
     def receipts(self) -> list[Receipt]:
         """The receipts of the blocks that `pack` makes next, in their order."""
@@ -331,6 +340,13 @@ def _require_many(name: str, column: Sequence[object], count: int) -> None:
         )
     if len(column) != count:
         raise Invalid(f"There are {count} values but {len(column)} {name}.", field=name)
+
+
+def as_columns(
+    key: bytes | None, headers: Headers | None
+) -> tuple[list[bytes | None] | None, list[Headers | None] | None]:
+    """Key and headers of one message as columns of one cell, None where there is no value."""
+    return None if key is None else [key], None if headers is None else [headers]
 
 
 def message_bytes(

@@ -1,9 +1,9 @@
 """The common base of the parts of a bus."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import Event
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from tms.api.access import AccessApi
@@ -27,6 +27,10 @@ class Closing(Protocol):
     """An object that a bus closes."""
 
     def close(self) -> None: ...
+
+
+T = TypeVar("T")
+Opened = TypeVar("Opened", bound=Closing)
 
 
 class Administration(NamedTuple):
@@ -64,6 +68,11 @@ class BusCalls:
         transport = self._transport
         return Administration(transport.access, transport.queues, transport.transactions)
 
+    def _opened(self, opened: Opened) -> Opened:
+        """An object that is closed with the bus."""
+        self._open.add(opened)
+        return opened
+
     def _delivery(
         self,
         name: TopicName,
@@ -98,3 +107,18 @@ class BusCalls:
         each = max(1, bytes_max // max(1, len(turns)))
         answers = (self._transport.fetch(name, turn, each, wait_s / len(turns)) for turn in turns)
         return page(str(name), positions, answers)
+
+
+def pages(
+    page_of: Callable[[str, str | None, int], list[T]],
+    namespace: str,
+    limit: int,
+    place: Callable[[T], str],
+) -> Iterator[T]:
+    """All entries of a namespace, read in pages of up to `limit` during the iteration. A page
+    begins behind the `place` of the last entry of the page before."""
+    found = page_of(namespace, None, limit)
+    yield from found
+    while len(found) == limit:
+        found = page_of(namespace, place(found[-1]), limit)
+        yield from found

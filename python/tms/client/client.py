@@ -18,7 +18,7 @@ from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.backups import BackupCalls
-from tms.client.batching import Batcher, Expect, Headers, KnownTopic
+from tms.client.batching import Batcher, Expect, Headers, as_columns
 from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.coalescing import Coalescing
 from tms.client.committed import CommittedPositions
@@ -27,7 +27,7 @@ from tms.client.consuming import ConsumerPlan, PartitionChoice
 from tms.client.cursor import Page, Start, check_flag, start_positions
 from tms.client.dead_letters import GroupDeadLetters, RetryOptions
 from tms.client.delayed import DelayedCalls
-from tms.client.delivery import Append, Delivery, Numbering, Unacknowledged, deliver
+from tms.client.delivery import Numbering, deliver
 from tms.client.group_calls import GroupCalls
 from tms.client.group_options import Group, as_group, check_dead_letter, member_options
 from tms.client.group_reading import MemberReader
@@ -45,15 +45,14 @@ from tms.client.reading import (
 )
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX, ProducerPlan, Sending
 from tms.client.table import Table
-from tms.client.topic_cache import Lone, Publication, TopicCache, as_durability
+from tms.client.topic_cache import Lone, Publication, TopicCache
 from tms.client.topics import TopicCalls
 from tms.client.transaction import Transaction
 from tms.client.transport import LocalTransport, RemoteTransport, open_channel
 from tms.client.view import ViewCalls
-from tms.errors import Invalid, NotFound, TMSError
+from tms.errors import Invalid, NotFound
 from tms.model.filter import Filter, as_filter
 from tms.model.ids import MessageId
-from tms.model.message import Appended, NewBlock
 from tms.model.position import Position, PositionKind
 from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.serializer import Decoder, Serializer, V
@@ -95,8 +94,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         memory = TopicCache(clock, getattr(transport, "place", None))
         super().__init__(transport, memory, clock, timeout_s, outage_s)
         self._place = place
-        send = partial(_send, transport.append, clock, timeout_s)  # without a cycle: see `_send`
-        self._coalescing = Coalescing(self._publishing, transport, send, timeout_s, clock)
+        self._coalescing = Coalescing(self._publishing, transport, timeout_s, clock)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._place}{' closed' if self._closed else ''}>"
@@ -169,8 +167,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         delivery = self._delivery(known.name, numbering, durability, timeout_s, compression)
         append = self._transport.append
         with Publication(self._publishing, topic, known, delivery, partition) as publication:
-            for blocks in publication.requests(values, keys, headers, expect):
-                left = Unacknowledged(delivery, blocks)
+            for left in publication.requests(values, keys, headers, expect):
                 publication.appended += deliver(append, left, self._clock, delivery.timeout_s)
         return publication.ids(len(values), keys)
 
@@ -204,8 +201,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
             self._clock,
             lambda: self._refresh_topic(topic).partitions,
         )
-        self._open.add(producer)
-        return producer
+        return self._opened(producer)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -240,9 +236,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
             topic, start, partitions, stop_at_end, group, where, serializer, fetching
         )
         io = ThreadIo(open_channel(self._transport), self._clock, plan.settings)
-        consumer: Consumer[V] = Consumer(self._reader(plan, io), io)
-        self._open.add(consumer)
-        return consumer
+        return self._opened(Consumer(self._reader(plan, io), io))
 
     def transaction(
         self, *, durability: DurabilityChoice | None = None, timeout_s: Duration | None = None
@@ -418,28 +412,3 @@ def _offsets(
 ) -> Mapping[int, int]:
     """The offsets of a position, as the consumer of a plan reads."""
     return transport.offsets(plan.committed.name, position, plan.settings.isolation)
-
-
-def as_columns(
-    key: bytes | None, headers: Headers | None
-) -> tuple[list[bytes | None] | None, list[Headers | None] | None]:
-    """Key and headers of one message as columns of one cell, None where there is no value."""
-    return None if key is None else [key], None if headers is None else [headers]
-
-
-def _send(
-    append: Append[list[Appended]],
-    clock: Clock,
-    timeout_s: float,
-    known: KnownTopic,
-    durability: DurabilityChoice | None,
-    numbering: Numbering,
-    left_s: float | None,
-    blocks: list[NewBlock],
-    failed: TMSError | None = None,
-) -> list[Appended]:
-    """Deliver blocks of coalesced publishes. No method of the bus, which would hold itself then: a
-    dropped bus ends at once, with its connections."""
-    limit_s = timeout(left_s, timeout_s)
-    how = Delivery(known.name, numbering, as_durability(durability), Compression.NONE, limit_s)
-    return deliver(append, Unacknowledged(how, blocks), clock, limit_s, failed)

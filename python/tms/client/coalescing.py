@@ -18,13 +18,13 @@ Invariants
 import copy
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from tms.block import Compression
 from tms.client.batching import REQUEST_BYTES, KnownTopic
-from tms.client.delivery import Numbering
-from tms.client.topic_cache import Lone, TopicCache, ids_in_order
+from tms.client.delivery import Delivery, Numbering, Unacknowledged, deliver
+from tms.client.topic_cache import Lone, TopicCache, as_durability, ids_in_order
 from tms.client.transport import Transport
 from tms.errors import TimedOut, TMSError, Unavailable
 from tms.model.ids import MessageId
@@ -107,6 +107,19 @@ def pack(
     return PackedGroup(batcher.pack(), partitions)
 
 
+def unacknowledged(
+    known: KnownTopic,
+    durability: str | None,
+    numbering: Numbering,
+    blocks: list[NewBlock],
+    timeout_s: float,
+) -> Unacknowledged:
+    """The blocks of one request, which are to be delivered."""
+    level = as_durability(durability)
+    delivery = Delivery(known.name, numbering, level, Compression.NONE, timeout_s)
+    return Unacknowledged(delivery, blocks)
+
+
 class _Outcome:
     """The outcome of a waiting publish, or the group that its thread has to lead."""
 
@@ -148,13 +161,11 @@ class Coalescing:
         self,
         publishing: TopicCache,
         transport: Transport,
-        send: Callable[..., list[Appended]],
         timeout_s: float,
         clock: Clock,
     ) -> None:
         self._publishing = publishing
         self._transport = transport
-        self._send = send
         self._timeout_s = timeout_s
         self._attempt_s = attempt_s(timeout_s)
         self._clock = clock
@@ -187,7 +198,8 @@ class Coalescing:
                 left_s -= self._clock.monotonic_s() - begun_s
                 if left_s <= 0:
                     raise
-                [stored] = self._send(known, durability, numbering, left_s, blocks, error)
+                left = unacknowledged(known, durability, numbering, blocks, left_s)
+                [stored] = deliver(self._transport.append, left, self._clock, left_s, error)
             self._publishing.return_numbering(numbering)
             return MessageId(stored.time_ms, stored.sequence) if stored.time_ms >= 0 else None
         finally:
@@ -232,7 +244,9 @@ class Coalescing:
         try:
             numbering = self._publishing.take_numbering()
             packed = pack(self._publishing, known, [one.message for one in group], numbering)
-            appended = self._send(known, place[1], numbering, None, packed.blocks)
+            limit_s = self._timeout_s
+            left = unacknowledged(known, place[1], numbering, packed.blocks, limit_s)
+            appended = deliver(self._transport.append, left, self._clock, limit_s)
             self._publishing.return_numbering(numbering)
             for one, id in zip(group, packed.ids(appended), strict=True):
                 one.answer.id = id

@@ -127,28 +127,17 @@ class Consumer(Generic[V]):
     def __iter__(self) -> Iterator[Message[V]]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed."""
         reader = self._reader
-        cursor = reader.cursor
-        watches = reader.watches
-        for batch in self._fetched():
-            for message in batch.messages():
-                if not watches:
-                    cursor.message = message
-                elif not reader.hands_out(message):
-                    return
-                yield message
-                is_touched = reader.void or (watches and reader.due)
-                if is_touched and run(reader.is_void(batch.partition)):
-                    break
-            else:
-                cursor.hand_out(batch)
+        with reader.iteration() as iteration:
+            while run(reader.advance(iteration)):
+                yield from reader.messages()
 
     def batches(self) -> Iterator[Batch[V]]:
         """Iterate over batches, which are messages that were published together; fast enough for
         millions of messages per second."""
-        for batch in self._fetched():
-            if not self._reader.take(batch):
-                return
-            yield batch
+        reader = self._reader
+        with reader.iteration() as iteration:
+            while (batch := run(reader.next_batch(iteration))) is not None and reader.take(batch):
+                yield batch
 
     def to_arrow(self) -> "pa.Table":
         """All messages up to the end, in memory, with the columns of `Batch.to_arrow`. Raises
@@ -228,12 +217,3 @@ class Consumer(Generic[V]):
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-    def _fetched(self) -> Iterator[Batch[V]]:
-        reader = self._reader
-        iteration = reader.begin()
-        try:
-            while (batch := run(reader.next_batch(iteration))) is not None:
-                yield batch
-        finally:
-            reader.end(iteration)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tms.block import Compression
-from tms.client.batching import REQUEST_BYTES, Headers
+from tms.client.batching import REQUEST_BYTES, Headers, as_columns
 from tms.client.calls import BusCalls
 from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.delivery import Numbering
@@ -59,8 +59,7 @@ class DelayedCalls(BusCalls):
         (id,) = self.publish_later_many(
             topic,
             [value],
-            None if key is None else [key],
-            [headers] if headers else None,
+            *as_columns(key, headers),
             partition,
             at=at,
             delay=delay,

@@ -27,16 +27,13 @@ def make_bus(
     return TracedBus(traced(transport, found), timeout_s=timeout_s, outage_s=outage_s, place=place)
 
 
-def make_async_bus(
-    bus: Bus, open_channel: "Callable[[], AsyncChannel]", timeout_s: float
-) -> "AsyncBus":
+def make_async_bus(bus: Bus, open_channel: "Callable[[], AsyncChannel]") -> "AsyncBus":
     """A bus for asyncio, beside a synchronous one. Other programs do not load its modules."""
     from tms.client.aio.bus import AsyncBus
 
     if type(bus) is Bus:
-        return AsyncBus(bus, open_channel, timeout_s=timeout_s)
+        return AsyncBus(bus, open_channel)
     from tms.client.telemetry.aio import TracedAsyncBus
     from tms.client.telemetry.transport import telemetry_of, traced_channels
 
-    channels = traced_channels(telemetry_of(bus), open_channel)
-    return TracedAsyncBus(bus, channels, timeout_s=timeout_s)
+    return TracedAsyncBus(bus, traced_channels(telemetry_of(bus), open_channel))

@@ -63,13 +63,10 @@ class MemberReader(Reader[V]):
     async def handle(self, handler: Callable[[Message[V]], object]) -> None:
         """As `Consumer.handle`."""
         check_handler(handler)
-        iteration = self.begin()
-        try:
+        with self.iteration() as iteration:
             while (message := await self.next_message(iteration)) is not None:
                 while not await self._is_handled(handler, message):
                     pass
-        finally:
-            self.end(iteration)
 
     async def close(self) -> None:
         """Commit what was handled, if the consumer does that by itself, leave the group, and end

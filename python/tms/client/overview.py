@@ -1,16 +1,14 @@
 """The overview of a namespace: sizes of topics, groups, queues, instances."""
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
-from tms.client.calls import BusCalls
+from tms.client.calls import BusCalls, pages
 from tms.model.group import GroupSummary
 from tms.model.lag import InstanceLoad, TopicSize
 from tms.model.queue import QueueSummary
 from tms.model.topic import DEFAULT_NAMESPACE, TopicName
 
 PAGE = 10_000  # as large as it may be: each page looks through all that there are
-T = TypeVar("T")
 
 
 class OverviewCalls(BusCalls):
@@ -20,7 +18,7 @@ class OverviewCalls(BusCalls):
         """The sizes of the topics of a namespace, by name; read in pages during the iteration.
         Messages and bytes are None if a partition is damaged or its owner is unavailable."""
         port = self._transport.glance.topics
-        return _pages(port, namespace, lambda size: TopicName.parse(size.topic).topic)
+        return pages(port, namespace, PAGE, lambda size: TopicName.parse(size.topic).topic)
 
     def list_groups(
         self, topic: str | None = None, *, namespace: str = DEFAULT_NAMESPACE
@@ -30,27 +28,17 @@ class OverviewCalls(BusCalls):
         Raises `TopicNotFound`."""
         if topic is not None:
             return iter(self._transport.groups.list_groups(TopicName.parse(topic)))
-        return _pages(self._transport.glance.groups, namespace, _place)
+        return pages(self._transport.glance.groups, namespace, PAGE, _place)
 
     def list_queues(self, namespace: str = DEFAULT_NAMESPACE) -> Iterator[QueueSummary]:
         """The queues of all topics of a namespace with their numbers of waiting messages, by topic
         and group; read in pages during the iteration."""
-        return _pages(self._transport.glance.queues, namespace, _place)
+        return pages(self._transport.glance.queues, namespace, PAGE, _place)
 
     def list_instances(self) -> list[InstanceLoad]:
         """The load of each instance, and its counts since its start. The list has one entry for
         `tms.open` and for a service with one instance."""
         return self._transport.glance.instances()
-
-
-def _pages(
-    page_of: Callable[[str, str | None, int], list[T]], namespace: str, place: Callable[[T], str]
-) -> Iterator[T]:
-    found = page_of(namespace, None, PAGE)
-    yield from found
-    while len(found) == PAGE:
-        found = page_of(namespace, place(found[-1]), PAGE)
-        yield from found
 
 
 def _place(one: GroupSummary | QueueSummary) -> str:

@@ -25,7 +25,6 @@ from tms.client.batching import Batcher, Headers
 from tms.client.delivery import deliver
 from tms.client.receipts import Receipt, settle
 from tms.client.sending import STALLED_S, Sending, closing_after, dropped, tell_lost
-from tms.client.topic_cache import REFRESH_S
 from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport, open_channel
 from tms.errors import TimedOut, TMSError, again
 from tms.model.ids import MessageId
@@ -65,7 +64,6 @@ class Producer(Generic[V]):
         self._full_pushes = self._full_pushes_seen = 0
         self._pushed_at_s = -1.0
         self._send_at_s = 0.0
-        self._refresh_at_s = clock.monotonic_s() + REFRESH_S
         self._weakly = ref(self)  # a held outcome does not keep the producer
         self._begin()
         forks.in_child(self._begin)
@@ -159,29 +157,23 @@ class Producer(Generic[V]):
         `OutcomeUnknown`, the producer has ended: create a new one. Then `unacknowledged` is the
         number of messages that may or may not be stored."""
         with self._lock:
-            if self._sending.ended:
-                self._sending.check()
-            self._finish()
+            self._flush()
 
     def close(self) -> None:
         """Flush and close the producer. A second call does nothing. Raises an error that no call
         has raised yet, or the error of messages that are still not acknowledged: `unacknowledged`
         in its details is their number, and they may or may not be stored."""
         with self._lock:
-            if self._sending.closed:
-                return
             try:
-                if self._sending.failure is None:
-                    self._finish_or_fail()
-                elif not self._sending.told:
-                    self._sending.check()
+                with self._sending.closing() as flushes:
+                    if flushes:
+                        self._flush()
             finally:
-                self._sending.close()
                 self._wake.notify_all()
                 self._end.detach()
                 _producers.pop(id(self), None)
                 _busy.discard(self)
-        self._channel.close()
+                self._channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -229,8 +221,8 @@ class Producer(Generic[V]):
         while len(flights) >= self._in_flight_max:
             self._settle(self._deadline() if until_s is None else until_s)
         now_s = self._clock.monotonic_s()
-        if now_s >= self._refresh_at_s:
-            self._refresh(now_s)
+        if self._batcher.is_outdated(now_s):
+            self._refresh()
         try:
             self._sending.launch(self._submit, now_s + self._attempt_s)
         except TMSError as error:
@@ -246,8 +238,7 @@ class Producer(Generic[V]):
         except TMSError as error:
             return _RefusedAppend(error)
 
-    def _refresh(self, now_s: float) -> None:
-        self._refresh_at_s = now_s + REFRESH_S
+    def _refresh(self) -> None:
         try:
             self._batcher.partitions = self._count_partitions()
         except TMSError as error:
@@ -294,6 +285,11 @@ class Producer(Generic[V]):
                 self._lock.release()
         return self._sending.lost()
 
+    def _flush(self) -> None:
+        if self._sending.ended:
+            self._sending.check()
+        self._finish()
+
     def _finish(self, until_s: float | None = None) -> None:
         deadline_s = self._deadline() if until_s is None else until_s
         self._go_on(deadline_s)
@@ -301,14 +297,6 @@ class Producer(Generic[V]):
             self._push(until_s)
         while self._sending.flights:
             self._settle(deadline_s)
-
-    def _finish_or_fail(self) -> None:
-        try:
-            self._finish()
-        except TMSError as error:
-            if self._sending.failure is None:
-                self._fail(error)
-            raise
 
     def _recover(self, error: TMSError, deadline_s: float) -> None:
         """The oldest request failed: repeat what is not acknowledged."""

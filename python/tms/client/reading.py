@@ -222,8 +222,10 @@ class Reader(Generic[V]):
         self.void: set[int] = set()  # partitions whose batch in hand is not handed out further
         self._is_settled = True  # False while batches of the last answer are handed out
         self._complete = False  # True if the iteration has come to its end
-        self._batch: Batch[V] | None = None  # of `next_message`
-        self._rest: Iterator[Message[V]] = iter(())
+        self._batch: Batch[V] | None = None  # the messages of which are handed out one by one
+        self._rest: Iterator[Message[V]] = iter(())  # of that batch
+        self._refused = False  # True if a message was not handed out, because of `close`
+        self._following: Iterator[Message[V]] = iter(())  # of `next_message`
         self._polled: object = object()  # the iteration of `poll`
         self._until_s: float | None = None  # when the poll under way is over
         self._has_looked = False  # True if that poll has asked the service
@@ -237,8 +239,18 @@ class Reader(Generic[V]):
             self._rewind()
             self._is_settled = True
             self._complete = False
+            self._refused = False
             self._batch = None
         return iteration
+
+    @contextmanager
+    def iteration(self) -> Iterator[object]:
+        """Within, an iteration goes on, from `begin` to `end`."""
+        iteration = self.begin()
+        try:
+            yield iteration
+        finally:
+            self.end(iteration)
 
     async def next_batch(self, iteration: object) -> Batch[V] | None:
         """The next batch to hand out; None if the iteration is over."""
@@ -265,21 +277,40 @@ class Reader(Generic[V]):
             await self._finish()
         return batch
 
+    async def advance(self, iteration: object) -> bool:
+        """True if `messages` goes on, in the batch in hand or in the next one; False if the
+        iteration is over."""
+        if self._refused:
+            return False
+        batch = self._batch if self.iterations.is_last(iteration) else None
+        if batch is None or await self.is_void(batch.partition):
+            self._batch = batch = await self.next_batch(iteration)
+            self._rest = iter(() if batch is None else batch.messages())
+        return batch is not None
+
+    def messages(self) -> Iterator[Message[V]]:
+        """Hand out the messages of the batch in hand, as long as `advance` need not be awaited."""
+        batch = self._batch
+        cursor = self.cursor
+        watches = self.watches
+        assert batch is not None, "`advance` has returned True"
+        for message in self._rest:
+            if not watches:
+                cursor.message = message
+            elif not self.hands_out(message):
+                self._refused = True
+                return
+            yield message
+            if self.void or self._batch is not batch or (watches and self.due):
+                return
+        self._batch = None
+        cursor.hand_out(batch)
+
     async def next_message(self, iteration: object) -> Message[V] | None:
         """The next message to hand out; None if the iteration is over."""
-        while True:
-            if (batch := self._batch) is not None:
-                if await self.is_void(batch.partition):
-                    self._batch = None
-                elif (message := next(self._rest, None)) is not None:
-                    return message if self.hands_out(message) else None
-                else:
-                    self._batch = None
-                    self.cursor.hand_out(batch)
-            if (batch := await self.next_batch(iteration)) is None:
-                return None
-            self._rest = iter(batch.messages())
-            self._batch = batch
+        while (message := next(self._following, None)) is None and await self.advance(iteration):
+            self._following = self.messages()
+        return message
 
     async def poll(self, timeout_s: float) -> Message[V] | None:
         """As `Consumer.poll`."""

@@ -201,6 +201,20 @@ class Sending(Generic[Pending]):
         """Accept nothing any more."""
         self.closed = self.ended = True
 
+    @contextmanager
+    def closing(self) -> Iterator[bool]:
+        """Within, the producer is closed, and flushed if this is True. An error of the flush gives
+        up all messages that are not acknowledged."""
+        try:
+            yield not self.closed and (self.failure is None or not self.told)
+        except TMSError as error:
+            if self.failure is None:
+                self.give_up(error)
+                self.told = True
+            raise
+        finally:
+            self.close()
+
     def give_up(self, error: TMSError) -> None:
         """Give up all messages that are not acknowledged, because of an error."""
         error.details["unacknowledged"] = self.unacknowledged()

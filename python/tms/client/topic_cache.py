@@ -10,6 +10,7 @@ Invariants
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import Protocol, Self, TypeVar
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 
 from tms.block import Compression, encode
 from tms.client.batching import (
+    REFRESH_S,
     REQUEST_BYTES,
     Batcher,
     Expect,
@@ -25,7 +27,7 @@ from tms.client.batching import (
     check_partition,
     message_bytes,
 )
-from tms.client.delivery import Delivery, Numbering
+from tms.client.delivery import Delivery, Numbering, Unacknowledged
 from tms.client.telemetry.places import PlacedMessages, PlaceOf, PlaceRoom
 from tms.errors import Invalid, NotFound
 from tms.model.ids import MessageId
@@ -36,7 +38,6 @@ from tms.model.serializer import Serializer, V
 from tms.model.topic import Durability, TopicInfo, parse_durability
 from tms.runtime.clock import Clock
 
-REFRESH_S = 60.0
 _TOPICS_MAX = 16_384
 _NUMBERINGS_MAX = 256
 Id = TypeVar("Id", covariant=True)
@@ -176,7 +177,7 @@ class Publication:
         self._topics = topics
         self._topic = topic
         self._partition = partition
-        self.delivery = delivery
+        self._delivery = delivery
         self.appended: list[Appended] = []
 
     def __enter__(self) -> Self:
@@ -184,7 +185,7 @@ class Publication:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
-            self._topics.return_numbering(self.delivery.numbering)
+            self._topics.return_numbering(self._delivery.numbering)
         elif isinstance(error, NotFound):
             self._topics.forget(self._topic)
 
@@ -194,11 +195,12 @@ class Publication:
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Headers | None] | None,
         expect: Expect | None,
-    ) -> Iterator[list[NewBlock]]:
+    ) -> Iterator[Unacknowledged]:
         """The blocks of the messages, request by request. Raises like `Batcher.requests`."""
-        if expect is not None and self.delivery.durability is Durability.NONE:
+        if expect is not None and self._delivery.durability is Durability.NONE:
             raise Invalid(ANSWERED, field="expect")
-        return self._batcher.requests(values, keys, headers, self._partition, expect)
+        requests = self._batcher.requests(values, keys, headers, self._partition, expect)
+        return map(partial(Unacknowledged, self._delivery), requests)
 
     def ids(self, count: int, keys: Sequence[bytes | None] | None) -> list[MessageId]:
         """The ids of the messages, in the order in which they were given."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from tms.client.calls import BusCalls
+from tms.client.calls import BusCalls, pages
 from tms.client.choices import CleanupChoice, DurabilityChoice, IsolationChoice
 from tms.client.cursor import Start, as_position
 from tms.errors import Invalid
@@ -74,11 +74,8 @@ class TopicCalls(BusCalls):
     def list_topics(self, namespace: str = "default") -> Iterator[TopicInfo]:
         """All topics of a namespace by name, without the state of their partitions; read in pages
         during the iteration."""
-        found = self._transport.list_topics(namespace, None, TOPICS_PER_PAGE)
-        yield from found
-        while len(found) == TOPICS_PER_PAGE:
-            found = self._transport.list_topics(namespace, found[-1].topic, TOPICS_PER_PAGE)
-            yield from found
+        port = self._transport.list_topics
+        return pages(port, namespace, TOPICS_PER_PAGE, lambda info: info.topic)
 
     def update_topic(
         self,

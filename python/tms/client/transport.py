@@ -25,7 +25,6 @@ from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosi
 from tms.model.snapshot import Isolation, ReadIsolation
 from tms.model.topic import Durability, TopicName
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _LOCAL_WAIT_S = 0.2  # how soon a waiting local fetch notices that its channel was closed
@@ -88,6 +87,17 @@ class FetchRequest(NamedTuple):
         """The request that goes on where an answer without messages has ended."""
         positions = [PartitionPosition(*place) for place in fetched.next.items()]
         return self._replace(positions=positions, wait_s=wait_s)
+
+
+class ReceiveRequest(NamedTuple):
+    """A receive of up to `limit` messages of a queue, of about so many bytes, which waits so long
+    at most for the first message."""
+
+    name: TopicName
+    group: str
+    limit: int
+    wait_s: float
+    bytes_max: int
 
 
 class Channel(Protocol):

@@ -438,7 +438,7 @@ class ViewCalls(BusCalls):
             ViewFold(apply, on_change, serializer),
         )
         made.load(at, snapshot)
-        if at is None:
-            made.follow()
-            self._open.add(made)
-        return made
+        if at is not None:
+            return made
+        made.follow()
+        return self._opened(made)

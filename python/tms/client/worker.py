@@ -70,9 +70,9 @@ class WorkerOptions(NamedTuple):
 
 
 class HandlerIo(Protocol):
-    """The I/O of a worker. An error of a handler that is `passing` does not stop the worker."""
+    """The I/O of a worker. An error of the class `cancelled` cancels a handler."""
 
-    passing: tuple[type[BaseException], ...]
+    cancelled: tuple[type[BaseException], ...]
 
     async def call(self, handler: Callable[[Delivered[V]], Any], message: Delivered[V]) -> None:
         """Call a handler with a message."""
@@ -115,14 +115,17 @@ class Handling(Generic[V]):
             raise self._failure
 
     async def handle(self, message: Delivered[V], held: HeldMessage) -> None:
-        """Handle and settle a message. Raises an error that is to stop the worker."""
+        """Handle and settle a message. An error that is not the message's stops the worker."""
         try:
             with self._queue._processing(message) as mark_failed:
                 result = await self._settled(message, held, mark_failed)
-        except TMSError as error:
-            if not error.retriable:
-                raise
-            _log.warning("message_not_settled", **self._facts(message), error=error.message)
+        except self._io.cancelled:
+            raise
+        except BaseException as error:
+            if isinstance(error, TMSError) and error.retriable:
+                _log.warning("message_not_settled", **self._facts(message), error=error.message)
+            else:
+                self.fail(error)
         else:
             if result.fenced and not held.lost:  # else that is told already
                 _log.warning("lease_lost", **self._facts(message))
@@ -152,7 +155,7 @@ class Handling(Generic[V]):
                     result = await self._io.survive(lambda: queue.nack(message, cause=cause))
                     self._tell_dead(message, result)
             finally:
-                if not isinstance(error, self._io.passing):
+                if not isinstance(error, (Exception, *self._io.cancelled)):
                     raise error
         else:
             if not held.settled:
@@ -174,7 +177,7 @@ class Handling(Generic[V]):
 class ThreadHandlerIo:
     """The I/O of a worker with threads; see `HandlerIo`."""
 
-    passing: tuple[type[BaseException], ...] = (Exception,)
+    cancelled: tuple[type[BaseException], ...] = ()
 
     def __init__(self, patience: "QueuePatience") -> None:
         self._patience = patience
@@ -326,8 +329,6 @@ class Worker(Generic[V]):
             try:
                 if not held.lost:  # else others have it
                     run(self._handling.handle(message, held))
-            except BaseException as error:
-                self._handling.fail(error)
             finally:
                 self._queue.leases.release(held)
                 with self._changed:

@@ -37,7 +37,7 @@ class MemoryLog:
         transport = cast(LocalTransport, faulty)
         self.bus = Bus(transport, clock=client_clock, place=PLACE)
         local = cast(AsyncLocalTransport, faulty)
-        self.aio_bus = AsyncBus(self.bus, lambda: AsyncLocalChannel(local), clock=client_clock)
+        self.aio_bus = AsyncBus(self.bus, lambda: AsyncLocalChannel(local))
 
     def close(self) -> None:
         """Forget everything. A second call does nothing."""

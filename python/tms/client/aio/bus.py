@@ -8,27 +8,26 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.block import Compression
 from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.aio.consumer import AsyncConsumer, TaskIo, on_this_loop
-from tms.client.aio.derived import in_thread, iterated_in_thread
+from tms.client.aio.derived import Derived, in_thread, iterated_in_thread
 from tms.client.aio.pool import ChannelPool
 from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
-from tms.client.batching import Batcher, Expect, Headers, KnownTopic
+from tms.client.batching import Batcher, Expect, Headers, KnownTopic, as_columns
 from tms.client.choices import CompressionChoice, DurabilityChoice
-from tms.client.client import Bus, as_columns
+from tms.client.client import Bus
 from tms.client.consuming import PartitionChoice
 from tms.client.cursor import Page, Start, asks, page, start_positions
-from tms.client.delivery import Numbering, Unacknowledged, deliver_async
+from tms.client.delivery import deliver_async
 from tms.client.group_options import Group
 from tms.client.reading import FETCH_BYTES, FetchOptions, Reader
 from tms.client.sending import BATCH_BYTES, IN_FLIGHT_MAX
@@ -37,45 +36,40 @@ from tms.client.transport import FetchRequest
 from tms.errors import NotFound
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
-from tms.model.message import Appended, NewBlock
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import QueueOptions
 from tms.model.serializer import Decoder, Serializer, V
 from tms.model.topic import TopicName
-from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.retrying import retrying_async
-
-T = TypeVar("T")
 
 CHANNELS_MAX = 64
 
 
-class AsyncBus:
+class AsyncClosing(Protocol):
+    """An object that a bus closes."""
+
+    async def close(self) -> None: ...
+
+
+Opened = TypeVar("Opened", bound=AsyncClosing)
+
+
+class AsyncBus(Derived[Bus]):
     """Made by `tms.aio.open(path)` and `tms.aio.connect(url)`. For one event loop. Use it with
     `async with`."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        open_channel: Callable[[], AsyncChannel],
-        *,
-        timeout_s: float = TIMEOUT_S,
-        clock: Clock | None = None,
-    ) -> None:
-        clock = clock or SystemClock()
-        self._sync = bus
+    def __init__(self, bus: Bus, open_channel: Callable[[], AsyncChannel]) -> None:
+        super().__init__(bus)
         self._publishing = bus._publishing
         self._open_channel = open_channel
-        self._timeout_s = timeout_s
-        self._clock = clock
+        self._timeout_s = bus._timeout_s
+        self._clock = bus._clock
         self._channels = ChannelPool(open_channel, CHANNELS_MAX)
-        send = partial(_send, bus, self._channels, clock)
-        self._coalescing = AsyncCoalescing(self._publishing, send, timeout_s)
-        self._open: WeakSet[AsyncProducer[Any] | AsyncConsumer[Any] | AsyncQueue[Any]] = WeakSet()
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._sync)[1:]}"
+        self._coalescing = AsyncCoalescing(
+            self._publishing, self._channels, self._timeout_s, self._clock
+        )
+        self._open: WeakSet[AsyncClosing] = WeakSet()
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -97,8 +91,6 @@ class AsyncBus:
                 topic, [value], *cells, partition, durability, timeout_s=timeout_s, expect=expect
             )
             return id
-        if timeout_s is not None:
-            timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or await self._refresh_topic(topic)
         if self._publishing.place is not None:
             headers = self._publishing.placed(known, value, key, headers)
@@ -127,8 +119,7 @@ class AsyncBus:
         delivery = self._sync._delivery(known.name, numbering, durability, timeout_s, compression)
         with Publication(self._publishing, topic, known, delivery, partition) as publication:
             async with self._channels.channel() as channel:
-                for blocks in publication.requests(values, keys, headers, expect):
-                    left = Unacknowledged(delivery, blocks)
+                for left in publication.requests(values, keys, headers, expect):
                     publication.appended += await deliver_async(
                         channel.append, left, self._clock, delivery.timeout_s
                     )
@@ -155,9 +146,7 @@ class AsyncBus:
             return plan.batcher(self._publishing, await self._refresh_topic(topic), serializer)
 
         sending = self._sync._sending(plan, None)
-        producer = AsyncProducer(self._open_channel(), sending, batcher, self._clock)
-        self._open.add(producer)
-        return producer
+        return self._opened(AsyncProducer(self._open_channel(), sending, batcher, self._clock))
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -183,9 +172,7 @@ class AsyncBus:
         async def reader() -> Reader[V]:
             return await asyncio.to_thread(self._sync._reader, on_this_loop(plan), io)
 
-        consumer = AsyncConsumer(reader, io, plan.committed)
-        self._open.add(consumer)
-        return consumer
+        return self._opened(AsyncConsumer(reader, io, plan.committed))
 
     def transaction(
         self, *, durability: DurabilityChoice | None = None, timeout_s: Duration | None = None
@@ -209,9 +196,7 @@ class AsyncBus:
         queue = await asyncio.to_thread(
             lambda: self._sync.queue(topic, group=group, serializer=serializer, **settings)
         )
-        async_queue = AsyncQueue(queue, self._open_channel, self._clock, self._timeout_s)
-        self._open.add(async_queue)
-        return async_queue
+        return self._opened(AsyncQueue(queue, self._open_channel))
 
     async def fetch(
         self,
@@ -290,6 +275,10 @@ class AsyncBus:
 
     # --- parts ------------------------------------------------------------------------------------
 
+    def _opened(self, opened: Opened) -> Opened:
+        self._open.add(opened)
+        return opened
+
     async def _refresh_topic(self, topic: str) -> KnownTopic:
         self._publishing.forget(topic)
         return self._publishing.learn(topic, await self.describe_topic(topic))
@@ -306,20 +295,3 @@ class AsyncBus:
                 clock, limit_s = self._clock, self._timeout_s
                 answers.append(await retrying_async(fetch, clock, limit_s, what="fetch"))
         return page(str(name), positions, answers)
-
-
-async def _send(
-    bus: Bus,
-    channels: ChannelPool,
-    clock: Clock,
-    known: KnownTopic,
-    durability: DurabilityChoice | None,
-    numbering: Numbering,
-    timeout_s: float | None,
-    blocks: list[NewBlock],
-) -> list[Appended]:
-    """Deliver blocks of coalesced publishes; see `tms.client.client`."""
-    delivery = bus._delivery(known.name, numbering, durability, timeout_s)
-    left = Unacknowledged(delivery, blocks)
-    async with channels.channel() as channel:
-        return await deliver_async(channel.append, left, clock, delivery.timeout_s)

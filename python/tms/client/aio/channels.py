@@ -8,16 +8,14 @@ disk otherwise runs in a thread, and waiting is done by callbacks.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from tms.api.queue_operations import QueuesApi
 from tms.block.received import Received
-from tms.client.transport import FetchRequest, LocalTransport
+from tms.client.transport import FetchRequest, LocalTransport, ReceiveRequest
 from tms.errors import Closed, TimedOut, TMSError
 from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosition
 from tms.model.topic import Durability, TopicName
-
-T = TypeVar("T")
 
 DUE_S_MIN = 0.02  # leases that end within this time end together
 
@@ -35,15 +33,7 @@ class AsyncChannel(Protocol):
 
     async def fetch(self, request: FetchRequest, timeout_s: float) -> Fetched: ...
 
-    async def receive(
-        self,
-        name: TopicName,
-        group: str,
-        limit: int,
-        wait_s: float,
-        bytes_max: int,
-        timeout_s: float,
-    ) -> Received: ...
+    async def receive(self, request: ReceiveRequest, timeout_s: float) -> Received: ...
 
     def reset(self) -> None:
         """Give up on everything under way; its outcome is unknown. The channel stays usable."""
@@ -120,25 +110,17 @@ class AsyncLocalChannel:
             finally:
                 cancel()
 
-    async def receive(
-        self,
-        name: TopicName,
-        group: str,
-        limit: int,
-        wait_s: float,
-        bytes_max: int,
-        timeout_s: float,
-    ) -> Received:
+    async def receive(self, request: ReceiveRequest, timeout_s: float) -> Received:
         loop, queues = asyncio.get_running_loop(), self._engine.queues
-        until_s = loop.time() + wait_s
+        until_s = loop.time() + request.wait_s
         while True:
             self._check_open()
-            found = await _leased(queues, name, group, limit, bytes_max)
+            found = await _leased(queues, request)
             left_s = until_s - loop.time()
             if found.slices or left_s <= 0:
                 return found
             wake, looks = self._wake(), False
-            end_watch, due_s = queues.watch(name, group, wake.fire)
+            end_watch, due_s = queues.watch(request.name, request.group, wake.fire)
             try:
                 await wake.wait(left_s if due_s is None else min(left_s, max(due_s, DUE_S_MIN)))
                 looks = True
@@ -192,16 +174,15 @@ class _Wake:
             self._fired.set_result(None)
 
 
-async def _leased(
-    queues: QueuesApi, name: TopicName, group: str, limit: int, bytes_max: int
-) -> Received:
+async def _leased(queues: QueuesApi, request: ReceiveRequest) -> Received:
     """Messages that are ready now. Those leased for a cancelled call are released."""
-    work = asyncio.create_task(asyncio.to_thread(queues.receive, name, group, limit, 0, bytes_max))
+    receiving = asyncio.to_thread(queues.receive, *request._replace(wait_s=0))
+    work = asyncio.create_task(receiving)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         with suppress(TMSError):  # then the leases end by themselves
             found = await work
             if found.slices:
-                await asyncio.to_thread(queues.release, name, group, found.tokens())
+                await asyncio.to_thread(queues.release, request.name, request.group, found.tokens())
         raise

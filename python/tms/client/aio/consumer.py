@@ -5,6 +5,7 @@ thread; the callbacks of a group run on the event loop.
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
@@ -174,30 +175,17 @@ class AsyncConsumer(Generic[V]):
     async def __aiter__(self) -> AsyncGenerator[Message[V], None]:
         """Messages; ends at the end with `stop_at_end`, or when the consumer is closed. After an
         `anext` that a time-out has cancelled the next one goes on."""
-        reader = await self._reader()
-        cursor = reader.cursor
-        watches = reader.watches
-        async for batch in self._fetched():
-            for message in batch.messages():
-                if not watches:
-                    cursor.message = message
-                elif not reader.hands_out(message):
-                    return
-                yield message
-                is_touched = reader.void or (watches and reader.due)
-                if is_touched and await reader.is_void(batch.partition):
-                    break
-            else:
-                cursor.hand_out(batch)
+        async with self._iteration() as (reader, iteration):
+            while await reader.advance(iteration):
+                for message in reader.messages():
+                    yield message
 
     @resumed
     async def batches(self) -> AsyncGenerator[Batch[V], None]:
         """Batches: messages that were published together, for millions per second."""
-        reader = await self._reader()
-        async for batch in self._fetched():
-            if not reader.take(batch):
-                return
-            yield batch
+        async with self._iteration() as (reader, iteration):
+            while (batch := await reader.next_batch(iteration)) is not None and reader.take(batch):
+                yield batch
 
     async def to_arrow(self) -> "pa.Table":
         """As `Consumer.to_arrow`."""
@@ -271,15 +259,12 @@ class AsyncConsumer(Generic[V]):
                 self._made = await self._make_reader()
             return self._made
 
-    async def _fetched(self) -> AsyncIterator[Batch[V]]:
+    @asynccontextmanager
+    async def _iteration(self) -> AsyncIterator[tuple[Reader[V], object]]:
         self._over = False
         reader = await self._reader()
-        iteration = reader.begin()
-        try:
-            while (batch := await reader.next_batch(iteration)) is not None:
-                yield batch
-        finally:
-            reader.end(iteration)
+        with reader.iteration() as iteration:
+            yield reader, iteration
         self._over = True
 
 

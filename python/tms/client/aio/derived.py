@@ -1,10 +1,8 @@
 """Methods for asyncio that are what a synchronous object does, in a thread, with the same types,
 and iterations that a time-out does not end.
 
-    class AsyncBus:
+    class AsyncBus(Derived[Bus]):
         create_topic = in_thread(Bus.create_topic)
-
-The object of such a class has its synchronous one as `_sync`.
 """
 
 import asyncio
@@ -18,7 +16,7 @@ from collections.abc import (
 )
 from functools import wraps
 from types import AsyncGeneratorType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,6 +47,16 @@ def iterated_in_thread(
             yield value  # type: ignore[misc]  # it is not the mark
 
     return derived
+
+
+class Derived(Generic[T]):
+    """An object for asyncio that has its synchronous one as `_sync`."""
+
+    def __init__(self, sync: T) -> None:
+        self._sync = sync
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._sync)[1:]}"
 
 
 class Resumable(Protocol):

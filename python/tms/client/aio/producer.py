@@ -15,7 +15,6 @@ from tms.client.batching import Batcher, Headers
 from tms.client.delivery import Unacknowledged, deliver_async
 from tms.client.receipts import Receipt, settle
 from tms.client.sending import STALLED_S, Flight, Sending, closing_after, dropped
-from tms.client.topic_cache import REFRESH_S
 from tms.errors import TimedOut, TMSError, again
 from tms.model.ids import MessageId
 from tms.model.message import Appended, NewBlock
@@ -120,18 +119,11 @@ class AsyncProducer(Generic[V]):
 
     async def close(self) -> None:
         """Flush and release. A second call does nothing. Raises an error no call has raised yet."""
-        if self._sending.closed:
-            return
         try:
-            if self._sending.failure is None or not self._sending.told:
-                await self.flush()
-        except TMSError as error:
-            if self._sending.failure is None:
-                self._sending.give_up(error)
-                self._sending.told = True
-            raise
+            with self._sending.closing() as flushes:
+                if flushes:
+                    await self.flush()
         finally:
-            self._sending.close()
             self._end.detach()
             self._channel.close()
             for late in (self._refreshing, self._recovering, self._resuming):
@@ -156,7 +148,6 @@ class AsyncProducer(Generic[V]):
         async with self._beginning:
             if self._sending.batcher is None:
                 self._sending.batcher = await self._make_batcher()
-                self._refresh_at_s = self._clock.monotonic_s() + REFRESH_S
         return self._batcher
 
     async def _refresh(self) -> None:
@@ -229,9 +220,7 @@ class AsyncProducer(Generic[V]):
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None
-        now_s = self._clock.monotonic_s()
-        if now_s >= self._refresh_at_s:
-            self._refresh_at_s = now_s + REFRESH_S
+        if self._batcher.is_outdated(self._clock.monotonic_s()):
             self._refreshing = asyncio.create_task(self._refresh())
         self._sending.launch(self._append)
 

@@ -11,11 +11,12 @@ Invariants
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Generic, TypeVar, overload
+from functools import partial
+from typing import Generic, overload
 
 from tms.block.received import Delivered, Received
 from tms.client.aio.channels import AsyncChannel
-from tms.client.aio.derived import in_thread, resumed
+from tms.client.aio.derived import Derived, in_thread, resumed
 from tms.client.aio.pool import ChannelPool
 from tms.client.aio.worker import AsyncHandler, AsyncWorker
 from tms.client.http.exchange import WAIT_S_MAX, explained, surely_not_done
@@ -30,33 +31,24 @@ from tms.client.queue import (
     leased,
     unhandled,
 )
+from tms.client.transport import ReceiveRequest
 from tms.client.worker import DRAIN_S, WorkerOptions
 from tms.errors import TMSError
 from tms.model.quantity import Duration
 from tms.model.queue import RECEIVE_BYTES, error_text
 from tms.model.serializer import V
-from tms.runtime.clock import Clock
 from tms.runtime.retrying import retrying_async
 
-T = TypeVar("T")
 RECEIVES_MAX = 64  # of one object, at the same time; more wait for their turn
 
 
-class AsyncQueue(Generic[V]):
+class AsyncQueue(Derived[Queue[V]], Generic[V]):
     """Made by `AsyncBus.queue`; see `Queue`. For one event loop, and any number of its tasks."""
 
     _over = False  # its iterations have no end
 
-    def __init__(
-        self,
-        queue: Queue[V],
-        open_channel: Callable[[], AsyncChannel],
-        clock: Clock,
-        timeout_s: float,
-    ) -> None:
-        self._sync = queue
-        self._clock = clock
-        self._timeout_s = timeout_s
+    def __init__(self, queue: Queue[V], open_channel: Callable[[], AsyncChannel]) -> None:
+        super().__init__(queue)
         self._channels = ChannelPool(open_channel, RECEIVES_MAX)
 
     @property
@@ -68,9 +60,6 @@ class AsyncQueue(Generic[V]):
     def topic(self) -> str:
         """As `Queue.topic`."""
         return self._sync.topic
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._sync)[1:]}"
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -85,26 +74,21 @@ class AsyncQueue(Generic[V]):
         self, limit: int = 1, wait_s: Duration = 0, bytes_max: int = RECEIVE_BYTES
     ) -> Received:
         """As `Queue.receive_slices`."""
-        until_s = self._clock.monotonic_s() + check_receive(limit, wait_s, bytes_max)
+        clock = self._sync.patience.clock
+        until_s = clock.monotonic_s() + check_receive(limit, wait_s, bytes_max)
+        request = ReceiveRequest(self._sync.name, self._sync.group, limit, 0.0, bytes_max)
         async with self._channels.channel() as channel:
             while True:
-                left_s = max(0.0, min(WAIT_S_MAX, until_s - self._clock.monotonic_s()))
-                found = await self._receive(channel, limit, left_s, bytes_max)
-                if found.slices or self._clock.monotonic_s() >= until_s:
+                left_s = max(0.0, min(WAIT_S_MAX, until_s - clock.monotonic_s()))
+                found = await self._receive(channel, request._replace(wait_s=left_s))
+                if found.slices or clock.monotonic_s() >= until_s:
                     return found
 
-    async def _receive(
-        self, channel: AsyncChannel, limit: int, wait_s: float, bytes_max: int
-    ) -> Received:
-        group, name = self._sync.group, self._sync.name
-
-        async def attempt(timeout_s: float) -> Received:
-            return await channel.receive(name, group, limit, wait_s, bytes_max, timeout_s)
-
+    async def _receive(self, channel: AsyncChannel, request: ReceiveRequest) -> Received:
+        receive = partial(channel.receive, request)
+        clock, timeout_s, _ = self._sync.patience
         try:
-            return await retrying_async(
-                attempt, self._clock, self._timeout_s, surely_not_done, what="receive"
-            )
+            return await retrying_async(receive, clock, timeout_s, surely_not_done, what="receive")
         except TMSError as error:
             raise explained(error) from error
 

@@ -1,23 +1,17 @@
 """Tables for asyncio: what the table does, in a thread."""
 
-from tms.client.aio.derived import in_thread, iterated_in_thread
+from tms.client.aio.derived import Derived, in_thread, iterated_in_thread
 from tms.client.aio.transaction import AsyncTransaction
 from tms.client.table import Table, TableWrites
 
 
-class AsyncTable:
+class AsyncTable(Derived[Table]):
     """Made by `AsyncBus.table`; see `Table`."""
-
-    def __init__(self, table: Table) -> None:
-        self._sync = table
 
     @property
     def name(self) -> str:
         """Its name."""
         return self._sync.name
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._sync)[1:]}"
 
     get = in_thread(Table.get)
     scan = iterated_in_thread(Table.scan)
@@ -28,14 +22,8 @@ class AsyncTable:
         return AsyncTableWrites(await tx.run(self._sync.within))
 
 
-class AsyncTableWrites:
+class AsyncTableWrites(Derived[TableWrites]):
     """A table in one transaction; see `TableWrites`. For one task."""
-
-    def __init__(self, writes: TableWrites) -> None:
-        self._sync = writes
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._sync)[1:]}"
 
     get = in_thread(TableWrites.get)
     scan = iterated_in_thread(TableWrites.scan)

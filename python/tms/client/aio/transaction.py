@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self, TypeVar, overload
 
 from tms.client.aio.consumer import AsyncConsumer
-from tms.client.aio.derived import in_thread
+from tms.client.aio.derived import Derived, in_thread
 from tms.client.aio.queues import AsyncQueue
 from tms.client.participants import Participant
 from tms.client.queue import Deliveries
@@ -17,14 +17,8 @@ from tms.model.serializer import V
 T = TypeVar("T")
 
 
-class AsyncTransaction:
+class AsyncTransaction(Derived[Transaction]):
     """Made by `AsyncBus.transaction`; see `Transaction`. For one task."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self._sync = transaction
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self._sync)[1:]}"
 
     async def id(self) -> int:
         """As `Transaction.id`."""

@@ -129,7 +129,7 @@ class AsyncWorker(Generic[V]):
                 await self._queue.release(messages)
             return
         for message, held in zip(messages, self._queue.queue.leases.keep(messages), strict=True):
-            task = asyncio.create_task(self._handle(message, held))
+            task = asyncio.create_task(self._handling.handle(message, held))
             self._tasks.add(task)
             task.add_done_callback(partial(self._handled, held))
 
@@ -147,20 +147,12 @@ class AsyncWorker(Generic[V]):
                 self._handling.not_drained(len(late))
                 await asyncio.wait(late, timeout=self._patience.timeout_s)
 
-    async def _handle(self, message: Delivered[V], held: HeldMessage) -> None:
-        try:
-            await self._handling.handle(message, held)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._handling.fail(error)
-
 
 class TaskHandlerIo:
     """The I/O of a worker on an event loop; see `HandlerIo`. A handler that is cancelled has
     failed."""
 
-    passing: tuple[type[BaseException], ...] = (Exception, asyncio.CancelledError)
+    cancelled: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
 
     def __init__(self, patience: QueuePatience) -> None:
         self._patience = patience

@@ -31,7 +31,7 @@ from tms.client.http.connection import (
 from tms.client.http.dividing import Dividing, in_order
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, Response
 from tms.client.http.following import FollowedTail
-from tms.client.transport import FetchRequest
+from tms.client.transport import FetchRequest, ReceiveRequest
 from tms.errors import Closed, StorageUnavailable, TimedOut, TMSError, Unavailable
 from tms.model.message import Appended, Buffer, Fetched, NewBlock
 from tms.model.topic import Durability, TopicName
@@ -72,10 +72,10 @@ class AsyncHttpChannel:
         owners = self._addresses.by_owner(call.places) if self._addresses.informed else {}
         if len(owners) <= 1:
             return await self._exchange(call, timeout_s)
-        parts = []
-        for address, numbers in owners.items():
-            some = [blocks[number] for number in numbers]
-            parts.append((self._calls.append(name, some, durability), address))
+        parts = [
+            (self._calls.append(name, [blocks[n] for n in numbers], durability), owner)
+            for owner, numbers in owners.items()
+        ]
         answers = await self._exchange_all(parts, timeout_s)
         return in_order(owners.values(), answers)
 
@@ -145,30 +145,22 @@ class AsyncHttpChannel:
         asked = [(self._calls.fetch(part), owner) for owner, part in parts]
         return self._dividing.joined(await self._exchange_all(asked, timeout_s))
 
-    async def receive(
-        self,
-        name: TopicName,
-        group: str,
-        limit: int,
-        wait_s: float,
-        bytes_max: int,
-        timeout_s: float,
-    ) -> Received:
-        call = self._calls.receive(name, group, limit, round(wait_s, 3), bytes_max)
+    async def receive(self, request: ReceiveRequest, timeout_s: float) -> Received:
+        call = self._calls.receive(*request._replace(wait_s=round(request.wait_s, 3)))
         asked: list[_AsyncLine] = []
-        exchange = asyncio.create_task(self._exchange(call, wait_s + timeout_s, asked))
+        limit_s = request.wait_s + timeout_s
+        exchange = asyncio.create_task(self._exchange(call, limit_s, asked))
         try:
             return await asyncio.shield(exchange)
         except asyncio.CancelledError:
             with suppress(TMSError, TimeoutError):  # then the leases end by themselves
                 async with asyncio.timeout(RETURN_S):
-                    await self._return(name, group, exchange, asked)
+                    await self._return(request, exchange, asked)
             raise
 
     async def _return(
         self,
-        name: TopicName,
-        group: str,
+        request: ReceiveRequest,
         exchange: "asyncio.Task[Received]",
         asked: "list[_AsyncLine]",
     ) -> None:
@@ -182,7 +174,7 @@ class AsyncHttpChannel:
             return
         found = await exchange
         if found.slices:
-            given = {"topic": name, "group": group, "tokens": found.tokens()}
+            given = {"topic": request.name, "group": request.group, "tokens": found.tokens()}
             await self._exchange(self._calls.of(OPERATIONS["queues.release"], given), RETURN_S)
 
     def reset(self) -> None:

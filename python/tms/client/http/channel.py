@@ -151,11 +151,10 @@ class HttpChannel:
         owners = self.addresses.by_owner(call.places) if self.addresses.informed else {}
         if len(owners) <= 1:
             return self._begin(call, next(iter(owners), self.addresses.now))
-        parts = []
-        for address, numbers in owners.items():
-            some = [blocks[number] for number in numbers]
-            part = self._begin(self._calls.append(name, some, durability), address)
-            parts.append(part)
+        parts = [
+            self._begin(self._calls.append(name, [blocks[n] for n in numbers], durability), owner)
+            for owner, numbers in owners.items()
+        ]
         return PendingParts(parts, partial(in_order, owners.values()), self._clock)
 
     def begin_fetch(self, request: FetchRequest) -> PendingAnswer[Fetched]:

@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 def sending(method: Callable[P, T]) -> Callable[P, T]:
     """A method of a bus that publishes to a topic, of the same signature, within a span."""
+    call: Any = method
     is_many = "values" in inspect.signature(method).parameters
 
     def begin(bus: Any, args: tuple[Any, ...], named: dict[str, Any]) -> TracedOperation:
@@ -46,29 +47,21 @@ def sending(method: Callable[P, T]) -> Callable[P, T]:
         telemetry = telemetry_of(getattr(bus, "_sync", bus))
         return telemetry.operation(SEND, topic if type(topic) is str else "", "", count)
 
-    def told(operation: TracedOperation, result: object) -> None:
+    def told(operation: TracedOperation, result: object) -> object:
         if not is_many:
             operation.note(result)
+        return result
 
-    if inspect.iscoroutinefunction(method):
-
-        @wraps(method)
-        async def traced_async(self: Any, *args: Any, **named: Any) -> Any:
-            with begin(self, args, named) as operation:
-                result = await method(self, *args, **named)
-                told(operation, result)
-                return result
-
-        return cast(Callable[P, T], traced_async)
-
-    @wraps(method)
     def traced(self: Any, *args: Any, **named: Any) -> Any:
         with begin(self, args, named) as operation:
-            result = method(self, *args, **named)
-            told(operation, result)
-            return result
+            return told(operation, call(self, *args, **named))
 
-    return cast(Callable[P, T], traced)
+    async def traced_async(self: Any, *args: Any, **named: Any) -> Any:
+        with begin(self, args, named) as operation:
+            return told(operation, await call(self, *args, **named))
+
+    is_async = inspect.iscoroutinefunction(method)
+    return cast(Callable[P, T], wraps(method)(traced_async if is_async else traced))
 
 
 class TracedSending(Sending[Pending]):

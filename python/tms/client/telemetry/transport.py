@@ -22,6 +22,7 @@ from tms.client.transport import (
     FetchRequest,
     LocalTransport,
     PendingAnswer,
+    ReceiveRequest,
     RemoteTransport,
 )
 from tms.errors import TimedOut, TMSError
@@ -209,10 +210,10 @@ class TracedAsyncChannel(Traced):
         with self.telemetry.receiving(str(request.name)) as receiving:
             return receiving.fetched(await self.plain.fetch(request, timeout_s))
 
-    async def receive(self, name: TopicName, group: str, *args: Any) -> Received:
+    async def receive(self, request: ReceiveRequest, timeout_s: float) -> Received:
         """As `AsyncChannel.receive`."""
-        with self.telemetry.receiving(str(name), group) as receiving:
-            return receiving.received(await self.plain.receive(name, group, *args))
+        with self.telemetry.receiving(str(request.name), request.group) as receiving:
+            return receiving.received(await self.plain.receive(request, timeout_s))
 
 
 def traced_channels(
