@@ -3,6 +3,7 @@ messages as plain tuples.
 """
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
@@ -164,6 +165,14 @@ class Bench:
     def partition(self, partition: int = 0) -> PartitionInfo:
         """The description of the partition."""
         return self.engine.describe_topic(NAME).partition_infos[partition]
+
+    def keep_up(self) -> None:
+        """Wait until the background has taken a snapshot or rolled the segment, if that is due. If
+        it was just ending when that became due, the next publish starts it, so this gives up."""
+        state = self.engine.topics.partitions.opened()[-1].state
+        ended_s = time.monotonic() + 1.0
+        while state.maintenance_due and time.monotonic() < ended_s:
+            time.sleep(0.001)
 
     def maps(self) -> list[str]:
         """Names of all segment maps."""

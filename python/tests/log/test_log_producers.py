@@ -436,6 +436,7 @@ def test_opening_reads_no_more_than_so_many_small_blocks(monkeypatch: pytest.Mon
     with Bench() as bench:
         for i in range(180):
             bench.publish(b"x", producer=7, sequence=i)
+            bench.keep_up()
         bench.kill()
         read: list[StoredBlock] = []
         header_of = recovery.header_of
@@ -544,6 +545,7 @@ def test_pages_of_forgotten_producers_go_with_their_time_and_their_topic() -> No
 def test_a_page_that_is_damaged_is_told() -> None:
     with Bench(limits=small(producers=2, snapshot_bytes=1)) as bench:
         _crowd(bench, 100)
+        _snapshot(bench)
         bench.engine.close()
         metadata = bench.store.inner.open("metadata", create=False)
         [(key, _)] = metadata.scan(b"forgotten/", b"forgotten0", 1 << 20)

@@ -95,6 +95,7 @@ def test_a_segment_rolls_by_size_without_anybody_asking() -> None:
     with Bench(limits=small(segment_bytes=20_000)) as bench:
         for i in range(100):
             bench.publish(b"%d" % i + bytes(1_000))
+            bench.keep_up()
         inspected = bench.engine.inspect(NAME, 0, 0).segments
         assert len(inspected) >= 3
         assert all(one.stored_bytes < 60_000 for one in inspected)
@@ -922,6 +923,7 @@ def test_all_of_it_holds_on_leveldb(tmp_path: Path) -> None:
     with Bench(limits=small(segment_bytes=30_000, snapshot_bytes=5_000), inner=opened()) as bench:
         for i in range(60):
             bench.publish(b"%d" % i + bytes(1_000), producer=7, sequence=i)
+            bench.keep_up()
         bench.clock.pass_ms(DAY_MS)
         bench.engine.maintenance.clean()
         bench.engine.close()
