@@ -17,7 +17,7 @@ from tests.faults.service import within
 CUT_S = 2 * SESSION_S
 DRAIN_S = 10.0  # default time of a service
 HEALED_S = 15.0  # within which all partitions take writes again
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 
 
 @contextmanager

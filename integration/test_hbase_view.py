@@ -115,9 +115,9 @@ def test_a_small_part_of_a_large_topic_is_read_by_its_own_rows(
     ask = Pages.next
 
     def noted(self: Pages, rows: int, size: int = 0) -> list[Any]:
-        first, stop = self._start, self._stop
+        first, stop = self.start, self.stop
         found = ask(self, rows, size)
-        pages.append((first, stop, len(found) if self._filter is None else 0))
+        pages.append((first, stop, len(found) if self.filter is None else 0))
         return found
 
     monkeypatch.setattr(Pages, "next", noted)

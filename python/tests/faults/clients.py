@@ -20,6 +20,7 @@ import tms
 from integration.cluster.site import free_ports
 from sim.history import Asked, Crashed, Done, Ended, Final, History, Place, Read, Sent
 from sim.rules.checker import check
+from tests.waiting import busily
 from tms.client.client import Bus
 from tms.errors import Conflict, TMSError
 from tms.model.position import Position
@@ -70,7 +71,7 @@ class Run:
 
     def bus(self) -> Bus:
         """A bus with patience for a service that starts again."""
-        return tms.connect(self.url, timeout_s=PATIENCE_S)
+        return tms.connect(self.url, timeout_s=busily(PATIENCE_S))
 
 
 def write(run: Run, name: str) -> None:
@@ -194,7 +195,7 @@ def publish_later(run: Run) -> None:
 
 def finish_queue(run: Run) -> None:
     """Check that every job was settled, and that no settled one came again."""
-    ended_s = time.monotonic() + END_S
+    ended_s = time.monotonic() + busily(END_S)
     settle_jobs(run, until_empty=True)
     assert time.monotonic() < ended_s, "the queue did not become empty in time"
     assert run.again == []
@@ -202,7 +203,7 @@ def finish_queue(run: Run) -> None:
 
 def finish_later(run: Run) -> None:
     """Check that every acknowledged message came, once, and not before it was due."""
-    ended_s = time.monotonic() + END_S
+    ended_s = time.monotonic() + busily(END_S)
     with run.bus() as bus:
         while True:
             found = list(bus.consumer(run.topic(LATER), stop_at_end=True))
@@ -281,7 +282,7 @@ class Clients:
         """Wait until each kind of client has done a little more: faults then hit busy clients, and
         earlier faults are over."""
         goal = Progress(*map(sum, zip(Progress.of(self.run), STEP, strict=True)))
-        ended_s = time.monotonic() + ON_S
+        ended_s = time.monotonic() + busily(ON_S)
         while any(now < then for now, then in zip(Progress.of(self.run), goal, strict=True)):
             assert not self._failures, self._failures
             assert time.monotonic() < ended_s, f"no progress: {Progress.of(self.run)} of {goal}"
@@ -295,7 +296,7 @@ class Clients:
         """End, read everything and check it; returns the number of committed transactions."""
         self.run.stop.set()
         for thread in self._threads:
-            thread.join(END_S)
+            thread.join(busily(END_S))
         assert not self._failures, self._failures
         frames = sys._current_frames()
         stuck = [
