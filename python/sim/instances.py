@@ -53,9 +53,7 @@ SETTLING = 9  # rounds
 LEADERLESS_MAX = 300  # requests in a row that no instance could answer
 IN_VAIN_MAX = 1_000  # waits without progress
 RUNS_MAX = 10_000  # pieces of other work during a wait
-OPERATIONS_MAX = (
-    250_000  # of stores in one step; usually some 5,000, but 61,000 were seen to end well
-)
+OPERATIONS_MAX = 250_000  # of stores in one step; 5,000 are usual, 61,000 were seen to end well
 STIRRED = 0.03  # share of store operations between which other instances act
 LIFETIME_MS = 25 * 3_600_000
 COMMIT_S = 30.0
