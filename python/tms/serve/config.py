@@ -16,6 +16,7 @@ from tms.access.jwt import ALGORITHMS, ALGORITHMS_DEFAULT, JwtRules
 from tms.cluster.ownership import OwnerLimits
 from tms.cluster.placement import CAPACITY_MAX
 from tms.compat.cdap.settings import CdapSection
+from tms.compat.kafka.settings import KafkaSection
 from tms.compat.tephra.settings import TephraSection
 from tms.engine.config import CompactionLimits, EngineConfig
 from tms.log.partition import LogLimits
@@ -323,6 +324,7 @@ class Settings(Section):
     leveldb: LevelDBSection = LevelDBSection()
     hbase: HBaseSection = HBaseSection()
     cdap: CdapSection = CdapSection()
+    kafka: KafkaSection = KafkaSection()
     tephra: TephraSection = TephraSection()
     tls: TlsSection = TlsSection()
     jwt: JwtSection = JwtSection()

@@ -20,12 +20,13 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 from tms.errors import Invalid, Malformed, TMSError
+from tms.model.message import Buffer
 from tms.runtime.events import EventLog
 from tms.server.http.listening import BACKLOG
 from tms.server.http.tls import TlsLayer
@@ -68,7 +69,9 @@ class FramedLimits:
         return any(ip in network for network in self.allow)
 
 
-Answering = Callable[["FramedConnection", bytes], Awaitable[bytes]]
+# The answer to a frame, as chunks to send one after another; None: the frame gets no answer.
+Answer = bytes | Sequence[Buffer] | None
+Answering = Callable[["FramedConnection", bytes], Awaitable[Answer]]
 
 
 class FramedServer:
@@ -190,6 +193,7 @@ class FramedConnection(asyncio.Protocol):
         self._lost = False
         self._timer: asyncio.TimerHandle | None = None
         self._written: asyncio.Future[None] | None = None  # while the client reads slowly
+        self._when_answered: list[Callable[[], None]] = []
 
     # -- the transport's calls -----------------------------------------------------------------
 
@@ -248,6 +252,10 @@ class FramedConnection(asyncio.Protocol):
         """Close the connection, whatever is under way."""
         self._transport.abort()
 
+    def when_answered(self, do: Callable[[], None]) -> None:
+        """Call this once the client has taken the answer under way, or is gone."""
+        self._when_answered.append(do)
+
     def end_reading(self) -> None:
         """Answer what was received, then close the connection."""
         self._transport.pause_reading()
@@ -302,8 +310,10 @@ class FramedConnection(asyncio.Protocol):
     async def _answer_frame(self, frame: bytes) -> None:
         try:
             answer = await self._server.answer(self, frame)
-            if not self._lost:
-                self._transport.write(len(answer).to_bytes(HEADER_BYTES, "big") + answer)
+            if not self._lost and answer is not None:
+                chunks = [answer] if isinstance(answer, bytes) else answer
+                size = sum(map(len, chunks))
+                self._transport.writelines([size.to_bytes(HEADER_BYTES, "big"), *chunks])
                 if self._written is not None and not self._written.done():
                     async with asyncio.timeout(self._server.limits.frame_timeout_s):
                         await self._written
@@ -317,6 +327,9 @@ class FramedConnection(asyncio.Protocol):
             self._end(repr(error))
         finally:
             self._answer = None
+            for do in self._when_answered:
+                do()
+            self._when_answered.clear()
             self._release()
             if self._lost:
                 self._server.forget(self)

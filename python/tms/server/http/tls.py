@@ -15,7 +15,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -204,6 +204,9 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._socket.write(data)
         elif self._state is not _State.ENDED:
             self._early.append(data)
+
+    def writelines(self, chunks: Iterable[Buffer]) -> None:
+        self.write(b"".join(chunks))
 
     def write_eof(self) -> None:
         if self._state in (_State.HELLO, _State.HANDSHAKE):

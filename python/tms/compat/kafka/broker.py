@@ -1,0 +1,125 @@
+"""The broker that Kafka's clients see: one node, which leads every partition of one namespace."""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple, TypeVar
+
+from tms.compat.kafka.codec import NO_ID
+from tms.compat.kafka.records import EncodedBatches
+from tms.errors import TopicNotFound
+from tms.model import keys
+from tms.model.topic import TopicInfo, TopicName, TopicSettings
+from tms.server.service import Service
+from tms.topics.registry import TopicRecord
+
+NODE = 0  # the id of the only broker
+CACHE_BYTES = 32 << 20  # of encoded batches
+_TOPIC_ID = Struct(">8sII")  # of the store, uid, generation
+_T = TypeVar("_T")
+
+
+class BrokerOptions(NamedTuple):
+    """The settings of the broker: HOST and PORT that clients are told, the namespace of its topics,
+    whether a client may create a topic by asking for it, and how many partitions it gets then."""
+
+    host: str
+    port: int
+    namespace: str
+    creates_topics: bool
+    partitions: int
+    rebalance_delay_ms: int
+
+
+class Broker:
+    """What the requests of all connections share. Used by the event loop's thread."""
+
+    def __init__(self, service: Service, options: BrokerOptions) -> None:
+        self.service = service
+        self.engine = service.engine
+        self.options = options
+        self.cluster_id = _cluster_id(service)
+        self._store_id = uuid.UUID(self.cluster_id).bytes[:8]
+        self._names: dict[bytes, TopicName] = {}  # by topic id
+        self._waiting: set[asyncio.Future[None]] = set()
+        self.draining = False
+        self.batches = EncodedBatches(CACHE_BYTES)
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicName:
+        """The full name of a topic. Raises `Invalid`."""
+        return TopicName.of(self.options.namespace, name)
+
+    def topic_id(self, name: TopicName, uid: int, generation: int) -> bytes:
+        """The id of a topic, which no other topic of any store has."""
+        id = _TOPIC_ID.pack(self._store_id, uid, generation)
+        self._names[id] = name
+        return id
+
+    def id_of(self, name: TopicName) -> bytes:
+        """The id of a topic. Raises `TopicNotFound`."""
+        record = self.record(name)
+        return self.topic_id(name, record.uid, record.generation)
+
+    def record(self, name: TopicName) -> TopicRecord:
+        """A topic's record, from memory if it is known. Raises `TopicNotFound`."""
+        registry = self.engine.topics.registry
+        return registry.known.get(name) or registry.find(name)
+
+    def named(self, name: str, id: bytes) -> TopicName:
+        """The topic that a request names by name or, in newer versions, by id. Raises `Invalid`,
+        `TopicNotFound`."""
+        if id == NO_ID:
+            return self.topic(name)
+        found = self._names.get(id)
+        store, uid, generation = _TOPIC_ID.unpack(id)
+        if found is None and store == self._store_id:
+            found = self.engine.topics.registry.name_of(uid)
+        if found is not None:
+            record = self.record(found)
+            if (record.uid, record.generation) == (uid, generation):
+                if found.namespace == self.options.namespace:
+                    self._names[id] = found
+                    return found
+        self._names.pop(id, None)
+        raise TopicNotFound(f"There is no topic with the id {uuid.UUID(bytes=id)}.")
+
+    async def create(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
+        """Create a topic. Raises as `Engine.create_topic`."""
+        return await self.service.in_thread(self.engine.create_topic, name, settings)
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    async def sleep(self, woken: asyncio.Future[None], timeout_s: float) -> None:
+        """Wait until `woken` is done, for that long, and no longer than the service runs."""
+        if self.draining or timeout_s <= 0:
+            return
+        self._waiting.add(woken)
+        try:
+            await asyncio.wait([woken], timeout=timeout_s)
+        finally:
+            self._waiting.discard(woken)
+
+    def drain(self) -> None:
+        """End all waits: the service stops."""
+        self.draining = True
+        for woken in list(self._waiting):
+            if not woken.done():
+                woken.set_result(None)
+
+    async def in_thread(self, work: Callable[[], _T]) -> _T:
+        """Do what may wait for the store outside of the event loop."""
+        return await self.service.in_thread(work)
+
+
+def _cluster_id(service: Service) -> str:
+    """The id of the store, which its first broker drew."""
+    metadata = service.engine.topics.registry.metadata
+    raw = metadata.get(keys.KAFKA_CLUSTER_ID)
+    if raw is None:
+        drawn = str(uuid.uuid4()).encode()
+        metadata.compare_and_set(keys.KAFKA_CLUSTER_ID, None, drawn)
+        raw = metadata.get(keys.KAFKA_CLUSTER_ID) or drawn
+    return raw.decode()

@@ -1,0 +1,104 @@
+"""Kafka's error codes, and the code of each error of TMS."""
+
+from enum import IntEnum
+
+from tms.errors import (
+    Closed,
+    Conflict,
+    CrcMismatch,
+    Forbidden,
+    Invalid,
+    Malformed,
+    NotOwner,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    Overloaded,
+    PartitionNotFound,
+    SequenceReused,
+    SlowRequest,
+    StorageFull,
+    StorageUnavailable,
+    TimedOut,
+    TMSError,
+    TooLarge,
+    TopicExists,
+    TopicNotFound,
+    Unavailable,
+)
+
+
+class Code(IntEnum):
+    """Error codes of Kafka's protocol, by Kafka's names."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+    UNKNOWN_TOPIC_ID = 100
+
+
+# The first class that an error belongs to names its code: subclasses stand before their bases.
+_CODES: tuple[tuple[type[TMSError], Code], ...] = (
+    (OffsetOutOfRange, Code.OFFSET_OUT_OF_RANGE),
+    (TopicNotFound, Code.UNKNOWN_TOPIC_OR_PARTITION),
+    (PartitionNotFound, Code.UNKNOWN_TOPIC_OR_PARTITION),
+    (TopicExists, Code.TOPIC_ALREADY_EXISTS),
+    (CrcMismatch, Code.CORRUPT_MESSAGE),
+    (OutOfOrderSequence, Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (SequenceReused, Code.DUPLICATE_SEQUENCE_NUMBER),
+    (TooLarge, Code.MESSAGE_TOO_LARGE),
+    (Forbidden, Code.TOPIC_AUTHORIZATION_FAILED),
+    (NotOwner, Code.NOT_LEADER_OR_FOLLOWER),
+    (StorageFull, Code.KAFKA_STORAGE_ERROR),
+    (StorageUnavailable, Code.KAFKA_STORAGE_ERROR),
+    (Overloaded, Code.REQUEST_TIMED_OUT),  # which clients repeat after a pause
+    (TimedOut, Code.REQUEST_TIMED_OUT),
+    (SlowRequest, Code.REQUEST_TIMED_OUT),
+    (Unavailable, Code.NOT_LEADER_OR_FOLLOWER),
+    (Closed, Code.NOT_LEADER_OR_FOLLOWER),
+    (Conflict, Code.INVALID_REQUEST),
+    (Malformed, Code.CORRUPT_MESSAGE),
+    (Invalid, Code.INVALID_REQUEST),
+)
+
+
+def code_of(error: TMSError) -> Code:
+    """The code that tells a client of Kafka what this error says."""
+    return next((code for cls, code in _CODES if isinstance(error, cls)), Code.UNKNOWN_SERVER_ERROR)

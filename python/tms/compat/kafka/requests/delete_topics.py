@@ -1,0 +1,37 @@
+"""DeleteTopics: topics by name or, in newer versions, by id."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import NO_ID, Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.requests import Call
+from tms.errors import Invalid, TMSError
+
+VERSIONS = (1, 6)
+DeleteTopicsResponse = codec.class_of("DeleteTopicsResponse")
+_BY_ID = 6  # the version from which on topics may be named by id
+
+
+async def answer(call: Call) -> Message:
+    """Delete each topic; each has an error of its own."""
+    message = call.message
+    if call.version < _BY_ID:
+        wanted = [(name, NO_ID) for name in message.topic_names]
+    else:
+        wanted = [(one.name, one.topic_id) for one in message.topics]
+    return DeleteTopicsResponse(responses=[await _delete(call, *one) for one in wanted])
+
+
+async def _delete(call: Call, name: str | None, id: bytes) -> Message:
+    broker = call.broker
+    result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=id)
+    try:
+        topic = broker.named(name or "", id if name is None else NO_ID)
+        await broker.in_thread(lambda: broker.engine.delete_topic(topic))
+        result.name = topic.topic
+    except TMSError as error:
+        result.error_code, result.error_message = code_of(error), error.message
+        if isinstance(error, Invalid):
+            result.error_code = Code.INVALID_TOPIC_EXCEPTION
+        elif name is None:
+            result.error_code = Code.UNKNOWN_TOPIC_ID
+    return result

@@ -1,0 +1,27 @@
+"""DescribeCluster: the only broker."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.broker import NODE
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.errors import Code
+from tms.compat.kafka.requests import Call
+
+VERSIONS = (0, 2)
+DescribeClusterResponse = codec.class_of("DescribeClusterResponse")
+_BROKERS = 1  # a type of endpoint; the other one is of controllers
+_MISMATCHED_ENDPOINT_TYPE = 114
+
+
+async def answer(call: Call) -> Message:
+    """The id of the cluster and its broker."""
+    broker = call.broker
+    if call.message.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=_MISMATCHED_ENDPOINT_TYPE, error_message="There are no controllers here."
+        )
+    node = DescribeClusterResponse.DescribeClusterBroker(
+        broker_id=NODE, host=broker.options.host, port=broker.options.port
+    )
+    return DescribeClusterResponse(
+        error_code=Code.NONE, cluster_id=broker.cluster_id, controller_id=NODE, brokers=[node]
+    )

@@ -1,0 +1,168 @@
+"""Fetch: batches of records from partitions on, with a wait for more.
+
+* A block is sent as one batch. In place of messages that are gone or were rolled back, an empty
+  batch carries the reader over their offsets.
+* A wait ends when there are enough bytes, at its time-out, and when the service drains.
+* Bytes are counted until the client has taken the answer: slow readers get less.
+* A request stands alone: no fetch session is kept, which clients notice by the session id 0.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
+
+from tms.compat.kafka import codec, records
+from tms.compat.kafka.broker import Broker
+from tms.compat.kafka.codec import NO_ID, Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.requests import Call
+from tms.errors import TMSError
+from tms.model.message import Buffer, Fetched, Holder, PartitionPosition
+from tms.model.position import Position
+from tms.model.snapshot import Isolation
+from tms.model.topic import TopicName
+from tms.server.fetch import GRANT_BYTES_MIN
+from tms.server.http.exchange import settle_from_thread
+
+VERSIONS = (4, 17)
+FetchResponse = codec.class_of("FetchResponse")
+_Partition = FetchResponse.FetchableTopicResponse.PartitionData
+_BY_ID = 13  # the version from which on topics are named by id
+
+
+class _Place(NamedTuple):
+    """The end of what was found in a partition, from which on a wait watches."""
+
+    name: TopicName
+    position: PartitionPosition
+    held: Mapping[int, Holder]
+
+
+class _Found(NamedTuple):
+    """A look at all partitions: the response, its bytes of records, and whether it has to be sent
+    without a wait."""
+
+    topics: list[Message]
+    places: list[_Place]
+    size: int
+    is_urgent: bool
+
+
+async def answer(call: Call) -> Message:
+    """The batches that are there, or come within the wait."""
+    message, broker = call.message, call.broker
+    if message.session_id:
+        return FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND)
+    loop = asyncio.get_running_loop()
+    wait_s = min(max(0, message.max_wait_ms), broker.service.limits.fetch_wait_ms_max) / 1_000
+    deadline = loop.time() + wait_s
+    isolation = Isolation.COMMITTED if message.isolation_level else Isolation.UNCOMMITTED
+    while True:
+        found = await _look(call, isolation)
+        left_s = deadline - loop.time()
+        enough = found.size >= message.min_bytes or found.is_urgent
+        if enough or left_s <= 0 or broker.draining:
+            break
+        woken = loop.create_future()
+        wake = partial(settle_from_thread, loop, woken)
+        with ExitStack() as watches:
+            try:
+                for place in found.places:
+                    watches.callback(_watch(broker, place, wake, isolation))
+            except TMSError:
+                break  # the next request is told
+            await broker.sleep(woken, left_s)
+    call.hold(broker.service.fetching, found.size)
+    broker.service.metrics.bytes_out += found.size
+    return FetchResponse(responses=found.topics)
+
+
+def _watch(
+    broker: Broker, place: _Place, wake: Callable[[], None], isolation: Isolation
+) -> Callable[[], None]:
+    return broker.engine.watch(place.name, [place.position], wake, place.held, isolation)
+
+
+async def _look(call: Call, isolation: Isolation) -> _Found:
+    message, budget = call.message, call.broker.service.fetching
+    topics: list[Message] = []
+    places: list[_Place] = []
+    free = budget.bytes_max - budget.bytes
+    left = min(message.max_bytes, max(free // 2, GRANT_BYTES_MIN))
+    size, is_urgent = 0, False
+    for topic in message.topics:
+        results = []
+        for part in topic.partitions:
+            result = _Partition(
+                partition_index=part.partition, high_watermark=-1, aborted_transactions=None
+            )
+            result.records = []
+            results.append(result)
+            try:
+                name = call.broker.named(
+                    topic.topic, topic.topic_id if call.version >= _BY_ID else NO_ID
+                )
+                wanted = min(part.partition_max_bytes, left - size)
+                fetched = await _fetch(call.broker, name, part, wanted, isolation)
+                size += _fill(call.broker, result, part, fetched)
+                if isolation is Isolation.COMMITTED:
+                    await _tell_stable(call.broker, name, result, fetched)
+                following = PartitionPosition(part.partition, fetched.next[part.partition])
+                places.append(_Place(name, following, fetched.held))
+            except TMSError as error:
+                result.error_code, is_urgent = code_of(error), True
+                if call.version >= _BY_ID and result.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                    result.error_code = Code.UNKNOWN_TOPIC_ID
+        topics.append(
+            FetchResponse.FetchableTopicResponse(
+                topic=topic.topic, topic_id=topic.topic_id, partitions=results
+            )
+        )
+    return _Found(topics, places, size, is_urgent)
+
+
+async def _fetch(
+    broker: Broker, name: TopicName, part: Message, bytes_max: int, isolation: Isolation
+) -> Fetched:
+    """What is there in a partition. Without room for bytes, only where it ends."""
+    engine, service = broker.engine, broker.service
+    place = [PartitionPosition(part.partition, Position.offset(part.fetch_offset))]
+    fetched = engine.fetch_cached(name, place, max(0, bytes_max), isolation)
+    if fetched is not None:
+        return fetched
+    grant = max(1, bytes_max)
+    await service.fetching.claim(grant)
+    try:
+        return await service.in_thread(engine.fetch, name, place, grant, 0, isolation)
+    finally:
+        service.fetching.release(grant)
+
+
+def _fill(broker: Broker, result: Message, part: Message, fetched: Fetched) -> int:
+    """Fill in the batches of a partition and its end; returns their bytes."""
+    at, size = part.fetch_offset, 0
+    for stored in fetched.blocks:
+        batch, end = broker.batches.of(stored)
+        if end > at:
+            result.records.append(batch)
+            size += len(batch)
+            at = end
+    if (reached := fetched.reached[part.partition]) > at:
+        gap: Buffer = records.gap(at, reached)
+        result.records.append(gap)
+        size += len(gap)
+    result.high_watermark = fetched.ends[part.partition]
+    return size
+
+
+async def _tell_stable(
+    broker: Broker, name: TopicName, result: Message, fetched: Fetched
+) -> None:
+    """Fill in the ends for a reader of committed messages: its own, and that of all messages."""
+    partition = result.partition_index
+    result.last_stable_offset = fetched.ends[partition]
+    if partition in fetched.held:
+        end = broker.engine.topics.fetcher.end
+        result.high_watermark, _ = await broker.in_thread(lambda: end(name, partition))

@@ -1,0 +1,81 @@
+"""Metadata: the broker, and the topics with their partitions; creates a topic that is asked for."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.broker import NODE, Broker
+from tms.compat.kafka.codec import NO_ID, Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.requests import Call
+from tms.compat.kafka.topics import settings_of
+from tms.errors import Invalid, TMSError, TopicExists, TopicNotFound
+from tms.model.topic import TopicName
+from tms.topics.registry import TopicRecord
+
+VERSIONS = (0, 13)
+PAGE = 1_000  # topics that are listed at a time
+MetadataResponse = codec.class_of("MetadataResponse")
+_Topic = MetadataResponse.MetadataResponseTopic
+
+
+async def answer(call: Call) -> Message:
+    """The topics that the request names, or all; those that are not there with an error each."""
+    broker, message = call.broker, call.message
+    options = broker.options
+    everything = message.topics is None or (call.version == 0 and not message.topics)
+    if everything:
+        topics = await broker.in_thread(lambda: _all(broker))
+    else:
+        creates = options.creates_topics and message.allow_auto_topic_creation
+        topics = [await _one(broker, one.name, one.topic_id, creates) for one in message.topics]
+    node = MetadataResponse.MetadataResponseBroker(
+        node_id=NODE, host=options.host, port=options.port
+    )
+    return MetadataResponse(
+        brokers=[node], cluster_id=broker.cluster_id, controller_id=NODE, topics=topics
+    )
+
+
+def _all(broker: Broker) -> list[Message]:
+    found: list[Message] = []
+    after: str | None = None
+    while True:
+        page = broker.engine.list_topics(broker.options.namespace, after, PAGE)
+        for info in page:
+            found.append(_topic(broker, info.name, broker.record(info.name)))
+        if len(page) < PAGE:
+            return found
+        after = page[-1].topic
+
+
+async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> Message:
+    try:
+        topic = broker.named(name or "", NO_ID if name is not None else id)
+        try:
+            return _topic(broker, topic, await broker.in_thread(lambda: broker.record(topic)))
+        except TopicNotFound:
+            if not creates:
+                raise
+        settings = settings_of({}, broker.options.partitions)
+        try:
+            await broker.create(topic, settings)
+        except TopicExists:
+            pass  # somebody else has created it meanwhile, with settings of theirs
+        return _topic(broker, topic, broker.record(topic))
+    except Invalid:
+        return _Topic(error_code=Code.INVALID_TOPIC_EXCEPTION, name=name, topic_id=id)
+    except TMSError as error:
+        code = Code.UNKNOWN_TOPIC_ID if name is None else code_of(error)
+        return _Topic(error_code=code, name=name, topic_id=id)
+
+
+def _topic(broker: Broker, name: TopicName, record: TopicRecord) -> Message:
+    partition = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition
+    return _Topic(
+        name=name.topic,
+        topic_id=broker.topic_id(name, record.uid, record.generation),
+        partitions=[
+            partition(
+                partition_index=number, leader_id=NODE, replica_nodes=[NODE], isr_nodes=[NODE]
+            )
+            for number in range(record.partitions)
+        ],
+    )

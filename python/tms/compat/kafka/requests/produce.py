@@ -1,0 +1,113 @@
+"""Produce: batches of records for partitions; each partition has an answer of its own.
+
+* The batch of a partition is stored as a whole or not at all, and a repeated one once.
+* acks: 0 no answer, and no durability; 1 durability `written`; -1 that of the topic.
+"""
+
+from typing import NamedTuple
+
+from tms.compat.kafka import codec, records
+from tms.compat.kafka.broker import Broker
+from tms.compat.kafka.codec import NO_ID, Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.records import Refused
+from tms.compat.kafka.requests import Call
+from tms.errors import Invalid, TMSError, Unavailable
+from tms.log.pending import PendingAppend
+from tms.model.message import NewBlock
+from tms.model.topic import Durability
+from tms.server.service import are_quick
+
+VERSIONS = (3, 12)
+ADVERTISED_FROM = 0  # older librdkafka sends without compression unless it sees these versions
+ProduceResponse = codec.class_of("ProduceResponse")
+_Result = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
+_DURABILITIES = {0: Durability.NONE, 1: Durability.WRITTEN, -1: None}
+_BY_ID = 13  # the version from which on topics are named by id
+
+
+class _Started(NamedTuple):
+    """A batch that was handed to its partition."""
+
+    result: Message
+    pending: PendingAppend
+
+
+async def answer(call: Call) -> Message | None:
+    """Store every batch; None if the client wants no answer."""
+    message, topics = call.message, []
+    if message.acks not in _DURABILITIES:
+        raise Invalid(f"acks is 0, 1 or -1, got {message.acks}.")
+    started: list[_Started] = []
+    for topic in message.topic_data:
+        results = []
+        for part in topic.partition_data:
+            result = _Result(index=part.index, base_offset=-1, error_message=None)
+            results.append(result)
+            try:
+                pending = await _submit(call, topic, part)
+                started.append(_Started(result, pending))
+            except Refused as refused:
+                _refuse(result, refused.code, str(refused))
+            except TMSError as error:
+                _refuse(result, code_of(error), error.message)
+        topics.append(
+            ProduceResponse.TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=results
+            )
+        )
+    for one in started:
+        await _settle(call.broker, one)
+    if message.acks == 0:
+        _end_if_refused(topics)
+        return None
+    return ProduceResponse(responses=topics)
+
+
+async def _submit(call: Call, topic: Message, part: Message) -> PendingAppend:
+    """Hand the batch of a partition to it. Raises `Refused`, and what was wrong."""
+    broker, service = call.broker, call.broker.service
+    if call.message.transactional_id is not None:
+        raise Refused(
+            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "Transactions are not spoken here; begin them with TMS's own clients.",
+        )
+    name = broker.named(topic.name, topic.topic_id if call.version >= _BY_ID else NO_ID)
+    record = broker.record(name)
+    batch = records.decode(part.records or b"", record.message_bytes_max)
+    blocks = [NewBlock(part.index, block) for block in batch.blocks]
+    durability = _DURABILITIES[call.message.acks]
+    if are_quick(blocks):
+        return broker.engine.submit(name, blocks, durability)
+    submit = broker.engine.submit
+    return await service.in_turn(service.checking, submit, name, blocks, durability)
+
+
+async def _settle(broker: Broker, one: _Started) -> None:
+    """Fill in the place of a batch, or why it has none."""
+    result = one.result
+    try:
+        places = await broker.service.outcome(one.pending)
+    except TMSError as error:
+        _refuse(result, code_of(error), error.message)
+        return
+    result.base_offset = places[0].base_offset
+    result.log_append_time_ms = places[-1].time_ms
+
+
+def _refuse(result: Message, code: Code, why: str) -> None:
+    result.error_code, result.error_message = code, why
+
+
+def _end_if_refused(topics: list[Message]) -> None:
+    """Raise an error, which ends the connection: a client that wants no answer learns by this that
+    it has to look again."""
+    for topic in topics:
+        for result in topic.partition_responses:
+            if result.error_code:
+                raise Unavailable(
+                    f"A batch for {topic.name}/{result.index} was refused, and the client wants no "
+                    f"answers: {result.error_message}"
+                )
+
+
