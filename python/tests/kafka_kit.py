@@ -1,0 +1,117 @@
+"""A service that speaks Kafka's protocol, and a client that sends single requests of any version."""
+
+import contextlib
+import itertools
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.http_kit import Served, serving
+from tms.compat.kafka import codec
+from tms.compat.kafka.settings import KafkaSection
+from tms.serve.config import ServerSection, Settings
+from tms.serve.listeners import bind
+from tms.serve.running import open_fronts
+from tms.store.base import Store
+
+CLIENTS_MAX = 50
+
+
+class Broker:
+    """A running service, and the address of its listener for Kafka's clients."""
+
+    def __init__(self, served: Served, address: tuple[str, int]) -> None:
+        self.served = served
+        self.address = address
+
+    @property
+    def url(self) -> str:
+        """The address for TMS's own clients."""
+        return f"http://127.0.0.1:{self.served.address[1]}"
+
+    @property
+    def servers(self) -> str:
+        """The address as clients take it."""
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def connect(self) -> "KafkaConnection":
+        """A connection that sends requests of any version."""
+        return KafkaConnection(socket.create_connection(self.address, 10))
+
+
+@contextlib.contextmanager
+def kafka_serving(store: Store | None = None, **given: Any) -> Iterator[Broker]:
+    """A service with these settings of its section `kafka`."""
+    section = KafkaSection(port=0, rebalance_delay_ms=0, **given)
+    settings = Settings(data=Path("unused"), server=ServerSection(port=0), kafka=section)
+    with contextlib.closing(bind(settings)) as listeners:
+        address = listeners.fronts["kafka"].getsockname()[:2]
+        with serving(
+            store,
+            listener=listeners.http[0],
+            open_fronts=lambda service: open_fronts(
+                settings, service, listeners, CLIENTS_MAX, None
+            ),
+        ) as served:
+            yield Broker(served, address)
+
+
+class KafkaConnection:
+    """Sends requests and reads their answers, in the order that they were sent."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.socket = client
+        self._numbers = itertools.count(1)
+        self._sent: list[tuple[str, int, int]] = []
+
+    def __enter__(self) -> "KafkaConnection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def ask(self, name: str, version: int, **fields: Any) -> Any:
+        """The answer to a request."""
+        self.send(name, version, **fields)
+        return self.answer()
+
+    def send(self, name: str, version: int, **fields: Any) -> None:
+        """Send a request."""
+        message = codec.class_of(f"{name}Request")(**fields)
+        body = b"".join(codec.writer(f"{name}Request", version)(message))
+        self.send_body(name, version, body)
+
+    def send_body(self, name: str, version: int, body: bytes) -> None:
+        """Send a request whose body is made already."""
+        definition = codec.definitions()[f"{name}Request"]
+        number = next(self._numbers)
+        head = definition.key.to_bytes(2, "big") + version.to_bytes(2, "big")
+        head += number.to_bytes(4, "big") + b"\0\4test"
+        if version in definition.flexible:
+            head += b"\0"
+        self._sent.append((name, version, number))
+        self.socket.sendall((len(head) + len(body)).to_bytes(4, "big") + head + body)
+
+    def answer(self) -> Any:
+        """The answer to the oldest request that has none."""
+        name, version, number = self._sent.pop(0)
+        frame = self.frame()
+        assert int.from_bytes(frame[:4], "big") == number
+        flexible = version in codec.definitions()[f"{name}Response"].flexible
+        at = 5 if flexible and name != "ApiVersions" else 4
+        return codec.reader(f"{name}Response", version)(frame, at)
+
+    def frame(self) -> bytes:
+        """The next frame. Raises `EOFError` if the service ends the connection."""
+        size = int.from_bytes(self._read(4), "big")
+        return self._read(size)
+
+    def _read(self, count: int) -> bytes:
+        got = b""
+        while len(got) < count:
+            more = self.socket.recv(count - len(got))
+            if not more:
+                raise EOFError
+            got += more
+        return got
