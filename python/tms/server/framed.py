@@ -194,6 +194,7 @@ class FramedConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._written: asyncio.Future[None] | None = None  # while the client reads slowly
         self._when_answered: list[Callable[[], None]] = []
+        self._when_left: list[Callable[[], None]] = []
 
     # -- the transport's calls -----------------------------------------------------------------
 
@@ -210,6 +211,7 @@ class FramedConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._tell_left()
         self._end_timer()
         self.resume_writing()
         if self._waits:
@@ -227,6 +229,7 @@ class FramedConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._eof = True
+        self._tell_left()
         self._advance()
         return True  # answers still go out
 
@@ -255,6 +258,12 @@ class FramedConnection(asyncio.Protocol):
     def when_answered(self, do: Callable[[], None]) -> None:
         """Call this once the client has taken the answer under way, or is gone."""
         self._when_answered.append(do)
+
+    def when_left(self, do: Callable[[], None]) -> None:
+        """Call this if the client sends no more, or is gone, before the answer under way."""
+        self._when_left.append(do)
+        if self._lost or self._eof:
+            self._tell_left()
 
     def end_reading(self) -> None:
         """Answer what was received, then close the connection."""
@@ -330,10 +339,16 @@ class FramedConnection(asyncio.Protocol):
             for do in self._when_answered:
                 do()
             self._when_answered.clear()
+            self._when_left.clear()
             self._release()
             if self._lost:
                 self._server.forget(self)
         self._advance()
+
+    def _tell_left(self) -> None:
+        told, self._when_left = self._when_left, []
+        for do in told:
+            do()
 
     def _release(self) -> None:
         size, self.size = self.size, 0

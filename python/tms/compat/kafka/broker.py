@@ -3,14 +3,20 @@
 import asyncio
 import uuid
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from tms.compat.kafka.codec import NO_ID
+from tms.compat.kafka.groups import Coordinator
 from tms.compat.kafka.records import EncodedBatches
 from tms.errors import TopicNotFound
+from tms.groups.classic_calls import ClassicKey
 from tms.model import keys
 from tms.model.topic import TopicInfo, TopicName, TopicSettings
+from tms.model.transaction import check_group
+from tms.server.framed import FramedConnection
+from tms.server.http.exchange import settle
 from tms.server.service import Service
 from tms.topics.registry import TopicRecord
 
@@ -45,6 +51,7 @@ class Broker:
         self._waiting: set[asyncio.Future[None]] = set()
         self.draining = False
         self.batches = EncodedBatches(CACHE_BYTES)
+        self.groups = Coordinator(service)
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -86,16 +93,24 @@ class Broker:
         self._names.pop(id, None)
         raise TopicNotFound(f"There is no topic with the id {uuid.UUID(bytes=id)}.")
 
+    def group(self, name: str) -> ClassicKey:
+        """The key of a group. Raises `Invalid`, `Forbidden`."""
+        return ClassicKey(self.options.namespace, check_group(name))
+
     async def create(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """Create a topic. Raises as `Engine.create_topic`."""
         return await self.service.in_thread(self.engine.create_topic, name, settings)
 
     # -- waiting -------------------------------------------------------------------------------
 
-    async def sleep(self, woken: asyncio.Future[None], timeout_s: float) -> None:
-        """Wait until `woken` is done, for that long, and no longer than the service runs."""
+    async def sleep(
+        self, connection: FramedConnection, woken: asyncio.Future[None], timeout_s: float
+    ) -> None:
+        """Wait until `woken` is done, for that long, and no longer than the client and the service
+        are there."""
         if self.draining or timeout_s <= 0:
             return
+        connection.when_left(partial(settle, woken))
         self._waiting.add(woken)
         try:
             await asyncio.wait([woken], timeout=timeout_s)
@@ -105,9 +120,9 @@ class Broker:
     def drain(self) -> None:
         """End all waits: the service stops."""
         self.draining = True
+        self.groups.drain()
         for woken in list(self._waiting):
-            if not woken.done():
-                woken.set_result(None)
+            settle(woken)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Do what may wait for the store outside of the event loop."""

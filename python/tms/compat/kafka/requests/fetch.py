@@ -73,7 +73,7 @@ async def answer(call: Call) -> Message:
                     watches.callback(_watch(broker, place, wake, isolation))
             except TMSError:
                 break  # the next request is told
-            await broker.sleep(woken, left_s)
+            await broker.sleep(call.connection, woken, left_s)
     call.hold(broker.service.fetching, found.size)
     broker.service.metrics.bytes_out += found.size
     return FetchResponse(responses=found.topics)

@@ -1,0 +1,38 @@
+"""DeleteGroups: forget groups without members, with their positions."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.requests import Call
+from tms.errors import TMSError
+
+VERSIONS = (0, 2)
+DeleteGroupsResponse = codec.class_of("DeleteGroupsResponse")
+
+
+async def answer(call: Call) -> Message:
+    """Delete each group; each has an error of its own."""
+    results = []
+    for group in call.message.groups_names:
+        try:
+            code = await call.broker.in_thread(lambda group=group: _delete(call, group))
+        except TMSError as error:
+            code = code_of(error)
+        results.append(
+            DeleteGroupsResponse.DeletableGroupResult(group_id=group, error_code=code)
+        )
+    return DeleteGroupsResponse(results=results)
+
+
+def _delete(call: Call, group: str) -> Code:
+    broker, groups = call.broker, call.broker.engine.groups
+    key = broker.group(group)
+    code = Code(broker.groups.shard(key).delete(key))
+    if code not in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
+        return code
+    topics = [
+        name for name in groups.committed(group) if name.namespace == broker.options.namespace
+    ]
+    for name in topics:
+        groups.forget_positions(name, group)
+    return Code.NONE if topics else code

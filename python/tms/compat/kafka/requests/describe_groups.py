@@ -1,0 +1,52 @@
+"""DescribeGroups: the state and the members of groups."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.requests import Call
+from tms.errors import TMSError
+from tms.groups.classic_calls import State
+
+VERSIONS = (0, 5)
+DescribeGroupsResponse = codec.class_of("DescribeGroupsResponse")
+_Group = DescribeGroupsResponse.DescribedGroup
+
+
+async def answer(call: Call) -> Message:
+    """Each group; one that has only positions is empty, one that has nothing is dead."""
+    groups = []
+    for group in call.message.groups:
+        try:
+            groups.append(await _described(call, group))
+        except TMSError as error:
+            groups.append(_Group(group_id=group, error_code=code_of(error)))
+    return DescribeGroupsResponse(groups=groups)
+
+
+async def _described(call: Call, group: str) -> Message:
+    broker = call.broker
+    key = broker.group(group)
+    found = broker.groups.do(key, lambda groups, _: (groups.describe(key), ()))
+    state = found.state
+    if state is State.DEAD and await broker.in_thread(
+        lambda: broker.engine.groups.committed(group)
+    ):
+        state = State.EMPTY
+    return _Group(
+        error_code=Code.NONE,
+        group_id=group,
+        group_state=state,
+        protocol_type=found.protocol_type,
+        protocol_data=found.protocol,
+        members=[
+            _Group.DescribedGroupMember(
+                member_id=one.member,
+                group_instance_id=one.instance,
+                client_id=one.client.id,
+                client_host=one.client.host,
+                member_metadata=one.metadata,
+                member_assignment=one.assignment,
+            )
+            for one in found.members
+        ],
+    )

@@ -1,0 +1,51 @@
+"""JoinGroup: become a member of a group, or join again; the answer waits for the other members."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.errors import Code
+from tms.compat.kafka.requests import Call
+from tms.groups.classic_calls import Client, JoinRequest
+
+VERSIONS = (0, 9)
+JoinGroupResponse = codec.class_of("JoinGroupResponse")
+_WITH_REBALANCE_TIMEOUT = 1  # the version from which on a request has one
+_NULLABLE = 7  # the version from which on there may be no protocol
+
+
+async def answer(call: Call) -> Message | None:
+    """The generation, and for the leader the metadata of all members."""
+    message, broker = call.message, call.broker
+    rebalance_ms = message.rebalance_timeout_ms
+    if call.version < _WITH_REBALANCE_TIMEOUT:
+        rebalance_ms = message.session_timeout_ms
+    request = JoinRequest(
+        call.version,
+        Client(call.client, f"/{call.connection.peer[0]}"),
+        message.protocol_type,
+        tuple((one.name, one.metadata) for one in message.protocols),
+        message.session_timeout_ms,
+        rebalance_ms,
+        message.member_id,
+        message.group_instance_id,
+    )
+    joined = await broker.groups.join(call.connection, broker.group(message.group_id), request)
+    if joined is None:
+        return JoinGroupResponse(
+            error_code=Code.NOT_COORDINATOR, member_id=message.member_id, protocol_name=""
+        )
+    missing = None if call.version >= _NULLABLE else ""
+    return JoinGroupResponse(
+        error_code=joined.code,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=missing if joined.protocol is None else joined.protocol,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member,
+        members=[
+            JoinGroupResponse.JoinGroupResponseMember(
+                member_id=one.member, group_instance_id=one.instance, metadata=one.metadata
+            )
+            for one in joined.members
+        ],
+    )

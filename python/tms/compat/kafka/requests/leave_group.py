@@ -1,0 +1,30 @@
+"""LeaveGroup: remove members at once; the others rebalance."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.requests import Call
+from tms.groups.classic_calls import Leaver
+
+VERSIONS = (0, 5)
+LeaveGroupResponse = codec.class_of("LeaveGroupResponse")
+_LISTS = 3  # the version from which on a request has several members
+
+
+async def answer(call: Call) -> Message:
+    """The error code of each member; of the only one in older versions."""
+    message, broker = call.message, call.broker
+    leavers = [Leaver(message.member_id)]
+    if call.version >= _LISTS:
+        leavers = [Leaver(one.member_id, one.group_instance_id) for one in message.members]
+    key = broker.group(message.group_id)
+    codes = broker.groups.do(key, lambda groups, now_ms: groups.leave(now_ms, key, leavers))
+    if call.version < _LISTS:
+        return LeaveGroupResponse(error_code=codes[0])
+    return LeaveGroupResponse(
+        members=[
+            LeaveGroupResponse.MemberResponse(
+                member_id=one.member, group_instance_id=one.instance, error_code=code
+            )
+            for one, code in zip(leavers, codes, strict=True)
+        ]
+    )

@@ -1,0 +1,42 @@
+"""ListGroups: the groups of Kafka's clients, and those that have positions only."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.requests import Call
+from tms.groups.classic_calls import State
+from tms.model.topic import TopicName
+
+VERSIONS = (0, 5)
+ListGroupsResponse = codec.class_of("ListGroupsResponse")
+_TYPE = "classic"
+_PAGE = 1_000  # groups that are looked at together
+
+
+async def answer(call: Call) -> Message:
+    """The groups in the wanted states and of the wanted types."""
+    message, broker = call.message, call.broker
+    found = {one.group: (one.protocol_type, one.state) for one in broker.groups.all()}
+    for group in await broker.in_thread(lambda: _with_positions(call)):
+        found.setdefault(group, ("", State.EMPTY))
+    states = {state.lower() for state in message.states_filter}
+    types = {type.lower() for type in message.types_filter}
+    groups = [
+        ListGroupsResponse.ListedGroup(
+            group_id=group, protocol_type=protocol, group_state=state, group_type=_TYPE
+        )
+        for group, (protocol, state) in sorted(found.items())
+        if (not states or state.lower() in states) and (not types or _TYPE in types)
+    ]
+    return ListGroupsResponse(groups=groups)
+
+
+def _with_positions(call: Call) -> set[str]:
+    """The groups without members of TMS's own protocol that have positions in the namespace."""
+    broker, found = call.broker, set()
+    after: tuple[str, str] | None = None
+    while True:
+        page = broker.engine.groups.page(broker.options.namespace, after, _PAGE)
+        found |= {one.group for one in page if not one.members}
+        if len(page) < _PAGE:
+            return found
+        after = (TopicName.parse(page[-1].topic).topic, page[-1].group)

@@ -1,0 +1,80 @@
+"""OffsetCommit: move the positions of a group, all or none of those that can be moved."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.requests import Call
+from tms.errors import Conflict, Fenced, Invalid, TMSError
+from tms.groups.classic_calls import Caller
+from tms.model.position import OFFSET_MAX, Position
+from tms.model.transaction import METADATA_CHARS_MAX, Owner, PositionChange, PositionKey
+
+VERSIONS = (2, 9)
+OffsetCommitResponse = codec.class_of("OffsetCommitResponse")
+_Partition = OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition
+
+
+async def answer(call: Call) -> Message:
+    """Check the member, then every partition, then move the positions."""
+    message, broker = call.message, call.broker
+    key = broker.group(message.group_id)
+    caller = Caller(
+        message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
+    )
+    shard = broker.groups.shard(key)
+    code = await broker.in_thread(lambda: shard.may_commit(key, caller))
+    topics, changes, moved = [], [], []
+    for topic in message.topics:
+        results = []
+        for part in topic.partitions:
+            result = _Partition(partition_index=part.partition_index, error_code=code)
+            results.append(result)
+            if not code:
+                try:
+                    changes.append(_change(call, topic.name, part, caller))
+                    moved.append(result)
+                except TMSError as error:
+                    result.error_code = _code(error)
+        topics.append(
+            OffsetCommitResponse.OffsetCommitResponseTopic(name=topic.name, partitions=results)
+        )
+    if changes:
+        try:
+            await broker.in_thread(lambda: broker.engine.groups.move(changes))
+        except TMSError as error:
+            for result in moved:
+                result.error_code = _code(error)
+    return OffsetCommitResponse(topics=topics)
+
+
+def _change(call: Call, topic: str, part: Message, caller: Caller) -> PositionChange:
+    """The change of a position. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
+    broker = call.broker
+    name = broker.topic(topic)
+    broker.engine.topics.port(name, part.partition_index)  # raises if it does not exist
+    metadata = part.committed_metadata or ""
+    if len(metadata) > METADATA_CHARS_MAX:
+        raise Invalid(
+            f"The metadata of a position have at most {METADATA_CHARS_MAX} characters, got "
+            f"{len(metadata)}.",
+            field="metadata",
+        )
+    if not 0 <= part.committed_offset <= OFFSET_MAX:
+        raise Invalid(f"An offset is 0 to {OFFSET_MAX}, got {part.committed_offset}.")
+    return PositionChange(
+        PositionKey(call.message.group_id, name, part.partition_index),
+        Position.offset(part.committed_offset),
+        owner=Owner(caller.member, caller.generation) if caller.generation >= 0 else None,
+        metadata=metadata,
+        leader_epoch=max(-1, part.committed_leader_epoch),
+    )
+
+
+def _code(error: TMSError) -> Code:
+    if isinstance(error, Fenced):
+        return Code.ILLEGAL_GENERATION
+    if isinstance(error, Conflict):
+        return Code.UNKNOWN_MEMBER_ID
+    if isinstance(error, Invalid) and error.details.get("field") == "metadata":
+        return Code.OFFSET_METADATA_TOO_LARGE
+    return code_of(error)

@@ -1,0 +1,36 @@
+"""OffsetDelete: forget positions of a group without members that read the topic."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.requests import Call
+from tms.errors import TMSError
+from tms.groups.classic_calls import State
+
+VERSIONS = (0, 0)
+OffsetDeleteResponse = codec.class_of("OffsetDeleteResponse")
+_Topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
+
+
+async def answer(call: Call) -> Message:
+    """Forget each position; each has an error of its own."""
+    message, broker = call.message, call.broker
+    key = broker.group(message.group_id)
+    state = broker.groups.do(key, lambda groups, _: (groups.describe(key).state, ()))
+    if state not in (State.DEAD, State.EMPTY):
+        return OffsetDeleteResponse(error_code=Code.NON_EMPTY_GROUP)
+    forget = broker.engine.groups.forget_positions
+    topics = []
+    for topic in message.topics:
+        numbers, code = [one.partition_index for one in topic.partitions], Code.NONE
+        try:
+            name = broker.topic(topic.name)
+            await broker.in_thread(lambda: forget(name, message.group_id, numbers))
+        except TMSError as error:
+            code = code_of(error)
+        parts = [
+            _Topic.OffsetDeleteResponsePartition(partition_index=number, error_code=code)
+            for number in numbers
+        ]
+        topics.append(_Topic(name=topic.name, partitions=parts))
+    return OffsetDeleteResponse(topics=topics)

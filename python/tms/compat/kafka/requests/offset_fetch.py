@@ -1,0 +1,96 @@
+"""OffsetFetch: the positions of a group, as offsets, with their metadata.
+
+A position that one of TMS's own clients has moved is an id; the offset of its message is told.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.broker import Broker
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.requests import Call
+from tms.errors import StorageUnavailable, TMSError
+from tms.model.position import PositionKind
+from tms.model.snapshot import Isolation
+from tms.model.topic import TopicName
+from tms.model.transaction import CommittedPosition
+
+VERSIONS = (1, 9)
+OffsetFetchResponse = codec.class_of("OffsetFetchResponse")
+_LISTS = 8  # the version from which on a request has several groups
+_Committed = Mapping[TopicName, Mapping[int, CommittedPosition]]
+
+
+async def answer(call: Call) -> Message:
+    """The positions of each group."""
+    message = call.message
+    if call.version < _LISTS:
+        made = OffsetFetchResponse.OffsetFetchResponseTopic
+        part = made.OffsetFetchResponsePartition
+        code, topics = await _positions(call, message.group_id, message.topics, (made, part))
+        return OffsetFetchResponse(topics=topics, error_code=code)
+    groups = []
+    group_made = OffsetFetchResponse.OffsetFetchResponseGroup
+    made = group_made.OffsetFetchResponseTopics
+    part = made.OffsetFetchResponsePartitions
+    for one in message.groups:
+        code, topics = await _positions(call, one.group_id, one.topics, (made, part))
+        groups.append(group_made(group_id=one.group_id, topics=topics, error_code=code))
+    return OffsetFetchResponse(groups=groups)
+
+
+async def _positions(
+    call: Call, group: str, wanted: list[Message] | None, made: tuple[Any, Any]
+) -> tuple[Code, list[Message]]:
+    """The error code of a group, and its positions in these topics, or in all of the namespace."""
+    broker, stable = call.broker, call.message.require_stable
+    try:
+        names = None if wanted is None else [broker.topic(one.name) for one in wanted]
+        committed: _Committed = await broker.in_thread(
+            lambda: broker.engine.groups.committed(group, names, stable)
+        )
+    except StorageUnavailable as error:
+        return (Code.UNSTABLE_OFFSET_COMMIT if stable else code_of(error)), []
+    except TMSError as error:
+        return code_of(error), []
+    here = {
+        name.topic: at
+        for name, at in committed.items()
+        if name.namespace == broker.options.namespace
+    }
+    asked = (
+        {name: sorted(at) for name, at in here.items()}
+        if wanted is None
+        else {one.name: one.partition_indexes for one in wanted}
+    )
+    topics = []
+    for name, partitions in asked.items():
+        at = here.get(name, {})
+        parts = [await _told(broker, name, number, at.get(number), made[1]) for number in partitions]
+        topics.append(made[0](name=name, partitions=parts))
+    return Code.NONE, topics
+
+
+async def _told(
+    broker: Broker, topic: str, partition: int, committed: CommittedPosition | None, made: Any
+) -> Message:
+    result = made(partition_index=partition, committed_offset=-1, metadata="")
+    if committed is None:
+        return result
+    result.metadata = committed.metadata
+    result.committed_leader_epoch = committed.leader_epoch
+    position = committed.position
+    if position.kind is PositionKind.OFFSET:
+        result.committed_offset = position.number
+        return result
+    name, fetcher = broker.topic(topic), broker.engine.topics.fetcher
+    try:
+        offsets = await broker.in_thread(
+            lambda: fetcher.offsets_here(name, [partition], position, Isolation.UNCOMMITTED)
+        )
+        result.committed_offset = offsets[partition]
+    except TMSError as error:
+        result.error_code = code_of(error)
+    return result

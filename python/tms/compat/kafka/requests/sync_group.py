@@ -1,0 +1,30 @@
+"""SyncGroup: the leader brings the assignments, and each member gets its own."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import Message
+from tms.compat.kafka.errors import Code
+from tms.compat.kafka.requests import Call
+from tms.groups.classic_calls import Caller, SyncRequest
+
+VERSIONS = (0, 5)
+SyncGroupResponse = codec.class_of("SyncGroupResponse")
+
+
+async def answer(call: Call) -> Message:
+    """The assignment of the member, once the leader has brought it."""
+    message, broker = call.message, call.broker
+    request = SyncRequest(
+        Caller(message.member_id, message.generation_id, message.group_instance_id),
+        {one.member_id: one.assignment for one in message.assignments},
+        message.protocol_type,
+        message.protocol_name,
+    )
+    synced = await broker.groups.sync(call.connection, broker.group(message.group_id), request)
+    if synced is None:
+        return SyncGroupResponse(error_code=Code.NOT_COORDINATOR)
+    return SyncGroupResponse(
+        error_code=synced.code,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol,
+        assignment=synced.assignment,
+    )
