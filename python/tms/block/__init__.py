@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tms.block.arrow import Compression
 from tms.block.checking import check_body, checking_bytes
-from tms.block.columns import Columns, Ends, decode, schema, unpacked
+from tms.block.columns import Columns, Ends, HeaderCells, decode, schema, unpacked
 from tms.block.header import (
     FLAGS_AT,
     FORMAT_VERSION,
@@ -66,6 +66,7 @@ __all__ = [
     "Compression",
     "Ends",
     "Flags",
+    "HeaderCells",
     "HeadersColumn",
     "check",
     "checking_bytes",
@@ -86,7 +87,7 @@ __all__ = [
 def encode(
     values: BytesColumn,
     keys: BytesColumn | None = None,
-    headers: HeadersColumn | None = None,
+    headers: HeadersColumn | HeaderCells | None = None,
     *,
     producer_id: int = 0,
     producer_sequence: int = 0,

@@ -120,6 +120,29 @@ class Ends(NamedTuple):
         return size
 
 
+class HeaderCells(NamedTuple):
+    """The headers of messages one after the other, in order: those of message `i` are
+    `names[ends[i] : ends[i + 1]]` and their values. A name may occur twice in a message."""
+
+    ends: Sequence[int]
+    names: Sequence[str]
+    values: Sequence[bytes]
+
+    def slice(self, start: int, stop: int) -> "HeaderCells":
+        """The headers of the messages from `start` up to, but not including, `stop`."""
+        ends = self.ends[start : stop + 1]
+        first, last = ends[0], ends[-1]
+        shifted = [end - first for end in ends]
+        return HeaderCells(shifted, self.names[first:last], self.values[first:last])
+
+    def rows(self) -> list[dict[str, bytes]]:
+        """The headers of each message. The last one of a name counts."""
+        return [
+            dict(zip(self.names[start:stop], self.values[start:stop], strict=True))
+            for start, stop in pairwise(self.ends)
+        ]
+
+
 class Columns(Struct, eq=False):
     """The messages of a block, column by column, each unpacked at its first use.
 
@@ -230,10 +253,17 @@ class Columns(Struct, eq=False):
         return self._array(KEY, null_keys), self._array(VALUE, null_values)
 
     def headers(self) -> list[dict[str, bytes]]:
-        """The headers; empty for messages without any."""
+        """The headers; empty for messages without any. The last one of a name counts."""
+        if not self._layout.entries:
+            return [*map(dict, repeat((), self.count))]
+        return self.header_cells().rows()
+
+    def header_cells(self) -> HeaderCells:
+        """The headers as they were published, also those whose name occurs again. The cells are the
+        whole block's, also for a slice; `ends` are the slice's."""
         layout = self._layout
         if not layout.entries:
-            return [*map(dict, repeat((), self.count))]
+            return HeaderCells([0] * (self.count + 1), [], [])
         ends: Sequence[int]
         if self._by_hand():
             ends = self._ends(HEADERS, 0, layout.messages)
@@ -242,10 +272,7 @@ class Columns(Struct, eq=False):
         else:
             maps = self._whole_batch().column(2)
             ends, names, texts = (c.to_pylist() for c in (maps.offsets, maps.keys, maps.items))
-        return [
-            dict(zip(names[start:stop], texts[start:stop], strict=True))
-            for start, stop in pairwise(ends[self._first : self._first + self.count + 1])
-        ]
+        return HeaderCells(ends[self._first : self._first + self.count + 1], names, texts)
 
     def record_batch(self) -> "pa.RecordBatch":
         """The columns key, value and headers; buffers that were not compressed are not copied."""

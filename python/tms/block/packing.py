@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast, overload
 
 from tms.block import arrow
 from tms.block.arrow import Compression
-from tms.block.columns import schema
+from tms.block.columns import HeaderCells, schema
 from tms.errors import Invalid, TooLarge
 from tms.model.message import MESSAGES_MAX
 
@@ -77,7 +77,10 @@ class SharedHeaders(Sequence[Mapping[str, bytes]]):
 
 
 def pack(
-    values: BytesColumn, keys: BytesColumn | None, headers: HeadersColumn | None, room: int
+    values: BytesColumn,
+    keys: BytesColumn | None,
+    headers: HeadersColumn | HeaderCells | None,
+    room: int,
 ) -> bytearray:
     """`room` zero bytes, then the body, not compressed. Raises `Invalid` and `TooLarge`."""
     count = len(values)
@@ -196,9 +199,11 @@ def _joined(cells: Sequence[bytes]) -> _Column:
         raise TooLarge("The messages of a block have less than 2 GiB together.") from exc
 
 
-def _header_columns(headers: HeadersColumn | None, count: int) -> _HeaderColumns:
+def _header_columns(headers: HeadersColumn | HeaderCells | None, count: int) -> _HeaderColumns:
     if headers is None:
         return _no_headers(count)
+    if isinstance(headers, HeaderCells):
+        return _cell_columns(headers, count, headers)
     if len(headers) != count:
         raise Invalid(f"There are {count} values, but {len(headers)} headers.")
     if type(headers) is SharedHeaders and len(headers.row) == 1:
@@ -212,10 +217,25 @@ def _header_columns(headers: HeadersColumn | None, count: int) -> _HeaderColumns
                 names += row
                 texts += row.values()
             ends.append(len(names))
-        encoded = list(map(str.encode, names))
-    except (TypeError, AttributeError, UnicodeEncodeError) as exc:
+    except (TypeError, AttributeError) as exc:
         raise _wrong_headers(headers) from exc
-    sizes = map(sub, ends[1:], ends)
+    return _cell_columns(HeaderCells(ends, names, texts), count, headers)
+
+
+def _cell_columns(
+    cells: HeaderCells, count: int, headers: HeadersColumn | HeaderCells
+) -> _HeaderColumns:
+    """The header columns of these cells, which the caller gave as `headers`."""
+    ends, names, texts = cells
+    sizes = list(map(sub, ends[1:], ends))
+    if len(sizes) != count or ends[0] or min(sizes) < 0 or not ends[-1] == len(names) == len(texts):
+        raise Invalid(
+            f"The ends of the headers do not fit {count} messages and {len(names)} names."
+        )
+    try:
+        encoded = list(map(str.encode, names))
+    except (TypeError, UnicodeEncodeError) as exc:
+        raise _wrong_headers(headers) from exc
     if max(sizes) > _HEADERS_MAX or b"" in encoded or not set(map(type, texts)) <= _BYTES:
         raise _wrong_headers(headers)
     if texts and max(map(len, texts)) > HEADER_VALUE_BYTES_MAX:
@@ -255,9 +275,9 @@ def _wrong_type(*columns: BytesColumn | None) -> Invalid:
     return Invalid("Keys and values are bytes or None.")
 
 
-def _wrong_headers(headers: HeadersColumn) -> Invalid:
+def _wrong_headers(headers: HeadersColumn | HeaderCells) -> Invalid:
     """The error for headers that could not be joined; it names the first ones that are to blame."""
-    for index, row in enumerate(headers):
+    for index, row in enumerate(headers.rows() if isinstance(headers, HeaderCells) else headers):
         why = row and _why_wrong(row)
         if why:
             return Invalid(f"Headers are a mapping of str to bytes: {why}.", index=index)
