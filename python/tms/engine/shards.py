@@ -63,7 +63,7 @@ class ShardRoles:
         self._topics = topics
         self._commits = commits
         self._cluster = cluster
-        self.groups = LogGroups(topics)
+        self.groups = LogGroups(topics, random)
         self.queues = Queues(topics, commits, self.groups, random)
         self.delayed = DelayedMessages(topics, commits, self.groups)
         self.roles = {

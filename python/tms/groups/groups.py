@@ -7,9 +7,15 @@ Invariants
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from enum import StrEnum
+from random import Random
 from types import MappingProxyType
+from typing import TypeVar
+from uuid import UUID
 
 from tms.errors import GroupNotFound, StorageUnavailable, TMSError, TopicNotFound
+from tms.groups.classic_calls import Answered, ClassicKey
+from tms.groups.classic_shard import ClassicShard
 from tms.groups.group_positions import GroupPositions
 from tms.groups.members import Members
 from tms.groups.membership import GroupKey, Membership, Poll
@@ -33,15 +39,24 @@ from tms.topics.sharding import OpenShards
 from tms.topics.topics import Topics
 
 _log = EventLog(__name__)
+T = TypeVar("T")
+
+
+class GroupKind(StrEnum):
+    """The protocol of a group's members."""
+
+    TMS = "tms"
+    CLASSIC = "classic"  # Kafka's
 
 
 class GroupShard:
-    """The groups of one shard. Raises an error if its journals cannot be read; in a store of
-    this process alone, errors that may pass are ignored, and the journals are read when they are
-    needed."""
+    """The groups of one shard, of TMS's own protocol and of Kafka's. Raises an error if its
+    journals cannot be read; in a store of this process alone, errors that may pass are ignored, and
+    the journals are read when they are needed."""
 
-    def __init__(self, topics: Topics, number: int) -> None:
-        self.members = Members(topics, number, self._undisturbed)
+    def __init__(self, topics: Topics, number: int, new_id: Callable[[], str]) -> None:
+        self.classic = ClassicShard(topics.clock, new_id, self._without_members)
+        self.members = Members(topics, number, self._undisturbed, self.classic)
         self.positions = GroupPositions(topics, number, self.members)
         try:
             self.positions.load()
@@ -53,12 +68,25 @@ class GroupShard:
     def _undisturbed(self, keys: Collection[PositionKey], do: Callable[[], bool]) -> bool:
         return self.positions.undisturbed(keys, do)
 
+    def _without_members(self, key: ClassicKey, do: Callable[[], T]) -> T | None:
+        return self.members.without(key, do)
+
+    def kind(self, key: ClassicKey) -> GroupKind | None:
+        """The protocol of the members that a group has now, in any topic of the namespace; None
+        without members."""
+        if self.classic.has(key):
+            return GroupKind.CLASSIC
+        is_free = self.members.without(key, lambda: True)
+        return None if is_free else GroupKind.TMS
+
 
 class LogGroups:
-    """The groups of one engine. Thread-safe."""
+    """The groups of one engine. Thread-safe. `random` makes the ids of Kafka's members."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, random: Random) -> None:
         self._topics = topics
+        self._random = random
+        self._classic_answers: Callable[[Sequence[Answered]], None] = lambda answers: None
         self._registry = topics.registry
         self._open_shards = OpenShards[GroupShard](topics.shards)
         self._lags = topics.lags
@@ -67,18 +95,30 @@ class LogGroups:
 
     def open(self, number: int) -> None:
         """Open a shard. Raises an error if its journals cannot be read."""
-        self._open_shards.open(number, GroupShard(self._topics, number))
+        self._open_shards.open(number, GroupShard(self._topics, number, self._new_id))
 
     def close(self, number: int) -> None:
         """Close a shard."""
-        self._open_shards.close(number)
+        shard = self._open_shards.close(number)
+        if shard is not None and (answers := shard.classic.close()):
+            self._classic_answers(answers)
+
+    def deliver_classic(self, deliver: Callable[[Sequence[Answered]], None]) -> None:
+        """Have the answers of Kafka's callers that wait while a shard is closed delivered, by the
+        thread that closes it."""
+        self._classic_answers = deliver
 
     def at(self, number: int) -> GroupShard:
         """An open shard. Raises `NotOwner`, `Unavailable`."""
         return self._open_shards.at(number)
 
-    def _of(self, group: str) -> GroupShard:
+    def of(self, group: str) -> GroupShard:
+        """The shard of a group in all topics and namespaces: its owner is the coordinator of a
+        Kafka group, and holds all of its positions. Raises `NotOwner`, `Unavailable`."""
         return self._open_shards.at(self._topics.shards.of_group(group))
+
+    def _new_id(self) -> str:
+        return str(UUID(int=self._random.getrandbits(128), version=4))
 
     # -- members -----------------------------------------------------------------------------------
 
@@ -96,20 +136,20 @@ class LogGroups:
         Raises `TopicNotFound`, `Invalid`, `Overloaded`."""
         key = GroupKey(check_group(group), topic)
         poll = Poll(check_member(member), check_session(session_s), holding)
-        return self._of(group).members.poll(key, poll, reading)
+        return self.of(group).members.poll(key, poll, reading)
 
     def leave(self, topic: TopicName, group: str, member: str) -> None:
         """Remove a member: its partitions go to others at once. May be repeated. Raises
         `TopicNotFound`, `Invalid`."""
         poll = Poll(check_member(member), SESSION_S, {}, leaving=True)
         key = GroupKey(check_group(group), topic)
-        self._of(group).members.poll(key, poll, reading=False)
+        self.of(group).members.poll(key, poll, reading=False)
 
     def describe(self, topic: TopicName, group: str) -> GroupInfo:
         """Describe a group. Raises `TopicNotFound`, `GroupNotFound`."""
         partitions = self._registry.find(topic).partitions
         key = GroupKey(check_group(group), topic)
-        shard = self._of(group)
+        shard = self.of(group)
         membership, left_s = shard.members.look(key)
         if not membership.sessions and not shard.positions.of(group, topic):
             raise GroupNotFound(
@@ -258,7 +298,7 @@ class LogGroups:
         left_s: Mapping[str, float],
         partitions: int,
     ) -> GroupInfo:
-        positions = self._of(key.group).positions.of(*key)
+        positions = self.of(key.group).positions.of(*key)
         members = [
             MemberInfo(
                 member,

@@ -9,6 +9,7 @@ Invariants
   (`Fenced`).
 * Sessions follow the monotonic clock and start again when the engine starts. A session ends when
   another member polls; a member that is alone may be late.
+* A group of which Kafka's protocol has members gets none here; see `classic_shard`.
 * A group without members is dropped; generations grow over all groups of a shard, so a group that
   returns has none of its old epochs.
 """
@@ -16,8 +17,11 @@ Invariants
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from tms.errors import Fenced, Overloaded, StorageUnavailable, TopicNotFound
+from tms.errors import Conflict, Fenced, Overloaded, StorageUnavailable, TopicNotFound
+from tms.groups.classic_calls import Caller, ClassicKey
+from tms.groups.classic_shard import ClassicShard
 from tms.groups.membership import (
     Change,
     GroupKey,
@@ -44,6 +48,7 @@ _GENERATION = b"generation"  # the key of the entry with the number only
 _NO_MEMBERS = Membership()
 _Event = tuple[GroupKey, Change] | int  # a change of a group, or a generation
 Undisturbed = Callable[[Collection[PositionKey], Callable[[], bool]], bool]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -122,13 +127,16 @@ def _snapshot(groups: _Groups) -> Iterator[_Event]:
 
 class Members:
     """The members of the groups of a shard. Thread-safe. `undisturbed` runs a function while no
-    transaction moves the given positions."""
+    transaction moves the given positions; `classic` are the shard's groups of Kafka's protocol."""
 
-    def __init__(self, topics: Topics, number: int, undisturbed: Undisturbed) -> None:
+    def __init__(
+        self, topics: Topics, number: int, undisturbed: Undisturbed, classic: ClassicShard
+    ) -> None:
         self._journal = journal = topics.journal_of_shard(GROUPS, number)
         self._registry = topics.registry
         self._clock = clock = topics.clock
         self._undisturbed = undisturbed
+        self._classic = classic
         self._lock = threading.RLock()
         machine = _MembersMachine(clock)
         self._sessions = machine.sessions
@@ -148,7 +156,8 @@ class Members:
     # -- polls -----------------------------------------------------------------------------------
 
     def poll(self, key: GroupKey, poll: Poll, reading: bool) -> MemberAssignment:
-        """Poll for a member; returns its assignment. Raises `TopicNotFound`, `Overloaded`."""
+        """Poll for a member; returns its assignment. Raises `TopicNotFound`, `Overloaded`,
+        `Conflict`."""
         partitions = self._registry.find(key.topic).partitions
         with self._lock:
             change = self._decide(key, poll, partitions)
@@ -189,6 +198,7 @@ class Members:
             state = Membership()
         if poll is not None and poll.member not in sessions and not poll.leaving:
             self._require_room(key, len(groups.members))
+            self._require_own(key)
         slack_s = LATE_S if poll is None else 0.0
         late = {
             member for member, session in sessions.items() if session.until_s + slack_s <= now_s
@@ -203,6 +213,22 @@ class Members:
                 f"most {MEMBERS_MAX} in a group, and {GROUPS_MAX} groups.",
                 group=key.group,
             )
+
+    def _require_own(self, key: GroupKey) -> None:
+        if self._classic.has(_classic_key(key)):
+            raise Conflict(
+                f"The group {key.group} of the namespace {key.topic.namespace} has members of "
+                "Kafka's protocol now, which share topics in another way. Close them first, or "
+                "take another group.",
+                group=key.group,
+                namespace=key.topic.namespace,
+            )
+
+    def without(self, key: ClassicKey, do: Callable[[], T]) -> T | None:
+        """Run `do` while the group has no members and none can join; returns None, and does
+        nothing, if it has some."""
+        with self._lock:
+            return None if any(_classic_key(one) == key for one in self.load()) else do()
 
     def _answer(
         self, key: GroupKey, poll: Poll, partitions: int, reading: bool
@@ -220,15 +246,19 @@ class Members:
     # -- the fence -------------------------------------------------------------------------------
 
     def check(self, changes: Iterable[PositionChange]) -> None:
-        """Raises `Fenced` for a change by a member that has lost the partition. Takes no lock: the
-        commit keeps owners from changing."""
+        """Raises `Fenced` for a change by a member that has lost the partition, or whose generation
+        of a Kafka group is over. Takes no lock of members: the commit keeps owners from
+        changing."""
         for change in changes:
             if change.owner is None:
                 continue
             groups = self._journaled.state.members if self.known else self.load()
             key = change.key
             group = groups.get(GroupKey(key.group, key.topic), _NO_MEMBERS)
-            if group.owners.get(key.partition) != change.owner:
+            if group.owners.get(key.partition) == change.owner:
+                continue
+            caller = Caller(change.owner.member, change.owner.epoch)
+            if not self._classic.is_current(_classic_key(key), caller):
                 raise Fenced(
                     f"The member {change.owner.member} of the group {key.group} has lost partition "
                     f"{key.partition} of {key.topic}, because it was silent for longer than its "
@@ -300,6 +330,10 @@ class Members:
                 return
             change = self._decide(key, None, partitions)
         self._change(key, change, None, partitions)
+
+
+def _classic_key(key: GroupKey | PositionKey) -> ClassicKey:
+    return ClassicKey(key.topic.namespace, key.group)
 
 
 def _moving(key: GroupKey, change: Change | None) -> set[PositionKey]:
