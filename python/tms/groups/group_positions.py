@@ -110,16 +110,19 @@ class GroupPositions:
         return self.of_topics(group, (topic,))[topic]
 
     def of_topics(
-        self, group: str, topics: Collection[TopicName] | None
+        self, group: str, topics: Collection[TopicName] | None, stable: bool = False
     ) -> dict[TopicName, Mapping[int, CommittedPosition]]:
         """A group's positions in these topics, or in all in which it has some, as of one moment,
-        with all that was committed before this call."""
+        with all that was committed before this call. With `stable`, raises `StorageUnavailable`
+        while a transaction that may move some of them has not ended."""
         state = self.load()
         with self._lock:
             holders = state.holders_of(group, topics) if state.prepared else ()
         self._learn(holders)
         state = self.load()
         with self._lock:
+            if stable and state.holders_of(group, topics):
+                raise _busy()
             wanted = state.topics_of(group) if topics is None else topics
             return {topic: state.of(group, topic) for topic in wanted}
 

@@ -206,11 +206,13 @@ class LogGroups:
         return {partition: one.position for partition, one in committed.items()}
 
     def committed(
-        self, group: str, topics: Collection[TopicName] | None = None
+        self, group: str, topics: Collection[TopicName] | None = None, stable: bool = False
     ) -> Mapping[TopicName, Mapping[int, CommittedPosition]]:
         """The positions of a group with their metadata, as of one moment: in these topics, or in
-        all topics that exist and in which the group has a position. Raises `NotOwner`."""
-        found = self._of(check_group(group)).positions.of_topics(group, topics)
+        all topics that exist and in which the group has a position. Raises `NotOwner`, and with
+        `stable` `StorageUnavailable` while a transaction that may move some of them has not
+        ended."""
+        found = self._of(check_group(group)).positions.of_topics(group, topics, stable)
         return {topic: at for topic, at in found.items() if topics is not None or self._has(topic)}
 
     def _has(self, topic: TopicName) -> bool:
