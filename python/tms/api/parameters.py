@@ -97,10 +97,10 @@ _stored_partition = number_in("partitions", commits.STORED_PARTITIONS)
 StoredPartitions = Annotated[
     Collection[int],
     Meta(description="Some partitions, such as `0,3`; left out: all."),
-    spelled(f"{commits.STORED_PARTITION}(?:,{commits.STORED_PARTITION})*"),
+    spelled(f"(?:{commits.STORED_PARTITION}(?:,{commits.STORED_PARTITION})*)?"),
     Codec(
         str,
-        lambda text: [_stored_partition(one) for one in text.split(",")],
+        lambda text: [_stored_partition(one) for one in text.split(",") if text],
         lambda partitions: ",".join(map(str, partitions)),
     ),
 ]

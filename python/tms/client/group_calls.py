@@ -68,11 +68,6 @@ class GroupCalls(BusCalls):
         group starts there anew. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
         some = None if partitions is None else numbers(partitions)
-        if some is not None and not some:
-            raise Invalid(
-                "partitions is empty: name at least one partition, or leave it out for all.",
-                field="partitions",
-            )
         self._transport.describe_topic(name)
         self._transport.groups.forget_positions(name, check_group(group), some)
 
