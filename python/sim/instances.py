@@ -939,6 +939,8 @@ def _shard_of(
     shards: sharding.Shards, role: str, method: str, given: tuple[Any, ...]
 ) -> int | None:
     """The shard of an actor's call, None: any."""
+    if method == "committed":
+        return shards.of_group(given[0])
     if not given or not isinstance(given[0], TopicName):
         return None
     if role == "delayed":

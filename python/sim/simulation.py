@@ -321,10 +321,11 @@ class Simulation:
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
         for group, (topic, partition), output in groups:
-            found = world.engine.groups.positions(topic_of((topic, partition)), group)
-            if (position := found.get(partition)) is not None:
-                place = topic, partition
-                history.add(Done(history.now(), group, place, str(position.id), output))
+            place, name = (topic, partition), topic_of((topic, partition))
+            found = world.engine.groups.committed(group, [name])[name].get(partition)
+            if found is not None:
+                id, metadata = str(found.position.id), found.metadata
+                history.add(Done(history.now(), group, place, id, output, metadata))
 
     def _stored(self) -> tuple[str, ...]:
         """Messages that may be erased, are not visible, and whose bytes are still stored."""

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from tms.model.topic import Durability as Durability
     from tms.model.topic import TopicInfo as TopicInfo
     from tms.model.topic import TopicSettings as TopicSettings
+    from tms.model.transaction import CommittedPosition as CommittedPosition
     from tms.runtime.tls import ClientTls, PathText
     from tms.store.base import Store
 
@@ -88,6 +89,7 @@ _HOMES = {  # of the names of this module, for which type checkers see the impor
     "Message": "tms.model.message",
     "MessageId": "tms.model.ids",
     "Position": "tms.model.position",
+    "CommittedPosition": "tms.model.transaction",
     "Filter": "tms.model.filter",
     "TopicInfo": "tms.model.topic",
     "TopicSettings": "tms.model.topic",

@@ -33,6 +33,7 @@ Invariants
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -241,7 +242,7 @@ def _is_done(bus: Bus, request: Commit) -> bool:
 def _sure(request: Commit) -> Commit:
     """The request in a form that may be sent again at any time: the database has compared the
     positions. It is synced, or a power loss could take the messages of rows that are there."""
-    moves = tuple(PositionChange(one.key, one.position) for one in request.positions)
+    moves = tuple(replace(one, expected=None, owner=None) for one in request.positions)
     return structs.replace(request, positions=moves, durability=Durability.SYNCED)
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sim.actors.actor import SYNCED, WRITTEN, block, durability_at, seen, topic_of
-from sim.history import Asked, Ended, Found, Place, Seen, Sent
+from sim.history import Asked, Ended, Found, Place, Seen, Sent, metadata_of
 from sim.world import World, quietly
 from tms.errors import Conflict, Fenced, TMSError, TransactionConflict, TransactionEnded
 from tms.model.ids import MessageId
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import TopicName
-from tms.model.transaction import Commit, PositionChange, PositionKey, TopicBlock
+from tms.model.transaction import Commit, Owner, PositionChange, PositionKey, TopicBlock
 
 
 class Work(NamedTuple):
@@ -51,6 +51,13 @@ def made_of(name: str, messages: Sequence[Seen]) -> Made:
     sources = tuple(value for _, value in messages)
     values = tuple(f"{name}.{number}" for number in range(len(sources)))
     return Made(name, sources, values, Position.after(MessageId.parse(messages[-1][0])))
+
+
+def moving(
+    key: PositionKey, last: Position, expected: str | None = None, owner: Owner | None = None
+) -> PositionChange:
+    """The change that moves a group behind a message, with the message's metadata."""
+    return PositionChange(key, last, expected, owner, metadata_of(str(last.id)))
 
 
 class Committer:
@@ -183,11 +190,12 @@ class Transformer(ExactlyOnce):
     def _look(self) -> None:
         history, topic = self._world.history, topic_of(self._source)
         began = history.now()
-        found = self._world.engine.groups.positions(topic, self.GROUP)
-        self._position = found.get(self._source[1])
+        committed = self._world.engine.groups.committed(self.GROUP, [topic])
+        found = committed[topic].get(self._source[1])
+        self._position = None if found is None else found.position
         self._known = True
-        id = "" if self._position is None else str(self._position.id)
-        history.add(Found(began, self.GROUP, self._source, id, history.now()))
+        id, metadata = ("", "") if found is None else (str(found.position.id), found.metadata)
+        history.add(Found(began, self.GROUP, self._source, id, history.now(), metadata))
 
     def _process(self) -> None:
         start = self._position or Position.earliest()
@@ -202,7 +210,7 @@ class Transformer(ExactlyOnce):
         history.add(Sent(history.now(), self._output, values, name, sources))
         history.add(Asked(history.now(), name, ((self.GROUP, self._source, str(last.id)),)))
 
-        change = PositionChange(key, last, expected)
+        change = moving(key, last, expected)
         self._work = making(name, self._output, values, synced, positions=(change,))
         self._next = last
         self._finish()

@@ -7,13 +7,13 @@ precondition.
 from functools import partial
 
 from sim.actors.actor import SHARED as TOPIC
-from sim.actors.committers import ExactlyOnce, making
+from sim.actors.committers import ExactlyOnce, making, moving
 from sim.history import Asked, Place, Sent
 from sim.world import World, quietly
 from tms.errors import TMSError
 from tms.model.position import Position
 from tms.model.topic import TopicName
-from tms.model.transaction import Owner, PositionChange, PositionKey
+from tms.model.transaction import Owner, PositionKey
 
 GROUP = "members"
 SHARED: tuple[Place, ...] = ((TOPIC, 0), (TOPIC, 1))
@@ -92,7 +92,7 @@ class Member(ExactlyOnce):
             return
         name, sources, values, last = made
         owner = Owner(f"{self._name}-{self._lives}", self._holding[partition])
-        change = PositionChange(PositionKey(GROUP, self._topic, partition), last, None, owner)
+        change = moving(PositionKey(GROUP, self._topic, partition), last, owner=owner)
         place = (SHARED[0][0], partition)
         history = self._world.history
         history.add(Sent(history.now(), JOINED, values, name, sources))

@@ -17,6 +17,7 @@ from tms.log.producers import ForgottenProducers, ProducerWindow
 from tms.log.segments import SegmentChain
 from tms.model.snapshot import POINTERS_PER_MS, Fate
 from tms.model.topic import Durability
+from tms.model.transaction import CommittedPosition
 from tms.topics.fetching import Fetcher
 from tms.transactions.journal import RESERVE_MS, TransactionJournal, TransactionsMachine
 from tms.transactions.manager import TransactionManager
@@ -138,6 +139,17 @@ def _any_position() -> list[Replacement]:
     from tms.groups.positions import Positions
 
     return [(Positions, "check", lambda self, changes: None)]
+
+
+def _metadata_in_memory() -> list[Replacement]:
+    """Metadata of positions are forgotten when the process ends."""
+    from tms.groups import group_positions, positions
+
+    def encode_value(committed: CommittedPosition | None) -> bytes | None:
+        plain = None if committed is None else CommittedPosition(committed.position)
+        return positions.encode_value(plain)
+
+    return [(group_positions, "encode_value", encode_value)]
 
 
 def _stage_without_sync() -> list[Replacement]:
@@ -338,6 +350,7 @@ BUGS: dict[str, Callable[[], list[Replacement]]] = {
     "keep-before-sync": _keep_before_sync,
     "keep-without-invalid": _keep_without_invalid,
     "late-tokens": _late_tokens,
+    "metadata-in-memory": _metadata_in_memory,
     "no-fence": _no_fence,
     "pass-open-transactions": _pass_open_transactions,
     "prune-early": _prune_early,

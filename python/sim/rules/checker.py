@@ -48,6 +48,7 @@ from sim.history import (
     Read,
     Renewed,
     Sent,
+    metadata_of,
 )
 from sim.rules.cut import Cut
 from sim.rules.findings import NEVER, Finding, Kind
@@ -326,6 +327,13 @@ def _positions(run: Checker) -> Iterator[Finding]:
                 yield Finding(Kind.REGRESSION, f"{found.group} at {found.id}, it was at {id}")
 
 
+def _metadata(run: Checker) -> Iterator[Finding]:
+    """Metadata are those that were committed with the position."""
+    for one in (*run.found, *run.done):
+        if one.id and one.metadata != metadata_of(one.id):
+            yield Finding(Kind.INVENTED, f"{one.group} at {one.id} has {one.metadata!r}")
+
+
 def _invented(run: Checker) -> Iterator[Finding]:
     sightings = [(one.place, one.messages) for one in run.reads]
     sightings += list(run.final.items())
@@ -382,6 +390,7 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _stopped,
     _ids,
     _positions,
+    _metadata,
     _invented,
     _updates,
     _renewals,

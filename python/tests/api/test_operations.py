@@ -102,6 +102,8 @@ _moves = st.builds(
     st.just(Position.offset(7)),
     st.none() | st.just("offset:4"),
     st.none() | st.builds(Owner, st.just("m"), st.integers(0, 9)),
+    st.just("") | st.text(max_size=10),
+    st.integers(-1, 9),
 )
 _staged = st.builds(Staged, *[st.integers(0, 1 << 40)] * 5)
 VALUES |= {

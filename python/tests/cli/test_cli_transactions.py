@@ -91,6 +91,40 @@ def test_a_group_is_shown_with_its_lag_and_moved(bus: tms.Bus, cli: Tms) -> None
     assert [row["lag"] for row in cli("position", "show", "in", "g")[1]] == [0, 0]
 
 
+def test_positions_have_metadata_and_are_forgotten(bus: tms.Bus, cli: Tms) -> None:
+    set_, shown = ("position", "set", "in", "g"), ("position", "show", "in", "g")
+    assert cli(*set_, "offset:1", "-p", "0", "--metadata", "a\tb", "--yes")[0] == 0
+    assert cli(*set_, "offset:1", "-p", "1", "--yes")[0] == 0
+    assert [(row["metadata"], row["leader_epoch"]) for row in cli(*shown)[1]] == [
+        ("a\tb", -1),
+        ("", -1),
+    ]
+    parts = cli("group", "show", "in", "g")[1]["partitions"]
+    assert [part["metadata"] for part in parts] == ["a\tb", ""]
+    code, said = cli(*set_, "offset:1", "-p", "0", "--metadata", "x" * 4_097, "--yes")
+    assert code == 2 and "4096" in said["error"]["message"]
+    forget = "position", "forget", "in", "g"
+    for wrong in ([], ["-p", "0"]):  # without a partition; not confirmed
+        assert cli(*forget, *wrong)[0] == 2
+    assert cli(*forget, "-p", "0", "--dry-run")[1]["forgotten"] is False
+    assert len(bus.positions("in", group="g")) == 2
+    assert cli(*forget, "-p", "0", "--yes")[1]["forgotten"] is True
+    assert list(bus.positions("in", group="g")) == [1]
+
+
+def test_tables_show_metadata_only_if_there_are_some(
+    bus: tms.Bus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = bus._transport.addresses.now.url  # type: ignore[union-attr]
+    for metadata in ("", "from\x1b[2J here"):
+        at = tms.CommittedPosition(tms.Position.offset(1), metadata)
+        bus.set_positions("in", {0: at}, group="g")
+        for command in ("position", "group"):
+            assert run([command, "show", "in", "g", "--url", url, "-o", "table"]) == 0
+            shown = capsys.readouterr().out
+            assert ("METADATA" in shown, "from\\x1b[2J here" in shown) == (bool(metadata),) * 2
+
+
 def test_invalid_transactions_are_pruned(bus: tms.Bus, cli: Tms) -> None:
     id = bus.admin.transactions.begin().transaction_id
     bus.admin.transactions.invalidate(id)

@@ -222,6 +222,17 @@ class AsyncGroupContract:
 
         run(open_bus, work)
 
+    def test_positions_have_metadata_and_are_forgotten_one_by_one(self, open_bus: Open) -> None:
+        async def work(bus: AsyncBus) -> None:
+            at = tms.CommittedPosition(tms.Position.offset(3), "x", 7)
+            await bus.set_positions("in", {0: at, 1: "latest"}, group="g")
+            one, *_ = (await bus.describe_group("in", group="g")).partitions
+            assert (one.position, one.metadata, one.leader_epoch) == ("offset:3", "x", 7)
+            await bus.forget_positions("in", group="g", partitions=[0])
+            assert set(await bus.positions("in", group="g")) == {1}
+
+        run(open_bus, work)
+
 
 class TestEmbedded(EmbeddedAsyncBus, AsyncGroupContract): ...
 

@@ -18,7 +18,7 @@ from tests.gate_kit import in_thread
 from tests.grouping import grouped
 from tests.waiting import PATIENCE_S, until
 from tms.client.client import Bus
-from tms.client.committed import CommittedPositions
+from tms.client.committed import KnownPositions
 from tms.client.member import Member
 from tms.client.transaction import Transaction
 from tms.errors import (
@@ -285,9 +285,9 @@ def test_a_dead_letter_survives_an_outage_once(
 def test_closed_while_it_acknowledges_it_ends_and_the_message_comes_again(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    move = CommittedPositions.move
+    move = KnownPositions.move
 
-    def closing(self: CommittedPositions, changes: list[PositionChange]) -> Callable[[], None]:
+    def closing(self: KnownPositions, changes: list[PositionChange]) -> Callable[[], None]:
         attempt = move(self, changes)
 
         def close_first() -> None:
@@ -298,7 +298,7 @@ def test_closed_while_it_acknowledges_it_ends_and_the_message_comes_again(
 
     handled: list[bytes | None] = []
     with monkeypatch.context() as patched:
-        patched.setattr(CommittedPositions, "move", closing)
+        patched.setattr(KnownPositions, "move", closing)
         kind.handle(lambda message: handled.append(message.value), stop_at_end=False)
     assert handled == [b"0"]
     assert rest(kind.url)[0] == b"0"

@@ -9,7 +9,7 @@ import pytest
 
 import tms
 from tests.http_kit import serving
-from tms.client.committed import CommittedPositions
+from tms.client.committed import KnownPositions
 from tms.client.http.exchange import Call
 from tms.client.http.transport import HttpTransport
 from tms.errors import Conflict, Fenced, TimedOut, TMSError
@@ -38,7 +38,7 @@ class _Port:
 
 
 def _embedded(error: TMSError, monkeypatch: pytest.MonkeyPatch) -> None:
-    move = CommittedPositions(NAME, "readers", _Port(error)).move(CHANGES)  # type: ignore[arg-type]
+    move = KnownPositions(NAME, "readers", _Port(error)).move(CHANGES)  # type: ignore[arg-type]
     with pytest.raises(TimedOut):
         move()
     move()

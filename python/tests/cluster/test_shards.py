@@ -11,9 +11,11 @@ from tests.cluster_kit import Instances, instances
 from tests.waiting import until
 from tms.client.http.transport import HttpTransport
 from tms.engine.engine import Engine
-from tms.errors import Fenced, TMSError, Unavailable
+from tms.errors import Fenced, NotOwner, TMSError, Unavailable
 from tms.groups.group_positions import GroupPositions
 from tms.model.position import Position
+from tms.model.topic import TopicName
+from tms.model.transaction import Commit, CommittedPosition, PositionChange, PositionKey
 from tms.runtime.clock import SystemClock
 from tms.store.base import Store
 from tms.store.memory import MemoryStore
@@ -141,6 +143,54 @@ def test_a_shard_is_moved_as_people_choose(three: Instances) -> None:
         assert cluster.owners(QUEUES).owners[number] == to
         cluster.unpin(QUEUES, number)
         until(lambda: kept(three).get(number) != to, "it is where it is placed")
+
+
+def test_metadata_move_with_the_shard_wherever_they_were_committed(three: Instances) -> None:
+    """The groups are those of shards of all instances, so two thirds of the changes come from other
+    instances than the coordinator."""
+    topics = [TopicName("default", name) for name in (TOPIC, "other")]
+    wanted = {
+        PositionKey(group, topic, 0): CommittedPosition(Position.offset(n), f"of {group}", n)
+        for group in GROUPS
+        for n, topic in enumerate(topics)
+    }
+
+    def found() -> dict[PositionKey, CommittedPosition]:
+        """Each group's positions, as a front end of its instance reads them."""
+        shards = three.served["a"].service.engine.topics.shards
+        all: dict[PositionKey, CommittedPosition] = {}
+        for group in GROUPS:
+            keeper = three.served[kept(three)[shards.of_group(group)]].service.engine
+            for topic, at in keeper.groups.committed(group).items():
+                all |= {PositionKey(group, topic, p): one for p, one in at.items()}
+        return all
+
+    with three.connect("a") as bus:
+        bus.create_topic("other")
+        changes = tuple(
+            PositionChange(key, at.position, "", None, at.metadata, at.leader_epoch)
+            for key, at in wanted.items()
+        )
+        bus.admin.transactions.commit(Commit(positions=changes))
+        assert found() == wanted
+        for group in GROUPS:
+            (info, *_) = bus.describe_group(TOPIC, group=group).partitions
+            assert info.metadata == f"of {group}"
+        three.member["c"].expire()
+        three.stop("c")
+        until(lambda: len(kept(three)) == 16, "all shards are kept")
+        assert found() == wanted
+
+
+def test_a_front_end_reads_positions_of_its_own_shards_only(three: Instances) -> None:
+    shards = three.served["a"].service.engine.topics.shards
+    keeper = kept(three)[shards.of_group("g")]
+    for id, served in three.served.items():
+        if id == keeper:
+            assert served.service.engine.groups.committed("g") == {}
+        else:
+            with pytest.raises(NotOwner):
+                served.service.engine.groups.committed("g")
 
 
 @pytest.mark.parametrize("room", ["groups", "queues", "delayed"])

@@ -16,6 +16,8 @@ from tests.waiting import PATIENCE_S, until
 from tms import Bus
 from tms.client.group_reading import MemberReader
 from tms.errors import Conflict, Fenced, GroupNotFound, Invalid, TopicNotFound
+from tms.model.topic import TopicName
+from tms.model.transaction import METADATA_CHARS_MAX, Commit, PositionChange, PositionKey
 
 PARTITIONS = 4
 
@@ -523,3 +525,62 @@ class GroupContract:
             assert (summary.group, summary.members, summary.lag, summary.lag_ms) == ("g", 1, 0, 0)
             publish(bus, 8, 4)
             until(lambda: bus.describe_group("in", group="g").summary().lag == 0)
+
+    # Positions with metadata
+
+    def test_metadata_of_positions_come_back(self, bus: Bus) -> None:
+        publish(bus, 0, 8)
+        at = {
+            0: tms.CommittedPosition(tms.Position.offset(1), "line 1\nü", 7),
+            1: tms.CommittedPosition(tms.Position.latest(), "x" * METADATA_CHARS_MAX),
+            2: "offset:2",
+        }
+        bus.set_positions("in", at, group="g")
+        found = bus.describe_group("in", group="g").partitions
+        assert [(one.position, one.metadata, one.leader_epoch, one.lag) for one in found] == [
+            ("offset:1", "line 1\nü", 7, 1),
+            ("latest", "x" * METADATA_CHARS_MAX, -1, 0),
+            ("offset:2", "", -1, 0),
+            (None, "", -1, 2),
+        ]
+        assert {p: str(one) for p, one in bus.positions("in", group="g").items()} == {
+            0: "offset:1",
+            1: "latest",
+            2: "offset:2",
+        }
+        consumer = bus.consumer("in", group="g", partitions=[0], stop_at_end=True)
+        assert [message.value for message in consumer] == [b"4"]
+        consumer.ack()  # from where the group stands, whatever its metadata
+        (one, *_) = bus.describe_group("in", group="g").partitions
+        assert (one.lag, one.metadata, one.leader_epoch) == (0, "", -1)
+
+    def test_a_commit_moves_positions_of_several_topics_with_metadata(self, bus: Bus) -> None:
+        bus.create_topic("other", durability="written")
+        port = bus._transport.transactions
+        keys = [PositionKey("g", TopicName.parse(topic), 0) for topic in ("in", "other")]
+        changes = tuple(
+            PositionChange(key, tms.Position.offset(10**15 + n), "", None, f"of {n}", n)
+            for n, key in enumerate(keys)
+        )
+        port.commit(Commit(positions=changes))
+        with pytest.raises(Conflict):
+            port.commit(Commit(positions=changes))
+        for n, key in enumerate(keys):
+            one = bus.describe_group(str(key.topic), group="g").partitions[0]
+            assert (one.position, one.metadata, one.leader_epoch) == (
+                f"offset:{10**15 + n}",
+                f"of {n}",
+                n,
+            )
+
+    def test_positions_of_some_partitions_are_forgotten(self, bus: Bus) -> None:
+        bus.set_positions("in", dict.fromkeys(range(4), "offset:0"), group="g")
+        bus.forget_positions("in", group="g", partitions=[])
+        bus.forget_positions("in", group="g", partitions=[1, 3, 9])
+        assert set(bus.positions("in", group="g")) == {0, 2}
+        bus.forget_positions("in", group="g")
+        assert bus.positions("in", group="g") == {}
+        with pytest.raises(TopicNotFound):
+            bus.forget_positions("nowhere", group="g", partitions=[0])
+        with pytest.raises(Invalid):
+            bus.forget_positions("in", group="g", partitions=[-1])

@@ -24,7 +24,7 @@ from tms.api import bodies, commits, routes
 from tms.model.ids import MessageId
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
-from tms.model.transaction import Commit, TopicBlock
+from tms.model.transaction import METADATA_CHARS_MAX, Commit, TopicBlock
 from tms.server import idempotency
 from tms.server.http.watchdog import ConnectionLimits
 from tms.server.service import RequestLimits
@@ -741,6 +741,56 @@ def test_row_60_positions_that_are_none(client: Client, topic: str) -> None:
     stale = b'{"positions":{"0":"offset:2"},"expected":{"0":"offset:3"}}'
     refused(client, client.request("PUT", group, stale), 409, "conflict")
     assert client.request("GET", group).json == {"positions": {"0": "offset:4"}}
+
+
+def test_row_60_metadata_that_are_none(client: Client, topic: str) -> None:
+    group = f"{topic}/positions/g"
+
+    def put(**more: object) -> Answer:
+        body = json.dumps({"positions": {"0": "offset:4"}} | more)
+        return client.request("PUT", group, body.encode())
+
+    long = "x" * METADATA_CHARS_MAX
+    assert put(metadata={"0": long}, leader_epochs={"0": 2**31 - 1}).status == routes.OK
+    for wrong in (
+        {"metadata": {"0": long + "x"}},
+        {"metadata": {"0": 5}},
+        {"metadata": {"0": "\ud800"}},
+        {"metadata": {"1": "of no position"}},
+        {"leader_epochs": {"1": 5}},
+        {"leader_epochs": {"0": -2}},
+        {"leader_epochs": {"0": 2**31}},
+        {"leader_epochs": {"0": "5"}},
+    ):
+        assert put(**wrong).status in (400, 422), wrong
+    one = client.request("GET", f"{topic}/groups/g").json["partitions"][0]
+    assert (one["position"], one["metadata"], one["leader_epoch"]) == (
+        "offset:4",
+        long,
+        2**31 - 1,
+    )
+    # Clients of earlier releases read no other field here.
+    assert client.request("GET", group).json == {"positions": {"0": "offset:4"}}
+
+
+def test_row_60_metadata_of_all_partitions_fit_into_a_request(
+    client: Client, served: Served
+) -> None:
+    path = served.create(f"t{next(_topics)}", partitions=64)
+    by_partition = {str(number): "x" * METADATA_CHARS_MAX for number in range(64)}
+    positions = dict.fromkeys(by_partition, "offset:1")
+    body = json.dumps({"positions": positions, "metadata": by_partition})
+    assert client.request("PUT", f"{path}/positions/g", body.encode()).status == routes.OK
+
+
+def test_row_60_partitions_that_are_none(client: Client, topic: str) -> None:
+    group = f"{topic}/positions/g"
+    moved = b'{"positions":{"0":"offset:4","1":"offset:5"}}'
+    assert client.request("PUT", group, moved).status == routes.OK
+    for wrong in ("x", "0,", "-1", "0,65536", "0;1", "1.0"):
+        refused(client, client.request("DELETE", f"{group}?partitions={wrong}"), 422, "invalid")
+    assert client.request("DELETE", f"{group}?partitions=0,7").status == routes.NO_CONTENT
+    assert client.request("GET", group).json == {"positions": {"1": "offset:5"}}
 
 
 def test_row_58_the_same_key_and_body_are_stored_once(client: Client, topic: str) -> None:

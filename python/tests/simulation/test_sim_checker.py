@@ -27,6 +27,7 @@ from sim.history import (
     Stored,
     Taken,
     Truncated,
+    metadata_of,
 )
 from sim.rules.checker import check
 from sim.rules.findings import Kind
@@ -54,11 +55,11 @@ def right() -> list[Event]:
         Sent(17, OUT, ("o0", "o1", "o2"), "g", ("p0", "p1", "t0")),
         Asked(18, "g", (("group", A, "03"),)),
         Ended(19, "g", committed=True),
-        Found(20, "group", A, "03", 21),
+        Found(20, "group", A, "03", 21, metadata_of("03")),
         Final(22, A, (("01", "p0"), ("02", "p1"), ("03", "t0"))),
         Final(23, B, (("01", "t1"),)),
         Final(24, OUT, (("01", "o0"), ("02", "o1"), ("03", "o2"))),
-        Done(25, "group", A, "03", "out"),
+        Done(25, "group", A, "03", "out", metadata_of("03")),
     ]
 
 
@@ -165,6 +166,12 @@ CORRUPT: dict[str, tuple[Kind, int, tuple[Event, ...]]] = {
     ),
     "a group went back": (Kind.REGRESSION, 20, (Found(20, "group", A, "", 21),)),
     "a group stands where nobody put it": (Kind.INVENTED, 20, (Found(20, "group", A, "09", 21),)),
+    "metadata are lost": (Kind.INVENTED, 20, (Found(20, "group", A, "03", 21),)),
+    "metadata are those of an earlier position": (
+        Kind.INVENTED,
+        25,
+        (Done(25, "group", A, "03", "out", "behind 02"),),
+    ),
     "a message came from nowhere": (
         Kind.INVENTED,
         23,

@@ -9,7 +9,7 @@ A commit is `application/vnd.tms.commit` (big-endian):
 * Unpacking copies no block: they are memoryviews of the body.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct as Layout
 from typing import Annotated
 
@@ -27,6 +27,9 @@ from tms.model.queue import TOKENS_MAX, Settlement, Token
 from tms.model.spelling import decimal_up_to, keyed_by
 from tms.model.topic import TopicName, parse_durability
 from tms.model.transaction import (
+    LEADER_EPOCH_MAX,
+    METADATA_CHARS_MAX,
+    NO_LEADER_EPOCH,
     TOKEN_CHARS_MAX,
     Commit,
     CommitResult,
@@ -44,7 +47,10 @@ _LENGTH = Layout(">I")
 _HEAD_BYTES_MAX = 8 << 20
 STORED_PARTITIONS = 1 << 16
 StoredPartition = Annotated[int, Meta(ge=0, lt=STORED_PARTITIONS)]
-_BY_PARTITION = keyed_by(decimal_up_to(STORED_PARTITIONS - 1))
+Metadata = Annotated[str, Meta(max_length=METADATA_CHARS_MAX)]
+LeaderEpoch = Annotated[int, Meta(ge=NO_LEADER_EPOCH, le=LEADER_EPOCH_MAX)]
+STORED_PARTITION = decimal_up_to(STORED_PARTITIONS - 1)
+_BY_PARTITION = keyed_by(STORED_PARTITION)
 
 
 class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -56,6 +62,8 @@ class PositionBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     position: str
     expected: str | None = None
     owner: Owner | None = None
+    metadata: Metadata = ""
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
 
 
 class TopicPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -112,11 +120,14 @@ class CommittedBody(msgspec.Struct):
 
 
 class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A group's positions in a topic, by partition; `expected` and `owners` when they are set."""
+    """A group's positions in a topic, by partition; the other fields when positions are set, each
+    for some of these partitions."""
 
     positions: Annotated[dict[StoredPartition, POSITION_TEXT], _BY_PARTITION]
     expected: Annotated[dict[StoredPartition, str], _BY_PARTITION] = {}
     owners: Annotated[dict[StoredPartition, Owner], _BY_PARTITION] = {}
+    metadata: Annotated[dict[StoredPartition, Metadata], _BY_PARTITION] = {}
+    leader_epochs: Annotated[dict[StoredPartition, LeaderEpoch], _BY_PARTITION] = {}
 
 
 _head_decoder = json_decoder(CommitHead)
@@ -243,13 +254,52 @@ def _position_body(change: PositionChange) -> PositionBody:
         str(change.position),
         change.expected,
         change.owner,
+        change.metadata,
+        change.leader_epoch,
     )
 
 
 def _position_change(body: PositionBody, own: bool) -> PositionChange:
     group = body.group if own else check_group(body.group)
     key = PositionKey(group, TopicName.parse(body.topic), body.partition)
-    return PositionChange(key, Position.parse(body.position), body.expected, body.owner)
+    position = Position.parse(body.position)
+    return PositionChange(
+        key, position, body.expected, body.owner, body.metadata, body.leader_epoch
+    )
+
+
+def encode_moves(changes: Sequence[PositionChange]) -> PositionsBody:
+    """Changes of positions of one group in one topic."""
+    by_partition = {change.key.partition: change for change in changes}.items()
+    return PositionsBody(
+        {p: str(one.position) for p, one in by_partition},
+        {p: one.expected for p, one in by_partition if one.expected is not None},
+        {p: one.owner for p, one in by_partition if one.owner is not None},
+        {p: one.metadata for p, one in by_partition if one.metadata},
+        {p: one.leader_epoch for p, one in by_partition if one.leader_epoch != NO_LEADER_EPOCH},
+    )
+
+
+def decode_moves(topic: TopicName, group: str, body: PositionsBody) -> list[PositionChange]:
+    """Changes of positions of a group in a topic. Raises `Invalid`, also for metadata of a
+    partition without a position."""
+    for name in ("metadata", "leader_epochs"):
+        for partition in getattr(body, name).keys() - body.positions.keys():
+            raise Invalid(
+                f"`{name}` names the partition {partition}, for which `positions` has no position.",
+                field=name,
+            )
+    return [
+        PositionChange(
+            PositionKey(group, topic, partition),
+            Position.parse(text),
+            body.expected.get(partition),
+            body.owners.get(partition),
+            body.metadata.get(partition, ""),
+            body.leader_epochs.get(partition, NO_LEADER_EPOCH),
+        )
+        for partition, text in body.positions.items()
+    ]
 
 
 def _share(head: CommitHead) -> Commit:

@@ -36,6 +36,7 @@ from tms.api.parameters import (
     DELAY_SHAPE,
     DELAYED_DEFAULT,
     HOLDING,
+    LARGE_BYTES,
     LEAVE_S,
     PUBLISH_SHAPE,
     TIMEOUT_S,
@@ -53,6 +54,7 @@ from tms.api.parameters import (
     SessionS,
     Shown,
     StageQuery,
+    StoredPartitions,
     TimeMs,
     TimeoutS,
     TransactionS,
@@ -297,6 +299,7 @@ class GroupsApi(Protocol):
         "{topic}/positions/{group}",
         Resource.GROUP,
         Access.CONSUME,
+        body_bytes_max=LARGE_BYTES,
         form=Form(
             path={"topic": TopicName, "group": GroupName},
             body={routes.JSON: commits.PositionsBody},
@@ -307,8 +310,10 @@ class GroupsApi(Protocol):
         """Set positions of a group."""
 
     @delete("{topic}/positions/{group}", Resource.GROUP, Access.MANAGE)
-    def forget_positions(self, topic: TopicName, group: GroupName) -> None:
-        """Forget the positions of a group, so that it begins anew."""
+    def forget_positions(
+        self, topic: TopicName, group: GroupName, partitions: StoredPartitions | None = None
+    ) -> None:
+        """Forget the positions of a group in some partitions or in all, so that it begins anew."""
 
 
 # --- transactions ---------------------------------------------------------------------------------

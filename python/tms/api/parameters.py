@@ -1,7 +1,7 @@
 """Types of the parameters of operations, with their bounds and descriptions, and the queries of
 operations with functions of their own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -93,6 +93,17 @@ TransactionS = Annotated[float, over(0, TIMEOUT_S_MAX)]
 TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX, description="In ms since 1970.")]
 Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
 PARTITION = decimal_up_to(PARTITIONS_MAX - 1)
+_stored_partition = number_in("partitions", commits.STORED_PARTITIONS)
+StoredPartitions = Annotated[
+    Collection[int],
+    Meta(description="Some partitions, such as `0,3`; left out: all."),
+    spelled(f"(?:{commits.STORED_PARTITION}(?:,{commits.STORED_PARTITION})*)?"),
+    Codec(
+        str,
+        lambda text: [_stored_partition(one) for one in text.split(",") if text],
+        lambda partitions: ",".join(map(str, partitions)),
+    ),
+]
 HOLDING: Codec[Mapping[int, int]] = Codec(
     Annotated[
         dict[Partition, Annotated[int, Meta(ge=0, le=EPOCH_MAX)]],

@@ -4,6 +4,7 @@
 It refuses a group with members at work, because they would go on at their own positions.
 """
 
+from collections.abc import Iterable
 from itertools import islice
 
 import click
@@ -25,9 +26,10 @@ from tms.cli.session import (
     yes_option,
 )
 from tms.errors import Conflict, GroupNotFound
-from tms.model.group import GroupInfo
+from tms.model.group import GroupInfo, GroupPartition
 from tms.model.position import Position
 from tms.model.topic import TopicName
+from tms.model.transaction import NO_LEADER_EPOCH
 
 
 @click.group("group", cls=CommandGroup)
@@ -58,13 +60,16 @@ def list_(session: Session, topic: str | None, namespace: str) -> None:
 @topic_argument
 @group_argument
 def show(session: Session, topic: str, group: str) -> None:
-    """Show the member, the position and the lag of GROUP in each partition of TOPIC."""
+    """Show the member, the position and the lag of GROUP in each partition of TOPIC, and the
+    metadata that were committed with positions."""
     with session.bus() as bus:
         info = bus.describe_group(topic, group=group)
+    metadata = metadata_columns(info.partitions)
     rows: list[Row] = [
         {"partition": part.partition, "member": part.owner}
         | columns(part, "position", "lag")
         | {"lag_seconds": seconds_of(part.lag_ms)}
+        | columns(part, *metadata)
         for part in info.partitions
     ]
     idle = [member.member for member in info.members if not member.partitions]
@@ -138,3 +143,9 @@ def _require_idle(info: GroupInfo, force: bool) -> None:
             "go on where they are.",
             next="end them, or add --force: at-least-once members then go on at the new positions",
         )
+
+
+def metadata_columns(parts: Iterable[GroupPartition]) -> tuple[str, ...]:
+    """The columns of the metadata of positions; none if no position has some."""
+    some = any(part.metadata or part.leader_epoch != NO_LEADER_EPOCH for part in parts)
+    return ("leader_epoch", "metadata") if some else ()

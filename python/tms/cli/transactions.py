@@ -1,7 +1,7 @@
 """`tms tx …` and `tms position …`: transactions and single positions of groups.
 
-`invalidate` and `position set` ask for a name first, show with `--dry-run` what they would do, and
-take `--yes`.
+`invalidate`, `position set` and `position forget` ask for a name first, show with `--dry-run` what
+they would do, and take `--yes`.
 """
 
 from types import MappingProxyType
@@ -11,8 +11,9 @@ import click
 import msgspec
 
 from tms.api.operations import TransactionsApi
+from tms.cli.group import metadata_columns
 from tms.cli.operations import Given, runs, takes
-from tms.cli.output import Row
+from tms.cli.output import Row, columns
 from tms.cli.session import (
     POSITION,
     RETENTION,
@@ -26,11 +27,15 @@ from tms.cli.session import (
 )
 from tms.cli.topics import time_text
 from tms.errors import GroupNotFound
+from tms.model.group import GroupPartition
 from tms.model.position import Position
 from tms.model.topic import parse_retention
-from tms.model.transaction import TransactionInfo
+from tms.model.transaction import CommittedPosition, TransactionInfo
 
 _ID = MappingProxyType({"id": "transaction"})
+_partitions_option = click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, required=True
+)
 
 
 @click.group("tx", cls=CommandGroup)
@@ -40,7 +45,7 @@ def command() -> None:
 
 @click.group("position", cls=CommandGroup)
 def position() -> None:
-    """Show and set positions of groups in single partitions; see also `tms group`."""
+    """Show, set and forget positions of groups in single partitions; see also `tms group`."""
 
 
 @runs(command, "list", TransactionsApi.open)
@@ -100,33 +105,30 @@ def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
 @topic_argument
 @group_argument
 def show_position(session: Session, topic: str, group: str) -> None:
-    """Show the positions of GROUP in TOPIC, and its lag in messages."""
-    places: dict[int, tuple[str | None, int | None]]
+    """Show the positions of GROUP in TOPIC with their metadata, and its lag in messages."""
     with session.bus() as bus:
         try:
-            places = {
-                part.partition: (part.position, part.lag)
-                for part in bus.describe_group(topic, group=group).partitions
-            }
+            parts = bus.describe_group(topic, group=group).partitions
         except GroupNotFound:  # it has everything before it
-            places = {
-                info.partition: (None, info.end_offset - info.start_offset)
+            parts = tuple(
+                GroupPartition(
+                    info.partition, None, 0, None, info.end_offset - info.start_offset, None
+                )
                 for info in bus.describe_topic(topic).partition_infos
-            }
-    rows: list[Row] = [
-        {"partition": partition, "position": position, "lag": lag}
-        for partition, (position, lag) in sorted(places.items())
-    ]
-    session.show(rows, rows)
+            )
+    shown = "partition", "position", "lag"
+    session.show(
+        [columns(part, *shown, "leader_epoch", "metadata") for part in parts],
+        [columns(part, *shown, *metadata_columns(parts)) for part in parts],
+    )
 
 
 @session_command("set", position)
 @topic_argument
 @group_argument
 @click.argument("to", type=POSITION)
-@click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, required=True
-)
+@_partitions_option
+@click.option("--metadata", default="", help="A text to store with the position.")
 @dry_run_option
 @yes_option
 def set_position(
@@ -135,17 +137,37 @@ def set_position(
     group: str,
     to: Position,
     partitions: tuple[int, ...],
+    metadata: str,
     dry_run: bool,
     yes: bool,
 ) -> None:
     """Move GROUP in TOPIC to a position, in the partitions named; all: `tms group reset --to`."""
+    changes = dict.fromkeys(partitions, CommittedPosition(to, metadata))
     with session.bus() as bus:
-        changes: dict[int, Position] = dict.fromkeys(partitions, to)
         what = f"{group} will go on at {to} in {len(changes)} partitions of {topic}."
         if session.proceed(what, group, dry_run, yes):
             bus.set_positions(topic, changes, group=group)
     moved: Row = {"group": group, "topic": topic, "position": str(to), "moved": not dry_run}
     session.show_result(moved)
+
+
+@session_command("forget", position)
+@topic_argument
+@group_argument
+@_partitions_option
+@dry_run_option
+@yes_option
+def forget_position(
+    session: Session, topic: str, group: str, partitions: tuple[int, ...], dry_run: bool, yes: bool
+) -> None:
+    """Forget the positions of GROUP in TOPIC, in the partitions named, so that it begins anew
+    there; all: `tms group reset`."""
+    with session.bus() as bus:
+        what = f"{group} will begin anew in {len(set(partitions))} partitions of {topic}."
+        if session.proceed(what, group, dry_run, yes):
+            bus.forget_positions(topic, group=group, partitions=partitions)
+    forgotten: Row = {"group": group, "topic": topic, "forgotten": not dry_run}
+    session.show_result(forgotten)
 
 
 def _row(info: TransactionInfo) -> Row:

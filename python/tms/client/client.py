@@ -21,7 +21,7 @@ from tms.client.backups import BackupCalls
 from tms.client.batching import Batcher, Expect, Headers, as_columns
 from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.coalescing import Coalescing
-from tms.client.committed import CommittedPositions
+from tms.client.committed import KnownPositions
 from tms.client.consumer import Consumer, ThreadIo
 from tms.client.consuming import ConsumerPlan, PartitionChoice
 from tms.client.cursor import Page, Start, check_flag, start_positions
@@ -371,7 +371,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
             as_filter(where),
             serializer,
             ConsumerSettings.of(fetching, limit_s, outage),
-            CommittedPositions(name, settings.name, self._transport.groups),
+            KnownPositions(name, settings.name, self._transport.groups),
             options,
             dead_letters,
         )

@@ -13,7 +13,7 @@ from tms.model.transaction import Owner, PositionChange, PositionKey
 class Acknowledgement(NamedTuple):
     """Positions to move, and whose knowledge of them to update once that is done."""
 
-    committed: "CommittedPositions"
+    committed: "KnownPositions"
     changes: list[PositionChange]
 
     def done(self) -> None:
@@ -21,7 +21,7 @@ class Acknowledgement(NamedTuple):
         self.committed.note(self.changes)
 
 
-class CommittedPositions:
+class KnownPositions:
     """A group's positions in a topic. Not thread-safe.
 
     Of a member of the group `owners` says what makes its changes count, and `owed` has those that

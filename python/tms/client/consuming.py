@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from tms.client.committed import CommittedPositions
+from tms.client.committed import KnownPositions
 from tms.client.cursor import Cursor, Start
 from tms.client.dead_letters import GroupDeadLetters
 from tms.client.group_options import MemberOptions
@@ -24,7 +24,7 @@ class ConsumerPlan(NamedTuple):
     where: Filter | None
     serializer: Decoder[Any] | None
     settings: ConsumerSettings
-    committed: CommittedPositions
+    committed: KnownPositions
     options: MemberOptions | None
     dead_letters: GroupDeadLetters | None
 

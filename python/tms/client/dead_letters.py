@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol, Self
 
-from tms.client.committed import CommittedPositions
+from tms.client.committed import KnownPositions
 from tms.client.group_options import Group
 from tms.client.transaction import Transaction
 from tms.errors import (
@@ -109,7 +109,7 @@ class BusOfGroup(Protocol):
 class GroupReading(Protocol):
     """A consumer."""
 
-    committed: CommittedPositions
+    committed: KnownPositions
 
     def positions(self) -> dict[int, Position]: ...
 

@@ -1,6 +1,6 @@
 """The methods of a bus for groups, apart from consuming."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import getpid
 from secrets import token_hex
 from socket import gethostname
@@ -13,7 +13,7 @@ from tms.errors import Invalid
 from tms.model.group import GroupInfo
 from tms.model.position import Position
 from tms.model.topic import TopicName
-from tms.model.transaction import PositionChange, PositionKey, check_group
+from tms.model.transaction import CommittedPosition, PositionChange, PositionKey, check_group
 
 
 class GroupCalls(BusCalls):
@@ -40,8 +40,11 @@ class GroupCalls(BusCalls):
         name = TopicName.parse(topic)
         return dict(self._transport.groups.positions(name, check_group(group)))
 
-    def set_positions(self, topic: str, positions: Mapping[int, Start], *, group: str) -> None:
-        """Move the positions of a group, regardless of its consumers. Raises `TopicNotFound`."""
+    def set_positions(
+        self, topic: str, positions: Mapping[int, Start | CommittedPosition], *, group: str
+    ) -> None:
+        """Move the positions of a group, regardless of its consumers. Metadata replace the former
+        ones; `describe_group` returns them. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
         if not isinstance(positions, Mapping):
             raise Invalid(
@@ -53,14 +56,23 @@ class GroupCalls(BusCalls):
         self._refresh_topic(topic)
         self._transport.groups.move(
             [
-                PositionChange(PositionKey(check_group(group), name, p), as_position(start))
-                for p, start in positions.items()
+                _change(PositionKey(check_group(group), name, partition), start)
+                for partition, start in positions.items()
             ]
         )
 
-    def forget_positions(self, topic: str, *, group: str) -> None:
-        """Delete the positions of a group in a topic, so that the group starts anew. Raises
-        `TopicNotFound`."""
+    def forget_positions(
+        self, topic: str, *, group: str, partitions: Iterable[int] | None = None
+    ) -> None:
+        """Delete the positions of a group in these partitions of a topic, or in all, so that the
+        group starts there anew. Raises `TopicNotFound`."""
         name = TopicName.parse(topic)
+        some = None if partitions is None else numbers(partitions)
         self._transport.describe_topic(name)
-        self._transport.groups.forget_positions(name, check_group(group))
+        self._transport.groups.forget_positions(name, check_group(group), some)
+
+
+def _change(key: PositionKey, to: Start | CommittedPosition) -> PositionChange:
+    if not isinstance(to, CommittedPosition):
+        return PositionChange(key, as_position(to))
+    return PositionChange(key, to.position, metadata=to.metadata, leader_epoch=to.leader_epoch)

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from tms.client.committed import CommittedPositions
+from tms.client.committed import KnownPositions
 from tms.client.cursor import Batch, Cursor
 from tms.client.group_options import DeliveryMode, MemberOptions
 from tms.client.transport import Transport
@@ -94,7 +94,7 @@ class Member:
         self._inherited = True
 
     def begin(
-        self, cursor: Cursor, committed: CommittedPositions, starts: Mapping[int, Position]
+        self, cursor: Cursor, committed: KnownPositions, starts: Mapping[int, Position]
     ) -> None:
         """Give the member its cursor, positions and starts; once, before everything else."""
         self._group = committed.group

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypedDict
 
 from tms.api.queues import FETCH_BYTES_MAX
 from tms.client.choices import IsolationChoice
-from tms.client.committed import CommittedPositions
+from tms.client.committed import KnownPositions
 from tms.client.cursor import Batch, Cursor, Start, as_position, numbers, page_of
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, Invalid, TMSError
@@ -198,7 +198,7 @@ class ReaderParts(NamedTuple):
     first message at or after a position."""
 
     cursor: Cursor
-    committed: CommittedPositions
+    committed: KnownPositions
     settings: ConsumerSettings
     clock: Clock
     io: ReaderIo
@@ -530,7 +530,7 @@ class Positioned(Protocol):
     def positions(self) -> dict[int, Position]: ...
 
 
-def consumer_text(consumer: Positioned, committed: CommittedPositions, closed: bool) -> str:
+def consumer_text(consumer: Positioned, committed: KnownPositions, closed: bool) -> str:
     """The `repr` of a consumer: its topic, its group, and the positions of `SHOWN` partitions."""
     kind = type(consumer).__name__
     places = sorted(consumer.positions().items())

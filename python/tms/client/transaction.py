@@ -29,7 +29,7 @@ from tms.client.batching import (
     message_bytes,
     value_sizes,
 )
-from tms.client.committed import Acknowledgement, CommittedPositions
+from tms.client.committed import Acknowledgement, KnownPositions
 from tms.client.delivery import Numbering
 from tms.client.participants import COMMITTED, Participant, Participants
 from tms.client.queue import Deliveries, Queue
@@ -56,7 +56,7 @@ _STAGING_S = 3_600.0  # how long a transaction may take that stages messages; no
 
 
 class _Consumer(Protocol):
-    committed: CommittedPositions
+    committed: KnownPositions
 
     def positions(self) -> dict[int, Position]: ...
 
@@ -199,7 +199,7 @@ class Transaction:
             self._settled.append(source.settlement(messages))
             return
         committed = getattr(source, "committed", None)
-        if messages is not None or not isinstance(committed, CommittedPositions):
+        if messages is not None or not isinstance(committed, KnownPositions):
             raise Invalid(
                 "tx.ack takes a consumer alone, or a queue and its messages, got "
                 f"{type(source).__name__}.",

@@ -25,14 +25,20 @@ from typing import TypeVar
 
 from tms.errors import Fenced, StorageUnavailable, TimedOut, TransactionConflict
 from tms.groups.members import Members
-from tms.groups.positions import Move, Positions, decode_entry, encode_key
+from tms.groups.positions import Move, Positions, decode_entry, encode_key, encode_value
 from tms.log.groups import Stamp
 from tms.log.journaled import Cells, Journaled, JournalEntry
 from tms.log.pending import Pending, PendingAppend
 from tms.model.position import Position
 from tms.model.snapshot import Fate
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import SYSTEM_GROUPS, Owner, PositionChange, PositionKey
+from tms.model.transaction import (
+    SYSTEM_GROUPS,
+    CommittedPosition,
+    Owner,
+    PositionChange,
+    PositionKey,
+)
 from tms.topics.decisions import Decisions
 from tms.topics.sharding import POSITIONS
 from tms.topics.topics import Topics
@@ -67,7 +73,7 @@ class _PositionsMachine:
         positions.apply(*move)
 
     def encode(self, moves: Sequence[Move]) -> list[list[Cells]]:
-        return [[(encode_key(key), None if at is None else str(at).encode()) for key, at in moves]]
+        return [[(encode_key(key), encode_value(at)) for key, at in moves]]
 
 
 class GroupPositions:
@@ -99,15 +105,26 @@ class GroupPositions:
         """True if no journal has to be read."""
         return self._journaled.known and self._members.known
 
-    def of(self, group: str, topic: TopicName) -> Mapping[int, Position]:
+    def of(self, group: str, topic: TopicName) -> Mapping[int, CommittedPosition]:
         """A group's positions in a topic, with all that was committed before this call."""
+        return self.of_topics(group, (topic,))[topic]
+
+    def of_topics(
+        self, group: str, topics: Collection[TopicName] | None, stable: bool = False
+    ) -> dict[TopicName, Mapping[int, CommittedPosition]]:
+        """A group's positions in these topics, or in all in which it has some, as of one moment,
+        with all that was committed before this call. With `stable`, raises `StorageUnavailable`
+        while a transaction that may move some of them has not ended."""
         state = self.load()
         with self._lock:
-            holders = state.holders_of(group, topic) if state.prepared else ()
+            holders = state.holders_of(group, topics) if state.prepared else ()
         self._learn(holders)
         state = self.load()
         with self._lock:
-            return state.of(group, topic)
+            if stable and state.holders_of(group, topics):
+                raise _busy()
+            wanted = state.topics_of(group) if topics is None else topics
+            return {topic: state.of(group, topic) for topic in wanted}
 
     def groups(self) -> list[tuple[str, TopicName]]:
         """The groups with positions, each with its topic, without those of TMS itself."""
@@ -200,9 +217,16 @@ class GroupPositions:
 
         self.undisturbed([change.key for change in changes], move)
 
-    def forget(self, group: str, topic: TopicName) -> None:
-        """Delete the positions of a group in a topic: the group starts from the beginning."""
-        keys = [PositionKey(group, topic, partition) for partition in self.of(group, topic)]
+    def forget(
+        self, group: str, topic: TopicName, partitions: Collection[int] | None = None
+    ) -> None:
+        """Delete the positions of a group in these partitions of a topic, or in all: the group
+        starts there from the beginning."""
+        keys = [
+            PositionKey(group, topic, partition)
+            for partition in self.of(group, topic)
+            if partitions is None or partition in partitions
+        ]
 
         def forget() -> None:
             if keys:
@@ -216,11 +240,11 @@ class GroupPositions:
 
         def take() -> tuple[Owner, Position | None]:
             with self._lock:
-                position = self._journaled.state.of_key(key)
+                committed = self._journaled.state.of_key(key)
             if self._is_disputed:  # fails if another process owns the journal by now
-                self._journaled.write([(key, position)], Durability.SYNCED)
+                self._journaled.write([(key, committed)], Durability.SYNCED)
             self._takers[key] = taker = Owner("taker", next(_takes))
-            return taker, position
+            return taker, None if committed is None else committed.position
 
         if self._is_disputed:
             self._decisions().confirm()
@@ -319,4 +343,4 @@ def _busy() -> StorageUnavailable:
 
 
 def _moves(changes: Iterable[PositionChange]) -> list[Move]:
-    return [(change.key, change.position) for change in changes]
+    return [(change.key, change.committed) for change in changes]

@@ -33,11 +33,18 @@ from tms.model.group import (
 from tms.model.lag import PAGE, LagPlace
 from tms.model.position import EARLIEST, Position
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Owner, PositionChange, PositionKey, check_group
+from tms.model.transaction import (
+    CommittedPosition,
+    Owner,
+    PositionChange,
+    PositionKey,
+    check_group,
+)
 from tms.runtime.events import EventLog
 from tms.topics.sharding import OpenShards
 from tms.topics.topics import Topics
 
+_NOWHERE = CommittedPosition(EARLIEST)  # of a group without a position
 _log = EventLog(__name__)
 T = TypeVar("T")
 
@@ -200,7 +207,9 @@ class LogGroups:
                 continue
             number = self._topics.shards.of_group(key.group)
             at = self.at(number).positions.of(*key)
-            places = [LagPlace(key.topic, p, at.get(p, EARLIEST)) for p in range(partitions)]
+            places = [
+                LagPlace(key.topic, p, at.get(p, _NOWHERE).position) for p in range(partitions)
+            ]
             groups.append((key, present.get(number, {}).get(key, 0), places))
         lags = self._lags.of(place for _, _, places in groups for place in places)
         return [
@@ -233,13 +242,31 @@ class LogGroups:
 
     def positions(self, topic: TopicName, group: str) -> Mapping[int, Position]:
         """The positions of a group in a topic, by partition."""
-        return self._positions_of(topic, group).of(group, topic)
+        committed = self._positions_of(topic, group).of(group, topic)
+        return {partition: one.position for partition, one in committed.items()}
+
+    def committed(
+        self, group: str, topics: Collection[TopicName] | None = None, stable: bool = False
+    ) -> Mapping[TopicName, Mapping[int, CommittedPosition]]:
+        """The positions of a group with their metadata, as of one moment: in these topics, or in
+        all topics that exist and in which the group has a position. Raises `NotOwner`, and with
+        `stable` `StorageUnavailable` while a transaction that may move some of them has not
+        ended."""
+        found = self._of(check_group(group)).positions.of_topics(group, topics, stable)
+        return {topic: at for topic, at in found.items() if topics is not None or self._has(topic)}
+
+    def _has(self, topic: TopicName) -> bool:
+        try:
+            self._registry.find(topic)
+        except TopicNotFound:  # its positions are still here
+            return False
+        return True
 
     def move(
         self, changes: Sequence[PositionChange], durability: Durability = Durability.SYNCED
     ) -> None:
-        """Move positions outside of a transaction, those of one group all or none. Raises
-        `Conflict`, `Fenced`."""
+        """Move positions outside of a transaction, in any number of topics; those of one group all
+        or none. Topics, partitions and offsets need not exist. Raises `Conflict`, `Fenced`."""
         for positions, some in self._by_shard(changes).items():
             positions.move(some, durability)
 
@@ -252,9 +279,12 @@ class LogGroups:
             shards.setdefault(positions, []).append(change)
         return shards
 
-    def forget_positions(self, topic: TopicName, group: str) -> None:
-        """Delete the positions of a group in a topic: the group starts from the beginning."""
-        self._positions_of(topic, group).forget(group, topic)
+    def forget_positions(
+        self, topic: TopicName, group: str, partitions: Collection[int] | None = None
+    ) -> None:
+        """Delete the positions of a group in these partitions of a topic, or in all: the group
+        starts there from the beginning."""
+        self._positions_of(topic, group).forget(group, topic, partitions)
 
     def take(self, key: PositionKey) -> tuple[Owner, Position | None]:
         """Take a position for its owner, as `GroupPositions.take` does."""
@@ -309,14 +339,17 @@ class LogGroups:
             for member, session_s in membership.sessions.items()
             if left_s[member] > 0
         ]
-        places = [LagPlace(key.topic, p, positions.get(p, EARLIEST)) for p in range(partitions)]
+        places = [
+            LagPlace(key.topic, p, positions.get(p, _NOWHERE).position) for p in range(partitions)
+        ]
         lags, partitions_ = self._lags.of(places), []
         for place in places:
-            number, lag = place.partition, lags[place] or (None, None)
-            owner, at = membership.owners.get(number), positions.get(number)
+            number, (lag, lag_ms) = place.partition, lags[place] or (None, None)
+            owner, at = membership.owners.get(number), positions.get(number, _NOWHERE)
             name, epoch = (None, 0) if owner is None else (owner.member, owner.epoch)
-            text = None if at is None else str(at)
-            partitions_.append(GroupPartition(number, name, epoch, text, *lag))
+            text = str(at.position) if number in positions else None
+            more = at.metadata, at.leader_epoch
+            partitions_.append(GroupPartition(number, name, epoch, text, lag, lag_ms, *more))
         return GroupInfo(
             key.group, str(key.topic), membership.generation, tuple(members), tuple(partitions_)
         )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tms.model.lag import Lag
 from tms.model.quantity import Duration, seconds
-from tms.model.transaction import check_name
+from tms.model.transaction import NO_LEADER_EPOCH, check_name
 
 SESSION_S = 10.0
 SESSION_S_MIN, SESSION_S_MAX = 1.0, 1_800.0
@@ -50,7 +50,8 @@ class GroupPartition:
     it.
 
     `lag` counts messages; `lag_ms` is the age of the first of them. Both are None if they are
-    unknown, because the partition is damaged.
+    unknown, because the partition is damaged. `metadata` and `leader_epoch` were committed with the
+    position; see `CommittedPosition`.
     """
 
     partition: int
@@ -59,6 +60,8 @@ class GroupPartition:
     position: str | None
     lag: int | None
     lag_ms: int | None
+    metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,14 @@ from tms.model.topic import Durability, TopicName
 GROUP_CHARS_MAX = 255
 SYSTEM_GROUPS = "system:"  # prefix of the names of TMS's own groups
 TOKEN_CHARS_MAX = 64
+METADATA_CHARS_MAX = 4_096  # of a committed position
+LEADER_EPOCH_MAX = (1 << 31) - 1
+NO_LEADER_EPOCH = -1
 TIMEOUT_S_MAX = 3_600  # of a transaction
 TOKEN = f"[ -~]{{0,{TOKEN_CHARS_MAX}}}"  # the spelling of a commit's token
 # Characters of no name: controls, invisible ones, those that change the direction of text, a slash.
 UNSEEN = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff/"
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
 _NAME = re.compile(rf"[^{UNSEEN}\ud800-\udfff]+")  # nor surrogates
 
 
@@ -62,14 +66,41 @@ class Owner(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
+class CommittedPosition:
+    """The position of a group in a partition, with a text of up to 4,096 characters and a leader
+    epoch (-1: none, up to 2**31 - 1) for the group's programs; TMS uses neither. Raises `Invalid`
+    for others."""
+
+    position: Position
+    metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
+
+    def __post_init__(self) -> None:
+        if self.metadata or self.leader_epoch != NO_LEADER_EPOCH:
+            _check_metadata(self.metadata, self.leader_epoch)
+
+
+@dataclass(frozen=True, slots=True)
 class PositionChange:
-    """A new position of a group; with `expected`, only if it is that one now (`""`: none yet), with
-    `owner`, only while the partition is assigned to that member."""
+    """A new position of a group; with `expected`, only if it is that one now (`""`: none yet;
+    metadata do not count), with `owner`, only while the partition is assigned to that member.
+    `metadata` and `leader_epoch` replace the former ones; see `CommittedPosition`."""
 
     key: PositionKey
     position: Position
     expected: str | None = None
     owner: Owner | None = None
+    metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
+
+    def __post_init__(self) -> None:
+        if self.metadata or self.leader_epoch != NO_LEADER_EPOCH:
+            _check_metadata(self.metadata, self.leader_epoch)
+
+    @property
+    def committed(self) -> CommittedPosition:
+        """The position with its metadata, as it will be stored."""
+        return CommittedPosition(self.position, self.metadata, self.leader_epoch)
 
 
 class Commit(Struct, frozen=True):
@@ -150,6 +181,27 @@ def check_group(group: str) -> str:
     if check_name("group", group, GROUP_CHARS_MAX).startswith(SYSTEM_GROUPS):
         raise Forbidden(f"Groups that begin with `{SYSTEM_GROUPS}` belong to TMS.", field="group")
     return group
+
+
+def _check_metadata(metadata: str, leader_epoch: int) -> None:
+    if not isinstance(metadata, str) or len(metadata) > METADATA_CHARS_MAX:
+        got = len(metadata) if isinstance(metadata, str) else type(metadata).__name__
+        raise Invalid(
+            f"The metadata of a position have at most {METADATA_CHARS_MAX} characters, got {got}.",
+            field="metadata",
+        )
+    if _SURROGATES.search(metadata):
+        raise Invalid(
+            "The metadata of a position are text that UTF-8 can encode, without surrogates, got "
+            f"{metadata!a:.80}.",
+            field="metadata",
+        )
+    if not isinstance(leader_epoch, int) or not NO_LEADER_EPOCH <= leader_epoch <= LEADER_EPOCH_MAX:
+        raise Invalid(
+            f"The leader epoch of a position is {NO_LEADER_EPOCH} to {LEADER_EPOCH_MAX}, got "
+            f"{leader_epoch!r:.80}.",
+            field="leader_epoch",
+        )
 
 
 def check_name(field: str, name: str, chars_max: int) -> str:

@@ -29,7 +29,6 @@ from tms.model.delayed import DelayedId
 from tms.model.message import Buffer
 from tms.model.queue import QueueSettings
 from tms.model.topic import TopicName, TopicSettings
-from tms.model.transaction import PositionChange, PositionKey
 from tms.runtime.decoding import json_decoder
 from tms.server import instances, listing
 from tms.server.front import Front
@@ -297,22 +296,15 @@ class _Around:
     def move(self, topic: TopicName, group: str, body: PositionsBody) -> PositionsBody:
         """Positions of a group in a topic that exists."""
         self._engine.settings(topic)
-        changes = [
-            PositionChange(
-                PositionKey(group, topic, partition),
-                position,
-                body.expected.get(partition),
-                body.owners.get(partition),
-            )
-            for partition, position in commits.POSITIONS.decode(body).items()
-        ]
-        self._engine.groups.move(changes)
+        self._engine.groups.move(commits.decode_moves(topic, group, body))
         return PositionsBody(body.positions)
 
-    def forget_positions(self, topic: TopicName, group: str) -> None:
+    def forget_positions(
+        self, topic: TopicName, group: str, partitions: list[int] | None = None
+    ) -> None:
         """Those of a group in a topic that exists."""
         self._engine.settings(topic)
-        self._engine.groups.forget_positions(topic, group)
+        self._engine.groups.forget_positions(topic, group, partitions)
 
     def cancel(self, name: TopicName, id: DelayedId) -> bool:
         """A delayed message, within the time of a publish."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.derived import resumed
-from tms.client.committed import CommittedPositions
+from tms.client.committed import KnownPositions
 from tms.client.consuming import ConsumerPlan
 from tms.client.cursor import Batch, Start
 from tms.client.frames import as_pandas, as_polars, as_table, require_end
@@ -146,7 +146,7 @@ class AsyncConsumer(Generic[V]):
         self,
         make_reader: Callable[[], Awaitable[Reader[V]]],
         io: TaskIo,
-        committed: CommittedPositions,
+        committed: KnownPositions,
     ) -> None:
         self.committed = committed
         self._make_reader = make_reader

@@ -216,13 +216,9 @@ class Calls:
         return self._request(operation, given, body, commits.decode_result, kind=routes.COMMIT)
 
     def move(self, name: TopicName, group: str, changes: Sequence[PositionChange]) -> Call[None]:
-        body = commits.PositionsBody(
-            {one.key.partition: str(one.position) for one in changes},
-            {one.key.partition: one.expected for one in changes if one.expected is not None},
-            {one.key.partition: one.owner for one in changes if one.owner is not None},
-        )
+        body = bodies.encode(commits.encode_moves(changes))
         given = {"group": group, "topic": name}
-        return self._request(OPERATIONS["groups.move"], given, [bodies.encode(body)], _nothing)
+        return self._request(OPERATIONS["groups.move"], given, [body], _nothing)
 
     def _make_append_head(
         self, name: TopicName, durability: Durability | None, expect: MessageId | None
