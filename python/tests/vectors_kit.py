@@ -14,7 +14,7 @@ from msgspec import structs
 from tests.block_kit import LIMITS, batch_of, block_of, body_of, with_right_crc
 from tests.hbase_cases import hbase
 from tests.snapshot_cases import snapshots
-from tms.block import Compression, encode, place, read_header, thin
+from tms.block import Compression, count_messages, encode, place, read_header, thin
 from tms.model import keys
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.topic import TopicName, parse_cleanup, parse_retention
@@ -180,6 +180,8 @@ def blocks() -> dict[str, Any]:
     lone = encode([b"hello"])
     placed = encode([b"hello"], producer_id=2**62 + 1, producer_sequence=7)
     place(placed, 1_000_000)
+    counted = encode([b"hello"])
+    count_messages(counted, 2**47 - 1, 2**15 - 1, 2**31 - 1)
     return {
         "about": "Whole blocks in hexadecimal and their messages. `canonical` blocks are what a"
         " producer of TMS makes of them, byte by byte; the others are to be read all the same."
@@ -188,6 +190,7 @@ def blocks() -> dict[str, Any]:
         "blocks": [
             _block("one value", ONE, lone, True),
             _block("one value, stored at an offset", ONE, placed, True),
+            _block("a sequence that counts messages", ONE, counted, True),
             _block("nulls, empty cells and headers", NINE, _encoded(NINE), True),
             _block("forty messages", MANY, _encoded(MANY), True),
             _block("small buffers, not worth LZ4", ONE, _encoded(ONE, Compression.LZ4), True),
@@ -206,6 +209,11 @@ def blocks() -> dict[str, Any]:
             _refused("bad-block", "another magic", _changed(lone, 0, b"TMSX")),
             _refused("bad-block", "a later format version", _changed(lone, 4, b"\x02")),
             _refused("bad-block", "flags that only the service sets", _changed(lone, 5, b"\x01")),
+            _refused(
+                "bad-block", "a sequence of messages without producer", _changed(lone, 5, b" ")
+            ),
+            _refused("bad-block", "a sequence of 2^31", _changed(counted, 40, b"\x80")),
+            _refused("bad-block", "a producer number of 2^47", _changed(counted, 32, b"\x80")),
             _refused("bad-block", "reserved bytes that are not zero", _changed(lone, 7, b"\x01")),
             _refused("bad-block", "no messages", _changed(lone, 8, bytes(4))),
             _refused("bad-block", "more messages than the body has", _changed(lone, 11, b"\x02")),

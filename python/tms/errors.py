@@ -308,9 +308,18 @@ class OutOfOrderSequence(Conflict):
 
 
 class SequenceReused(Conflict):
-    """A producer sent a different block under a sequence number that is stored already."""
+    """A producer sent a different block under a sequence number that is stored already. If its
+    sequence counts messages: all of the block's messages are stored, in other blocks."""
 
     code = "sequence-reused"
+
+
+class StaleEpoch(Fenced):
+    """A producer whose sequence counts messages sent a block under an earlier epoch of its number
+    than the partition has seen; details carry `newest`, the newest epoch. Its place was taken by a
+    later one: do not repeat the block."""
+
+    code = "stale-epoch"
 
 
 class OffsetOutOfRange(TMSError):

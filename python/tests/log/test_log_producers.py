@@ -15,7 +15,7 @@ from tms.log.producers import (
     SEQUENCE_LIMIT,
     ProducerWindow,
 )
-from tms.log.records import RememberedBlock
+from tms.log.records import ProducersRecord, RememberedBlock
 from tms.model import keys
 from tms.model.message import KEY_BIT, NewBlock, StoredBlock
 from tms.model.topic import TopicSettings
@@ -50,15 +50,30 @@ def _window(producers_max: int, clock: ManualClock | None = None) -> ProducerWin
 
 def _known(window: ProducerWindow, producer: int) -> list[RememberedBlock]:
     """The remembered blocks of a producer; the window stays unchanged."""
-    return [*window.dump().get(str(producer), ())] or window.forgotten.find(producer)
+    known = window.dump().get(str(producer)) or window.forgotten[0].find(producer)[1]
+    return [*known[-BLOCKS_REMEMBERED:]]
+
+
+def _remember(window: ProducerWindow, producer: int, block: RememberedBlock) -> None:
+    window.remember(_header(0, producer=producer), block)
+
+
+def _loaded(window: ProducerWindow, loading: ProducerWindow) -> ProducerWindow:
+    """The second window, loaded with the snapshot of the first."""
+    pages, counting = (kind.to_store(1) for kind in window.forgotten)
+    record = ProducersRecord(
+        (1, 1), 1, window.dump(), 1, pages.names, window.dump_counting(), counting.names
+    )
+    loading.load(record, dict((*pages.new, *counting.new)))
+    return loading
 
 
 def test_sequences_wrap_around_at_two_to_the_32() -> None:
     window = _window(10)
     for sequence in range(SEQUENCE_LIMIT - 3, SEQUENCE_LIMIT):
-        window.remember(7, _stored(sequence))
+        _remember(window, 7, _stored(sequence))
     assert window.find(_header(0)) is None
-    window.remember(7, _stored(0))
+    _remember(window, 7, _stored(0))
     assert window.find(_header(1)) is None
     assert window.find(_header(SEQUENCE_LIMIT - 1)) == _stored(SEQUENCE_LIMIT - 1)
     with pytest.raises(SequenceReused):
@@ -73,9 +88,9 @@ def test_sequences_wrap_around_at_two_to_the_32() -> None:
 def test_the_window_is_bounded_in_blocks_and_in_producers() -> None:
     window = _window(3)
     for sequence in range(100):
-        window.remember(1, _stored(sequence))
+        _remember(window, 1, _stored(sequence))
     for producer in (2, 3, 1, 4):
-        window.remember(producer, _stored(100 if producer == 1 else 0))
+        _remember(window, producer, _stored(100 if producer == 1 else 0))
     dumped = window.dump()
     assert len(window) == 3
     assert list(dumped) == ["3", "1", "4"], "not the longest silent one was forgotten"
@@ -86,11 +101,9 @@ def test_the_window_is_bounded_in_blocks_and_in_producers() -> None:
 def test_a_dumped_window_is_the_same_when_loaded(published: list[tuple[int, int]]) -> None:
     window, sequences = _window(3), dict.fromkeys(range(6), 0)
     for producer, crc in published:
-        window.replay(producer, _stored(sequences[producer], crc))
+        window.replay(_header(0, producer=producer), _stored(sequences[producer], crc))
         sequences[producer] += 1
-    loaded = _window(3)
-    pages = window.forgotten.to_store(1)
-    loaded.load(window.dump(), pages.new)
+    loaded = _loaded(window, _window(3))
     assert loaded.dump() == window.dump()
     assert list(loaded.dump()) == list(window.dump())
     for producer in range(1, 6):
@@ -112,12 +125,12 @@ def test_a_small_window_answers_like_an_endless_one(
             producer += KEY_BIT + 10 if keyed else 0
             for window in (small, endless):
                 assert window.find(_header(last.get(producer, -1) + 1, producer=producer)) is None
-                window.remember(producer, _stored(last.get(producer, -1) + 1))
+                _remember(window, producer, _stored(last.get(producer, -1) + 1))
             last[producer] = last.get(producer, -1) + 1
             if stores:
-                stored = small.forgotten.to_store(1)
+                stored = small.forgotten[0].to_store(1)
                 assert len({*stored.names}) == len(stored.names)
-                small.forgotten.stored()
+                small.forgotten[0].stored()
             for other in last:
                 assert _known(small, other) == _known(endless, other)
 
@@ -125,7 +138,7 @@ def test_a_small_window_answers_like_an_endless_one(
 def test_idempotency_keys_do_not_push_producers_out() -> None:
     window = _window(3)
     for producer in (1, 2, 3, *(KEY_BIT | key for key in range(100))):
-        window.remember(producer, _stored(0))
+        _remember(window, producer, _stored(0))
     assert [*map(int, window.dump())] == [1, 2, 3, *(KEY_BIT | key for key in (97, 98, 99))]
 
 
@@ -133,15 +146,15 @@ def test_a_producer_that_was_pushed_out_is_forgotten_after_its_time() -> None:
     clock = ManualClock()
     window = _window(1, clock)
     for producer in (1, 2, 3):
-        window.remember(producer, _stored(0))
-    window.forgotten.to_store(1)
+        _remember(window, producer, _stored(0))
+    window.forgotten[0].to_store(1)
     clock.jump_ms(10 * DAY_MS)
     clock.pass_ms(round(REMEMBERED_S * 1_000) - 1)
-    window.forgotten.to_store(1)
+    window.forgotten[0].to_store(1)
     assert _known(window, 1) == [_stored(0)]
-    window.forgotten.to_store(1)
+    window.forgotten[0].to_store(1)
     clock.pass_ms(round(REMEMBERED_S * 1_000))
-    pages = window.forgotten.to_store(1)
+    pages = window.forgotten[0].to_store(1)
     assert pages.names == () and len(pages.gone) >= 1
     assert _known(window, 2) == []
     with pytest.raises(OutOfOrderSequence) as refused:
@@ -157,13 +170,13 @@ def test_a_full_memory_refuses_producers_that_it_may_have_forgotten(
     window = _window(1, clock)
     for producer in range(4):
         assert window.find(_header(0, producer=producer)) is None
-        window.remember(producer, _stored(0))
+        _remember(window, producer, _stored(0))
     for producer in (0, 9):
         with pytest.raises(Overloaded, match="limit") as refused:
             window.find(_header(0, producer=producer))
         assert refused.value.details["retry_after_s"] > 0
     assert window.find(_header(0, producer=3)) == _stored(0)
-    window.forgotten.to_store(1)
+    window.forgotten[0].to_store(1)
     clock.pass_ms(round(REMEMBERED_S * 1_000))
     assert window.find(_header(0, producer=9)) is None
 
@@ -175,13 +188,13 @@ def test_reading_the_log_drops_the_oldest_rows_beyond_the_bound(
     monkeypatch.setattr(producers, "PAGE_PRODUCERS", 1)
     window = _window(1)
     for producer in range(10):
-        window.replay(producer, _stored(0))
+        window.replay(_header(0, producer=producer), _stored(0))
     assert [producer for producer in range(9) if _known(window, producer)] == [6, 7, 8]
 
 
 def test_a_key_of_the_previous_release_is_recognised() -> None:
     window = _window(3)
-    window.remember(77, _stored(0))
+    _remember(window, 77, _stored(0))
     assert window.find(_header(0, producer=77 | KEY_BIT)) == _stored(0)
     with pytest.raises(SequenceReused):
         window.find(_header(0, crc=9, producer=77 | KEY_BIT))

@@ -74,7 +74,7 @@ def test_a_canonical_block_of_the_vectors_is_what_a_producer_makes(vector: dict[
         producer_sequence=header["producer_sequence"],
         compression=Compression(vector["compression"]),
     )
-    place(block, header["base_offset"])
+    place(block, header["base_offset"], header["flags"])
     assert block.hex() == vector["block"]
 
 

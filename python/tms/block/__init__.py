@@ -20,12 +20,16 @@ from tms.block.arrow import Compression
 from tms.block.checking import check_body, checking_bytes
 from tms.block.columns import Columns, Ends, HeaderCells, decode, schema, unpacked
 from tms.block.header import (
+    EPOCH_BITS,
     FLAGS_AT,
     FORMAT_VERSION,
     HEADER_BYTES,
+    MESSAGE_SEQUENCES,
     BlockHeader,
     Flags,
     body_crc,
+    check_new,
+    count_messages,
     flags_of,
     index_of,
     place,
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "EPOCH_BITS",
     "FLAGS_AT",
     "FORMAT_VERSION",
     "HEADERS_ADDED_MAX",
@@ -60,6 +65,7 @@ __all__ = [
     "HEADER_BYTES",
     "HEADER_VALUE_BYTES_MAX",
     "MESSAGES_MAX",
+    "MESSAGE_SEQUENCES",
     "BlockHeader",
     "BytesColumn",
     "Columns",
@@ -70,6 +76,7 @@ __all__ = [
     "HeadersColumn",
     "check",
     "checking_bytes",
+    "count_messages",
     "decode",
     "encode",
     "encode_batch",
@@ -127,7 +134,7 @@ def check(block: Buffer, message_bytes_max: int, decompressed_bytes_max: int) ->
     """
     header = read_header(block)
     if header.flags:
-        raise BadBlock(f"A block comes in without flags, this one has {header.flags:#04x}.")
+        check_new(header)
     crc = body_crc(block)
     if crc != header.crc:
         raise CrcMismatch(

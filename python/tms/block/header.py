@@ -2,15 +2,20 @@
 
     0   4  magic "TMSB"                                                             service
     4   1  format version (1)                                                       service
-    5   1  flags: 1 transactional, 2 staged, 4 rolled back, 8 sparse                service
+    5   1  flags: 1 transactional, 2 staged, 4 rolled back, 8 sparse, 16 issued     service
+           32 the producer sequence counts messages                                 producer
     6   2  reserved, zero                                                           service
     8   4  message count                                                            producer
     12  4  CRC-32C of the body                                                      producer
     16  8  base offset: the offset of the first message                             service
     24  8  write pointer, 0 = not transactional                                     producer
     32  8  producer id, 0 = none                                                    producer
-    40  4  producer sequence                                                        producer
+    40  4  producer sequence: the number of the block, or of its first message      producer
     44  4  reserved, zero                                                           producer
+
+A sequence counts blocks, modulo 2^32. With the flag 32 it counts messages, modulo 2^31, as Kafka's
+does; the producer id is then a number (47 bits) and an epoch (16 bits), `NUMBER << 16 | EPOCH`, and
+all epochs of a number are one producer.
 
 A sparse block lacks some of its messages. It begins with its index, little-endian like its columns:
 
@@ -34,7 +39,7 @@ from typing import Final
 import google_crc32c
 from msgspec import Raw, Struct
 
-from tms.errors import BadBlock
+from tms.errors import BadBlock, Invalid
 from tms.model.message import MESSAGES_MAX, Buffer
 
 HEADER_BYTES = 48
@@ -44,22 +49,27 @@ _MAGIC = b"TMSB"
 _HEADER = struct.Struct(">4sBBHIIQQQII")
 _START = struct.Struct(">4sBBH")
 _PLACE = struct.Struct(">QQ")  # and write pointer
+_PRODUCER = struct.Struct(">QI")  # and sequence
 _INDEX = struct.Struct("<II")
 _INDEX_AT = HEADER_BYTES + _INDEX.size
 
 
 FLAGS_AT = 5
+EPOCH_BITS = 16  # of the id of a producer whose sequence counts messages
+PRODUCER_NUMBER_MAX = 2**47 - 1
+MESSAGE_SEQUENCES = 2**31
 
 
 class Flags:
-    """The flags of a block, set by the service. Plain numbers: an enumeration's own `&` takes 1
-    µs."""
+    """The flags of a block, set by the service except for `COUNTS_MESSAGES`. Plain numbers: an
+    enumeration's own `&` takes 1 µs."""
 
     TRANSACTIONAL: Final = 1
     STAGED: Final = 2  # the messages stand in the payload map
     ROLLED_BACK: Final = 4
     SPARSE: Final = 8  # some messages are gone
     ISSUED: Final = 16  # the write pointer was given by the service's own transaction manager
+    COUNTS_MESSAGES: Final = 32  # the producer sequence does
 
 
 class BlockHeader(Struct, frozen=True, gc=False):
@@ -103,6 +113,43 @@ def write_header(block: bytearray, count: int, producer_id: int, producer_sequen
     _HEADER.pack_into(
         block, 0, _MAGIC, FORMAT_VERSION, 0, 0, count, crc, 0, 0, producer_id, producer_sequence, 0
     )
+
+
+def count_messages(block: bytearray, number: int, epoch: int, sequence: int) -> None:
+    """Give a new block a producer whose sequence counts messages: `sequence` is that of its first
+    message. The body and the CRC stay. Raises `Invalid`."""
+    if not (0 < number <= PRODUCER_NUMBER_MAX and 0 <= epoch < 1 << EPOCH_BITS):
+        raise Invalid(
+            f"A producer has a number from 1 to {PRODUCER_NUMBER_MAX} and an epoch from 0 to "
+            f"{(1 << EPOCH_BITS) - 1}, not {number} and {epoch}.",
+            field="producer_id",
+        )
+    if not 0 <= sequence < MESSAGE_SEQUENCES:
+        raise Invalid(
+            f"The sequence of a message is 0 to {MESSAGE_SEQUENCES - 1}, not {sequence}.",
+            field="producer_sequence",
+        )
+    block[FLAGS_AT] |= Flags.COUNTS_MESSAGES
+    _PRODUCER.pack_into(block, 32, number << EPOCH_BITS | epoch, sequence)
+
+
+def check_new(header: BlockHeader) -> None:
+    """Check the flags of an incoming block, and the producer that they concern. Raises
+    `BadBlock`."""
+    if header.flags & ~Flags.COUNTS_MESSAGES:
+        raise BadBlock(
+            f"A block comes in without flags, or with {Flags.COUNTS_MESSAGES:#04x}; this one has "
+            f"{header.flags:#04x}."
+        )
+    if header.flags and not (
+        0 < header.producer_id >> EPOCH_BITS <= PRODUCER_NUMBER_MAX
+        and header.producer_sequence < MESSAGE_SEQUENCES
+    ):
+        raise BadBlock(
+            f"A sequence of messages is below {MESSAGE_SEQUENCES} and needs a producer id of a "
+            f"number from 1 to {PRODUCER_NUMBER_MAX} and an epoch of {EPOCH_BITS} bits; this block "
+            f"has producer {header.producer_id} and sequence {header.producer_sequence}."
+        )
 
 
 def place(

@@ -19,7 +19,13 @@ from tms.model.inspection import BlockInspection, PartitionInspection, SegmentIn
 if TYPE_CHECKING:
     import tms
 
-_FLAGS = ((1, "transactional"), (2, "staged"), (4, "rolled back"), (8, "sparse"))
+_FLAGS = (
+    (1, "transactional"),
+    (2, "staged"),
+    (4, "rolled back"),
+    (8, "sparse"),
+    (32, "counts messages"),
+)
 
 
 @session_command("inspect")

@@ -132,6 +132,12 @@ class TopicOperations:
         name.require_writable()
         self.maintenance.finish_deletion(self.topics.registry.delete(name).uid)
 
+    def new_producer(self) -> int:
+        """The number of a new producer whose sequence counts messages, for `block.count_messages`;
+        no other producer of the store has it, nor ever will. Raises `StorageUnavailable`."""
+        self._require_open()
+        return self.topics.producer_numbers.next()
+
     def submit(
         self,
         name: TopicName,

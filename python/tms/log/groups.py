@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from tms.block import BlockHeader, place
+from tms.block import BlockHeader, Flags, place
 from tms.errors import TMSError
 from tms.log.pending import PendingAppend
 from tms.log.preconditions import Precondition
@@ -76,7 +76,8 @@ class WriteGroup(Struct, eq=False):
         first, sequence = sequence + 1, sequence + header.count
         if isinstance(block, bytes) or (isinstance(block, memoryview) and block.readonly):
             block = bytearray(block)
-        place(block, self.end_offset, stamp.flags, stamp.write_pointer)
+        flags = stamp.flags | header.flags & Flags.COUNTS_MESSAGES
+        place(block, self.end_offset, flags, stamp.write_pointer)
         known = RememberedBlock(
             header.producer_sequence, header.crc, time_ms, first, header.count, self.end_offset
         )

@@ -331,17 +331,26 @@ class PartitionState:
         """Store the producers. In a shared store never over the snapshot of a later owner, because
         only that one knows of blocks that were erased since."""
         uid, partition = self.chain.uid, self.chain.partition
-        pages = self.producers.forgotten.to_store(self.chain.record.epoch)
+        window, epoch = self.producers, self.chain.record.epoch
+        pages, counting = (kind.to_store(epoch) for kind in window.forgotten)
         rows: list[MapRow] = [
             (keys.forgotten_key(uid, partition, name), encode(ForgottenRecord(page)))
-            for name, page in pages.new
+            for name, page in (*pages.new, *counting.new)
         ]
-        dump = self.producers.dump()
-        record = encode(ProducersRecord(last, end_offset, dump, segment_bytes, pages.names))
-        self._write_note(keys.producers_key(uid, partition), record, rows)
-        if pages.gone:
-            self._metadata.delete(keys.forgotten_key(uid, partition, name) for name in pages.gone)
-        self.producers.forgotten.stored()
+        record = ProducersRecord(
+            upto=last,
+            end_offset=end_offset,
+            producers=window.dump(),
+            segment_bytes=segment_bytes,
+            pages=pages.names,
+            counting=window.dump_counting(),
+            counting_pages=counting.names,
+        )
+        self._write_note(keys.producers_key(uid, partition), encode(record), rows)
+        if gone := (*pages.gone, *counting.gone):
+            self._metadata.delete(keys.forgotten_key(uid, partition, name) for name in gone)
+        for kind in window.forgotten:
+            kind.stored()
 
     def _write_note(self, key: bytes, record: bytes, rows: list[MapRow]) -> None:
         if not self.chain.shared:

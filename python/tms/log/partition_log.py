@@ -10,7 +10,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tms.block import BlockHeader
-from tms.errors import OutOfOrderSequence, SequenceReused, StorageUnavailable, TMSError
+from tms.errors import (
+    OutOfOrderSequence,
+    SequenceReused,
+    StaleEpoch,
+    StorageUnavailable,
+    TMSError,
+)
 from tms.log.maps import PartitionMaps
 from tms.log.partition import PartitionState
 from tms.log.reader import PartitionReader
@@ -75,7 +81,7 @@ class PartitionLog:
         def find() -> bool:
             try:
                 return self.state.producers.find(header) is not None
-            except (OutOfOrderSequence, SequenceReused):
+            except (OutOfOrderSequence, SequenceReused, StaleEpoch):
                 return False
 
         return self.change(find)

@@ -3,36 +3,41 @@
 
     window of producers ─┐ the longest silent one
     window of keys ──────┴─▶ forgotten producers: pages of rows ─▶ dropped after `REMEMBERED_S`
+    window of counting producers ─▶ the same, of their own ─▶ dropped after `COUNTING_S`
 
-An idempotency key is a producer of one block whose id has the bit `KEY_BIT`.
+An idempotency key is a producer of one block whose id has the bit `KEY_BIT`. The sequence of a
+counting producer counts messages (`log.counting`).
 
 Invariants
 
 * A producer's blocks are stored in the order of its sequence numbers, without gaps and once each.
 * The newest `BLOCKS_REMEMBERED` blocks of each producer are known exactly: a repetition gets the
   ids of the first one.
-* A window holds `producers_max` producers, however long they are silent. Producers do not push keys
-  out of their window, nor keys producers.
+* A window holds `producers_max` producers, however long they are silent. Producers of one kind do
+  not push those of another out of their window.
 * A producer that was pushed out is remembered for `REMEMBERED_S` more of the time in which the
   partition is open, also after a restart and by the next owner: its rows are in the snapshot of the
   producers or follow from the blocks after it. When it publishes again it is back in its window.
+  Counting producers are remembered for `COUNTING_S`, or at least for `REMEMBERED_S` if there are
+  more than `COUNTING_ROWS_MAX` rows of them.
 * Memory is bounded: beyond `ROWS_MAX` rows a producer that is in no window is refused with
   `Overloaded`, because it might be one that would have to be forgotten too early.
 * After that time a producer that publishes again is refused with `OutOfOrderSequence` and continues
-  under a new id.
+  under a new id. A counting producer continues with any sequence.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from tms.block import BlockHeader
+from tms.block import EPOCH_BITS, BlockHeader, Flags
 from tms.errors import OutOfOrderSequence, Overloaded, SequenceReused
-from tms.log.records import FORGOTTEN_ROW, RememberedBlock
+from tms.log import counting
+from tms.log.records import FIRST_KEY, FORGOTTEN_ROW, ProducersRecord, RememberedBlock
 from tms.model.message import KEY_BIT
 
 BLOCKS_REMEMBERED = 8
@@ -40,6 +45,8 @@ SEQUENCE_LIMIT = 1 << 32
 REMEMBERED_S = 900.0  # of a producer that was pushed out of its window
 PAGE_PRODUCERS = 8_192
 ROWS_MAX = 4_000_000  # of about 46 bytes
+COUNTING_S = 86_400.0  # as Kafka's `producer.id.expiration.ms`
+COUNTING_ROWS_MAX = 1_000_000
 
 Blocks = Sequence[RememberedBlock]
 
@@ -53,14 +60,14 @@ class ForgottenPage(Struct, eq=False):
     closed_s: float
     name: str = ""
 
-    def of(self, producer_id: int) -> Iterator[RememberedBlock]:
-        """The blocks of a producer."""
-        at = bisect_left(self.ids, producer_id)
-        for row in range(at, bisect_right(self.ids, producer_id, at)):
-            _, time_ms, base_offset, number, crc, count, sequence = FORGOTTEN_ROW.unpack_from(
+    def of(self, first_id: int, last_id: int) -> Iterator[tuple[int, RememberedBlock]]:
+        """The blocks of the producers with ids from the first to the last, each with its id."""
+        at = bisect_left(self.ids, first_id)
+        for row in range(at, bisect_right(self.ids, last_id, at)):
+            id, time_ms, base_offset, number, crc, count, sequence = FORGOTTEN_ROW.unpack_from(
                 self.rows, row * FORGOTTEN_ROW.size
             )
-            yield RememberedBlock(number, crc, time_ms, sequence, count, base_offset)
+            yield id, RememberedBlock(number, crc, time_ms, sequence, count, base_offset)
 
 
 class PagesToStore(NamedTuple):
@@ -72,44 +79,65 @@ class PagesToStore(NamedTuple):
     gone: list[str]
 
 
+class Bounds(NamedTuple):
+    """The bounds of the forgotten producers of a kind: the time for which they are remembered, and
+    the number of rows from which on they are remembered for `REMEMBERED_S` only. Ids that differ in
+    their lowest `epoch_bits` are epochs of one producer. Names of pages begin with `prefix`."""
+
+    remembered_s: float
+    rows_max: int
+    epoch_bits: int = 0
+    prefix: str = ""
+
+
 class ForgottenProducers:
     """The producers that were pushed out of their windows. Not thread-safe."""
 
-    __slots__ = ("_gone", "_named", "_now_s", "_open", "_pages", "_rows")
+    __slots__ = ("_bounds", "_gone", "_named", "_now_s", "_open", "_pages", "rows")
 
-    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+    def __init__(self, monotonic_s: Callable[[], float], bounds: Bounds) -> None:
         self._now_s = monotonic_s
+        self._bounds = bounds
         self._pages: list[ForgottenPage] = []  # in the order in which they were closed
-        self._open: dict[int, Blocks] = {}
-        self._rows = 0
+        self._open: dict[int, tuple[int, Blocks]] = {}  # id and blocks, by id without its epoch
+        self.rows = 0  # of all pages, and those of no page yet
         self._gone: list[str] = []  # names of stored pages to delete
         self._named = 0
 
     def add(self, producer_id: int, blocks: Blocks) -> None:
-        """Add a producer's blocks, except those that are present."""
-        self._open[producer_id] = (*self._open.get(producer_id, ()), *blocks)
-        self._rows += len(blocks)
+        """Add a producer's blocks, except those that are present. Those of its earlier epochs no
+        longer count."""
+        producer = producer_id >> self._bounds.epoch_bits
+        known_id, known = self._open.get(producer, (producer_id, ()))
+        before = known if known_id == producer_id else ()
+        self._open[producer] = producer_id, (*before, *blocks)
+        self.rows += len(blocks) + len(before) - len(known)
         if len(self._open) >= PAGE_PRODUCERS:
             self._close_page()
 
-    def find(self, producer_id: int) -> list[RememberedBlock]:
-        """The newest blocks of a producer, in order."""
-        if not self._rows:
-            return []
-        known = {*self._open.get(producer_id, ())}
+    def find(self, producer_id: int) -> tuple[int, list[RememberedBlock]]:
+        """The newest epoch of a producer, as an id, and its blocks, in order. There are none if
+        nothing is known of the producer."""
+        if not self.rows:
+            return producer_id, []
+        bits = self._bounds.epoch_bits
+        producer = producer_id >> bits
+        known_id, blocks = self._open.get(producer, (0, ()))
+        known = {(known_id, block) for block in blocks}
         for page in self._pages:
-            known.update(page.of(producer_id))
-        return sorted(known, key=_place)[-BLOCKS_REMEMBERED:]
+            known.update(page.of(producer << bits, (producer + 1 << bits) - 1))
+        newest = max((id for id, _ in known), default=producer_id)
+        return newest, sorted((block for id, block in known if id == newest), key=_place)
 
     def is_full(self) -> bool:
         """True if there is no room for another row."""
-        if self._rows >= ROWS_MAX:
+        if self.rows >= self._bounds.rows_max:
             self._drop_old()
-        return self._rows >= ROWS_MAX
+        return self.rows >= self._bounds.rows_max
 
     def trim(self) -> None:
         """Drop the oldest pages beyond the bound."""
-        while self._rows > ROWS_MAX and self._pages:
+        while self.rows > self._bounds.rows_max and self._pages:
             self._drop_first()
 
     def load(self, pages: Iterable[tuple[str, bytes]], unused: Iterable[str]) -> None:
@@ -118,7 +146,7 @@ class ForgottenProducers:
         now_s = self._now_s()
         self._pages = [_page(rows, now_s, name) for name, rows in pages]
         self._open = {}
-        self._rows = sum(len(page.ids) for page in self._pages)
+        self.rows = sum(len(page.ids) for page in self._pages)
         self._gone = [*unused]
         numbers = (int(name.rpartition("-")[2], 16) for page in self._pages if (name := page.name))
         self._named = max(numbers, default=-1) + 1
@@ -131,7 +159,7 @@ class ForgottenProducers:
         new: list[tuple[str, bytes]] = []
         for page in self._pages:
             if not page.name:
-                page.name = f"{epoch:08x}-{self._named:08x}"
+                page.name = f"{self._bounds.prefix}{epoch:08x}-{self._named:08x}"
                 self._named += 1
                 new.append((page.name, page.rows))
         return PagesToStore(new, tuple(page.name for page in self._pages), self._gone)
@@ -142,7 +170,7 @@ class ForgottenProducers:
         self._gone = []
 
     def _close_page(self) -> None:
-        rows = [_row(number, block) for number, blocks in self._open.items() for block in blocks]
+        rows = [_row(id, block) for id, blocks in self._open.values() for block in blocks]
         self._open.clear()
         if self._pages and len(self._pages[-1].ids) + len(rows) < PAGE_PRODUCERS:
             last = self._pages.pop()
@@ -152,13 +180,17 @@ class ForgottenProducers:
         self._pages.append(_page(b"".join(rows), self._now_s()))
 
     def _drop_old(self) -> None:
-        until_s = self._now_s() - REMEMBERED_S
-        while self._pages and self._pages[0].closed_s <= until_s:
+        now_s = self._now_s()
+        while self._pages:
+            full = self.rows >= self._bounds.rows_max
+            remembered_s = REMEMBERED_S if full else self._bounds.remembered_s
+            if self._pages[0].closed_s > now_s - remembered_s:
+                return
             self._drop_first()
 
     def _drop_first(self) -> None:
         page = self._pages.pop(0)
-        self._rows -= len(page.ids)
+        self.rows -= len(page.ids)
         self._forget_name(page)
 
     def _forget_name(self, page: ForgottenPage) -> None:
@@ -166,32 +198,122 @@ class ForgottenProducers:
             self._gone.append(page.name)
 
 
+class _Blocks(deque[RememberedBlock]):
+    """The newest blocks of a producer, under the newest of its epochs, which `producer_id` has."""
+
+    __slots__ = ("producer_id",)
+    producer_id: int
+
+
+class _Recent:
+    """The producers of a kind that published last, longest silent first, by id without epoch."""
+
+    __slots__ = ("_blocks_max", "_epoch_bits", "_max", "_recalled", "blocks", "forgotten")
+
+    def __init__(
+        self,
+        producers_max: int,
+        forgotten: ForgottenProducers,
+        blocks_max: int,
+        epoch_bits: int = 0,
+    ) -> None:
+        self._max = producers_max
+        self._blocks_max = blocks_max
+        self._epoch_bits = epoch_bits
+        self._recalled: dict[int, RememberedBlock] = {}  # the newest block that has a row
+        self.blocks: OrderedDict[int, _Blocks] = OrderedDict()
+        self.forgotten = forgotten
+
+    def find(self, producer_id: int) -> _Blocks | None:
+        """The blocks of a producer, None if nothing is known of it. Raises `Overloaded`."""
+        blocks = self.blocks.get(producer_id >> self._epoch_bits)
+        if blocks is not None:
+            return blocks
+        if self.forgotten.is_full():
+            raise Overloaded(
+                f"The partition remembers {self.forgotten.rows:,} blocks of producers and "
+                f"idempotency keys of the last {REMEMBERED_S / 60:g} minutes, which is its limit. "
+                "Use fewer producers, or keys for those publishes only that may be repeated.",
+                retry_after_s=1,
+            )
+        return self.recall(producer_id)
+
+    def recall(self, producer_id: int) -> _Blocks | None:
+        """Take a forgotten producer back into the window."""
+        newest, found = self.forgotten.find(producer_id)
+        if not found:
+            return None
+        self._recalled[producer_id >> self._epoch_bits] = found[-1]
+        return self.enter(newest, found)
+
+    def enter(self, producer_id: int, blocks: Blocks) -> _Blocks:
+        """Add a producer, and push another one out if there are too many."""
+        entered = _Blocks(blocks, self._blocks_max)
+        entered.producer_id = producer_id
+        self.blocks[producer_id >> self._epoch_bits] = entered
+        if len(self.blocks) > self._max:
+            silent, known = self.blocks.popitem(last=False)
+            noted = self._recalled.pop(silent, None)
+            new = [block for block in known if noted is None or _place(block) > _place(noted)]
+            if new:
+                self.forgotten.add(known.producer_id, new)
+        return entered
+
+    def dump(self) -> dict[str, tuple[RememberedBlock, ...]]:
+        """The blocks by id, longest silent producer first."""
+        return {str(blocks.producer_id): tuple(blocks) for blocks in self.blocks.values()}
+
+    def clear(self) -> None:
+        """Remove all producers, except the forgotten ones."""
+        self.blocks.clear()
+        self._recalled.clear()
+
+
 class ProducerWindow:
     """The remembered producers of one partition. Not thread-safe; the partition's committer owns
     it. Producers are forgotten by the time of `monotonic_s`."""
 
-    __slots__ = ("_keys", "_max", "_producers", "_recalled", "forgotten")
+    __slots__ = ("_counting", "_keys", "_producers")
 
     def __init__(self, producers_max: int, monotonic_s: Callable[[], float]) -> None:
-        self._max = producers_max
-        self._producers: OrderedDict[int, deque[RememberedBlock]] = OrderedDict()
-        self._keys: OrderedDict[int, deque[RememberedBlock]] = OrderedDict()
-        self._recalled: dict[int, RememberedBlock] = {}  # the newest block that has a row
-        self.forgotten = ForgottenProducers(monotonic_s)
+        forgotten = ForgottenProducers(monotonic_s, Bounds(REMEMBERED_S, ROWS_MAX))
+        self._producers = _Recent(producers_max, forgotten, BLOCKS_REMEMBERED)
+        self._keys = _Recent(producers_max, forgotten, BLOCKS_REMEMBERED)
+        bounds = Bounds(COUNTING_S, COUNTING_ROWS_MAX, EPOCH_BITS, "m")
+        self._counting = _Recent(
+            producers_max,
+            ForgottenProducers(monotonic_s, bounds),
+            counting.BLOCKS_MAX,
+            EPOCH_BITS,
+        )
 
     def __len__(self) -> int:
-        return len(self._producers) + len(self._keys)
+        return sum(len(recent.blocks) for recent in (self._producers, self._keys, self._counting))
+
+    @property
+    def forgotten(self) -> tuple[ForgottenProducers, ForgottenProducers]:
+        """The forgotten producers and keys, and the forgotten counting producers."""
+        return self._producers.forgotten, self._counting.forgotten
 
     def find(self, header: BlockHeader) -> RememberedBlock | None:
         """The stored block that `header` repeats, None if `header` is the producer's next one.
 
         Raises `OutOfOrderSequence` when blocks before it are missing, `SequenceReused` when its
-        number was used for another block or so long ago that it is no longer known, `Overloaded`.
+        number was used for another block or so long ago that it is no longer known, `StaleEpoch`,
+        `Overloaded`.
         """
         producer_id = header.producer_id
-        blocks = (self._keys if producer_id & KEY_BIT else self._producers).get(producer_id)
+        if header.flags & Flags.COUNTS_MESSAGES:
+            blocks = self._counting.find(producer_id)
+            if blocks is None:  # e.g. because all of its blocks were dropped by retention
+                return None
+            return counting.find_counted(header, blocks.producer_id, blocks)
+        recent = self._keys if producer_id & KEY_BIT else self._producers
+        blocks = recent.blocks.get(producer_id)
         if blocks is None:
-            blocks = self._find_elsewhere(producer_id)
+            blocks = recent.find(producer_id)
+            if blocks is None and producer_id & KEY_BIT:  # written by a release before `KEY_BIT`
+                blocks = self._producers.blocks.get(producer_id ^ KEY_BIT)
         wanted = 0 if blocks is None else (blocks[-1].producer_sequence + 1) % SEQUENCE_LIMIT
         if header.producer_sequence == wanted:
             return None
@@ -217,74 +339,73 @@ class ProducerWindow:
             expected=wanted,
         )
 
-    def remember(self, producer_id: int, block: RememberedBlock) -> None:
+    def remember(self, header: BlockHeader, block: RememberedBlock) -> None:
         """Record a block that is being stored, of a producer that `find` has looked up."""
-        window = self._keys if producer_id & KEY_BIT else self._producers
-        blocks = window.get(producer_id)
+        producer_id = header.producer_id
+        if header.flags & Flags.COUNTS_MESSAGES:
+            self._remember_counted(producer_id, block)
+            return
+        recent = self._keys if producer_id & KEY_BIT else self._producers
+        blocks = recent.blocks.get(producer_id)
         if blocks is None:
-            blocks = self._enter(producer_id, ())
+            blocks = recent.enter(producer_id, ())
         else:
-            window.move_to_end(producer_id)
+            recent.blocks.move_to_end(producer_id)
         blocks.append(block)
 
-    def replay(self, producer_id: int, block: RememberedBlock) -> None:
+    def replay(self, header: BlockHeader, block: RememberedBlock) -> None:
         """Record the next stored block while the log is read."""
-        if producer_id not in (self._keys if producer_id & KEY_BIT else self._producers):
-            self._recall(producer_id)
-        self.remember(producer_id, block)
-        self.forgotten.trim()
+        producer_id = header.producer_id
+        if header.flags & Flags.COUNTS_MESSAGES:
+            recent, producer = self._counting, producer_id >> EPOCH_BITS
+        else:
+            recent = self._keys if producer_id & KEY_BIT else self._producers
+            producer = producer_id
+        if producer not in recent.blocks:
+            recent.recall(producer_id)
+        self.remember(header, block)
+        recent.forgotten.trim()
 
     def dump(self) -> dict[str, tuple[RememberedBlock, ...]]:
-        """The windows, longest silent producer first."""
-        windows = (*self._producers.items(), *self._keys.items())
-        return {str(producer): tuple(blocks) for producer, blocks in windows}
+        """The windows of producers and keys, longest silent producer first."""
+        return {**self._producers.dump(), **self._keys.dump()}
 
-    def load(
-        self,
-        producers: dict[str, tuple[RememberedBlock, ...]],
-        pages: Iterable[tuple[str, bytes]] = (),
-        unused: Iterable[str] = (),
-    ) -> None:
-        """Replace everything with dumped windows and stored pages."""
-        self._producers.clear()
-        self._keys.clear()
-        self._recalled.clear()
-        self.forgotten.load(pages, unused)
-        for producer, blocks in producers.items():
-            self._enter(int(producer), blocks)
+    def dump_counting(self) -> dict[str, tuple[RememberedBlock, ...]]:
+        """The window of counting producers, longest silent producer first."""
+        return self._counting.dump()
 
-    def _find_elsewhere(self, producer_id: int) -> deque[RememberedBlock] | None:
-        """The blocks of a producer that is in no window."""
-        if self.forgotten.is_full():
-            raise Overloaded(
-                f"The partition remembers {ROWS_MAX:,} blocks of producers and idempotency keys of "
-                f"the last {REMEMBERED_S / 60:g} minutes, which is its limit. Use fewer producers, "
-                "or keys for those publishes only that may be repeated.",
-                retry_after_s=1,
-            )
-        blocks = self._recall(producer_id)
-        if blocks is None and producer_id & KEY_BIT:  # written by a release before `KEY_BIT`
-            return self._producers.get(producer_id ^ KEY_BIT)
-        return blocks
+    def load(self, snapshot: ProducersRecord | None, pages: Mapping[str, bytes]) -> None:
+        """Replace everything with a snapshot. `pages` are all pages of the store; those that the
+        snapshot does not name are to be deleted."""
+        snapshot = snapshot or ProducersRecord(FIRST_KEY, 0, {}, 0)
+        unused = pages.keys() - {*snapshot.pages, *snapshot.counting_pages}
+        ours, of_counting = self.forgotten
+        ours.load(_named(snapshot.pages, pages), sorted(unused))
+        of_counting.load(_named(snapshot.counting_pages, pages), ())
+        for recent in (self._producers, self._keys, self._counting):
+            recent.clear()
+        for text, blocks in snapshot.producers.items():
+            producer_id = int(text)
+            recent = self._keys if producer_id & KEY_BIT else self._producers
+            recent.enter(producer_id, blocks)
+        for text, blocks in snapshot.counting.items():
+            self._counting.enter(int(text), blocks)
 
-    def _recall(self, producer_id: int) -> deque[RememberedBlock] | None:
-        """Take a forgotten producer back into its window."""
-        found = self.forgotten.find(producer_id)
-        if not found:
-            return None
-        self._recalled[producer_id] = found[-1]
-        return self._enter(producer_id, found)
+    def _remember_counted(self, producer_id: int, block: RememberedBlock) -> None:
+        recent, producer = self._counting, producer_id >> EPOCH_BITS
+        blocks = recent.blocks.get(producer)
+        if blocks is None:
+            blocks = recent.enter(producer_id, ())
+        elif blocks.producer_id != producer_id:  # a new epoch begins
+            blocks.clear()
+            blocks.producer_id = producer_id
+        recent.blocks.move_to_end(producer)
+        blocks.append(block)
+        counting.trim(blocks)
 
-    def _enter(self, producer_id: int, blocks: Blocks) -> deque[RememberedBlock]:
-        window = self._keys if producer_id & KEY_BIT else self._producers
-        entered = window[producer_id] = deque(blocks, maxlen=BLOCKS_REMEMBERED)
-        if len(window) > self._max:
-            silent, known = window.popitem(last=False)
-            noted = self._recalled.pop(silent, None)
-            new = [block for block in known if noted is None or _place(block) > _place(noted)]
-            if new:
-                self.forgotten.add(silent, new)
-        return entered
+
+def _named(names: Iterable[str], pages: Mapping[str, bytes]) -> list[tuple[str, bytes]]:
+    return [(name, pages[name]) for name in names if name in pages]
 
 
 def _page(rows: bytes, now_s: float, name: str = "") -> ForgottenPage:

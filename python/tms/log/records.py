@@ -107,13 +107,17 @@ class RememberedBlock(msgspec.Struct, frozen=True, array_like=True):
 
 class ProducersRecord(msgspec.Struct, frozen=True):
     """The producers' newest blocks when the block `upto` had been appended and its segment had
-    `segment_bytes` bytes. `pages` are the names of the pages of forgotten producers."""
+    `segment_bytes` bytes. `pages` are the names of the pages of forgotten producers. `counting` and
+    `counting_pages` have the producers whose sequences count messages; an earlier release ignores
+    them."""
 
     upto: BlockKey
     end_offset: int
     producers: dict[str, tuple[RememberedBlock, ...]]
     segment_bytes: int
     pages: tuple[str, ...] = ()
+    counting: dict[str, tuple[RememberedBlock, ...]] = {}
+    counting_pages: tuple[str, ...] = ()
 
 
 class ForgottenRecord(msgspec.Struct, frozen=True):

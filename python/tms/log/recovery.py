@@ -77,7 +77,7 @@ def find_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> L
 
 
 def _stored_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -> LogEnd:
-    producers.load({})
+    producers.load(None, {})
     segments = chain.record.segments
     if not segments:
         return LogEnd(0, chain.record.last)
@@ -86,7 +86,7 @@ def _stored_end(chain: SegmentChain, metadata: Map, producers: ProducerWindow) -
     end = LogEnd(segment.base_offset, before)
     snapshot = _snapshot(chain, metadata)
     if snapshot is not None and _is_there(chain, snapshot.upto):
-        producers.load(snapshot.producers, *_pages(chain, metadata, snapshot))
+        producers.load(snapshot, _pages(chain, metadata))
         saved = snapshot.segment_bytes if snapshot.upto > end.last else 0
         end = LogEnd(snapshot.end_offset, snapshot.upto, saved_bytes=saved)
     elif chain.shared:  # later owners may have taken no snapshot
@@ -129,9 +129,7 @@ def _follow(
                 end.unsaved_blocks + 1,
             )
             if header.producer_id:
-                producers.replay(
-                    header.producer_id, remembered(header, stored.time_ms, stored.last_sequence)
-                )
+                producers.replay(header, remembered(header, stored.time_ms, stored.last_sequence))
     return end
 
 
@@ -160,19 +158,16 @@ def _gap(
     return last
 
 
-def _pages(
-    chain: SegmentChain, metadata: Map, snapshot: ProducersRecord
-) -> tuple[list[tuple[str, bytes]], list[str]]:
-    """The pages that a snapshot names, and the names of all others, which an owner that had lost
-    the partition wrote."""
+def _pages(chain: SegmentChain, metadata: Map) -> dict[str, bytes]:
+    """All pages of forgotten producers by name, also those that an owner wrote that had lost the
+    partition."""
     prefix = keys.forgotten_key(chain.uid, chain.partition, "")
     found: dict[str, bytes] = {}
     for rows in pages(metadata, prefix, keys.prefix_stop(prefix), SCAN_BYTES):
         for key, raw in rows:
             name = key[len(prefix) :].decode("ascii")
             found[name] = decode(raw, ForgottenRecord, key).rows
-    named = [(name, found.pop(name)) for name in snapshot.pages if name in found]
-    return named, [*found]
+    return found
 
 
 def _snapshot(chain: SegmentChain, metadata: Map) -> ProducersRecord | None:

@@ -96,7 +96,8 @@ class StagedBlocks:
                 if staged is None:
                     continue
                 copy = bytearray(block)
-                place(copy, 0, flags | Flags.STAGED, pointer)
+                counts = header.flags & Flags.COUNTS_MESSAGES
+                place(copy, 0, flags | Flags.STAGED | counts, pointer)
                 rows.append((keys.payload_key(pointer, *staged[:2]), copy))
             self._write(name, rows)
             self._remember(pointer, known)
@@ -124,8 +125,8 @@ class StagedBlocks:
                 f"{self._partition} was staged, but {name} does not have it. Run `tms fsck`."
             )
         block = bytearray(value)
-        sparse = flags_of(value) & Flags.SPARSE
-        place(block, header.base_offset, header.flags | sparse, header.write_pointer)
+        own = flags_of(value) & (Flags.SPARSE | Flags.COUNTS_MESSAGES)
+        place(block, header.base_offset, header.flags | own, header.write_pointer)
         return structs.replace(reference, block=block, payload=(time_ms, last - header.count + 1))
 
     def map_of(self, stored: StoredBlock) -> str:

@@ -297,7 +297,7 @@ class PartitionWriter:
             if known is None:
                 known = group.add(partition, block, header, now_ms, ticket.stamp)
                 if header.producer_id:
-                    producers.remember(header.producer_id, known)
+                    producers.remember(header, known)
                 duplicate = False
             else:
                 duplicate = True

@@ -33,6 +33,7 @@ Keys in `metadata`, all ASCII:
     journal/{uid:08x}[/{partition:05d}]    id at which a partition of an internal topic is replayed;
                                            the first one without its number
     counter/topic-uid                      the last topic uid used
+    counter/producer                       the first producer number that is not reserved
     deleted/{uid:08x}                      a deleted topic whose maps are still to be dropped
     clock/retention                        the latest retention time, ms
     retention/default                      retention of topics without their own, ms; in stores that
@@ -64,6 +65,7 @@ METADATA_MAP = "metadata"
 TABLES = "k/"  # prefix of the names of maps of tables
 BLOCK_KEY_BYTES = 10
 TOPIC_UID_COUNTER = b"counter/topic-uid"
+PRODUCER_COUNTER = b"counter/producer"
 DELETED_PREFIX = b"deleted/"
 PARTITION_PREFIX = b"partition/"
 COMPACTION_PREFIX = b"compaction/"

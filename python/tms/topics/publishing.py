@@ -10,8 +10,9 @@ Invariants
 
 from collections.abc import Sequence
 
-from tms.block import BlockHeader, check, decode, read_header
+from tms.block import BlockHeader, Flags, check, decode, flags_of, read_header
 from tms.errors import Invalid, StorageUnavailable, TMSError, again
+from tms.log.counting import require_appends
 from tms.log.groups import PLAIN, Stamp, Ticket
 from tms.log.partition_log import PartitionLog
 from tms.log.pending import PendingAppend
@@ -73,6 +74,7 @@ class Publisher:
         if not blocks:
             raise Invalid("There is nothing to publish: give at least one block.")
         pending = PendingAppend(len(blocks))
+        counted: list[tuple[int, BlockHeader]] = []
         tickets: dict[PartitionLog, Ticket] = {}
         elsewhere: dict[Peer, list[int]] = {}
         for number, new in enumerate(blocks):
@@ -83,6 +85,8 @@ class Publisher:
                 header = read_header(block)
             else:
                 header = check(block, topic.message_bytes_max, self._block_bytes)
+            if header.flags & Flags.COUNTS_MESSAGES:
+                counted.append((partition, header))
             if not isinstance(log, PartitionLog):
                 elsewhere.setdefault(log, []).append(number)
                 continue
@@ -92,6 +96,8 @@ class Publisher:
             if new.expect is not None:
                 precondition = self._precondition(log, topic, new, stamp.write_pointer)
                 ticket.preconditions[number] = precondition
+        if counted:
+            require_appends(counted)
         if len(tickets) + len(elsewhere) > 1:  # else it is refused as a whole
             _reserve(tickets)
         strongest = None if durability is Durability.NONE else inline
@@ -153,6 +159,12 @@ class Publisher:
         self, log: PartitionLog, topic: TopicRecord, new: NewBlock, pointer: int
     ) -> Precondition:
         """The precondition of a checked block, evaluated on the present log. Raises `Invalid`."""
+        if flags_of(new.block) & Flags.COUNTS_MESSAGES:  # it could refuse the second of an append
+            raise Invalid(
+                "A block of a producer whose sequence counts messages takes no precondition. "
+                "Publish it without one, or under a producer that counts blocks.",
+                field="expect",
+            )
         keys = decode(new.block).keys()
         after = new.expect or NOTHING
         if None in keys and any(key is not None for key in keys):

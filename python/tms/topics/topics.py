@@ -24,6 +24,7 @@ from tms.topics.lag import Lags
 from tms.topics.own_partitions import OwnPartitions
 from tms.topics.owners import Here, OwnerRoute, Owners, Peer
 from tms.topics.partitions import Partitions, TopicLimits
+from tms.topics.producer_numbers import ProducerNumbers
 from tms.topics.publishing import Publisher
 from tms.topics.registry import Registry
 from tms.topics.retention import RetentionClock
@@ -60,6 +61,7 @@ class Topics:
         self.fetcher = Fetcher(self.partitions, self.retention, source)
         self.lags = Lags(self.fetcher, clock, self.owner_of)
         self.own = OwnPartitions(self)
+        self.producer_numbers = ProducerNumbers(self.metadata, clock)
         self.shards = Shards(count_shards(self.metadata), owners)
 
     def decide_by(self, decisions: Decisions) -> None:

@@ -12,7 +12,8 @@ import org.apache.hadoop.hbase.Cell;
  * <pre>
  *   0   4  magic "TMSB"
  *   4   1  format version, 1
- *   5   1  flags: 1 transactional, 2 staged, 4 rolled back, 8 sparse, 16 issued by TMS
+ *   5   1  flags: 1 transactional, 2 staged, 4 rolled back, 8 sparse, 16 issued by TMS,
+ *          32 the producer sequence counts messages; decisions depend on 1, 4 and 16 only
  *   6   2  zero
  *   8   4  number of messages, 1 to 65,536
  *   24  8  write pointer
