@@ -1,4 +1,4 @@
-"""A service that speaks Kafka's protocol, and a client that sends single requests of any version."""
+"""A service that speaks Kafka's protocol, and a client that sends requests of any version."""
 
 import contextlib
 import itertools

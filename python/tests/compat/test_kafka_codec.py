@@ -75,7 +75,7 @@ CAPTURED = [
     (
         "ApiVersionsRequest",
         3,
-        "12617061636865206b61666b61206a617661" "06342e312e31" "00",
+        "12617061636865206b61666b61206a61766106342e312e3100",
         {"client_software_name": "apache kafka java", "client_software_version": "4.1.1"},
     ),
     ("MetadataRequest", 1, "ffffffff", {"topics": None}),
@@ -83,7 +83,7 @@ CAPTURED = [
     (
         "HeartbeatRequest",
         4,
-        "0267" "00000007" "026d" "00" "00",
+        "026700000007026d0000",
         {"group_id": "g", "generation_id": 7, "member_id": "m", "group_instance_id": None},
     ),
 ]
@@ -138,7 +138,7 @@ def test_null_is_refused_where_it_has_no_meaning() -> None:
 
 def test_unknown_tagged_fields_are_skipped_and_must_fit() -> None:
     read = codec.reader("HeartbeatRequest", 4)
-    raw = bytes.fromhex("0267" "00000007" "026d" "00")
+    raw = bytes.fromhex("026700000007026d00")
     assert read(raw + b"\x01\x63\x02ab", 0).group_id == "g"
     with pytest.raises(Malformed):
         read(raw + b"\x01\x63\x03ab", 0)

@@ -1,4 +1,4 @@
-"""Requests of Kafka's protocol on a running service: each version that is advertised is answered."""
+"""Requests of Kafka's protocol on a service: each version that is advertised is answered."""
 
 import socket
 import time
@@ -53,13 +53,11 @@ def test_versions_are_told_to_clients_of_every_age(kafka: KafkaConnection) -> No
     for version in range(5):
         answer = kafka.ask("ApiVersions", version)
         told = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-        assert told == {
-            key: (one.advertised_from, one.versions.last) for key, one in KNOWN.items()
-        }
+        assert told == {key: (one.advertised_from, one.versions.last) for key, one in KNOWN.items()}
 
 
 def test_a_newer_version_of_api_versions_is_answered_in_the_oldest(kafka: KafkaConnection) -> None:
-    kafka.socket.sendall(bytes.fromhex("0000000c" "0012" "0063" "00000007" "0002" "6162"))
+    kafka.socket.sendall(bytes.fromhex("0000000c001200630000000700026162"))
     frame = kafka.frame()
     answer = codec.reader("ApiVersionsResponse", 0)(frame, 4)
     assert frame[:4] == b"\0\0\0\7"
@@ -79,10 +77,10 @@ def test_every_version_that_is_told_has_an_answer(kafka: KafkaConnection) -> Non
     "frame",
     [
         b"\0",
-        bytes.fromhex("7fff" "0000" "00000001" "ffff"),  # an unknown request
-        bytes.fromhex("0003" "0063" "00000001" "ffff"),  # version 99 of Metadata
-        bytes.fromhex("0003" "000c" "00000001" "00ff"),  # the client's name is cut off
-        bytes.fromhex("0003" "000c" "00000001" "ffff" "00" "ffffffff0f"),  # a bomb
+        bytes.fromhex("7fff000000000001ffff"),  # an unknown request
+        bytes.fromhex("0003006300000001ffff"),  # version 99 of Metadata
+        bytes.fromhex("0003000c0000000100ff"),  # the client's name is cut off
+        bytes.fromhex("0003000c00000001ffff00ffffffff0f"),  # a bomb
     ],
 )
 def test_a_frame_that_is_no_request_ends_its_connection_only(broker: Broker, frame: bytes) -> None:
@@ -206,17 +204,19 @@ def test_settings_are_described_as_kafka_spells_them(kafka: KafkaConnection) -> 
 def test_the_cluster_keeps_its_id(tmp_path: Path) -> None:
     ids = set()
     for _ in range(2):
-        with kafka_serving(LevelDBStore(tmp_path, create=True)) as broker, broker.connect() as kafka:
+        with (
+            kafka_serving(LevelDBStore(tmp_path, create=True)) as broker,
+            broker.connect() as kafka,
+        ):
             ids.add(kafka.ask("DescribeCluster", 0).cluster_id)
             ids.add(kafka.ask("Metadata", 12, topics=[]).cluster_id)
     assert len(ids) == 1
 
 
 def test_clients_are_told_the_address_that_was_given() -> None:
-    with kafka_serving(advertised="kafka.example:9092") as broker:
-        with broker.connect() as kafka:
-            [node] = kafka.ask("Metadata", 12, topics=[]).brokers
-            assert (node.host, node.port) == ("kafka.example", 9092)
+    with kafka_serving(advertised="kafka.example:9092") as broker, broker.connect() as kafka:
+        [node] = kafka.ask("Metadata", 12, topics=[]).brokers
+        assert (node.host, node.port) == ("kafka.example", 9092)
 
 
 @pytest.mark.parametrize("advertised", ["kafka", "kafka:", ":9092", "a b:1", "kafka:port"])
@@ -229,9 +229,7 @@ def test_a_drain_answers_and_ends_connections() -> None:
     with kafka_serving() as broker, broker.connect() as kafka:
         create(kafka, "drained")
         part = codec.class_of("FetchRequest").FetchTopic
-        topic = part(
-            topic="drained", partitions=[part.FetchPartition(partition_max_bytes=1 << 20)]
-        )
+        topic = part(topic="drained", partitions=[part.FetchPartition(partition_max_bytes=1 << 20)])
         kafka.send("Fetch", 12, topics=[topic], max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20)
         time.sleep(0.2)
         began = time.monotonic()
@@ -242,5 +240,3 @@ def test_a_drain_answers_and_ends_connections() -> None:
         assert time.monotonic() - began < 10
         with pytest.raises(OSError):
             socket.create_connection(broker.address, 10)
-
-

@@ -124,6 +124,10 @@ class LogGroups:
         Kafka group, and holds all of its positions. Raises `NotOwner`, `Unavailable`."""
         return self._open_shards.at(self._topics.shards.of_group(group))
 
+    def classic_shards(self) -> list[ClassicShard]:
+        """Kafka's groups of all open shards."""
+        return [shard.classic for shard in self._open_shards.parts.values()]
+
     def _new_id(self) -> str:
         return str(UUID(int=self._random.getrandbits(128), version=4))
 
@@ -252,7 +256,7 @@ class LogGroups:
         all topics that exist and in which the group has a position. Raises `NotOwner`, and with
         `stable` `StorageUnavailable` while a transaction that may move some of them has not
         ended."""
-        found = self._of(check_group(group)).positions.of_topics(group, topics, stable)
+        found = self.of(check_group(group)).positions.of_topics(group, topics, stable)
         return {topic: at for topic, at in found.items() if topics is not None or self._has(topic)}
 
     def _has(self, topic: TopicName) -> bool:

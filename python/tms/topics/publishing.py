@@ -46,7 +46,7 @@ class Publisher:
         self._registry = partitions.registry
         self._partitions = partitions
         self._retention = retention
-        self._block_bytes = block_bytes
+        self.block_bytes = block_bytes
         self._owners = partitions.owners
         self._closed: TMSError | None = None
 
@@ -84,7 +84,7 @@ class Publisher:
             if internal:
                 header = read_header(block)
             else:
-                header = check(block, topic.message_bytes_max, self._block_bytes)
+                header = check(block, topic.message_bytes_max, self.block_bytes)
             if header.flags & Flags.COUNTS_MESSAGES:
                 counted.append((partition, header))
             if not isinstance(log, PartitionLog):
@@ -209,7 +209,7 @@ class Publisher:
         return [self._checked(new.block, topic) for new in blocks]
 
     def _checked(self, block: Buffer, topic: TopicRecord) -> BlockHeader:
-        return check(block, topic.message_bytes_max, self._block_bytes)
+        return check(block, topic.message_bytes_max, self.block_bytes)
 
 
 def _reserve(tickets: dict[PartitionLog, Ticket]) -> None:

@@ -5,14 +5,16 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.groups import Coordinator
-from tms.compat.kafka.records import EncodedBatches
+from tms.compat.kafka.records import encode
+from tms.compat.kafka.records_cache import EncodedBatches, identity
 from tms.errors import TopicNotFound
 from tms.groups.classic_calls import ClassicKey
 from tms.model import keys
+from tms.model.message import StoredBlock
 from tms.model.topic import TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import check_group
 from tms.server.framed import FramedConnection
@@ -23,6 +25,7 @@ from tms.topics.registry import TopicRecord
 NODE = 0  # the id of the only broker
 CACHE_BYTES = 32 << 20  # of encoded batches
 _TOPIC_ID = Struct(">8sII")  # of the store, uid, generation
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -50,7 +53,7 @@ class Broker:
         self._names: dict[bytes, TopicName] = {}  # by topic id
         self._waiting: set[asyncio.Future[None]] = set()
         self.draining = False
-        self.batches = EncodedBatches(CACHE_BYTES)
+        self._batches = EncodedBatches(CACHE_BYTES)
         self.groups = Coordinator(service)
 
     # -- topics --------------------------------------------------------------------------------
@@ -86,10 +89,10 @@ class Broker:
             found = self.engine.topics.registry.name_of(uid)
         if found is not None:
             record = self.record(found)
-            if (record.uid, record.generation) == (uid, generation):
-                if found.namespace == self.options.namespace:
-                    self._names[id] = found
-                    return found
+            is_here = found.namespace == self.options.namespace
+            if is_here and (record.uid, record.generation) == (uid, generation):
+                self._names[id] = found
+                return found
         self._names.pop(id, None)
         raise TopicNotFound(f"There is no topic with the id {uuid.UUID(bytes=id)}.")
 
@@ -100,6 +103,15 @@ class Broker:
     async def create(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """Create a topic. Raises as `Engine.create_topic`."""
         return await self.service.in_thread(self.engine.create_topic, name, settings)
+
+    def batch(self, name: TopicName, stored: StoredBlock) -> bytes:
+        """A stored block as a batch of records. Raises `DataCorrupt`."""
+        key = identity(self.record(name).uid, stored, -1)
+        batch = self._batches.find(key)
+        if batch is None:
+            batch = encode(stored)
+            self._batches.add(key, batch)
+        return batch
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -124,9 +136,9 @@ class Broker:
         for woken in list(self._waiting):
             settle(woken)
 
-    async def in_thread(self, work: Callable[[], _T]) -> _T:
+    async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Do what may wait for the store outside of the event loop."""
-        return await self.service.in_thread(work)
+        return await self.service.in_thread(work, *args, **kwargs)
 
 
 def _cluster_id(service: Service) -> str:

@@ -304,7 +304,8 @@ class _Source:
         for field in tagged:
             yield f"    if tag == {field.tag}:"
             if field.type in _FIXED:
-                yield f"        (f_{field.name},) = {self._known(_layout([field]).unpack_from)}(data, at)"
+                unpack = self._known(_layout([field]).unpack_from)
+                yield f"        (f_{field.name},) = {unpack}(data, at)"
             else:
                 for line in self._read(made, field):
                     yield "        " + line

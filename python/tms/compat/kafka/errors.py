@@ -16,6 +16,7 @@ from tms.errors import (
     PartitionNotFound,
     SequenceReused,
     SlowRequest,
+    StaleEpoch,
     StorageFull,
     StorageUnavailable,
     TimedOut,
@@ -82,6 +83,7 @@ _CODES: tuple[tuple[type[TMSError], Code], ...] = (
     (PartitionNotFound, Code.UNKNOWN_TOPIC_OR_PARTITION),
     (TopicExists, Code.TOPIC_ALREADY_EXISTS),
     (CrcMismatch, Code.CORRUPT_MESSAGE),
+    (StaleEpoch, Code.INVALID_PRODUCER_EPOCH),
     (OutOfOrderSequence, Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (SequenceReused, Code.DUPLICATE_SEQUENCE_NUMBER),
     (TooLarge, Code.MESSAGE_TOO_LARGE),
@@ -102,4 +104,6 @@ _CODES: tuple[tuple[type[TMSError], Code], ...] = (
 
 def code_of(error: TMSError) -> Code:
     """The code that tells a client of Kafka what this error says."""
+    if isinstance(error, Invalid | Forbidden) and error.details.get("field") == "group":
+        return Code.INVALID_GROUP_ID
     return next((code for cls, code in _CODES if isinstance(error, cls)), Code.UNKNOWN_SERVER_ERROR)

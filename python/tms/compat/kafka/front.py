@@ -12,9 +12,11 @@ from tms.compat.kafka.primitives import plain_string_size, require_left, varint
 from tms.compat.kafka.requests import API_VERSIONS, Call, RequestType
 from tms.errors import Malformed, TMSError
 from tms.model.message import Buffer
+from tms.runtime.events import EventLog
 from tms.server.framed import FramedConnection, FramedLimits, FramedServer
 
 KAFKA = "kafka"
+_log = EventLog(__name__)
 _HEAD = struct.Struct(">hhi")  # API key, version, correlation id
 _CORRELATION = struct.Struct(">i")
 
@@ -67,6 +69,10 @@ class KafkaServer(FramedServer):
             answer = await request.answer(call)
         except TMSError as error:
             answer = request.refusal(error, code_of(error))
+        except Exception as exc:  # a fault of ours: the client gets an answer, the log has the rest
+            _log.exception("kafka_request_failed", request=request.name, error=repr(exc))
+            error = TMSError(f"The service failed to answer {request.name}; its log says more.")
+            answer = request.refusal(error, Code.UNKNOWN_SERVER_ERROR)
         if answer is None:
             return None
         chunks: list[Buffer] = [_CORRELATION.pack(correlation)]

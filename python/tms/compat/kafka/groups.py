@@ -12,7 +12,14 @@ from functools import partial
 from typing import Any
 
 from tms.engine.engine import Engine
-from tms.groups.classic_calls import Answered, ClassicKey, JoinAnswer, JoinRequest, SyncRequest
+from tms.groups.classic_calls import (
+    Answered,
+    ClassicKey,
+    JoinAnswer,
+    JoinRequest,
+    Listing,
+    SyncRequest,
+)
 from tms.groups.classic_groups import ClassicGroups
 from tms.groups.classic_shard import ClassicShard
 from tms.server.framed import FramedConnection
@@ -63,6 +70,14 @@ class Coordinator:
         self._deliver(answers)
         self._watch(shard)
         return result
+
+    def all(self, namespace: str) -> list[Listing]:
+        """The groups of a namespace that have members."""
+        found: list[Listing] = []
+        for shard in self._engine.groups.classic_shards():
+            with shard.locked() as (groups, _):
+                found += groups.list_groups(namespace)
+        return found
 
     def drain(self) -> None:
         """End all waits; the members join again at the next start."""

@@ -26,11 +26,11 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     if byte < 128:
         return byte, at + 1
     value, shift = byte & 127, 7
-    for at in range(at + 1, at + _VARINT_BYTES):
-        byte = data[at]
+    for place in range(at + 1, at + _VARINT_BYTES):
+        byte = data[place]
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at + 1
+            return value, place + 1
         shift += 7
     raise Malformed("A length in a message of Kafka's protocol has more than 5 bytes.")
 

@@ -10,8 +10,8 @@ from tms.model.topic import DEFAULT_NAMESPACE, NAMESPACE, PARTITIONS_MAX, SYSTEM
 from tms.runtime.extras import needed
 from tms.server.framed import FramedLimits
 from tms.server.front import Front, FrontSection, FrontTerms
-from tms.server.serving import endpoint_of
 from tms.server.service import Service
+from tms.server.serving import endpoint_of
 
 KAFKA = "kafka"
 _FRAMES = FramedLimits()

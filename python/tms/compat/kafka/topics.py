@@ -16,8 +16,8 @@ from typing import NamedTuple
 from tms.errors import Invalid
 from tms.model.quantity import whole
 from tms.model.topic import (
-    RETENTION_BYTES_MIN,
     MESSAGE_BYTES_DEFAULT,
+    RETENTION_BYTES_MIN,
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
     TopicSettings,

@@ -79,9 +79,7 @@ def _partitions(one: Message, default: int) -> int:
     if one.num_partitions == -1:
         return default
     if not 1 <= one.num_partitions <= PARTITIONS_MAX:
-        raise _Refused(
-            Code.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_MAX} partitions."
-        )
+        raise _Refused(Code.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_MAX} partitions.")
     if one.replication_factor not in (-1, 1):
         raise _Refused(
             Code.INVALID_REPLICATION_FACTOR,

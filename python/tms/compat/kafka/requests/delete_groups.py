@@ -15,12 +15,10 @@ async def answer(call: Call) -> Message:
     results = []
     for group in call.message.groups_names:
         try:
-            code = await call.broker.in_thread(lambda group=group: _delete(call, group))
+            code = await call.broker.in_thread(_delete, call, group)
         except TMSError as error:
             code = code_of(error)
-        results.append(
-            DeleteGroupsResponse.DeletableGroupResult(group_id=group, error_code=code)
-        )
+        results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group, error_code=code))
     return DeleteGroupsResponse(results=results)
 
 

@@ -65,5 +65,3 @@ def _configs(settings: Iterable[Setting], wanted: list[str] | None) -> Iterator[
                 config_type=setting.type,
                 documentation=None,
             )
-
-

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
+from tms.block import read_header
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import NO_ID, Message
@@ -106,7 +107,7 @@ async def _look(call: Call, isolation: Isolation) -> _Found:
                 )
                 wanted = min(part.partition_max_bytes, left - size)
                 fetched = await _fetch(call.broker, name, part, wanted, isolation)
-                size += _fill(call.broker, result, part, fetched)
+                size += _fill(call.broker, name, result, part, fetched)
                 if isolation is Isolation.COMMITTED:
                     await _tell_stable(call.broker, name, result, fetched)
                 following = PartitionPosition(part.partition, fetched.next[part.partition])
@@ -140,12 +141,14 @@ async def _fetch(
         service.fetching.release(grant)
 
 
-def _fill(broker: Broker, result: Message, part: Message, fetched: Fetched) -> int:
+def _fill(broker: Broker, name: TopicName, result: Message, part: Message, fetched: Fetched) -> int:
     """Fill in the batches of a partition and its end; returns their bytes."""
     at, size = part.fetch_offset, 0
     for stored in fetched.blocks:
-        batch, end = broker.batches.of(stored)
+        header = read_header(stored.block)
+        end = header.base_offset + header.count
         if end > at:
+            batch = broker.batch(name, stored)
             result.records.append(batch)
             size += len(batch)
             at = end
@@ -157,9 +160,7 @@ def _fill(broker: Broker, result: Message, part: Message, fetched: Fetched) -> i
     return size
 
 
-async def _tell_stable(
-    broker: Broker, name: TopicName, result: Message, fetched: Fetched
-) -> None:
+async def _tell_stable(broker: Broker, name: TopicName, result: Message, fetched: Fetched) -> None:
     """Fill in the ends for a reader of committed messages: its own, and that of all messages."""
     partition = result.partition_index
     result.last_stable_offset = fetched.ends[partition]

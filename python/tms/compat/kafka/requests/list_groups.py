@@ -15,7 +15,8 @@ _PAGE = 1_000  # groups that are looked at together
 async def answer(call: Call) -> Message:
     """The groups in the wanted states and of the wanted types."""
     message, broker = call.message, call.broker
-    found = {one.group: (one.protocol_type, one.state) for one in broker.groups.all()}
+    members = broker.groups.all(broker.options.namespace)
+    found = {one.group: (one.protocol_type, one.state) for one in members}
     for group in await broker.in_thread(lambda: _with_positions(call)):
         found.setdefault(group, ("", State.EMPTY))
     states = {state.lower() for state in message.states_filter}

@@ -1,4 +1,4 @@
-"""ListOffsets: the offset of the first message at or after a time, and of the ends of partitions."""
+"""ListOffsets: the offset of the first message at or after a time, and the ends of partitions."""
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker

@@ -1,5 +1,7 @@
 """Metadata: the broker, and the topics with their partitions; creates a topic that is asked for."""
 
+from contextlib import suppress
+
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
 from tms.compat.kafka.codec import NO_ID, Message
@@ -55,10 +57,8 @@ async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> Me
             if not creates:
                 raise
         settings = settings_of({}, broker.options.partitions)
-        try:
+        with suppress(TopicExists):  # another client has created it meanwhile
             await broker.create(topic, settings)
-        except TopicExists:
-            pass  # somebody else has created it meanwhile, with settings of theirs
         return _topic(broker, topic, broker.record(topic))
     except Invalid:
         return _Topic(error_code=Code.INVALID_TOPIC_EXCEPTION, name=name, topic_id=id)

@@ -17,12 +17,10 @@ _Partition = OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponse
 async def answer(call: Call) -> Message:
     """Check the member, then every partition, then move the positions."""
     message, broker = call.message, call.broker
-    key = broker.group(message.group_id)
     caller = Caller(
         message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
     )
-    shard = broker.groups.shard(key)
-    code = await broker.in_thread(lambda: shard.may_commit(key, caller))
+    code = await _may_commit(call, caller)
     topics, changes, moved = [], [], []
     for topic in message.topics:
         results = []
@@ -45,6 +43,16 @@ async def answer(call: Call) -> Message:
             for result in moved:
                 result.error_code = _code(error)
     return OffsetCommitResponse(topics=topics)
+
+
+async def _may_commit(call: Call, caller: Caller) -> Code:
+    """The code that refuses the whole commit, or `NONE`."""
+    try:
+        key = call.broker.group(call.message.group_id)
+        may_commit = call.broker.groups.shard(key).may_commit
+        return Code(await call.broker.in_thread(may_commit, key, caller))
+    except TMSError as error:
+        return code_of(error)
 
 
 def _change(call: Call, topic: str, part: Message, caller: Caller) -> PositionChange:

@@ -25,7 +25,7 @@ async def answer(call: Call) -> Message:
         numbers, code = [one.partition_index for one in topic.partitions], Code.NONE
         try:
             name = broker.topic(topic.name)
-            await broker.in_thread(lambda: forget(name, message.group_id, numbers))
+            await broker.in_thread(forget, name, message.group_id, numbers)
         except TMSError as error:
             code = code_of(error)
         parts = [

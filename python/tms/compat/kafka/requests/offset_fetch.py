@@ -68,7 +68,9 @@ async def _positions(
     topics = []
     for name, partitions in asked.items():
         at = here.get(name, {})
-        parts = [await _told(broker, name, number, at.get(number), made[1]) for number in partitions]
+        parts = [
+            await _told(broker, name, number, at.get(number), made[1]) for number in partitions
+        ]
         topics.append(made[0](name=name, partitions=parts))
     return Code.NONE, topics
 

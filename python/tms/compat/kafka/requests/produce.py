@@ -6,23 +6,26 @@
 
 from typing import NamedTuple
 
+from tms.block import Flags
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import NO_ID, Message
 from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.records import Refused
+from tms.compat.kafka.records import RecordLimits
+from tms.compat.kafka.records_errors import BadRecords
 from tms.compat.kafka.requests import Call
-from tms.errors import Invalid, TMSError, Unavailable
+from tms.errors import Forbidden, Invalid, TMSError, Unavailable
 from tms.log.pending import PendingAppend
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
-from tms.server.service import are_quick
 
 VERSIONS = (3, 12)
 ADVERTISED_FROM = 0  # older librdkafka sends without compression unless it sees these versions
 ProduceResponse = codec.class_of("ProduceResponse")
 _Result = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
 _DURABILITIES = {0: Durability.NONE, 1: Durability.WRITTEN, -1: None}
+QUICK_BYTES = 256 << 10  # of a batch that the event loop itself converts
+BATCH_BYTES_MAX = 32 << 20  # of a batch, decompressed
 _BY_ID = 13  # the version from which on topics are named by id
 
 
@@ -47,8 +50,15 @@ async def answer(call: Call) -> Message | None:
             try:
                 pending = await _submit(call, topic, part)
                 started.append(_Started(result, pending))
-            except Refused as refused:
-                _refuse(result, refused.code, str(refused))
+            except BadRecords as refused:
+                _refuse(result, refused.code, refused.message)
+                if refused.index is not None:
+                    result.record_errors = [
+                        _Result.BatchIndexAndErrorMessage(
+                            batch_index=refused.index,
+                            batch_index_error_message=refused.message,
+                        )
+                    ]
             except TMSError as error:
                 _refuse(result, code_of(error), error.message)
         topics.append(
@@ -65,22 +75,26 @@ async def answer(call: Call) -> Message | None:
 
 
 async def _submit(call: Call, topic: Message, part: Message) -> PendingAppend:
-    """Hand the batch of a partition to it. Raises `Refused`, and what was wrong."""
+    """Hand the batch of a partition to it. Raises `BadRecords`, and what was wrong."""
     broker, service = call.broker, call.broker.service
     if call.message.transactional_id is not None:
-        raise Refused(
-            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "Transactions are not spoken here; begin them with TMS's own clients.",
-        )
+        raise Forbidden("Transactions are not spoken here; begin them with TMS's own clients.")
     name = broker.named(topic.name, topic.topic_id if call.version >= _BY_ID else NO_ID)
-    record = broker.record(name)
-    batch = records.decode(part.records or b"", record.message_bytes_max)
-    blocks = [NewBlock(part.index, block) for block in batch.blocks]
+    record, publisher = broker.record(name), broker.engine.topics.publisher
+    limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
     durability = _DURABILITIES[call.message.acks]
-    if are_quick(blocks):
-        return broker.engine.submit(name, blocks, durability)
-    submit = broker.engine.submit
-    return await service.in_turn(service.checking, submit, name, blocks, durability)
+
+    def submit() -> PendingAppend:
+        batch = records.decode(part.records or b"", limits, Flags.COUNTS_MESSAGES)
+        if batch.transactional:
+            raise Forbidden("The batch is of a transaction; those are not spoken here.")
+        blocks = [NewBlock(part.index, block) for block in batch.blocks]
+        immediate = broker.engine.immediate
+        return publisher.submit(name, blocks, durability, immediate, internal=True)
+
+    if part.records is None or len(part.records) <= QUICK_BYTES:
+        return submit()
+    return await service.in_turn(service.checking, submit)
 
 
 async def _settle(broker: Broker, one: _Started) -> None:
@@ -109,5 +123,3 @@ def _end_if_refused(topics: list[Message]) -> None:
                     f"A batch for {topic.name}/{result.index} was refused, and the client wants no "
                     f"answers: {result.error_message}"
                 )
-
-
