@@ -115,6 +115,8 @@ class Metrics(Collector):
         lateness: Histogram,
     ) -> None:
         self.answers: Counter[tuple[str, int]] = Counter()
+        self.front_answers: Counter[tuple[str, str, str]] = Counter()
+        self.front_connections: dict[str, Callable[[], int]] = {}
         self.seconds = {name: Histogram(SECONDS) for name in ("publish", "fetch", "commit")}
         self.bytes_in = 0
         self.bytes_out = 0
@@ -159,6 +161,7 @@ class Metrics(Collector):
                 sum_value=histogram.sum,
             )
         yield from self._of_http()
+        yield from self._of_fronts()
         yield from self._of_engine()
         queues = self._queues()
         yield from of_queues(queues)
@@ -195,6 +198,22 @@ class Metrics(Collector):
             limit.add_metric((budget.what,), budget.bytes_max)
             refused.add_metric((budget.what,), budget.refused)
         yield from (held, limit, refused)
+
+    def _of_fronts(self) -> Iterator[Metric]:
+        answers = CounterMetricFamily(
+            "tms_front_answers",
+            "Answers of front ends with a port of their own, by request and outcome.",
+            labels=("front", "request", "outcome"),
+        )
+        for key, count in list(self.front_answers.items()):
+            answers.add_metric(key, count)
+        yield answers
+        connections = GaugeMetricFamily(
+            "tms_front_connections", "Connections of front ends open now.", labels=("front",)
+        )
+        for name, count_now in self.front_connections.items():
+            connections.add_metric((name,), count_now())
+        yield connections
 
     def _of_engine(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(

@@ -35,6 +35,8 @@ class KafkaServer(FramedServer):
         self._broker = broker
         self._requests: Mapping[int, RequestType] = requests.load()
         super().__init__(KAFKA, listener, self._answer_frame, limits, newest)
+        self._metrics = broker.service.metrics
+        self._metrics.front_connections[KAFKA] = lambda: len(self.connections)
 
     async def drain(self, timeout_s: float) -> None:
         """End the waits of consumers and groups, then answer what was received."""
@@ -73,6 +75,8 @@ class KafkaServer(FramedServer):
             _log.exception("kafka_request_failed", request=request.name, error=repr(exc))
             error = TMSError(f"The service failed to answer {request.name}; its log says more.")
             answer = request.refusal(error, Code.UNKNOWN_SERVER_ERROR)
+        outcome = Code(getattr(answer, "error_code", Code.NONE)).name
+        self._metrics.front_answers[KAFKA, request.name, outcome] += 1
         if answer is None:
             return None
         chunks: list[Buffer] = [_CORRELATION.pack(correlation)]

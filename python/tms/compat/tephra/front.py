@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from tms.cluster.sessions import Sessions, session
 from tms.compat.tephra.discovery import Registration
-from tms.compat.tephra.frames import FrameLimits, FrameServer
+from tms.compat.tephra.frames import TEPHRA, FrameLimits, FrameServer
 from tms.compat.tephra.handler import ThriftHandler
 from tms.compat.tephra.messages import Messages, load_types
 from tms.server.service import Service
@@ -33,6 +33,7 @@ class TephraServer(FrameServer):
             return route.peer.answer_tephra(message)
 
         super().__init__(listener, answer, limits)
+        service.metrics.front_connections[TEPHRA] = lambda: len(self.connections)
         self.answer_here = messages.answer  # whichever instance coordinates
         self._sessions: Sessions | None = None
 
