@@ -3,9 +3,12 @@
 import contextlib
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
 
 from tests.http_kit import Served, serving
 from tms.compat.kafka import codec
@@ -115,3 +118,26 @@ class KafkaConnection:
                 raise EOFError
             got += more
         return got
+
+
+def batch(
+    rows: Sequence[tuple[bytes | None, bytes | None]],
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    compression: int = 0,
+    transactional: bool = False,
+) -> bytes:
+    """A batch of records with these keys and values, as a producer makes it; `producer` is its
+    number, its epoch and the sequence of the first record."""
+    builder = DefaultRecordBatchBuilder(2, compression, int(transactional), *producer, 1 << 30)
+    for number, (key, value) in enumerate(rows):
+        builder.append(number, 1_000 + number, key, value, [])
+    return bytes(builder.build())
+
+
+def records_in(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Offset, key and value of the records of batches; batches without records give none."""
+    found = []
+    reading = MemoryRecords(bytes(data))
+    while reading.has_next():
+        found += [(one.offset, one.key, one.value) for one in reading.next_batch()]
+    return found

@@ -1,0 +1,319 @@
+"""Produce, Fetch and ListOffsets on a running service."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tms
+from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving, records_in
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import NO_ID
+from tms.compat.kafka.errors import Code
+
+LATEST, EARLIEST, NEWEST = -1, -2, -3
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with kafka_serving() as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka(broker: Broker) -> Iterator[KafkaConnection]:
+    with broker.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def topic(kafka: KafkaConnection, request: pytest.FixtureRequest) -> str:
+    """A topic of its own for each test, with two partitions."""
+    name = request.node.name.replace("[", ".").replace("]", "")[:200]
+    made = codec.class_of("CreateTopicsRequest").CreatableTopic
+    one = made(name=name, num_partitions=2, replication_factor=-1)
+    [result] = kafka.ask("CreateTopics", 7, topics=[one]).topics
+    assert not result.error_code, result.error_message
+    return name
+
+
+def produced(kafka: KafkaConnection, topic: str, *batches: bytes, acks: int = -1) -> list[Any]:
+    """The answers for batches to the partitions 0, 1, … of a topic."""
+    made = codec.class_of("ProduceRequest").TopicProduceData
+    parts = [
+        made.PartitionProduceData(index=number, records=records)
+        for number, records in enumerate(batches)
+    ]
+    answer = kafka.ask(
+        "Produce",
+        9,
+        acks=acks,
+        timeout_ms=5_000,
+        topic_data=[made(name=topic, partition_data=parts)],
+    )
+    return list(answer.responses[0].partition_responses)
+
+
+def fetched(
+    kafka: KafkaConnection, topic: str, offset: int = 0, partition: int = 0, **fields: Any
+) -> Any:
+    """The answer for one partition."""
+    made = codec.class_of("FetchRequest").FetchTopic
+    part = made.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=fields.pop("size", 1 << 20)
+    )
+    given = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20} | fields
+    answer = kafka.ask("Fetch", 12, topics=[made(topic=topic, partitions=[part])], **given)
+    assert not answer.error_code
+    return answer.responses[0].partitions[0]
+
+
+def offset(kafka: KafkaConnection, topic: str, timestamp: int, partition: int = 0) -> Any:
+    made = codec.class_of("ListOffsetsRequest").ListOffsetsTopic
+    part = made.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+    answer = kafka.ask("ListOffsets", 7, topics=[made(name=topic, partitions=[part])])
+    return answer.topics[0].partitions[0]
+
+
+# -- publishing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_batches_are_stored_in_order_at_dense_offsets(
+    kafka: KafkaConnection, topic: str, acks: int
+) -> None:
+    first, other = produced(kafka, topic, batch([(b"a", b"1"), (None, b"")]), batch([(b"", None)]))
+    assert (first.error_code, first.base_offset, other.base_offset) == (0, 0, 0)
+    [second] = produced(kafka, topic, batch([(b"b", b"3")]), acks=acks)
+    assert second.base_offset == 2
+    assert second.log_append_time_ms >= first.log_append_time_ms > 0
+    found = fetched(kafka, topic)
+    assert records_in(found.records) == [(0, b"a", b"1"), (1, None, b""), (2, b"b", b"3")]
+    assert (found.high_watermark, found.last_stable_offset) == (3, -1)
+    assert records_in(fetched(kafka, topic, partition=1).records) == [(0, b"", None)]
+
+
+def test_a_client_that_wants_no_answer_gets_none(kafka: KafkaConnection, topic: str) -> None:
+    made = codec.class_of("ProduceRequest").TopicProduceData
+    part = made.PartitionProduceData(index=0, records=batch([(None, b"quiet")]))
+    data = [made(name=topic, partition_data=[part])]
+    kafka.send("Produce", 9, acks=0, topic_data=data)
+    kafka._sent.pop()
+    kafka.ask("ApiVersions", 3)  # is the next answer
+    until = time.monotonic() + 10
+    while offset(kafka, topic, LATEST).offset != 1:
+        assert time.monotonic() < until
+
+
+def test_a_refused_batch_that_wants_no_answer_ends_the_connection(
+    kafka: KafkaConnection, topic: str
+) -> None:
+    made = codec.class_of("ProduceRequest").TopicProduceData
+    part = made.PartitionProduceData(index=7, records=batch([(None, b"nowhere")]))
+    kafka.send("Produce", 9, acks=0, topic_data=[made(name=topic, partition_data=[part])])
+    with pytest.raises((EOFError, ConnectionError)):
+        kafka.frame()
+
+
+def test_each_partition_has_an_error_of_its_own(kafka: KafkaConnection, topic: str) -> None:
+    good = batch([(b"k", b"v")])
+    bad = good[:-1] + bytes((good[-1] ^ 1,))
+    stored, damaged, nowhere = produced(kafka, topic, good, bad, good)
+    assert (stored.error_code, stored.base_offset) == (0, 0)
+    assert (damaged.error_code, damaged.base_offset) == (Code.CORRUPT_MESSAGE, -1)
+    assert damaged.error_message
+    assert nowhere.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert offset(kafka, topic, LATEST, 1).offset == 0, "nothing of the damaged batch is stored"
+
+
+def test_a_topic_that_is_not_there(kafka: KafkaConnection) -> None:
+    [answer] = produced(kafka, "nowhere", batch([(None, b"")]))
+    assert answer.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert fetched(kafka, "nowhere").error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert offset(kafka, "nowhere", LATEST).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert offset(kafka, "no such name", LATEST).error_code == Code.INVALID_TOPIC_EXCEPTION
+
+
+def test_a_message_beyond_the_limit_of_the_topic_is_too_large(kafka: KafkaConnection) -> None:
+    made = codec.class_of("CreateTopicsRequest").CreatableTopic
+    small = made(
+        name="small",
+        num_partitions=1,
+        replication_factor=-1,
+        configs=[made.CreatableTopicConfig(name="max.message.bytes", value="1000")],
+    )
+    kafka.ask("CreateTopics", 7, topics=[small])
+    [answer] = produced(kafka, "small", batch([(None, bytes(900)), (None, bytes(1_001))]))
+    assert answer.error_code == Code.MESSAGE_TOO_LARGE
+    assert offset(kafka, "small", LATEST).offset == 0
+
+
+# -- idempotence -----------------------------------------------------------------------------------
+
+
+def test_a_producer_stores_each_batch_once(kafka: KafkaConnection, topic: str) -> None:
+    number = kafka.ask("InitProducerId", 4, transactional_id=None).producer_id
+    rows = [(b"k", b"%d" % i) for i in range(3)]
+    sent = batch(rows, (number, 0, 0)), batch(rows, (number, 0, 3)), batch(rows, (number, 0, 6))
+    for expected, one in zip((0, 3, 6), sent, strict=True):
+        [answer] = produced(kafka, topic, one)
+        assert (answer.error_code, answer.base_offset) == (0, expected)
+    for expected, one in zip((0, 3, 6), sent, strict=True):
+        [answer] = produced(kafka, topic, one)
+        assert (answer.error_code, answer.base_offset) == (0, expected), "a repetition"
+    assert offset(kafka, topic, LATEST).offset == 9
+    [gap] = produced(kafka, topic, batch(rows, (number, 0, 12)))
+    assert gap.error_code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    bumped = kafka.ask("InitProducerId", 4, producer_id=number, producer_epoch=0)
+    assert (bumped.producer_id, bumped.producer_epoch) == (number, 1)
+    [fresh] = produced(kafka, topic, batch(rows, (number, 1, 0)))
+    assert (fresh.error_code, fresh.base_offset) == (0, 9)
+    [zombie] = produced(kafka, topic, batch(rows, (number, 0, 9)))
+    assert zombie.error_code == Code.INVALID_PRODUCER_EPOCH
+
+
+def test_a_forgotten_producer_goes_on(kafka: KafkaConnection, topic: str) -> None:
+    [answer] = produced(kafka, topic, batch([(None, b"x")], (1 << 40, 3, 4_711)))
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+
+
+def test_producers_get_different_numbers(broker: Broker) -> None:
+    numbers = set()
+    for _ in range(3):
+        with broker.connect() as kafka:
+            numbers |= {kafka.ask("InitProducerId", 4).producer_id for _ in range(5)}
+    assert len(numbers) == 15
+
+
+# -- fetching --------------------------------------------------------------------------------------
+
+
+def test_a_fetch_waits_until_there_are_enough_bytes(broker: Broker, topic: str) -> None:
+    with broker.connect() as reader, broker.connect() as writer:
+        first = batch([(None, bytes(500))])
+
+        def write() -> None:
+            for _ in range(3):
+                time.sleep(0.2)
+                produced(writer, topic, first)
+
+        thread = threading.Thread(target=write)
+        began = time.monotonic()
+        thread.start()
+        found = fetched(reader, topic, max_wait_ms=30_000, min_bytes=1_400)
+        took_s = time.monotonic() - began
+        thread.join()
+        assert [one[0] for one in records_in(found.records)] == [0, 1, 2]
+        assert 0.5 < took_s < 15
+
+
+def test_a_wait_ends_at_its_time(kafka: KafkaConnection, topic: str) -> None:
+    began = time.monotonic()
+    found = fetched(kafka, topic, max_wait_ms=300)
+    assert 0.3 <= time.monotonic() - began < 5
+    assert (found.error_code, found.records, found.high_watermark) == (0, b"", 0)
+
+
+def test_limits_of_bytes_leave_at_least_one_batch(kafka: KafkaConnection, topic: str) -> None:
+    large = batch([(None, bytes(10_000))])
+    for _ in range(5):
+        produced(kafka, topic, large)
+    assert len(records_in(fetched(kafka, topic, size=1).records)) == 1
+    assert len(records_in(fetched(kafka, topic, size=25_000).records)) in (2, 3)
+    assert len(records_in(fetched(kafka, topic, max_bytes=1).records)) == 1
+
+
+def test_an_offset_that_is_not_there_is_out_of_range(kafka: KafkaConnection, topic: str) -> None:
+    produced(kafka, topic, batch([(None, b"x")]))
+    assert fetched(kafka, topic, offset=1).error_code == 0
+    for wrong in (2, 1_000, -1):
+        assert fetched(kafka, topic, offset=wrong).error_code == Code.OFFSET_OUT_OF_RANGE
+
+
+def test_a_fetch_may_begin_within_a_batch(kafka: KafkaConnection, topic: str) -> None:
+    produced(kafka, topic, batch([(None, b"%d" % i) for i in range(10)]))
+    found = records_in(fetched(kafka, topic, offset=7).records)
+    assert [one for one in found if one[0] >= 7] == [
+        (7, None, b"7"),
+        (8, None, b"8"),
+        (9, None, b"9"),
+    ]
+
+
+def test_topics_are_fetched_by_id_and_not_after_they_are_gone(
+    kafka: KafkaConnection, topic: str
+) -> None:
+    produced(kafka, topic, batch([(None, b"x")]))
+    wanted = codec.class_of("MetadataRequest").MetadataRequestTopic(name=topic)
+    id = kafka.ask("Metadata", 12, topics=[wanted]).topics[0].topic_id
+    made = codec.class_of("FetchRequest").FetchTopic
+    part = made.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
+    request = {"topics": [made(topic_id=id, partitions=[part])], "max_bytes": 1_000}
+    [found] = kafka.ask("Fetch", 16, **request).responses
+    assert found.topic_id == id != NO_ID
+    assert records_in(found.partitions[0].records) == [(0, None, b"x")]
+    kafka.ask("DeleteTopics", 5, topic_names=[topic])
+    [gone] = kafka.ask("Fetch", 16, **request).responses
+    assert gone.partitions[0].error_code == Code.UNKNOWN_TOPIC_ID
+
+
+def test_sessions_are_not_kept(kafka: KafkaConnection) -> None:
+    answer = kafka.ask("Fetch", 12, session_id=7, session_epoch=3)
+    assert answer.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    assert kafka.ask("Fetch", 12, session_id=0, session_epoch=0).session_id == 0
+
+
+def test_empty_batches_lead_over_what_was_rolled_back(broker: Broker, topic: str) -> None:
+    with tms.connect(broker.url) as bus, broker.connect() as kafka:
+        bus.publish(topic, [b"before"], partition=0)
+        transaction = bus.transaction()
+        with pytest.raises(RuntimeError), transaction as tx:
+            tx.publish(topic, [b"a", b"b"], partition=0)
+            raise RuntimeError
+        bus.publish(topic, [b"after"], partition=0)
+        for isolation in (0, 1):
+            found = fetched(kafka, topic, isolation_level=isolation)
+            assert [one[2] for one in records_in(found.records)] == [b"before", b"after"]
+            assert found.high_watermark == offset(kafka, topic, LATEST).offset
+
+
+# -- offsets ---------------------------------------------------------------------------------------
+
+
+def test_offsets_by_time(kafka: KafkaConnection, topic: str) -> None:
+    for number in range(3):
+        produced(kafka, topic, batch([(None, b"%d" % number)]))
+        time.sleep(0.01)
+    whole = [fetched(kafka, topic, offset=number).records for number in range(3)]
+    assert all(whole)
+    first, newest = offset(kafka, topic, 0), offset(kafka, topic, NEWEST)
+    assert (first.offset, newest.offset) == (0, 2)
+    assert 0 < first.timestamp < newest.timestamp
+    assert offset(kafka, topic, newest.timestamp).offset == 2
+    assert offset(kafka, topic, first.timestamp + 1).offset == 1
+    beyond = offset(kafka, topic, newest.timestamp + 1)
+    assert (beyond.offset, beyond.timestamp, beyond.error_code) == (-1, -1, 0)
+    assert offset(kafka, topic, EARLIEST).offset == 0
+    assert offset(kafka, topic, LATEST).offset == 3
+    assert offset(kafka, topic, LATEST, partition=5).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_offsets_of_an_empty_partition(kafka: KafkaConnection, topic: str) -> None:
+    told = [offset(kafka, topic, one).offset for one in (EARLIEST, LATEST, NEWEST, 0)]
+    assert told == [0, 0, -1, -1]
+
+
+# -- both worlds -----------------------------------------------------------------------------------
+
+
+def test_messages_of_both_worlds_are_read_in_both(broker: Broker, topic: str) -> None:
+    with tms.connect(broker.url) as bus, broker.connect() as kafka:
+        produced(kafka, topic, batch([(b"k", b"from kafka"), (None, None)]))
+        bus.publish(topic, [b"from tms"], keys=[b"q"], headers=[{"h": b"1"}], partition=0)
+        found = records_in(fetched(kafka, topic).records)
+        assert found == [(0, b"k", b"from kafka"), (1, None, None), (2, b"q", b"from tms")]
+        with bus.consumer(topic, start="earliest", stop_at_end=True) as consumer:
+            messages = [(one.offset, one.key, one.value) for one in consumer]
+        assert messages == found
