@@ -232,7 +232,7 @@ spark-java:
 
 COMPILE := .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header --no-emit-index-url --no-emit-find-links
-SERVICE := --extra server --extra hbase # as it runs anywhere: the image of docker/tms, and tests
+SERVICE := --extra server --extra hbase --extra kafka # as it runs anywhere: the image of docker/tms, and tests
 lock: env
 	@$(COMPILE) --upgrade pyproject.toml $(SERVICE) -o requirements.lock
 	@$(COMPILE) --upgrade pyproject.toml $(SERVICE) --group dev -o requirements-dev.lock

@@ -31,7 +31,7 @@ def kafka(broker: Broker) -> Iterator[KafkaConnection]:
 @pytest.fixture
 def topic(kafka: KafkaConnection, request: pytest.FixtureRequest) -> str:
     """A topic of its own for each test, with two partitions."""
-    name = request.node.name.replace("[", ".").replace("]", "")[:200]
+    name = request.node.name.translate({ord("["): "_", ord("]"): None})
     made = codec.class_of("CreateTopicsRequest").CreatableTopic
     one = made(name=name, num_partitions=2, replication_factor=-1)
     [result] = kafka.ask("CreateTopics", 7, topics=[one]).topics
@@ -154,7 +154,7 @@ def test_a_message_beyond_the_limit_of_the_topic_is_too_large(kafka: KafkaConnec
 
 
 def test_a_producer_stores_each_batch_once(kafka: KafkaConnection, topic: str) -> None:
-    number = kafka.ask("InitProducerId", 4, transactional_id=None).producer_id
+    number = kafka.ask("InitProducerId", 4, transactional_id=None, producer_id=-1).producer_id
     rows = [(b"k", b"%d" % i) for i in range(3)]
     sent = batch(rows, (number, 0, 0)), batch(rows, (number, 0, 3)), batch(rows, (number, 0, 6))
     for expected, one in zip((0, 3, 6), sent, strict=True):
@@ -166,7 +166,9 @@ def test_a_producer_stores_each_batch_once(kafka: KafkaConnection, topic: str) -
     assert offset(kafka, topic, LATEST).offset == 9
     [gap] = produced(kafka, topic, batch(rows, (number, 0, 12)))
     assert gap.error_code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    bumped = kafka.ask("InitProducerId", 4, producer_id=number, producer_epoch=0)
+    bumped = kafka.ask(
+        "InitProducerId", 4, transactional_id=None, producer_id=number, producer_epoch=0
+    )
     assert (bumped.producer_id, bumped.producer_epoch) == (number, 1)
     [fresh] = produced(kafka, topic, batch(rows, (number, 1, 0)))
     assert (fresh.error_code, fresh.base_offset) == (0, 9)
@@ -183,7 +185,8 @@ def test_producers_get_different_numbers(broker: Broker) -> None:
     numbers = set()
     for _ in range(3):
         with broker.connect() as kafka:
-            numbers |= {kafka.ask("InitProducerId", 4).producer_id for _ in range(5)}
+            answers = [kafka.ask("InitProducerId", 4, transactional_id=None) for _ in range(5)]
+            numbers |= {one.producer_id for one in answers}
     assert len(numbers) == 15
 
 
@@ -267,12 +270,12 @@ def test_sessions_are_not_kept(kafka: KafkaConnection) -> None:
 
 def test_empty_batches_lead_over_what_was_rolled_back(broker: Broker, topic: str) -> None:
     with tms.connect(broker.url) as bus, broker.connect() as kafka:
-        bus.publish(topic, [b"before"], partition=0)
+        bus.publish(topic, b"before", partition=0)
         transaction = bus.transaction()
         with pytest.raises(RuntimeError), transaction as tx:
-            tx.publish(topic, [b"a", b"b"], partition=0)
+            tx.publish(topic, b"a", partition=0)
             raise RuntimeError
-        bus.publish(topic, [b"after"], partition=0)
+        bus.publish(topic, b"after", partition=0)
         for isolation in (0, 1):
             found = fetched(kafka, topic, isolation_level=isolation)
             assert [one[2] for one in records_in(found.records)] == [b"before", b"after"]
@@ -311,7 +314,7 @@ def test_offsets_of_an_empty_partition(kafka: KafkaConnection, topic: str) -> No
 def test_messages_of_both_worlds_are_read_in_both(broker: Broker, topic: str) -> None:
     with tms.connect(broker.url) as bus, broker.connect() as kafka:
         produced(kafka, topic, batch([(b"k", b"from kafka"), (None, None)]))
-        bus.publish(topic, [b"from tms"], keys=[b"q"], headers=[{"h": b"1"}], partition=0)
+        bus.publish(topic, b"from tms", key=b"q", headers={"h": b"1"}, partition=0)
         found = records_in(fetched(kafka, topic).records)
         assert found == [(0, b"k", b"from kafka"), (1, None, None), (2, b"q", b"from tms")]
         with bus.consumer(topic, start="earliest", stop_at_end=True) as consumer:

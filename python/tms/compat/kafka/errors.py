@@ -101,9 +101,16 @@ _CODES: tuple[tuple[type[TMSError], Code], ...] = (
     (Invalid, Code.INVALID_REQUEST),
 )
 
+# The field that is invalid says more.
+_FIELDS = {
+    "topic": Code.INVALID_TOPIC_EXCEPTION,
+    "group": Code.INVALID_GROUP_ID,
+    "metadata": Code.OFFSET_METADATA_TOO_LARGE,
+}
+
 
 def code_of(error: TMSError) -> Code:
     """The code that tells a client of Kafka what this error says."""
-    if isinstance(error, Invalid | Forbidden) and error.details.get("field") == "group":
-        return Code.INVALID_GROUP_ID
+    if isinstance(error, Invalid) and error.details.get("field") in _FIELDS:
+        return _FIELDS[error.details["field"]]
     return next((code for cls, code in _CODES if isinstance(error, cls)), Code.UNKNOWN_SERVER_ERROR)

@@ -40,10 +40,7 @@ async def answer(call: Call) -> Message:
 
 async def _create(call: Call, one: Message) -> Message:
     broker = call.broker
-    try:
-        name = broker.topic(one.name)
-    except Invalid as error:
-        raise _Refused(Code.INVALID_TOPIC_EXCEPTION, error.message) from None
+    name = broker.topic(one.name)
     partitions = _partitions(one, broker.options.partitions)
     try:
         settings = settings_of({two.name: two.value for two in one.configs}, partitions)

@@ -4,7 +4,7 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.codec import NO_ID, Message
 from tms.compat.kafka.errors import Code, code_of
 from tms.compat.kafka.requests import Call
-from tms.errors import Invalid, TMSError
+from tms.errors import TMSError
 
 VERSIONS = (1, 6)
 DeleteTopicsResponse = codec.class_of("DeleteTopicsResponse")
@@ -30,8 +30,6 @@ async def _delete(call: Call, name: str | None, id: bytes) -> Message:
         result.name = topic.topic
     except TMSError as error:
         result.error_code, result.error_message = code_of(error), error.message
-        if isinstance(error, Invalid):
-            result.error_code = Code.INVALID_TOPIC_EXCEPTION
-        elif name is None:
+        if name is None:
             result.error_code = Code.UNKNOWN_TOPIC_ID
     return result

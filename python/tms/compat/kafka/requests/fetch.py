@@ -19,7 +19,7 @@ from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import NO_ID, Message
 from tms.compat.kafka.errors import Code, code_of
 from tms.compat.kafka.requests import Call
-from tms.errors import TMSError
+from tms.errors import OffsetOutOfRange, TMSError
 from tms.model.message import Buffer, Fetched, Holder, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
@@ -129,6 +129,8 @@ async def _fetch(
 ) -> Fetched:
     """What is there in a partition. Without room for bytes, only where it ends."""
     engine, service = broker.engine, broker.service
+    if part.fetch_offset < 0:
+        raise OffsetOutOfRange(f"An offset is 0 or more, got {part.fetch_offset}.")
     place = [PartitionPosition(part.partition, Position.offset(part.fetch_offset))]
     fetched = engine.fetch_cached(name, place, max(0, bytes_max), isolation)
     if fetched is not None:

@@ -8,7 +8,7 @@ from tms.compat.kafka.codec import NO_ID, Message
 from tms.compat.kafka.errors import Code, code_of
 from tms.compat.kafka.requests import Call
 from tms.compat.kafka.topics import settings_of
-from tms.errors import Invalid, TMSError, TopicExists, TopicNotFound
+from tms.errors import TMSError, TopicExists, TopicNotFound
 from tms.model.topic import TopicName
 from tms.topics.registry import TopicRecord
 
@@ -60,8 +60,6 @@ async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> Me
         with suppress(TopicExists):  # another client has created it meanwhile
             await broker.create(topic, settings)
         return _topic(broker, topic, broker.record(topic))
-    except Invalid:
-        return _Topic(error_code=Code.INVALID_TOPIC_EXCEPTION, name=name, topic_id=id)
     except TMSError as error:
         code = Code.UNKNOWN_TOPIC_ID if name is None else code_of(error)
         return _Topic(error_code=code, name=name, topic_id=id)

@@ -83,6 +83,4 @@ def _code(error: TMSError) -> Code:
         return Code.ILLEGAL_GENERATION
     if isinstance(error, Conflict):
         return Code.UNKNOWN_MEMBER_ID
-    if isinstance(error, Invalid) and error.details.get("field") == "metadata":
-        return Code.OFFSET_METADATA_TOO_LARGE
     return code_of(error)
