@@ -141,3 +141,9 @@ def records_in(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
     while reading.has_next():
         found += [(one.offset, one.key, one.value) for one in reading.next_batch()]
     return found
+
+
+def covered(data: bytes) -> tuple[int, int]:
+    """The first offset of a batch, and the one behind its last."""
+    base = int.from_bytes(data[:8], "big")
+    return base, base + int.from_bytes(data[23:27], "big") + 1

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 import tms
-from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving, records_in
+from tests.kafka_kit import Broker, KafkaConnection, batch, covered, kafka_serving, records_in
+from tests.log_kit import encode
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.errors import Code
+from tms.model.message import NewBlock
+from tms.model.topic import TopicName
 
 LATEST, EARLIEST, NEWEST = -1, -2, -3
 
@@ -269,17 +272,32 @@ def test_sessions_are_not_kept(kafka: KafkaConnection) -> None:
 
 
 def test_empty_batches_lead_over_what_was_rolled_back(broker: Broker, topic: str) -> None:
+    engine, name = broker.served.service.engine, TopicName.parse(topic)
     with tms.connect(broker.url) as bus, broker.connect() as kafka:
         bus.publish(topic, b"before", partition=0)
-        transaction = bus.transaction()
-        with pytest.raises(RuntimeError), transaction as tx:
-            tx.publish(topic, b"a", partition=0)
-            raise RuntimeError
+        began = engine.transactions.begin()
+        blocks = [NewBlock(0, encode([b"a", b"b"]))]
+        engine.transactions.submit(name, blocks, began.transaction_id).result(10)
         bus.publish(topic, b"after", partition=0)
-        for isolation in (0, 1):
-            found = fetched(kafka, topic, isolation_level=isolation)
-            assert [one[2] for one in records_in(found.records)] == [b"before", b"after"]
-            assert found.high_watermark == offset(kafka, topic, LATEST).offset
+        stable = fetched(kafka, topic, isolation_level=1)
+        assert [one[2] for one in records_in(stable.records)] == [b"before"]
+        assert (stable.last_stable_offset, stable.high_watermark) == (1, 4)
+        assert offset(kafka, topic, LATEST).offset == 4
+        engine.transactions.abort(began.transaction_id)
+        committed = fetched(kafka, topic, isolation_level=1)
+        assert [one[2] for one in records_in(committed.records)] == [b"before", b"after"]
+        everything = fetched(kafka, topic, isolation_level=0)  # as Kafka shows it
+        shown = [one[2] for one in records_in(everything.records)]
+        assert shown == [b"before", b"a", b"b", b"after"]
+        assert committed.high_watermark == everything.high_watermark == 4
+    with broker.connect() as kafka:
+        began = engine.transactions.begin()
+        blocks = [NewBlock(0, encode([b"c", b"d"]))]
+        engine.transactions.submit(name, blocks, began.transaction_id).result(10)
+        engine.transactions.abort(began.transaction_id)
+        end = fetched(kafka, topic, offset=4, isolation_level=1)
+        assert (records_in(end.records), end.high_watermark) == ([], 6)
+        assert covered(end.records) == (4, 6), "a reader comes to the end of the log"
 
 
 # -- offsets ---------------------------------------------------------------------------------------

@@ -1,0 +1,352 @@
+"""Groups of Kafka's clients on a running service: members, positions, and TMS's own groups."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import tms
+from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving
+from tms.compat.kafka import codec
+from tms.compat.kafka.errors import Code
+from tms.errors import Conflict
+
+SESSION_MS = 10_000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with kafka_serving() as broker, tms.connect(broker.url) as bus:
+        bus.create_topic("orders", partitions=2)
+        yield broker
+
+
+@pytest.fixture
+def kafka(broker: Broker) -> Iterator[KafkaConnection]:
+    with broker.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A group of its own for each test."""
+    name: str = request.node.name
+    return name
+
+
+def joining(group: str, member: str = "", version: int = 5, **fields: Any) -> dict[str, Any]:
+    protocol = codec.class_of("JoinGroupRequest").JoinGroupRequestProtocol
+    return {
+        "group_id": group,
+        "session_timeout_ms": SESSION_MS,
+        "rebalance_timeout_ms": SESSION_MS,
+        "member_id": member,
+        "protocol_type": "consumer",
+        "protocols": [protocol(name="range", metadata=b"topics of " + member.encode())],
+    } | fields
+
+
+def join(kafka: KafkaConnection, group: str) -> Any:
+    """A new member's answer, once it has joined with the id that it was given."""
+    first = kafka.ask("JoinGroup", 5, **joining(group))
+    assert first.error_code == Code.MEMBER_ID_REQUIRED
+    return kafka.ask("JoinGroup", 5, **joining(group, first.member_id))
+
+
+def sync(kafka: KafkaConnection, group: str, joined: Any, **assignments: bytes) -> Any:
+    made = codec.class_of("SyncGroupRequest").SyncGroupRequestAssignment
+    given = [made(member_id=id, assignment=one) for id, one in assignments.items()]
+    return kafka.ask(
+        "SyncGroup",
+        3,
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=given,
+    )
+
+
+def heartbeat(kafka: KafkaConnection, group: str, joined: Any) -> Code:
+    answer = kafka.ask(
+        "Heartbeat",
+        3,
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+    )
+    return Code(answer.error_code)
+
+
+def commit(
+    kafka: KafkaConnection, group: str, offset: int, joined: Any = None, **fields: Any
+) -> Code:
+    made = codec.class_of("OffsetCommitRequest").OffsetCommitRequestTopic
+    part = made.OffsetCommitRequestPartition(
+        partition_index=fields.pop("partition", 0),
+        committed_offset=offset,
+        committed_metadata=fields.pop("metadata", None),
+    )
+    caller = {"generation_id_or_member_epoch": -1, "member_id": ""}
+    if joined is not None:
+        caller = {
+            "generation_id_or_member_epoch": joined.generation_id,
+            "member_id": joined.member_id,
+        }
+    topics = [made(name=fields.pop("topic", "orders"), partitions=[part])]
+    answer = kafka.ask("OffsetCommit", 8, group_id=group, topics=topics, **caller, **fields)
+    return Code(answer.topics[0].partitions[0].error_code)
+
+
+def positions(kafka: KafkaConnection, group: str, version: int = 7) -> dict[int, tuple[int, str]]:
+    """The positions in `orders`, asked for by name."""
+    made = codec.class_of("OffsetFetchRequest")
+    if version < 8:
+        topic = made.OffsetFetchRequestTopic(name="orders", partition_indexes=[0, 1])
+        topics = kafka.ask("OffsetFetch", version, group_id=group, topics=[topic]).topics
+    else:
+        one = made.OffsetFetchRequestGroup
+        topic = one.OffsetFetchRequestTopics(name="orders", partition_indexes=[0, 1])
+        asked = [one(group_id=group, topics=[topic])]
+        topics = kafka.ask("OffsetFetch", version, groups=asked).groups[0].topics
+    return {
+        part.partition_index: (part.committed_offset, part.metadata)
+        for part in topics[0].partitions
+    }
+
+
+def describe(kafka: KafkaConnection, group: str) -> Any:
+    return kafka.ask("DescribeGroups", 5, groups=[group]).groups[0]
+
+
+def listed(kafka: KafkaConnection, **fields: Any) -> dict[str, str]:
+    groups = kafka.ask("ListGroups", 5, **fields).groups
+    return {one.group_id: one.group_state for one in groups}
+
+
+# -- members ---------------------------------------------------------------------------------------
+
+
+def test_a_member_joins_syncs_lives_and_leaves(kafka: KafkaConnection, group: str) -> None:
+    joined = join(kafka, group)
+    assert (joined.error_code, joined.leader, joined.generation_id) == (0, joined.member_id, 1)
+    assert [one.member_id for one in joined.members] == [joined.member_id]
+    synced = sync(kafka, group, joined, **{joined.member_id: b"everything"})
+    assert (synced.error_code, synced.assignment) == (0, b"everything")
+    assert heartbeat(kafka, group, joined) is Code.NONE
+    told = describe(kafka, group)
+    [member] = told.members
+    assert (told.group_state, told.protocol_type, told.protocol_data) == (
+        "Stable",
+        "consumer",
+        "range",
+    )
+    assert (member.client_id, member.client_host) == ("test", "/127.0.0.1")
+    assert member.member_assignment == b"everything"
+    assert listed(kafka)[group] == "Stable"
+    assert group not in listed(kafka, states_filter=["Empty"])
+    assert not kafka.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id).error_code
+    assert heartbeat(kafka, group, joined) is Code.UNKNOWN_MEMBER_ID
+    assert describe(kafka, group).group_state == "Dead"
+    assert group not in listed(kafka)
+
+
+def test_two_members_share_what_their_leader_decides(broker: Broker, group: str) -> None:
+    with broker.connect() as one, broker.connect() as two:
+        first = join(one, group)
+        sync(one, group, first, **{first.member_id: b"all"})
+        id = two.ask("JoinGroup", 5, **joining(group)).member_id
+        two.send("JoinGroup", 5, **joining(group, id))
+        until = time.monotonic() + 10
+        while heartbeat(one, group, first) is not Code.REBALANCE_IN_PROGRESS:
+            assert time.monotonic() < until
+        leader = one.ask("JoinGroup", 5, **joining(group, first.member_id))
+        follower = two.answer()
+        assert leader.generation_id == follower.generation_id == 2
+        assert {member.member_id for member in leader.members} == {first.member_id, id}
+        assert follower.members == []
+        two.send(
+            "SyncGroup", 3, group_id=group, generation_id=2, member_id=id
+        )  # waits for the leader
+        synced = sync(one, group, leader, **{first.member_id: b"half", id: b"rest"})
+        assert (synced.assignment, two.answer().assignment) == (b"half", b"rest")
+
+
+def test_a_member_that_goes_while_it_waits_is_not_waited_for(broker: Broker, group: str) -> None:
+    with broker.connect() as one, broker.connect() as two:
+        first = join(one, group)
+        sync(one, group, first, **{first.member_id: b"all"})
+        fields = joining(group, session_timeout_ms=6_000, rebalance_timeout_ms=6_000)
+        two.send("JoinGroup", 3, **fields)  # old: it gets its id with the answer only
+        until = time.monotonic() + 10
+        while heartbeat(one, group, first) is not Code.REBALANCE_IN_PROGRESS:
+            assert time.monotonic() < until
+        two.socket.close()
+        began = time.monotonic()
+        again = one.ask("JoinGroup", 5, **joining(group, first.member_id))
+        assert time.monotonic() - began < 5
+        assert [member.member_id for member in again.members] == [first.member_id]
+
+
+def test_a_static_member_keeps_its_place(broker: Broker, group: str) -> None:
+    with broker.connect() as one, broker.connect() as two:
+        joined = one.ask("JoinGroup", 5, **joining(group, group_instance_id="i1"))
+        made = codec.class_of("SyncGroupRequest").SyncGroupRequestAssignment
+        fields = {"group_id": group, "generation_id": 1, "group_instance_id": "i1"}
+        synced = one.ask(
+            "SyncGroup",
+            3,
+            member_id=joined.member_id,
+            assignments=[made(member_id=joined.member_id, assignment=b"mine")],
+            **fields,
+        )
+        assert synced.assignment == b"mine"
+        again = two.ask("JoinGroup", 5, **joining(group, group_instance_id="i1"))
+        assert (again.error_code, again.generation_id) == (0, 1), "no rebalance"
+        assert two.ask("SyncGroup", 3, member_id=again.member_id, **fields).assignment == b"mine"
+        fenced = one.ask("Heartbeat", 3, member_id=joined.member_id, **fields)
+        assert fenced.error_code == Code.FENCED_INSTANCE_ID
+        member = codec.class_of("LeaveGroupRequest").MemberIdentity
+        leaving = member(member_id="", group_instance_id="i1")
+        left = two.ask("LeaveGroup", 4, group_id=group, members=[leaving])
+        assert [one.error_code for one in left.members] == [0]
+
+
+def test_strangers_are_told_what_is_wrong(kafka: KafkaConnection, group: str) -> None:
+    short = kafka.ask("JoinGroup", 5, **joining(group, session_timeout_ms=1))
+    assert short.error_code == Code.INVALID_SESSION_TIMEOUT
+    unknown = kafka.ask("JoinGroup", 5, **joining(group, "nobody"))
+    assert unknown.error_code == Code.UNKNOWN_MEMBER_ID
+    nameless = kafka.ask("JoinGroup", 5, **joining(""))
+    assert nameless.error_code == Code.INVALID_GROUP_ID
+    joined = join(kafka, group)
+    sync(kafka, group, joined, **{joined.member_id: b""})
+    joined.generation_id += 1
+    assert heartbeat(kafka, group, joined) is Code.ILLEGAL_GENERATION
+    assert sync(kafka, group, joined).error_code == Code.ILLEGAL_GENERATION
+    other = codec.class_of("JoinGroupRequest").JoinGroupRequestProtocol(name="other", metadata=b"")
+    odd = kafka.ask("JoinGroup", 3, **joining(group, protocols=[other]))
+    assert odd.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_silent_member_is_removed_and_the_other_goes_on(broker: Broker, group: str) -> None:
+    with broker.connect() as one, broker.connect() as two:
+        fields = {"session_timeout_ms": 6_000, "rebalance_timeout_ms": 6_000}
+        one.send("JoinGroup", 3, **joining(group, **fields))
+        silent = one.answer()
+        id = two.ask("JoinGroup", 5, **joining(group)).member_id
+        began = time.monotonic()
+        joined = two.ask("JoinGroup", 5, **joining(group, id))
+        assert 3 < time.monotonic() - began < 20
+        assert [member.member_id for member in joined.members] == [id]
+        assert heartbeat(one, group, silent) is Code.UNKNOWN_MEMBER_ID
+
+
+def test_a_drain_ends_waits(group: str) -> None:
+    with kafka_serving() as broker, broker.connect() as one, broker.connect() as two:
+        first = join(one, group)
+        id = two.ask("JoinGroup", 5, **joining(group)).member_id
+        two.send("JoinGroup", 5, **joining(group, id))
+        time.sleep(0.2)
+        threading.Thread(target=broker.served.stop).start()
+        assert two.answer().error_code == Code.NOT_COORDINATOR
+        assert first.generation_id == 1
+
+
+# -- positions -------------------------------------------------------------------------------------
+
+
+def test_positions_carry_their_metadata(kafka: KafkaConnection, group: str) -> None:
+    assert positions(kafka, group) == {0: (-1, ""), 1: (-1, "")}
+    joined = join(kafka, group)
+    sync(kafka, group, joined, **{joined.member_id: b""})
+    assert commit(kafka, group, 7, joined, metadata="state") is Code.NONE
+    for version in (1, 2, 5, 7, 8, 9):
+        assert positions(kafka, group, version) == {0: (7, "state"), 1: (-1, "")}
+    everything = kafka.ask("OffsetFetch", 7, group_id=group, topics=None).topics
+    assert [(one.name, len(one.partitions)) for one in everything] == [("orders", 1)]
+
+
+def test_only_members_of_the_generation_commit(kafka: KafkaConnection, group: str) -> None:
+    assert commit(kafka, group, 3) is Code.NONE, "a group without members"
+    joined = join(kafka, group)
+    assert commit(kafka, group, 4, joined) is Code.REBALANCE_IN_PROGRESS
+    sync(kafka, group, joined, **{joined.member_id: b""})
+    assert commit(kafka, group, 4) is Code.UNKNOWN_MEMBER_ID
+    joined.generation_id += 1
+    assert commit(kafka, group, 4, joined) is Code.ILLEGAL_GENERATION
+    joined.generation_id -= 1
+    assert commit(kafka, group, 5, joined) is Code.NONE
+    assert positions(kafka, group)[0] == (5, "")
+
+
+def test_positions_that_cannot_be_are_refused_alone(kafka: KafkaConnection, group: str) -> None:
+    assert commit(kafka, group, 1, topic="nowhere") is Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit(kafka, group, 1, partition=9) is Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit(kafka, group, 1, metadata="x" * 4_097) is Code.OFFSET_METADATA_TOO_LARGE
+    assert commit(kafka, "", 1) is Code.INVALID_GROUP_ID
+    assert positions(kafka, group)[0] == (-1, "")
+
+
+def test_a_group_is_deleted_once_it_has_no_members(kafka: KafkaConnection, group: str) -> None:
+    def delete() -> Code:
+        return Code(kafka.ask("DeleteGroups", 2, groups_names=[group]).results[0].error_code)
+
+    assert delete() is Code.GROUP_ID_NOT_FOUND
+    joined = join(kafka, group)
+    sync(kafka, group, joined, **{joined.member_id: b""})
+    commit(kafka, group, 2, joined)
+    assert delete() is Code.NON_EMPTY_GROUP
+    kafka.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
+    assert describe(kafka, group).group_state == "Empty", "it has positions"
+    assert listed(kafka, states_filter=["empty"])[group] == "Empty"
+    assert delete() is Code.NONE
+    assert positions(kafka, group)[0] == (-1, "")
+    assert describe(kafka, group).group_state == "Dead"
+
+
+def test_single_positions_are_forgotten(kafka: KafkaConnection, group: str) -> None:
+    commit(kafka, group, 2)
+    commit(kafka, group, 3, partition=1)
+    made = codec.class_of("OffsetDeleteRequest").OffsetDeleteRequestTopic
+    part = made.OffsetDeleteRequestPartition(partition_index=0)
+    topics = [made(name="orders", partitions=[part])]
+    answer = kafka.ask("OffsetDelete", 0, group_id=group, topics=topics)
+    assert not answer.topics[0].partitions[0].error_code
+    assert positions(kafka, group) == {0: (-1, ""), 1: (3, "")}
+
+
+# -- both worlds -----------------------------------------------------------------------------------
+
+
+def test_a_group_has_members_of_one_protocol_at_a_time(broker: Broker, group: str) -> None:
+    with broker.connect() as kafka, tms.connect(broker.url) as bus:
+        with bus.consumer("orders", group=group) as consumer:
+            consumer.poll(0.1)
+            refused = kafka.ask("JoinGroup", 3, **joining(group))
+            assert refused.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
+        joined = join(kafka, group)
+        sync(kafka, group, joined, **{joined.member_id: b""})
+        with (
+            pytest.raises(Conflict, match="Kafka"),
+            bus.consumer("orders", group=group) as consumer,
+        ):
+            consumer.poll(5)
+
+
+def test_positions_are_for_both_protocols(broker: Broker, group: str) -> None:
+    with broker.connect() as kafka, tms.connect(broker.url) as bus:
+        bus.create_topic(group)
+        made = codec.class_of("ProduceRequest").TopicProduceData
+        rows = [(None, b"%d" % number) for number in range(4)]
+        part = made.PartitionProduceData(index=0, records=batch(rows))
+        kafka.ask("Produce", 9, acks=1, topic_data=[made(name=group, partition_data=[part])])
+        with bus.consumer(group, group=group) as consumer:
+            assert [next(iter(consumer)).value for _ in range(2)] == [b"0", b"1"]
+            consumer.commit()
+        everything = kafka.ask("OffsetFetch", 7, group_id=group, topics=None).topics
+        assert everything[0].partitions[0].committed_offset == 2
+        assert commit(kafka, group, 3, topic=group) is Code.NONE
+        with bus.consumer(group, group=group) as consumer:
+            assert next(iter(consumer)).value == b"3"
