@@ -38,7 +38,7 @@ class World:
     @property
     def positions(self) -> GroupPositions:
         """The positions of the group's shard."""
-        return self.engine.groups._of("g").positions
+        return self.engine.groups.of("g").positions
 
     def prepare(self, to: int, id: int = 0, owner: Owner | None = None) -> None:
         """Prepare as the owner of the shard does for a commit."""

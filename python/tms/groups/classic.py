@@ -263,10 +263,10 @@ class ClassicGroup:
             self._end_joins(now_ms)
 
     def _end_joins(self, now_ms: int) -> None:
-        if self._extension_ms and self._newcomer and self._members:
+        if self._until_ms is not None and self._extension_ms and self._newcomer and self._members:
             delay_ms = min(self._bounds.initial_delay_ms, self._extension_ms)
             self._newcomer, self._extension_ms = False, self._extension_ms - delay_ms
-            self._until_ms = self._ends(now_ms + delay_ms)
+            self._until_ms = self._ends(self._until_ms + delay_ms)
             return
         self._extension_ms, self._newcomer = None, False
         for member in list(self._members.values()):

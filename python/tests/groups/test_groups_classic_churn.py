@@ -1,0 +1,242 @@
+"""Kafka's classic groups under churn: whatever clients join, sync, vanish, come back, leave and
+pause, a group has one generation at a time, all who wait are answered, and nothing remains."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tests.groups.classic_kit import BOUNDS, DELAY_MS, KEY, Coordinator, Protocols
+from tests.run_seed import examples
+from tms.groups.classic_calls import Code, JoinAnswer, Leaver, State, SyncAnswer
+
+SESSIONS_MS, REBALANCES_MS = (6_000, 20_000), (0, 1_000, 15_000)
+WAIT_MS_MAX = max(REBALANCES_MS) + DELAY_MS
+ENOUGH_MS = 4 * (max(SESSIONS_MS) + WAIT_MS_MAX)
+PROTOCOLS: tuple[Protocols, ...] = (
+    (("range", b"1"),),
+    (("range", b"2"), ("sticky", b"3")),
+    (("sticky", b"4"), ("range", b"5")),
+)
+INSTANCES = (None, None, None, "x", "y", "x")  # of each process; two run with the same one
+
+
+@dataclass
+class Process:
+    """A client, as it knows itself."""
+
+    instance: str | None
+    id: str = ""
+    generation: int = -1
+    members: tuple[str, ...] = ()  # if it leads
+    sent: dict[int, tuple[str, int]] = field(default_factory=dict)  # its id, and when
+
+
+class Churn(RuleBasedStateMachine):
+    """Processes that send any request at any time, as what they know of themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kafka = Coordinator(replace(BOUNDS, members_max=4))
+        self.processes = [Process(instance) for instance in INSTANCES]
+        self.life = 0  # of the group; generations begin anew in each
+        self.owners: dict[str, int] = {}  # the process that each id was given to
+        self.fenced: set[str] = set()
+        self.current: dict[str, str] = {}  # ids by instance
+        self.generations: dict[tuple[int, int], tuple[str | None, str | None]] = {}
+        self.assigned: dict[tuple[int, int], dict[str, bytes]] = {}
+        self.latest = 0
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    @rule(
+        number=st.integers(0, len(INSTANCES) - 1),
+        protocols=st.sampled_from(PROTOCOLS),
+        version=st.sampled_from([3, 5, 9]),
+        session_ms=st.sampled_from(SESSIONS_MS),
+        rebalance_ms=st.sampled_from(REBALANCES_MS),
+    )
+    def join(
+        self, number: int, protocols: Protocols, version: int, session_ms: int, rebalance_ms: int
+    ) -> None:
+        process = self.processes[number]
+        self.send(
+            process,
+            lambda: self.kafka.join(
+                process.id,
+                protocols,
+                instance=process.instance,
+                version=version,
+                session_ms=session_ms,
+                rebalance_ms=rebalance_ms,
+            ),
+        )
+
+    @rule(number=st.integers(0, len(INSTANCES) - 1), leaves_out=st.booleans())
+    def sync(self, number: int, leaves_out: bool) -> None:
+        process = self.processes[number]
+        life, generation = self.life, process.generation
+        members = process.members[leaves_out:]
+        mine = {id: f"{life}.{generation}.{process.id}.{id}".encode() for id in members}
+        if self.kafka.state is State.COMPLETING and process.members:
+            self.assigned.setdefault((life, generation), mine)
+        self.send(
+            process,
+            lambda: self.kafka.sync(process.id, generation, mine, instance=process.instance),
+        )
+
+    @rule(number=st.integers(0, len(INSTANCES) - 1))
+    def beat(self, number: int) -> None:
+        process = self.processes[number]
+        code = self.kafka.beat(process.id, process.generation, process.instance)
+        self.check_alive(process, code)
+
+    @rule(number=st.integers(0, len(INSTANCES) - 1))
+    def commit(self, number: int) -> None:
+        process = self.processes[number]
+        if process.generation >= 0:
+            code = self.kafka.may_commit(process.id, process.generation, process.instance)
+            self.check_alive(process, code)
+
+    @rule(number=st.integers(0, len(INSTANCES) - 1), names_id=st.booleans())
+    def leave(self, number: int, names_id: bool) -> None:
+        process = self.processes[number]
+        self.kafka.leave(Leaver(process.id if names_id else "", process.instance))
+        self.learn()
+
+    @rule(number=st.integers(0, len(INSTANCES) - 1), forgets=st.booleans())
+    def disconnect(self, number: int, forgets: bool) -> None:
+        """The connection closes; the process may have died and starts again."""
+        process = self.processes[number]
+        for token in process.sent:
+            self.kafka.tell(self.kafka.groups.drop(self.kafka.now_ms, KEY, token))
+        process.sent.clear()
+        if forgets:
+            process.id, process.generation, process.members = "", -1, ()
+        self.learn()
+
+    @rule(ms=st.sampled_from([1, 500, DELAY_MS, 7_000, 16_000]))
+    def wait(self, ms: int) -> None:
+        self.kafka.wait(ms)
+        self.learn()
+
+    @rule(ms=st.sampled_from([1, DELAY_MS, 30_000]))
+    def pause(self, ms: int) -> None:
+        """The coordinator's loop is late: several deadlines pass at once."""
+        self.kafka.now_ms += ms
+        self.kafka.tell(self.kafka.groups.expire(self.kafka.now_ms))
+        self.learn()
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def send(self, process: Process, request: Callable[[], int]) -> None:
+        id = process.id
+        process.sent[request()] = (id, self.kafka.now_ms)
+        self.learn()
+
+    def learn(self) -> None:
+        """Hand the answers out to the processes."""
+        for number, process in enumerate(self.processes):
+            for token in sorted(process.sent.keys() & self.kafka.answers.keys()):
+                id, _ = process.sent.pop(token)
+                answer = self.kafka.answers[token]
+                if isinstance(answer, JoinAnswer):
+                    self.learn_join(number, answer)
+                else:
+                    self.learn_sync(id, process, answer)
+        if not self.kafka.groups.has(KEY):
+            self.life, self.latest = self.life + 1, 0
+            self.current.clear()
+
+    def learn_join(self, number: int, answer: JoinAnswer) -> None:
+        process, place = self.processes[number], (self.life, answer.generation)
+        if answer.code in (Code.NONE, Code.MEMBER_ID_REQUIRED):
+            assert self.owners.setdefault(answer.member, number) == number, "an id of two"
+            process.id = answer.member
+        elif answer.code == Code.UNKNOWN_MEMBER_ID:
+            process.id, process.generation, process.members = "", -1, ()
+        if answer.code != Code.NONE:
+            return
+        assert answer.member not in self.fenced
+        if process.instance is not None:
+            former = self.current.get(process.instance)
+            if former not in (None, answer.member):
+                self.fenced.add(str(former))
+            self.current[process.instance] = answer.member
+        both = (answer.protocol_type, answer.protocol)
+        assert self.generations.setdefault(place, both) == both
+        assert answer.generation >= self.latest
+        self.latest = answer.generation
+        process.generation = answer.generation
+        process.members = tuple(one.member for one in answer.members)
+        assert bool(process.members) == (answer.leader == answer.member)
+        assert not process.members or answer.member in process.members
+
+    def learn_sync(self, id: str, process: Process, answer: SyncAnswer) -> None:
+        if answer.code != Code.NONE:
+            assert answer == SyncAnswer(answer.code)
+            return
+        assert id not in self.fenced
+        place = (self.life, self.latest)
+        assert (answer.protocol_type, answer.protocol) == self.generations[place]
+        sent = self.assigned[place]
+        if process.instance is None:
+            assert answer.assignment == sent.get(id, b"")
+        else:  # perhaps that of its former id
+            assert answer.assignment in {b"", *sent.values()}
+
+    def check_alive(self, process: Process, code: Code) -> None:
+        if code in (Code.NONE, Code.REBALANCE_IN_PROGRESS) and process.generation >= 0:
+            assert process.generation == self.latest and process.id not in self.fenced
+        if process.id in self.fenced:
+            assert code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID)
+
+    # -- invariants --------------------------------------------------------------------------------
+
+    @invariant()
+    def nobody_waits_for_ever(self) -> None:
+        for process in self.processes:
+            for _, since_ms in process.sent.values():
+                assert self.kafka.now_ms - since_ms <= WAIT_MS_MAX
+
+    @invariant()
+    def what_is_over_has_ended(self) -> None:
+        due_ms = self.kafka.groups.next_deadline_ms
+        assert (due_ms is not None) == self.kafka.groups.has(KEY)
+        assert due_ms is None or due_ms >= self.kafka.now_ms
+
+    @invariant()
+    def the_group_is_what_it_says(self) -> None:
+        group = self.kafka.groups.describe(KEY)
+        ids = [one.member for one in group.members]
+        instances = [one.instance for one in group.members if one.instance is not None]
+        assert len(ids) == len(set(ids)) and len(instances) == len(set(instances))
+        assert bool(ids) == (group.state in (State.PREPARING, State.COMPLETING, State.STABLE)) or (
+            group.state is State.PREPARING  # ids are still given out
+        )
+        assert (self.kafka.groups.size > 0) == (group.state is not State.DEAD)
+        if group.state is State.STABLE:
+            assert all(one.metadata for one in group.members)
+            for one in group.members:
+                assert one.instance or one.assignment in {
+                    b"",
+                    self.assigned[(self.life, self.latest)].get(one.member, b""),
+                }
+
+    def teardown(self) -> None:
+        """Once all processes are gone, nothing remains."""
+        for number in range(len(INSTANCES)):
+            self.disconnect(number, forgets=True)
+        self.kafka.wait(ENOUGH_MS)
+        assert not self.kafka.groups.has(KEY) and self.kafka.groups.size == 0
+        assert self.kafka.groups.next_deadline_ms is None
+
+
+@pytest.mark.parametrize("count", examples(150, 2_000))
+def test_whatever_clients_do_a_generation_is_one_and_all_are_answered(count: int) -> None:
+    run_state_machine_as_test(
+        Churn, settings=settings(max_examples=count, stateful_step_count=50, deadline=None)
+    )

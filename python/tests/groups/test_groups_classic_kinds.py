@@ -1,0 +1,225 @@
+"""A group has members of TMS's own protocol or of Kafka's, and not of both at once; the positions
+of its shard are for both."""
+
+from concurrent.futures import wait
+from random import Random
+
+import pytest
+
+from sim.faulty import FaultyStore
+from tests.clocks import ManualClock
+from tests.gate_kit import StoreGate, in_thread
+from tests.waiting import PATIENCE_S
+from tms.engine.engine import Engine
+from tms.errors import Conflict, Fenced, NotOwner, Unavailable
+from tms.groups.classic_calls import (
+    Answered,
+    Caller,
+    ClassicKey,
+    Client,
+    Code,
+    JoinAnswer,
+    JoinRequest,
+    Leaver,
+    State,
+    SyncAnswer,
+    SyncRequest,
+)
+from tms.groups.classic_shard import ClassicShard
+from tms.groups.groups import GroupKind
+from tms.model.position import Position
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.transaction import Owner, PositionChange, PositionKey
+from tms.store.memory import MemoryStore
+
+A, B = TopicName("default", "a"), TopicName("default", "b")
+OTHER = TopicName("other", "a")
+KEY = ClassicKey("default", "g")
+
+
+class World:
+    """An engine over a store with a gate."""
+
+    def __init__(self) -> None:
+        self.clock, self.gate = ManualClock(), StoreGate()
+        self.store = FaultyStore(MemoryStore(), before=self.gate)
+        self.engine = Engine(self.store, self.clock, random=Random(1))
+        for name in (A, B, OTHER):
+            self.engine.create_topic(name, TopicSettings(2, durability=Durability.WRITTEN))
+
+    @property
+    def classic(self) -> ClassicShard:
+        return self.engine.groups.of("g").classic
+
+    @property
+    def kind(self) -> GroupKind | None:
+        return self.engine.groups.of("g").kind(KEY)
+
+    def poll(self, topic: TopicName = A) -> None:
+        self.engine.groups.poll(topic, "g", "m")
+
+    def join(self, token: str = "join", member: str = "", key: ClassicKey = KEY) -> list[Answered]:
+        request = JoinRequest(
+            version=0,
+            client=Client("c", "h"),
+            protocol_type="consumer",
+            protocols=(("range", b""),),
+            session_ms=10_000,
+            rebalance_ms=10_000,
+            member=member,
+        )
+        return self.classic.join(token, key, request)
+
+    def expire(self) -> list[Answered]:
+        with self.classic.locked() as (groups, now_ms):
+            return groups.expire(now_ms)
+
+    def stable(self) -> str:
+        """A Kafka group of one member, in generation 1; returns the member's id."""
+        assert self.join() == []
+        self.clock.pass_ms(3_000)
+        ((token, answer),) = self.expire()
+        assert token == "join" and isinstance(answer, JoinAnswer)
+        with self.classic.locked() as (groups, now_ms):
+            request = SyncRequest(Caller(answer.member, 1), {answer.member: b"all"})
+            assert groups.sync(now_ms, "sync", KEY, request) == [
+                ("sync", SyncAnswer(Code.NONE, "consumer", "range", b"all"))
+            ]
+        return answer.member
+
+    def leave(self, member: str) -> None:
+        with self.classic.locked() as (groups, now_ms):
+            groups.leave(now_ms, KEY, [Leaver(member)])
+
+    def commit(self, to: int, member: str, generation: int) -> None:
+        """Commit as a Kafka member of a generation."""
+        key = PositionKey("g", A, 0)
+        owner = Owner(member, generation)
+        self.engine.groups.move([PositionChange(key, Position.offset(to), None, owner)])
+
+    def position(self) -> str:
+        return str(self.engine.groups.positions(A, "g").get(0, ""))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def refused(member: str = "") -> list[Answered]:
+    return [("join", JoinAnswer(Code.INCONSISTENT_GROUP_PROTOCOL, member))]
+
+
+@pytest.mark.parametrize("topic", [A, B])
+def test_a_group_with_members_of_tms_takes_none_of_kafka(world: World, topic: TopicName) -> None:
+    assert world.kind is None
+    world.poll(topic)
+    assert world.kind is GroupKind.TMS
+    assert world.join() == refused()
+    assert world.classic.may_commit(KEY, Caller("")) == Code.UNKNOWN_MEMBER_ID
+    assert world.classic.delete(KEY) == Code.NON_EMPTY_GROUP
+    world.engine.groups.leave(topic, "g", "m")
+    assert world.kind is None
+    assert world.classic.may_commit(KEY, Caller("")) == Code.NONE
+    assert world.join() == []
+
+
+@pytest.mark.parametrize("topic", [A, B])
+def test_a_group_with_members_of_kafka_takes_none_of_tms(world: World, topic: TopicName) -> None:
+    member = world.stable()
+    assert world.kind is GroupKind.CLASSIC
+    with pytest.raises(Conflict, match="has members of Kafka's protocol now") as caught:
+        world.poll(topic)
+    assert caught.value.details == {"group": "g", "namespace": "default"}
+    assert caught.value.code == "conflict" and not caught.value.retriable
+    world.engine.groups.leave(topic, "g", "m")  # nothing to leave
+    world.leave(member)
+    assert world.kind is None
+    world.poll(topic)
+
+
+def test_a_group_of_the_same_name_in_another_namespace_is_another_group(world: World) -> None:
+    world.poll(OTHER)
+    member = world.stable()
+    world.poll(OTHER)
+    with world.classic.locked() as (groups, _):
+        assert groups.describe(KEY).state is State.STABLE
+        assert groups.describe(ClassicKey("other", "g")).state is State.DEAD
+    assert world.engine.groups.of("g").kind(ClassicKey("other", "g")) is GroupKind.TMS
+    world.leave(member)
+
+
+def test_a_group_that_kafka_members_lose_is_free_again(world: World) -> None:
+    world.stable()
+    world.clock.pass_ms(10_000)
+    assert world.expire() == [] and world.kind is None
+    world.poll()
+
+
+def test_a_kafka_join_waits_for_the_first_member_of_tms_and_is_refused(world: World) -> None:
+    with world.gate.holding("write"):
+        polling = in_thread(world.poll)
+        world.gate.wait_reached()
+        joining = in_thread(world.join)
+        assert not wait([joining], 0.2).done
+    polling.result(PATIENCE_S)
+    assert joining.result(PATIENCE_S) == refused()
+
+
+def test_both_positions_are_those_of_the_group(world: World) -> None:
+    member = world.stable()
+    world.commit(5, member, 1)
+    world.leave(member)
+    world.poll()
+    assert world.position() == "offset:5"
+
+
+@pytest.mark.parametrize("is_rebalanced", [False, True])
+def test_a_commit_of_an_earlier_generation_does_not_count(
+    world: World, is_rebalanced: bool
+) -> None:
+    member = world.stable()
+    world.commit(5, member, 1)
+    for stranger, generation in [(member, 2), (member, 0), ("c-9", 1)]:
+        with pytest.raises(Fenced):
+            world.commit(6, stranger, generation)
+    if is_rebalanced:
+        assert [token for token, _ in world.join("again", member)] == ["again"]
+    else:
+        world.leave(member)
+    with pytest.raises(Fenced):
+        world.commit(6, member, 1)
+    assert world.position() == "offset:5"
+
+
+def test_one_instance_coordinates_a_group_and_holds_its_positions(world: World) -> None:
+    shards = world.engine.topics.shards
+    for group in ("g", "h", "billing"):
+        number = shards.of_group(group)
+        assert {shards.of_position(topic, group) for topic in (A, B, OTHER)} == {number}
+        assert world.engine.groups.of(group) is world.engine.groups.at(number)
+
+
+def test_callers_that_wait_are_told_when_the_shard_moves(world: World) -> None:
+    groups, delivered = world.engine.groups, list[Answered]()
+    groups.deliver_classic(delivered.extend)
+    assert world.join() == []
+    classic, number = world.classic, world.engine.topics.shards.of_group("g")
+    groups.close(number)
+    ((token, answer),) = delivered
+    assert (token, answer.code) == ("join", Code.NOT_COORDINATOR)
+    with pytest.raises((NotOwner, Unavailable)):
+        groups.of("g")
+    request = JoinRequest(0, Client("c", "h"), "consumer", (("range", b""),), 10_000, 10_000)
+    ((_, late),) = classic.join("late", KEY, request)  # by a thread that still had the shard
+    assert late.code == Code.NOT_COORDINATOR
+    groups.open(number)
+    assert world.kind is None  # in memory only: members join again
+
+
+def test_ids_of_members_differ(world: World) -> None:
+    world.join()
+    world.join("second")
+    with world.classic.locked() as (groups, _):
+        ids = [one.member for one in groups.describe(KEY).members]
+    assert len(set(ids)) == 2 and all(id.startswith("c-") and len(id) == 38 for id in ids)
