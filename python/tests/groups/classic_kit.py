@@ -22,7 +22,7 @@ from tms.groups.classic_groups import ClassicGroups
 
 KEY = ClassicKey("default", "g")
 BOUNDS = ClassicBounds(members_max=10)
-SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, BOUNDS.initial_delay_ms
+SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, 3_000
 Protocols = tuple[tuple[str, bytes], ...]
 RANGE: Protocols = (("range", b"topics"),)
 
@@ -54,6 +54,7 @@ class Coordinator:
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
         token: int | None = None,
+        delay_ms: int = DELAY_MS,
     ) -> int:
         """Send a join; returns its token."""
         request = JoinRequest(
@@ -65,6 +66,7 @@ class Coordinator:
             rebalance_ms=rebalance_ms,
             member=member,
             instance=instance,
+            delay_ms=delay_ms,
         )
         token = next(self.tokens) if token is None else token
         self.tell(self.groups.join(self.now_ms, token, key, request))

@@ -196,8 +196,8 @@ def test_each_member_that_comes_meanwhile_prolongs_the_delay_up_to_the_rebalance
 
 
 def test_no_delay_begins_the_generation_at_once() -> None:
-    kafka = Coordinator(replace(BOUNDS, initial_delay_ms=0))
-    _, token = kafka.new()
+    kafka = Coordinator()
+    token = kafka.join(version=0, delay_ms=0)
     assert kafka.joined(token).generation == 1
 
 

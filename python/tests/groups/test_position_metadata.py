@@ -43,7 +43,7 @@ class World:
     @property
     def positions(self) -> GroupPositions:
         """The positions of the group's shard."""
-        return self.engine.groups._of("g").positions
+        return self.engine.groups.of("g").positions
 
     def at(self, topic: TopicName = A, partition: int = 0) -> CommittedPosition | None:
         """A position of the group."""

@@ -346,11 +346,11 @@ def test_positions_move_with_their_transaction_or_not_at_all(world: World) -> No
     assert world.read() == [b"1"]
     world.reopen()
     assert world.engine.groups.positions(A, "g") == {0: Position.offset(7)}
-    assert world.engine.groups._of("g").positions.groups() == [("g", A)]
+    assert world.engine.groups.of("g").positions.groups() == [("g", A)]
     world.engine.groups.move([moved(8)])
     world.engine.groups.forget_positions(A, "g")
     world.reopen()
-    assert world.engine.groups._of("g").positions.groups() == []
+    assert world.engine.groups.of("g").positions.groups() == []
 
 
 def test_of_two_that_move_a_position_from_the_same_place_one_commits(world: World) -> None:
@@ -368,7 +368,7 @@ def test_who_has_lost_a_partition_moves_no_position_of_it(world: World) -> None:
     with pytest.raises(Fenced):
         world.engine.groups.move([lost])
     assert world.read() == [] and world.engine.groups.positions(A, "g") == {0: Position.offset(1)}
-    world.engine.groups._of("g").members._journaled.invalidate()
+    world.engine.groups.of("g").members._journaled.invalidate()
     assert not world.tx.is_ready(Commit(positions=(moved(2),)))
 
 
@@ -577,7 +577,7 @@ def test_a_commit_is_ready_when_it_needs_to_read_nothing(world: World) -> None:
     world.tx.begin(token="t")
     assert not world.tx.is_ready(commit(b"1", token="t"))
     assert world.tx.is_ready(Commit(positions=(moved(1),)))
-    world.engine.groups._of("g").positions.invalidate()
+    world.engine.groups.of("g").positions.invalidate()
     assert not world.tx.is_ready(Commit(positions=(moved(1),)))
     assert world.tx.is_ready(commit(b"1"))
 
@@ -684,7 +684,7 @@ def test_a_start_reads_the_journals_from_where_their_state_was_kept(world: World
     first = next(world.tx.manager._journal._topic.replay()).value or b""
     assert first.startswith(b'[["kept"')
     world.reopen()
-    assert len(list(world.engine.groups._of("g").positions._journal.replay())) == 1
+    assert len(list(world.engine.groups.of("g").positions._journal.replay())) == 1
     assert world.engine.groups.positions(A, "g") == {0: Position.offset(3)}
     assert world.tx.describe(done).outcome == "committed"
     assert world.tx.commit(commit(b"1", token="t")).transaction_id == done
@@ -706,7 +706,7 @@ def test_a_start_after_a_close_does_not_read_long_journals(
     engine.close()
     engine = Engine(store, clock)
     assert engine.transactions.manager._journal._transactions.length < 5
-    assert engine.groups._of("g").positions._journal.length == 1
+    assert engine.groups.of("g").positions._journal.length == 1
     assert engine.groups.positions(A, "g") == {0: Position.offset(29)}
     assert {engine.transactions.describe(one.transaction_id).outcome for one in done} == {
         "committed"

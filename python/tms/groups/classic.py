@@ -94,6 +94,7 @@ class ClassicGroup:
         self._unsynced: dict[str, None] = {}  # members of this generation that have not synced
         self._until_ms: int | None = None  # the joins of a rebalance, later its syncs, end then
         self._extension_ms: int | None = None  # the first rebalance may be delayed by so much more
+        self._delay_ms = 0  # of the first rebalance
         self._newcomer = False  # joined during the delay of the first rebalance
 
     @property
@@ -169,6 +170,7 @@ class ClassicGroup:
             self.size -= ENTRY_BYTES + len(id)
         if not self._members:
             self._protocol_type = request.protocol_type
+            self._delay_ms = request.delay_ms
         if self.state is State.PREPARING and self.generation == 0:
             self._newcomer = True
         until_ms = self._ends(now_ms + self._bounds.new_member_ms)
@@ -248,7 +250,7 @@ class ClassicGroup:
         self._unsynced.clear()
         rest_ms = self._longest_ms()
         if self.state is State.EMPTY:
-            delay_ms = self._bounds.initial_delay_ms
+            delay_ms = self._delay_ms
             self._extension_ms, rest_ms = max(0, rest_ms - delay_ms), delay_ms
         self.state = State.PREPARING
         self._until_ms = self._ends(now_ms + rest_ms)
@@ -264,7 +266,7 @@ class ClassicGroup:
 
     def _end_joins(self, now_ms: int) -> None:
         if self._until_ms is not None and self._extension_ms and self._newcomer and self._members:
-            delay_ms = min(self._bounds.initial_delay_ms, self._extension_ms)
+            delay_ms = min(self._delay_ms, self._extension_ms)
             self._newcomer, self._extension_ms = False, self._extension_ms - delay_ms
             self._until_ms = self._ends(self._until_ms + delay_ms)
             return

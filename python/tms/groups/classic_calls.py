@@ -72,7 +72,8 @@ class Client(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
     """JoinGroup 0 to 9. `member` is empty for a new member. `protocols` are names with metadata, by
-    preference. Version 0 has no rebalance time-out: use its session time-out."""
+    preference. Version 0 has no rebalance time-out: use its session time-out. The first rebalance
+    of a group is delayed by `delay_ms` of its first member, for members still to come."""
 
     version: int
     client: Client
@@ -82,6 +83,7 @@ class JoinRequest:
     rebalance_ms: int
     member: str = ""
     instance: str | None = None
+    delay_ms: int = 3_000
 
     @property
     def needs_id(self) -> bool:
@@ -184,7 +186,6 @@ class ClassicBounds:
 
     session_ms_min: int = 6_000
     session_ms_max: int = 1_800_000
-    initial_delay_ms: int = 3_000  # of the first rebalance of a group, for members still to come
     new_member_ms: int = 300_000  # a new member's first join is answered within that time
     members_max: int = 1_000  # of a group; also of those that were told to join again with an id
     groups_max: int = 10_000  # with members

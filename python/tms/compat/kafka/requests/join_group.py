@@ -27,6 +27,7 @@ async def answer(call: Call) -> Message | None:
         rebalance_ms,
         message.member_id,
         message.group_instance_id,
+        broker.options.rebalance_delay_ms,
     )
     joined = await broker.groups.join(call.connection, broker.group(message.group_id), request)
     if joined is None:
