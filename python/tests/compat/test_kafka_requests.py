@@ -166,7 +166,7 @@ def test_a_topic_is_created_by_asking_for_it_if_both_sides_want() -> None:
         refused = metadata(kafka, "asked", allow_auto_topic_creation=False)
         assert refused.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
         assert len(metadata(kafka, "asked").partitions) == 4
-    with kafka_serving(create_topics=False) as broker, broker.connect() as kafka:
+    with kafka_serving(existing_topics_only=True) as broker, broker.connect() as kafka:
         assert metadata(kafka, "asked").error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
 

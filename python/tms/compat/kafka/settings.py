@@ -24,7 +24,7 @@ class KafkaSection(FrontSection):
     port: int | None = Field(default=None, ge=0, le=65_535)
     advertised: str = ""
     namespace: str = Field(default=DEFAULT_NAMESPACE, pattern=f"^{NAMESPACE}$")
-    create_topics: bool = True
+    existing_topics_only: bool = False
     partitions: int = Field(default=1, ge=1, le=PARTITIONS_MAX)
     clients_max: int = Field(default=_FRAMES.clients_max, ge=1)
     frame_timeout_s: float = Field(default=_FRAMES.frame_timeout_s, ge=1, le=600)
@@ -68,7 +68,7 @@ class KafkaSection(FrontSection):
             host.strip("[]"),
             int(port),
             self.namespace,
-            self.create_topics,
+            not self.existing_topics_only,
             self.partitions,
             self.rebalance_delay_ms,
         )
