@@ -18,8 +18,8 @@ PAGE = ROOT / "docs" / "locks.md"
 COMMAND = "../.venv/bin/python -m tests.house.locks"
 _HEAD = """# Lock order
 
-A thread that holds one of these locks takes only locks that stand below it in the table, and not
-the same lock of another object, unless no other thread knows that object yet. So no two threads
+A thread that holds one of these locks takes only locks below it in the table. It does not take the
+same lock of another object either, unless no other thread knows that object yet. So no two threads
 ever wait for each other.
 
 A lock is named by its file and attribute in `python/tms`. The client's locks are taken before all
@@ -28,7 +28,7 @@ of these.
 `python/tests/house/locks.toml` is the list from which `python -m tests.house.locks` writes this
 page. A test compares the list with the locks that the code makes, and with the acquisitions of an
 engine on a data directory and of some runs of the simulation. An attempt that does not wait may
-come out of order.
+take a lock out of this order.
 
 | lock | guards |
 |---|---|

@@ -187,12 +187,12 @@ class Consumer(Generic[V]):
         return run(self._reader.lag())
 
     def positions(self) -> dict[int, Position]:
-        """For each partition, the position behind the last message that was handed out; usable as
+        """For each partition, the position past the last message that was handed out; usable as
         `start`."""
         return self._reader.positions()
 
     def ack(self) -> None:
-        """Move the group's position behind the messages that were handed out. Raises `Conflict` if
+        """Move the group's position past the messages that were handed out. Raises `Conflict` if
         another consumer of the group has moved it, `Fenced` if this member had lost a partition
         before, and `Invalid` with exactly-once delivery. In a transaction use `Transaction.ack`."""
         run(self._reader.ack())

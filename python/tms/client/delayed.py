@@ -135,7 +135,7 @@ class DelayedCalls(BusCalls):
     def list_delayed(
         self, topic: str, after: DelayedId | str | None = None
     ) -> Iterator[DelayedMessage]:
-        """The waiting messages of a topic in the order of their due times, starting behind the one
+        """The waiting messages of a topic in the order of their due times, starting after the one
         named `after`; read in pages during the iteration. Raises `TopicNotFound`."""
         name, last = TopicName.parse(topic), None if after is None else as_id(after)
         while found := self._transport.delayed.page(name, last, PAGE).messages:

@@ -119,7 +119,7 @@ class Queue(Generic[V]):
 
     @property
     def topic(self) -> str:
-        """The name of the topic as in its messages."""
+        """The name of the topic, as `topic` of its messages has it."""
         return self._topic
 
     def __repr__(self) -> str:

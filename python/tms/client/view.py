@@ -142,7 +142,7 @@ class View(Mapping[bytes, V]):
         return None if entry is None else entry.id
 
     def expect(self, key: bytes) -> MessageId:
-        """The `expect` of a publish of the key: the message is stored only if this view has seen
+        """The `expect` for a publish of the key: the message is stored only if this view has seen
         all messages of the key. Call this before you read the value on which the publish depends,
         or use `current`, which returns both."""
         self._check()
