@@ -23,7 +23,7 @@ from tms.api.operations import OPERATIONS
 from tms.client.client import Bus
 from tms.errors import Forbidden, NotFound, TransactionNotFound, Unauthenticated, Unavailable
 from tms.model import keys
-from tms.model.access import Access
+from tms.model.access import PATTERN, Access
 from tms.model.position import Position
 from tms.model.topic import TOPIC, TOPIC_NAME, Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
@@ -362,7 +362,7 @@ def test_an_operation_that_names_a_topic_in_its_body_asks_for_it() -> None:
 
 def names_topics(kind: Any) -> bool:
     """True if a value of this type, or a part of it, is spelled like a topic."""
-    schema = json.dumps(msgspec.json.schema(kind))
+    schema = json.dumps(msgspec.json.schema(kind)).replace(json.dumps(PATTERN)[1:-1], "")
     return json.dumps(TOPIC)[1:-1] in schema or json.dumps(TOPIC_NAME)[1:-1] in schema
 
 

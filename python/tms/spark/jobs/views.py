@@ -1,6 +1,7 @@
 """Topics as views of Spark SQL.
 
     flights           the topic flights; namespace__topic for one of another namespace
+    `shop.orders`     the topic shop.orders: SQL takes a name with a dot or a dash in backticks
       key … id        the columns of a topic, with headers and id
       text            the value as a string
       carrier, …      what the value has when it is JSON, on request
@@ -9,9 +10,11 @@ Invariants
 
 * A view shows the messages that existed at its first use, because Spark plans the scan once. `sql`
   makes the views again.
+* Topics whose views would have one name, of which Spark ignores the case, are refused together.
 * A column of the JSON that has the name of one of the topic's is called json_NAME.
 """
 
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -47,6 +50,7 @@ def sql(
     `Invalid`, also for what is wrong with the query.
     """
     named = Subject.of(topics, url, token, store)
+    _check_names(named.topics)
     with closing(open_topics(named.place)) as there:
         for topic in named.topics:
             there.generation(topic)  # raises now what the query would raise later
@@ -69,6 +73,19 @@ def view_name(topic: str) -> str:
     if name.namespace == DEFAULT_NAMESPACE:
         return name.topic
     return f"{name.namespace}__{name.topic}"
+
+
+def _check_names(topics: Iterable[str]) -> None:
+    """Raises `Invalid` if two topics would be one view."""
+    topics_by_view: dict[str, str] = {}
+    for topic in topics:
+        other = topics_by_view.setdefault(view_name(topic).lower(), topic)
+        if other != topic:
+            raise Invalid(
+                f"The topics {other} and {topic} would both be the table {view_name(topic)}. Query "
+                "them one after the other, each with --topic (topics=) for itself.",
+                field="topics",
+            )
 
 
 def _with_json(spark: "SparkSession", rows: "DataFrame", json_schema: str) -> "DataFrame":
