@@ -103,7 +103,13 @@ def names_and_keys() -> dict[str, Any]:
 def topics() -> dict[str, Any]:
     """Names of topics and spellings of retention."""
     names = ["flights", "default:flights", "analytics:click-stream", "A_1:_", "a:b--", "9:9"]
-    names += ["shop.orders-v1_eu", "__consumer_offsets", "_schemas", "a:server.schema.table", "a..b."]
+    names += [
+        "shop.orders-v1_eu",
+        "__consumer_offsets",
+        "_schemas",
+        "a:server.schema.table",
+        "a..b.",
+    ]
     names += ["n" * 128 + ":" + "t" * 249]
     cleanups = ["delete", "compact", "compact,delete", "delete, compact"]
     retentions = [

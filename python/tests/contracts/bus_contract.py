@@ -33,7 +33,6 @@ from tms.errors import (
 from tms.model.keys import partition_for_key
 from tms.model.topic import RETENTION_MS_DEFAULT, Durability, TopicName, TopicSettings
 
-
 KAFKA_NAMES = ("a.b-c_d", "__consumer", "t" * 249, "shop:server.schema.table.")  # names of topics
 
 
@@ -169,7 +168,9 @@ class TopicContract:
         with bus.consumer(name, group="g.h", partitions="all", stop_at_end=True) as consumer:
             assert [message.topic for message in consumer] == [name] * 3
             consumer.ack()
-        assert [(one.topic, one.group) for one in bus.list_groups(namespace=namespace)] == [(name, "g.h")]
+        assert [(one.topic, one.group) for one in bus.list_groups(namespace=namespace)] == [
+            (name, "g.h")
+        ]
         assert bus.positions(name, group="g.h") == {0: Position.after(last)}
         assert not any(bus.positions(near, group="g.h") for near in ("a", name[:-1] + "x"))
         with bus.transaction() as tx:

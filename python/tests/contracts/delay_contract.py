@@ -51,7 +51,7 @@ class DelayContract:
         id = world.bus.publish_later(name, b"1", delay=1)
         world.bus.publish_later(name, b"2", delay=2)
         world.restart()
-        assert [one.id for one in world.bus.list_delayed(name)][0] == id
+        assert next(world.bus.list_delayed(name)).id == id
         clock.pass_ms(1_000)
         assert world.engine.delayed.move() == 1
         assert values(world, name) == [b"1"]

@@ -89,7 +89,9 @@ def test_topics_of_dead_letters_of_long_names_differ_and_are_no_longer_than_befo
     assert dead_letter_topic("mail", fits).topic == fits.topic + "-mail-dead"
     longer = TopicName("n", "t" * 119)
     assert dead_letter_topic("mail", longer).topic == "t" * 90 + "-b68ec4f53a87ea34-dead"
-    names = {dead_letter_topic("mail", topic) for topic in (fits, longer, TopicName("n", "t" * 249))}
+    names = {
+        dead_letter_topic("mail", topic) for topic in (fits, longer, TopicName("n", "t" * 249))
+    }
     names |= {dead_letter_topic(group, topic) for topic in (shop, long) for group in ("a.b", "a_b")}
     assert len(names) == 7
     for name in names:

@@ -39,9 +39,8 @@ def check_directories(topics: Iterable[str]) -> None:
         name = f"topic={quote(topic, safe='')}"
         if len(name) > _NAME_BYTES_MAX:
             raise Invalid(
-                f"An archive has a directory `topic=NAME` for each topic, of at most "
-                f"{_NAME_BYTES_MAX} bytes; {name} has {len(name)}. Use `tms export` for this "
-                "topic.",
+                f"{name} is a directory of an archive, and has {len(name)} bytes, more than "
+                f"{_NAME_BYTES_MAX}. Use `tms export` for this topic.",
                 field="topics",
             )
 

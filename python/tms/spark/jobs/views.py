@@ -14,7 +14,7 @@ Invariants
 * A column of the JSON that has the name of one of the topic's is called json_NAME.
 """
 
-from collections.abc import Iterable
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,12 @@ def sql(
     `Invalid`, also for what is wrong with the query.
     """
     named = Subject.of(topics, url, token, store)
-    _check_names(named.topics)
+    table, count = Counter(view_name(topic).lower() for topic in named.topics).most_common(1)[0]
+    if count > 1:
+        raise Invalid(
+            f"{count} of the topics would be the table {table}. Choose one (--topic, topics=).",
+            field="topics",
+        )
     with closing(open_topics(named.place)) as there:
         for topic in named.topics:
             there.generation(topic)  # raises now what the query would raise later
@@ -73,19 +78,6 @@ def view_name(topic: str) -> str:
     if name.namespace == DEFAULT_NAMESPACE:
         return name.topic
     return f"{name.namespace}__{name.topic}"
-
-
-def _check_names(topics: Iterable[str]) -> None:
-    """Raises `Invalid` if two topics would be one view."""
-    topics_by_view: dict[str, str] = {}
-    for topic in topics:
-        other = topics_by_view.setdefault(view_name(topic).lower(), topic)
-        if other != topic:
-            raise Invalid(
-                f"The topics {other} and {topic} would both be the table {view_name(topic)}. Query "
-                "them one after the other, each with --topic (topics=) for itself.",
-                field="topics",
-            )
 
 
 def _with_json(spark: "SparkSession", rows: "DataFrame", json_schema: str) -> "DataFrame":
