@@ -103,7 +103,14 @@ def names_and_keys() -> dict[str, Any]:
 def topics() -> dict[str, Any]:
     """Names of topics and spellings of retention."""
     names = ["flights", "default:flights", "analytics:click-stream", "A_1:_", "a:b--", "9:9"]
-    names += ["n" * 128 + ":" + "t" * 128]
+    names += [
+        "shop.orders-v1_eu",
+        "__consumer_offsets",
+        "_schemas",
+        "a:server.schema.table",
+        "a..b.",
+    ]
+    names += ["n" * 128 + ":" + "t" * 249]
     cleanups = ["delete", "compact", "compact,delete", "delete, compact"]
     retentions = [
         "14d",
@@ -135,13 +142,19 @@ def topics() -> dict[str, Any]:
                 "-a",
                 "a b",
                 "a/b",
-                "a.b",
+                ".",
+                "..",
+                ".a",
+                "a:.b",
+                "a.b:c",
+                "a.b:c.d",
+                "a./b",
                 "ä",
                 "a\n",
                 "a\x00",
                 "a-b:c",
             ],
-            *["n" * 129 + ":t", "n:" + "t" * 129, "\u0661"],
+            *["n" * 129 + ":t", "n:" + "t" * 250, "\u0661"],
         ],
         "retentions": [{"text": text, "ms": parse_retention(text)} for text in retentions],
         "cleanups": {text: parse_cleanup(text) for text in cleanups},

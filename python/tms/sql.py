@@ -41,7 +41,7 @@ from tms.api.commits import decode_commit, encode_commit
 from tms.client.client import Bus
 from tms.client.participants import Transacted
 from tms.errors import CommitUnfinished, Conflict, Invalid
-from tms.model.topic import Durability
+from tms.model.topic import TOPIC_NAME_CHARS_MAX, Durability
 from tms.model.transaction import Commit, PositionChange
 from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.extras import needed
@@ -62,7 +62,7 @@ _POSITIONS = sa.Table(
     "tms_positions",
     _metadata,
     sa.Column("consumer_group", sa.String(255), primary_key=True),
-    sa.Column("topic", sa.String(257), primary_key=True),
+    sa.Column("topic", sa.String(TOPIC_NAME_CHARS_MAX), primary_key=True),
     sa.Column("partition_number", sa.Integer, primary_key=True),
     sa.Column("position", sa.String(64), nullable=False),
 )

@@ -17,7 +17,7 @@ from tms.model.access import (
     check_verb,
 )
 
-NAMES = st.sampled_from(["a", "ab", "abc", "b", "a-b"])
+NAMES = st.sampled_from(["a", "ab", "abc", "b", "a-b", "a.b"])
 TOPICS = st.builds(lambda ns, t: f"{ns}:{t}", st.sampled_from(["n", "nn"]), NAMES)
 PARTS = st.builds(
     lambda kind, topic, group: f"{kind}:{topic}/{group}",
@@ -75,6 +75,12 @@ def test_a_principal_may_do_what_some_grant_covers_and_nothing_else(
         ("topic:sales:orders", "topic:sales:orders"),
         ("topic:ord*", "topic:default:ord*"),
         ("topic:sales:*", "topic:sales:*"),
+        ("topic:shop.orders", "topic:default:shop.orders"),
+        ("topic:sales:shop.*", "topic:sales:shop.*"),
+        ("topic:__consumer_offsets", "topic:default:__consumer_offsets"),
+        ("topic:" + "x" * 249, "topic:default:" + "x" * 249),
+        ("queue:shop.*", "queue:default:shop.*"),
+        ("group:shop.orders/b.c", "group:default:shop.orders/b.c"),
         ("group:orders/billing", "group:default:orders/billing"),
         ("queue:orders/*", "queue:default:orders/*"),
         ("queue:orders*", "queue:default:orders*"),
@@ -92,12 +98,21 @@ def test_a_pattern_has_a_full_form(text: str, full: str) -> None:
     [
         *("", "orders", "topic:", "topic:a b", "topic:*x", "topic:a*b", "to*", "access:x"),
         *("group:orders", "queue:a/b/c", "namespace:a-b", "topic:../x", "topic:a/b"),
+        *("topic:.", "topic:..", "topic:.a", "topic:.*", "topic:a.b:c", "topic:" + "x" * 250),
         "topic:" + "x" * 700,
     ],
 )
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="resource is"):
         check_pattern(text)
+
+
+def test_a_dot_in_a_pattern_is_that_character() -> None:
+    grants = Grants([Grant("ann", Access.CONSUME, check_pattern("topic:shop.*"))])
+    assert grants.find(Access.CONSUME, "topic:default:shop.orders")
+    assert grants.find(Access.CONSUME, "queue:default:shop.orders/g")
+    assert not grants.find(Access.CONSUME, "topic:default:shop-orders")
+    assert not grants.find(Access.CONSUME, "topic:default:shop")
 
 
 def test_a_resource_is_one_thing() -> None:

@@ -18,12 +18,13 @@ from tests.http_kit import Served, serving
 from tests.waiting import PATIENCE_S
 from tests.yardstick import in_yardsticks
 from tms.access import decisions
+from tms.api import routes
 from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
 from tms.client.client import Bus
 from tms.errors import Forbidden, NotFound, TransactionNotFound, Unauthenticated, Unavailable
 from tms.model import keys
-from tms.model.access import Access
+from tms.model.access import PATTERN, Access
 from tms.model.position import Position
 from tms.model.topic import TOPIC, TOPIC_NAME, Durability, TopicName
 from tms.model.transaction import Commit, PositionChange, PositionKey
@@ -307,6 +308,27 @@ def test_a_transaction_changes_only_what_each_part_of_it_may(admin: Bus, people:
     assert values == [b"1"]
 
 
+def test_a_grant_covers_topics_with_dots_by_their_exact_beginning(
+    admin: Bus, people: People
+) -> None:
+    made(admin, "shop.eu.orders", "shop-eu", "shopXeu", "__shop")
+    with people.bus("shop-5", "all topic:shop.*", "consume topic:__shop") as bus:
+        bus.publish("shop.eu.orders", b"1")
+        assert [info.topic for info in bus.list_topics()] == ["__shop", "shop.eu.orders"]
+        assert bus.queue("shop.eu.orders", group="a.b").receive(1)[0].value == b"1"
+        assert list(bus.consumer("__shop", stop_at_end=True)) == []
+        for other in ("shop-eu", "shopXeu", "__shop"):
+            with pytest.raises(Forbidden, match=f"topic:default:{other}"):
+                bus.publish(other, b"2")
+    token = people.token("shop-6", "publish topic:shop.eu.orders")
+    with people.served.connect() as client:
+        for name in ("shop%2Eeu%2eorders", "shop.eu.orders"):
+            path = f"/v2/namespaces/default/topics/{name}/messages"
+            body = json.dumps({"messages": [{"value": "x"}]}).encode()
+            answer = client.request("POST", path, body, Authorization=f"Bearer {token}")
+            assert answer.status == routes.OK
+
+
 def test_a_queue_is_settled_in_a_transaction_by_who_may_consume_it(
     admin: Bus, people: People
 ) -> None:
@@ -362,7 +384,7 @@ def test_an_operation_that_names_a_topic_in_its_body_asks_for_it() -> None:
 
 def names_topics(kind: Any) -> bool:
     """True if a value of this type, or a part of it, is spelled like a topic."""
-    schema = json.dumps(msgspec.json.schema(kind))
+    schema = json.dumps(msgspec.json.schema(kind)).replace(json.dumps(PATTERN)[1:-1], "")
     return json.dumps(TOPIC)[1:-1] in schema or json.dumps(TOPIC_NAME)[1:-1] in schema
 
 

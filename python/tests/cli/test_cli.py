@@ -19,9 +19,11 @@ import pytest
 import yaml
 
 import tms
+from tests.contracts.bus_contract import KAFKA_NAMES
 from tests.http_kit import serving
 from tests.waiting import PATIENCE_S
 from tms.cli import main
+from tms.model.topic import TopicName
 
 TMS = (sys.executable, "-c", "from tms.cli.main import main; main()")
 
@@ -113,6 +115,34 @@ def test_a_topic_is_created_described_listed_updated_and_deleted(run: Run) -> No
         "deleted": True,
     }
     assert run("topic", "list", "--json").json == []
+
+
+@pytest.mark.parametrize("name", KAFKA_NAMES, ids=lambda name: name[:20])
+def test_a_topic_with_a_name_of_kafka_is_good_for_each_command(
+    run: Run, data: Path, tmp_path: Path, name: str
+) -> None:
+    namespace, topic = TopicName.parse(name)
+    assert run("topic", "create", name, "-p", "2").code == 0
+    assert run("publish", name, "-K", ":", stdin=b"k:1\nk:2\n").code == 0
+    assert run("consume", name, "--start", "earliest", "-e").out == b"1\n2\n"
+    listed = run("topic", "list", "-n", namespace, "--json").json
+    assert [one["topic"] for one in listed] == [topic]
+    for form in ("ndjson", "parquet"):
+        file = str(tmp_path / f"out.{form}")
+        assert run("export", name, "--to", file).code == 0
+        assert run("import", name, file).code == 0
+    assert len(run("consume", name, "--start", "earliest", "-e").out.splitlines()) == 8
+    assert run("queue", "create", name, "mail").code == 0
+    assert run("queue", "receive", name, "mail", "--json").json["value"] == "1"
+    assert run("group", "reset", name, "g", "--to", "latest", "--yes").code == 0
+    assert run("group", "show", name, "g").code == 0
+    assert run("publish", name, "--delay", "1h", stdin=b"later\n").code == 0
+    assert len(run("delayed", "list", name, "--json").json) == 1
+    assert run("topic", "truncate", name, "--yes").code == 0
+    assert run("consume", name, "--start", "earliest", "-e").out == b""
+    assert run("fsck", "--json").code == 0
+    assert run("topic", "delete", name, "--yes").code == 0
+    assert run("topic", "describe", name).code == 3
 
 
 def test_a_dry_run_changes_nothing(run: Run, greetings: Path) -> None:

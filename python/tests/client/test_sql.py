@@ -16,7 +16,8 @@ import tms
 from tests.sql_kit import World
 from tms.client.client import Bus
 from tms.errors import CommitUnfinished, Conflict, Invalid, StorageFull, Unavailable
-from tms.model.transaction import Commit
+from tms.model.topic import TopicName
+from tms.model.transaction import GROUP_CHARS_MAX, Commit
 from tms.sql import SqlDatabase
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -57,6 +58,16 @@ def fences(engine: sa.Engine) -> int:
 
 def values(bus: Bus, topic: str) -> list[bytes | None]:
     return [message.value for message in bus.consumer(topic, stop_at_end=True)]
+
+
+def test_the_table_of_positions_has_room_for_the_longest_names(database: SqlDatabase) -> None:
+    longest = TopicName.of("n" * 128, "t" * 249)
+    columns = {
+        one["name"]: one["type"]
+        for one in sa.inspect(database._engine).get_columns("tms_positions")
+    }
+    assert columns["topic"].length == len(str(longest))
+    assert columns["consumer_group"].length == GROUP_CHARS_MAX
 
 
 def write(bus: Bus, database: SqlDatabase, name: str) -> None:

@@ -12,13 +12,13 @@ from tests.clocks import ManualClock
 from tests.http_kit import Answer, Client, Served, serving
 from tests.vectors_kit import load
 from tms.block import Compression, encode
-from tms.compat.cdap import avro
+from tms.compat.cdap import app, avro
 from tms.compat.cdap.app import CdapLimits
 from tms.compat.cdap.avro import ConsumeRequest, PublishRequest, RollbackDetail
 from tms.model.ids import MessageId
 from tms.model.message import NewBlock
 from tms.model.snapshot import Snapshot, encode_snapshot
-from tms.model.topic import TopicName
+from tms.model.topic import TopicName, TopicSettings
 from tms.runtime.clock import SystemClock
 
 AVRO, TEXT = "avro/binary", "text/plain; charset=utf-8"
@@ -142,6 +142,16 @@ def test_topics_answer_as_cdap_does() -> None:
             got = client.request(case["method"], case["path"], body)
             assert (got.status, got.body.decode()) == (case["status"], case["answer"]), case
             assert got.headers.get("content-type") == case.get("media"), case
+
+
+def test_a_list_has_the_topics_that_cdap_can_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_PAGE", 2)
+    with serving() as fresh, fresh.connect() as client:
+        for name in ("a", "b.1", "b.2", "b.3", "c-d", "t" * 249, "z.z"):
+            fresh.service.engine.create_topic(TopicName("n", name), TopicSettings())
+        assert client.request("GET", NS).json == ["a", "c-d", "t" * 249]
+        answer = client.request("GET", f"{NS}/b.1")
+        assert answer.status == 400 and b"alphanumeric characters and _ or -" in answer.body
 
 
 def test_unknown_paths_and_methods_end_the_connection(served: Served) -> None:

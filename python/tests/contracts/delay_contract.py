@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import START_MS, ManualClock
+from tests.contracts.bus_contract import KAFKA_NAMES
 from tests.worlds import World
 from tms.errors import Forbidden, Invalid, PartitionNotFound, TooLarge, TopicNotFound
 from tms.model.delayed import DelayedId, DelayedInfo
@@ -41,6 +42,19 @@ class DelayContract:
         assert (message.key, message.value, message.headers) == (b"k", b"1", {"h": b"x"})
         assert message.partition == partition_for_key(b"k", 3)
         assert message.timestamp_ms == START_MS + 1_500
+
+    @pytest.mark.parametrize("name", KAFKA_NAMES, ids=lambda name: name[:20])
+    def test_a_topic_with_a_name_of_kafka_gets_its_messages(
+        self, world: World, clock: ManualClock, name: str
+    ) -> None:
+        world.bus.create_topic(name)
+        id = world.bus.publish_later(name, b"1", delay=1)
+        world.bus.publish_later(name, b"2", delay=2)
+        world.restart()
+        assert next(world.bus.list_delayed(name)).id == id
+        clock.pass_ms(1_000)
+        assert world.engine.delayed.move() == 1
+        assert values(world, name) == [b"1"]
 
     @pytest.mark.parametrize(
         "when",

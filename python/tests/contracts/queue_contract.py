@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tms
+from tests.contracts.bus_contract import KAFKA_NAMES
 from tests.waiting import PATIENCE_S, until
 from tms import Bus, Delivered, Queue
 from tms.errors import (
@@ -23,6 +24,7 @@ from tms.errors import (
     TransactionEnded,
 )
 from tms.model.queue import QueuePartition, Token, TokenResult
+from tms.model.topic import TopicName
 
 
 def prepared(bus: Bus, *values: bytes, partitions: int = 1, **settings: Any) -> Queue:
@@ -377,6 +379,27 @@ class QueueContract:
         assert queue.redrive(1) == 1
         [left] = bus.list_dead_letters("jobs", group="workers")
         assert left.cause == "no 1"
+
+    @pytest.mark.parametrize("name", KAFKA_NAMES, ids=lambda name: name[:20])
+    def test_a_topic_with_a_name_of_kafka_has_a_queue_with_dead_letters(
+        self, bus: Bus, name: str
+    ) -> None:
+        bus.create_topic(name, durability="written")
+        queue = bus.queue(name, group="mail")
+        bus.publish_many(name, [b"good", b"bad"])
+        good, bad = collect(queue, 2)
+        assert (good.topic, good.value, bad.value) == (name, b"good", b"bad")
+        queue.ack(good)
+        queue.reject(bad, cause="no")
+        until(lambda: queue.describe().dead == 1)
+        [letter] = bus.list_dead_letters(name, group="mail")
+        assert (letter.cause, letter.message.value) == ("no", b"bad")
+        assert queue.redrive() == 1
+        assert [one.value for one in everything(bus, name)] == [b"good", b"bad", b"bad"]
+        found = bus.list_queues(TopicName.parse(name).namespace)
+        assert [(one.topic, one.group) for one in found] == [(name, "mail")]
+        queue.delete()
+        assert list(bus.list_queues(TopicName.parse(name).namespace)) == []
 
     def test_a_dead_letter_has_the_error_of_its_last_handler(self, bus: Bus) -> None:
         queue = prepared(bus, b"bad", deliveries_max=1)

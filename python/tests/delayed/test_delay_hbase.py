@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.bus_contract import KAFKA_NAMES
 from tests.delay_kit import A, World
 from tests.fake_hbase import FakeHBase
 from tests.log_kit import HOUR_MS
@@ -12,7 +13,7 @@ from tms.block import encode
 from tms.errors import StorageUnavailable
 from tms.model.delayed import DelayedInfo, Due
 from tms.model.message import NewBlock
-from tms.model.topic import Durability
+from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.store.base import Store
 from tms.store.hbase.store import HBaseStore
 
@@ -68,6 +69,22 @@ def test_messages_wait_in_the_table_metadata_and_leave_it(world: World, hbase: T
     assert world.read() == [b"2", b"3"]
     rows = [row for row in hbase.rows("tms:metadata") if row.startswith(b"t00000001/delayed:d")]
     assert rows == [] and world.delayed.info(A) == DelayedInfo(0, None)
+
+
+@pytest.mark.parametrize("name", KAFKA_NAMES, ids=lambda name: name[:20])
+def test_a_topic_with_a_name_of_kafka_is_one_in_hbase(world: World, name: str) -> None:
+    kafkas = TopicName.parse(name)
+    world.engine.create_topic(kafkas, TopicSettings(2))
+    world.engine.append(kafkas, [NewBlock(1, encode([b"1"]))])
+    world.later(b"2", delay_ms=1_000, name=kafkas)
+    new = World(inner=_store(), clock=world.clock)
+    new.clock.pass_ms(1_000)
+    new.delayed.move()
+    assert kafkas in [info.name for info in new.engine.list_topics(kafkas.namespace)]
+    info = new.engine.describe_topic(kafkas)
+    assert [one.end_offset for one in info.partition_infos] == [1, 1]
+    new.engine.delete_topic(kafkas)
+    assert kafkas not in [info.name for info in new.engine.list_topics(kafkas.namespace)]
 
 
 def test_erased_messages_leave_no_cell_and_the_others_wait_on(world: World, hbase: Tables) -> None:

@@ -154,7 +154,8 @@ def test_names_of_segments_sort_like_their_numbers(segments: list[tuple[int, int
 def test_a_prefix_covers_its_namespace_and_no_other() -> None:
     start = keys.topic_key("orders", "")
     stop = keys.prefix_stop(start)
-    assert start <= keys.topic_key("orders", "z" * 128) < stop
+    assert start <= keys.topic_key("orders", "z" * 249) < stop
+    assert start <= keys.topic_key("orders", "0.a") < keys.topic_key("orders", "z.z") < stop
     for namespace in ("order", "orders2", "orders_", "orderz", "Orders"):
         assert not start <= keys.topic_key(namespace, "a") < stop
 

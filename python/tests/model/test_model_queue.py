@@ -81,6 +81,25 @@ def test_dead_letters_have_a_topic_that_can_be_one() -> None:
     assert len(redrive_group("x" * 255, JOBS)) <= 255
 
 
+def test_topics_of_dead_letters_of_long_names_differ_and_are_no_longer_than_before() -> None:
+    """A name that fits keeps its form in each version: else a queue would lose its dead letters."""
+    shop, long = TopicName("n", "shop.orders"), TopicName("n", "t." * 124 + "t")
+    assert dead_letter_topic("mail", shop) == TopicName("n", "shop.orders-mail-dead")
+    fits = TopicName("n", "t" * (128 - len("-mail-dead")))
+    assert dead_letter_topic("mail", fits).topic == fits.topic + "-mail-dead"
+    longer = TopicName("n", "t" * 119)
+    assert dead_letter_topic("mail", longer).topic == "t" * 90 + "-b68ec4f53a87ea34-dead"
+    names = {
+        dead_letter_topic("mail", topic) for topic in (fits, longer, TopicName("n", "t" * 249))
+    }
+    names |= {dead_letter_topic(group, topic) for topic in (shop, long) for group in ("a.b", "a_b")}
+    assert len(names) == 7
+    for name in names:
+        assert TopicName.of(*name) == name and len(name.topic) <= 128
+    redriven = {redrive_group(group, topic) for group in ("a", "b") for topic in (shop, long)}
+    assert len(redriven) == 4 and max(map(len, redriven)) <= 255
+
+
 def test_slices_become_messages_with_their_tokens() -> None:
     block = encode([b"1", b"2", None], [b"a", None, b"c"], [{"h": b"x"}, None, None])
     columns = decode(block)

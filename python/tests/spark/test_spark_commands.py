@@ -100,6 +100,11 @@ def test_a_statement_is_answered(flights: Topics, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr()
     assert len(json.loads(shown.out)) == 2
     assert "only the first 2 rows" in shown.err
+    flights.bus.create_topic("eu.flights-1")
+    flights.bus.publish("eu.flights-1", b"{}")
+    both = "select count(*) as n from `EU.flights-1` a join flights where flights.offset = a.offset"
+    assert run([*asked, both, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"n": 2}]
     assert run([*asked, "-t", "missing", "select * from missing"]) == 3
 
 

@@ -19,6 +19,7 @@ from tms.model.message import Message
 from tms.model.topic import Durability
 from tms.spark import jobs
 from tms.spark.jobs import archiving as writing
+from tms.spark.jobs.views import view_name
 from tms.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -390,6 +391,53 @@ def test_damage_is_found_with_its_place_and_the_rest_is_checked(spark: "SparkSes
     assert "CRC" in said[0]
     assert said[1] == "nothing is stored here"
     assert [one.start for one in lenient.findings] == [20, 60]
+
+
+# Names of topics
+
+
+def test_topics_with_names_of_kafka_are_archived_restored_and_queried(
+    spark: "SparkSession", world: Topics, tmp_path: Path
+) -> None:
+    """Also names that look like numbers, which must stay text in the name of a directory."""
+    names = ["shop.orders-v1", "1.10", "2026.11.01", "__x", "far:a.b", "t" * 249]
+    for name in names:
+        world.bus.create_topic(name)
+        world.bus.publish(name, name.encode())
+    jobs.archive(spark, names, str(tmp_path), world.url)
+    assert rows_of(spark, tmp_path) == consumed(world.bus, *names)
+    assert sorted(row["topic"] for row in rows_of(spark, tmp_path)) == sorted(names)
+    for number, name in enumerate(names):
+        jobs.restore(spark, str(tmp_path), f"restored.{number}", world.url, source=name)
+    again = consumed(world.bus, *(f"restored.{number}" for number in range(len(names))))
+    assert [row["value"].decode() for row in again] == names
+    jobs.sql(spark, names, None, world.url)
+    for name in names:
+        [row] = spark.sql(f"select text from `{view_name(name)}`").collect()
+        assert row.text == name
+    spark.sql("select `shop.orders-v1`.text from `shop.orders-v1`").collect()
+
+
+def test_a_topic_whose_directory_would_have_too_long_a_name_is_refused(
+    spark: "SparkSession", world: Topics, tmp_path: Path
+) -> None:
+    name = "far:" + "t" * 244  # %3A in the name of the directory: 256 bytes
+    for one in (name, name[:-1]):
+        world.bus.create_topic(one)
+        world.publish(one, 0, 1)
+    with pytest.raises(Invalid, match=r"topic=far%3At+ is a directory .* has 256 bytes"):
+        jobs.archive(spark, name, str(tmp_path), world.url)
+    assert not [*tmp_path.iterdir()]
+    assert jobs.archive(spark, name[:-1], str(tmp_path), world.url).rows == 1
+
+
+def test_topics_that_would_be_one_view_are_refused(spark: "SparkSession", world: Topics) -> None:
+    for one, other in (("one__t.a", "one:t.a"), ("Case", "case")):
+        for name in (one, other):
+            world.bus.create_topic(name)
+        with pytest.raises(Invalid, match=f"2 of the topics would be the table {one.lower()}"):
+            jobs.sql(spark, [one, other], None, world.url)
+        jobs.sql(spark, other, None, world.url)
 
 
 # SQL

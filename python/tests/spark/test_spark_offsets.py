@@ -25,7 +25,11 @@ from tms.spark.source.topics import Split
 
 A, B, A2 = SourceTopic("a"), SourceTopic("ns:b"), SourceTopic("a", 2)
 
-lives = st.builds(SourceTopic, st.sampled_from(["a", "ns:b", "c-_9"]), st.integers(1, 3))
+lives = st.builds(
+    SourceTopic,
+    st.sampled_from(["a", "ns:b", "c-_9", "a.b", "__x", "n" * 128 + ":" + "t" * 249]),
+    st.integers(1, 3),
+)
 places = st.dictionaries(st.integers(0, 1_023), st.integers(0, 2**63 - 1), min_size=1, max_size=12)
 ends = st.dictionaries(lives, places, max_size=4)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS = 1_000
-_WORDS = re.compile(r"[a-z0-9_-]+")
+_WORDS = re.compile(r"[a-z0-9._-]+")
 _ENDS = ("exit", "quit")
 _PROMPT = "sql> "
 
@@ -58,7 +58,8 @@ def sql(
 ) -> None:
     """Run QUERY, or the statements that are typed, on topics as tables.
 
-    A topic is a table of its name, NAMESPACE__NAME outside of the namespace `default`.
+    A topic is a table of its name, NAMESPACE__NAME outside of the namespace `default`. SQL takes a
+    name with a dot or a dash in backticks.
 
     \b
       tms spark sql 'select partition, count(*) from flights group by partition'
@@ -105,7 +106,7 @@ class _SqlSources:
         from tms.spark.jobs.place import errors_told
         from tms.spark.jobs.views import view_name
 
-        words = set(_WORDS.findall(statement.lower()))
+        words = _words(statement.lower())
         named = [topic for topic in self.topics if view_name(topic).lower() in words]
         with errors_told(), watched(self.session, self.spark, "running"):
             if named:
@@ -123,6 +124,12 @@ class _SqlSources:
         self.session.show(shown, shown)
         if len(lines) > self.rows:
             self.session.say(f"only the first {self.rows:,} rows are shown; --rows shows more")
+
+
+def _words(statement: str) -> set[str]:
+    """The words that may name a table: `orders.key` names `orders`, or the topic `orders.key`."""
+    words = _WORDS.findall(statement)
+    return {*words, *(part for word in words for part in word.split("."))}
 
 
 def _typed(session: Session, topics: Sequence[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tms.errors import Invalid
-from tms.model.topic import DEFAULT_NAMESPACE, NAMESPACE
+from tms.model.topic import DEFAULT_NAMESPACE, NAMESPACE, TOPIC, TOPIC_PREFIX
 
 PRINCIPAL_CHARS_MAX = 128
 EVERYBODY = "*"  # every known principal
@@ -26,15 +26,14 @@ PRINCIPAL = "[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}"  # how one is spelled,
 GRANTEE = rf"{PRINCIPAL}|\*"  # and one or everybody
 _PRINCIPAL = re.compile(PRINCIPAL)
 _PLAIN = ("service", "cluster", "access", "transactions")
-_TOPIC, _TOPICS = "[A-Za-z0-9_-]{1,128}", r"[A-Za-z0-9_-]{0,127}\*"
 _GROUP, _GROUPS = "[^/*]{1,255}", r"[^/*]{0,254}\*"
 RESOURCE = (  # how one is spelled,
-    f"{'|'.join(_PLAIN)}|namespace:{NAMESPACE}|topic:(?:{NAMESPACE}:)?{_TOPIC}"
-    f"|(?:group|queue):(?:{NAMESPACE}:)?{_TOPIC}/{_GROUP}"
+    f"{'|'.join(_PLAIN)}|namespace:{NAMESPACE}|topic:(?:{NAMESPACE}:)?{TOPIC}"
+    f"|(?:group|queue):(?:{NAMESPACE}:)?{TOPIC}/{_GROUP}"
 )
 PATTERN = (  # and a resource, or a beginning of one
-    rf"{RESOURCE}|\*|namespace:[A-Za-z0-9_]{{0,127}}\*|topic:(?:{NAMESPACE}:)?{_TOPICS}"
-    f"|(?:group|queue):(?:{NAMESPACE}:)?(?:{_TOPICS}|{_TOPIC}/{_GROUPS})"
+    rf"{RESOURCE}|\*|namespace:[A-Za-z0-9_]{{0,127}}\*|topic:(?:{NAMESPACE}:)?{TOPIC_PREFIX}\*"
+    rf"|(?:group|queue):(?:{NAMESPACE}:)?(?:{TOPIC_PREFIX}\*|{TOPIC}/{_GROUPS})"
 )
 _PATTERN = re.compile(PATTERN)
 _IN_NAMESPACE = re.compile(f"^(topic|group|queue):(?!{NAMESPACE}:)")

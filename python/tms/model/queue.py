@@ -48,6 +48,7 @@ CAUSE_CHARS_MAX = 1_000
 PEEK_MAX = 1_000  # messages of one peek
 PEEK_BYTES = 4 << 20
 _NAME_CHARS_MAX = 255  # of a group
+_DEAD_CHARS_MAX = 128  # of TOPIC-GROUP-dead; more would rename the topics of existing queues
 ORDERS = ("", "key")
 _FIXED = ("ordered_by", "start")  # settings that cannot be changed later
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -293,12 +294,13 @@ def join_tokens(tokens: Iterable[Token]) -> Iterator[Token]:
 
 
 def dead_letter_topic(group: str, topic: TopicName, chosen: str = "") -> TopicName:
-    """The chosen topic, or TOPIC-GROUP-dead in the namespace of the topic; a digest replaces
-    characters that a topic's name cannot have."""
+    """The chosen topic, or TOPIC-GROUP-dead in the namespace of the topic. If that has more than
+    128 characters, or the group others than A-Z a-z 0-9 _ -, it is the first 90 characters of the
+    topic and a digest of topic and group: TOPIC-DIGEST-dead."""
     if chosen:
         return TopicName.parse(chosen)
     name = f"{topic.topic}-{group}-dead"
-    if not _PLAIN.fullmatch(group) or len(name) > 128:
+    if not _PLAIN.fullmatch(group) or len(name) > _DEAD_CHARS_MAX:
         name = f"{topic.topic[:90]}-{_digest(f'{topic.topic}/{group}')}-dead"
     return TopicName.of(topic.namespace, name)
 

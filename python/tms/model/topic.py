@@ -2,6 +2,13 @@
 
 A topic is `namespace:topic`; the namespace `default` may be left out and `system` is TMS's own.
 Names are compared byte by byte, so `Orders` and `orders` are two topics.
+
+Invariants
+
+* A topic's name has none of the characters `/`, `:`, `,`, `#`, `*` and `%`, which separate names
+  in keys, paths, resources and options.
+* Every name that Kafka allows is one, except names that begin with `.` or `-`: `.` and `..` are
+  path segments, and a command takes `-a` for an option.
 """
 
 import re
@@ -14,8 +21,11 @@ from tms.errors import Forbidden, Invalid
 from tms.model.quantity import Duration, seconds, whole
 
 NAMESPACE = "[A-Za-z0-9_]{1,128}"  # the spelling of a namespace,
-TOPIC = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"  # of a topic in it,
+TOPIC_CHARS_MAX = 249  # as in Kafka
+TOPIC = f"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{TOPIC_CHARS_MAX - 1}}}"  # of a topic in it,
+TOPIC_PREFIX = f"(?:[A-Za-z0-9_][A-Za-z0-9._-]{{0,{TOPIC_CHARS_MAX - 2}}})?"  # of its beginning,
 TOPIC_NAME = f"(?:{NAMESPACE}:)?{TOPIC}"  # and of both
+TOPIC_NAME_CHARS_MAX = 128 + len(":") + TOPIC_CHARS_MAX
 _NAMESPACE, _TOPIC = re.compile(NAMESPACE), re.compile(TOPIC)
 
 DEFAULT_NAMESPACE = "default"
@@ -87,8 +97,8 @@ class TopicName(NamedTuple):
         check_namespace(namespace)
         if not _TOPIC.fullmatch(topic):
             raise Invalid(
-                f"A topic name is 1 to 128 of A-Z a-z 0-9 _ - and does not begin with -, "
-                f"got {topic[:140]!r}.",
+                f"A topic name is 1 to {TOPIC_CHARS_MAX} of A-Z a-z 0-9 . _ - and begins with a "
+                f"letter, a digit or _, got {topic[: TOPIC_CHARS_MAX + 1]!r}.",
                 field="topic",
             )
         return cls(namespace, topic)

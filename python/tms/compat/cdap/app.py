@@ -130,10 +130,10 @@ class Cdap:
 
     def _all(self, namespace: str) -> list[str]:
         topics: list[str] = []
-        while page := self._service.engine.list_topics(
-            namespace, topics[-1] if topics else None, _PAGE
-        ):
-            topics += [info.topic for info in page]
+        after = None
+        while page := self._service.engine.list_topics(namespace, after, _PAGE):
+            topics += [info.topic for info in page if names.is_topic(info.topic)]
+            after = page[-1].topic
         return topics
 
     async def _create(self, exchange: Exchange, name: TopicName) -> None:

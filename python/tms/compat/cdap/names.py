@@ -38,7 +38,7 @@ def namespace_of(raw: bytes) -> str:
 def topic_of(namespace: bytes, topic: bytes) -> TopicName:
     """The topic in a path. Raises `Refusal`."""
     where, text = namespace_of(namespace), _text(topic)
-    if not _TOPIC.fullmatch(text):
+    if not is_topic(text):
         raise wrong(
             f"Invalid topic ID: {text}. Should only contain alphanumeric characters and _ or -."
         )
@@ -46,6 +46,11 @@ def topic_of(namespace: bytes, topic: bytes) -> TopicName:
         return TopicName.of(where, text)
     except Invalid as exc:
         raise wrong(exc.message) from exc
+
+
+def is_topic(topic: str) -> bool:
+    """True if CDAP can name the topic: in CDAP no topic has a dot."""
+    return _TOPIC.fullmatch(topic) is not None
 
 
 def full(name: TopicName, separator: str = ":") -> str:

@@ -13,8 +13,9 @@ Invariants
 """
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pyspark.errors import AnalysisException
 
@@ -29,6 +30,19 @@ CHECKPOINT, MANIFEST = "_checkpoint", "_spark_metadata"
 COLUMNS = WantedColumns(headers=True, message_id=True)
 _SCHEMA = f"{spark_ddl(COLUMNS)}, date date"
 _DEPTH = 3  # topic, date, file
+_NAME_BYTES_MAX = 255  # of a directory, in local file systems and HDFS
+
+
+def check_directories(topics: Iterable[str]) -> None:
+    """Raises `Invalid` for a topic whose name is too long for a directory."""
+    for topic in topics:
+        name = f"topic={quote(topic, safe='')}"
+        if len(name) > _NAME_BYTES_MAX:
+            raise Invalid(
+                f"{name} is a directory of an archive, and has {len(name)} bytes, more than "
+                f"{_NAME_BYTES_MAX}. Use `tms export` for this topic.",
+                field="topics",
+            )
 
 
 def archived(spark: "SparkSession", directory: str) -> "DataFrame":

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tms.errors import Invalid, OffsetOutOfRange
 from tms.spark.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
-from tms.spark.jobs.archive_layout import CHECKPOINT, begun
+from tms.spark.jobs.archive_layout import CHECKPOINT, begun, check_directories
 from tms.spark.jobs.place import Names, ProgressCallback, Subject, errors_told
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def archive(
 
 def _checked(spark: "SparkSession", directory: str, subject: Subject) -> str:
     """The directory without a slash at its end. Raises `Invalid` when it cannot be gone on with."""
+    check_directories(subject.topics)
     directory = directory.rstrip("/")
     missing = sorted(begun(spark, directory).keys() - set(subject.topics))
     if missing:

@@ -1,6 +1,7 @@
 """Topics as views of Spark SQL.
 
     flights           the topic flights; namespace__topic for one of another namespace
+    `shop.orders`     the topic shop.orders: SQL takes a name with a dot or a dash in backticks
       key … id        the columns of a topic, with headers and id
       text            the value as a string
       carrier, …      what the value has when it is JSON, on request
@@ -9,9 +10,11 @@ Invariants
 
 * A view shows the messages that existed at its first use, because Spark plans the scan once. `sql`
   makes the views again.
+* Topics whose views would have one name, of which Spark ignores the case, are refused together.
 * A column of the JSON that has the name of one of the topic's is called json_NAME.
 """
 
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -47,6 +50,12 @@ def sql(
     `Invalid`, also for what is wrong with the query.
     """
     named = Subject.of(topics, url, token, store)
+    table, count = Counter(view_name(topic).lower() for topic in named.topics).most_common(1)[0]
+    if count > 1:
+        raise Invalid(
+            f"{count} of the topics would be the table {table}. Choose one (--topic, topics=).",
+            field="topics",
+        )
     with closing(open_topics(named.place)) as there:
         for topic in named.topics:
             there.generation(topic)  # raises now what the query would raise later

@@ -24,10 +24,11 @@ import msgspec
 from msgspec import Meta
 
 from tms.errors import Invalid
+from tms.model.topic import TOPIC_NAME
 from tms.runtime.decoding import convert
 from tms.spark.source.splitting import apportioned
 
-_KEY = re.compile(r"([A-Za-z0-9_:-]{1,257})(?:#([1-9][0-9]{0,9}))?(#from)?")
+_KEY = re.compile(rf"({TOPIC_NAME})(?:#([1-9][0-9]{{0,9}}))?(#from)?")
 
 _LOGGED = dict[str, dict[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]]
 Places = Mapping[str, Mapping[int, int]]
