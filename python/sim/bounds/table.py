@@ -281,7 +281,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "transactions.state.RETRY_AFTER_S",
         "transactions.tephra.CLIENT_CHARS_MAX",
         "api.bodies.*_PER_REQUEST_MAX",
-        "api.commits._HEAD_BYTES_MAX",
+        "api.commits.HEAD_BYTES_MAX",
         "api.queues.REDRIVE_*",
         "api.strict.VALUES_MAX",
         "engine.config.EngineConfig.topics",

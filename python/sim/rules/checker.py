@@ -329,9 +329,11 @@ def _positions(run: Checker) -> Iterator[Finding]:
 
 def _metadata(run: Checker) -> Iterator[Finding]:
     """Metadata are those that were committed with the position."""
-    for one in (*run.found, *run.done):
-        if one.id and one.metadata != metadata_of(one.id):
-            yield Finding(Kind.INVENTED, f"{one.group} at {one.id} has {one.metadata!r}")
+    seen = [(one.group, one.id, one.metadata) for one in run.found]
+    seen += [(one.group, one.id, one.metadata) for one in run.done]
+    for group, id, metadata in seen:
+        if id and metadata != metadata_of(id):
+            yield Finding(Kind.INVENTED, f"{group} at {id} has the metadata {metadata!r}")
 
 
 def _invented(run: Checker) -> Iterator[Finding]:

@@ -52,6 +52,7 @@ ARGUMENTS = {
     "group reset": "g t --to earliest --yes",
     "group show": "g t",
     "top": "--once",
+    "position forget": "g t --partition 0 --yes",
     "position set": "g t earliest --partition 0 --yes",
     "position show": "g t",
     "inspect": "t",

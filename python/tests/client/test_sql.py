@@ -16,9 +16,16 @@ import tms
 from tests.sql_kit import World
 from tms.client.client import Bus
 from tms.errors import CommitUnfinished, Conflict, Invalid, StorageFull, Unavailable
+from tms.model.position import Position
 from tms.model.topic import TopicName
-from tms.model.transaction import GROUP_CHARS_MAX, Commit
-from tms.sql import SqlDatabase
+from tms.model.transaction import (
+    GROUP_CHARS_MAX,
+    Commit,
+    Owner,
+    PositionChange,
+    PositionKey,
+)
+from tms.sql import SqlDatabase, _sure
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 META = sa.MetaData()
@@ -350,3 +357,11 @@ def test_orders_are_processed_exactly_once_by_a_worker_that_is_killed() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "each order is one row, one invoice and one shipment" in done.stdout
+
+
+def test_a_request_that_may_be_sent_at_any_time_keeps_metadata() -> None:
+    key, at = PositionKey("g", TopicName("default", "in"), 0), Position.offset(1)
+    change = PositionChange(key, at, "offset:0", Owner("m", 1), "x", 3)
+    assert _sure(Commit(positions=(change,))).positions == (
+        PositionChange(key, at, None, None, "x", 3),
+    )

@@ -747,20 +747,21 @@ def test_row_60_metadata_that_are_none(client: Client, topic: str) -> None:
     group = f"{topic}/positions/g"
 
     def put(**more: object) -> Answer:
-        body = json.dumps({"positions": {"0": "offset:4"}} | more)
-        return client.request("PUT", group, body.encode())
+        body = {"positions": {"0": {"position": "offset:4"} | more}}
+        return client.request("PUT", group, json.dumps(body).encode())
 
     long = "x" * METADATA_CHARS_MAX
-    assert put(metadata={"0": long}, leader_epochs={"0": 2**31 - 1}).status == routes.OK
+    assert put(metadata=long, leader_epoch=2**31 - 1).json == {"positions": {"0": "offset:4"}}
     for wrong in (
-        {"metadata": {"0": long + "x"}},
-        {"metadata": {"0": 5}},
-        {"metadata": {"0": "\ud800"}},
-        {"metadata": {"1": "of no position"}},
-        {"leader_epochs": {"1": 5}},
-        {"leader_epochs": {"0": -2}},
-        {"leader_epochs": {"0": 2**31}},
-        {"leader_epochs": {"0": "5"}},
+        {"metadata": long + "x"},
+        {"metadata": 5},
+        {"metadata": None},
+        {"metadata": "\ud800"},
+        {"position": "nowhere"},
+        {"leader_epoch": -2},
+        {"leader_epoch": 2**31},
+        {"leader_epoch": "5"},
+        {"epoch": 5},
     ):
         assert put(**wrong).status in (400, 422), wrong
     one = client.request("GET", f"{topic}/groups/g").json["partitions"][0]
@@ -777,9 +778,8 @@ def test_row_60_metadata_of_all_partitions_fit_into_a_request(
     client: Client, served: Served
 ) -> None:
     path = served.create(f"t{next(_topics)}", partitions=64)
-    by_partition = {str(number): "x" * METADATA_CHARS_MAX for number in range(64)}
-    positions = dict.fromkeys(by_partition, "offset:1")
-    body = json.dumps({"positions": positions, "metadata": by_partition})
+    at = {"position": "offset:1", "metadata": "x" * METADATA_CHARS_MAX}
+    body = json.dumps({"positions": {str(number): at for number in range(64)}})
     assert client.request("PUT", f"{path}/positions/g", body.encode()).status == routes.OK
 
 

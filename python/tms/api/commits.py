@@ -33,6 +33,7 @@ from tms.model.transaction import (
     TOKEN_CHARS_MAX,
     Commit,
     CommitResult,
+    CommittedPosition,
     Owner,
     PositionChange,
     PositionKey,
@@ -44,7 +45,7 @@ from tms.model.transaction import (
 from tms.runtime.decoding import json_decoder
 
 _LENGTH = Layout(">I")
-_HEAD_BYTES_MAX = 8 << 20
+HEAD_BYTES_MAX = 8 << 20  # also of a body of positions
 STORED_PARTITIONS = 1 << 16
 StoredPartition = Annotated[int, Meta(ge=0, lt=STORED_PARTITIONS)]
 Metadata = Annotated[str, Meta(max_length=METADATA_CHARS_MAX)]
@@ -119,15 +120,27 @@ class CommittedBody(msgspec.Struct):
     appended: list[Placed] = []
 
 
-class PositionsBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A group's positions in a topic, by partition; the other fields when positions are set, each
-    for some of these partitions."""
+class PositionsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A group's positions in a topic, by partition."""
 
     positions: Annotated[dict[StoredPartition, POSITION_TEXT], _BY_PARTITION]
+
+
+class PositionWithMetadata(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A position to be set, and the metadata to be stored with it."""
+
+    position: POSITION_TEXT
+    metadata: Metadata = ""
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+
+
+class MovesBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Positions of a group in a topic that are to be set, by partition, with their
+    preconditions."""
+
+    positions: Annotated[dict[StoredPartition, POSITION_TEXT | PositionWithMetadata], _BY_PARTITION]
     expected: Annotated[dict[StoredPartition, str], _BY_PARTITION] = {}
     owners: Annotated[dict[StoredPartition, Owner], _BY_PARTITION] = {}
-    metadata: Annotated[dict[StoredPartition, Metadata], _BY_PARTITION] = {}
-    leader_epochs: Annotated[dict[StoredPartition, LeaderEpoch], _BY_PARTITION] = {}
 
 
 _head_decoder = json_decoder(CommitHead)
@@ -174,7 +187,7 @@ def decode_commit(body: Buffer, transaction_id: int, own: bool = False) -> Commi
     view = memoryview(body)
     length = head_bytes(view)
     start = _LENGTH.size + length
-    if not 0 < length <= min(_HEAD_BYTES_MAX, len(view) - _LENGTH.size):
+    if not 0 < length <= min(HEAD_BYTES_MAX, len(view) - _LENGTH.size):
         raise Malformed("The body of a commit begins with the length of its head and the head.")
     try:
         head = _head_decoder.decode(view[_LENGTH.size : start])
@@ -268,38 +281,31 @@ def _position_change(body: PositionBody, own: bool) -> PositionChange:
     )
 
 
-def encode_moves(changes: Sequence[PositionChange]) -> PositionsBody:
+def encode_moves(changes: Sequence[PositionChange]) -> MovesBody:
     """Changes of positions of one group in one topic."""
-    by_partition = {change.key.partition: change for change in changes}.items()
-    return PositionsBody(
-        {p: str(one.position) for p, one in by_partition},
-        {p: one.expected for p, one in by_partition if one.expected is not None},
-        {p: one.owner for p, one in by_partition if one.owner is not None},
-        {p: one.metadata for p, one in by_partition if one.metadata},
-        {p: one.leader_epoch for p, one in by_partition if one.leader_epoch != NO_LEADER_EPOCH},
+    return MovesBody(
+        {one.key.partition: _set_position(one.committed) for one in changes},
+        {one.key.partition: one.expected for one in changes if one.expected is not None},
+        {one.key.partition: one.owner for one in changes if one.owner is not None},
     )
 
 
-def decode_moves(topic: TopicName, group: str, body: PositionsBody) -> list[PositionChange]:
-    """Changes of positions of a group in a topic. Raises `Invalid`, also for metadata of a
-    partition without a position."""
-    for name in ("metadata", "leader_epochs"):
-        for partition in getattr(body, name).keys() - body.positions.keys():
-            raise Invalid(
-                f"`{name}` names the partition {partition}, for which `positions` has no position.",
-                field=name,
-            )
-    return [
-        PositionChange(
-            PositionKey(group, topic, partition),
-            Position.parse(text),
-            body.expected.get(partition),
-            body.owners.get(partition),
-            body.metadata.get(partition, ""),
-            body.leader_epochs.get(partition, NO_LEADER_EPOCH),
+def _set_position(at: CommittedPosition) -> str | PositionWithMetadata:
+    text = str(at.position)
+    return text if at.is_plain else PositionWithMetadata(text, at.metadata, at.leader_epoch)
+
+
+def decode_moves(topic: TopicName, group: str, body: MovesBody) -> list[PositionChange]:
+    """Changes of positions of a group in a topic. Raises `Invalid`."""
+    changes = []
+    for partition, to in body.positions.items():
+        one = PositionWithMetadata(to) if isinstance(to, str) else to
+        key, position = PositionKey(group, topic, partition), Position.parse(one.position)
+        expected, owner = body.expected.get(partition), body.owners.get(partition)
+        changes.append(
+            PositionChange(key, position, expected, owner, one.metadata, one.leader_epoch)
         )
-        for partition, text in body.positions.items()
-    ]
+    return changes
 
 
 def _share(head: CommitHead) -> Commit:

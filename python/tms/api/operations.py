@@ -36,7 +36,6 @@ from tms.api.parameters import (
     DELAY_SHAPE,
     DELAYED_DEFAULT,
     HOLDING,
-    LARGE_BYTES,
     LEAVE_S,
     PUBLISH_SHAPE,
     TIMEOUT_S,
@@ -299,10 +298,10 @@ class GroupsApi(Protocol):
         "{topic}/positions/{group}",
         Resource.GROUP,
         Access.CONSUME,
-        body_bytes_max=LARGE_BYTES,
+        body_bytes_max=commits.HEAD_BYTES_MAX,
         form=Form(
             path={"topic": TopicName, "group": GroupName},
-            body={routes.JSON: commits.PositionsBody},
+            body={routes.JSON: commits.MovesBody},
             answer={routes.JSON: commits.PositionsBody},
         ),
     )

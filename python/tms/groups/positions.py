@@ -21,7 +21,7 @@ import msgspec
 from tms.errors import Conflict, DataCorrupt, TMSError
 from tms.model.position import Position
 from tms.model.topic import TopicName
-from tms.model.transaction import NO_LEADER_EPOCH, CommittedPosition, PositionChange, PositionKey
+from tms.model.transaction import CommittedPosition, PositionChange, PositionKey
 from tms.runtime.decoding import msgpack_decoder
 
 Move = tuple[PositionKey, CommittedPosition | None]
@@ -147,7 +147,7 @@ def encode_value(committed: CommittedPosition | None) -> bytes | None:
     if committed is None:
         return None
     text = str(committed.position)
-    if not committed.metadata and committed.leader_epoch == NO_LEADER_EPOCH:
+    if committed.is_plain:
         return text.encode()
     return _encode(_Extended(text, committed.metadata, committed.leader_epoch))
 

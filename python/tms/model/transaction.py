@@ -79,6 +79,11 @@ class CommittedPosition:
         if self.metadata or self.leader_epoch != NO_LEADER_EPOCH:
             _check_metadata(self.metadata, self.leader_epoch)
 
+    @property
+    def is_plain(self) -> bool:
+        """True if it has neither metadata nor a leader epoch."""
+        return not self.metadata and self.leader_epoch == NO_LEADER_EPOCH
+
 
 @dataclass(frozen=True, slots=True)
 class PositionChange:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tms.access.decisions import topic_resource
 from tms.api import bodies, commits, routes
-from tms.api.commits import PositionsBody
+from tms.api.commits import MovesBody, PositionsBody
 from tms.api.erasing import EraseBody, ErasedBody
 from tms.api.operation import Operation, Resource
 from tms.api.operations import OPERATIONS
@@ -293,11 +293,13 @@ class _Around:
         """Messages of a key, or one with an id."""
         return ErasedBody(self._engine.erase(name, *body.wanted()))
 
-    def move(self, topic: TopicName, group: str, body: PositionsBody) -> PositionsBody:
+    def move(self, topic: TopicName, group: str, body: MovesBody) -> PositionsBody:
         """Positions of a group in a topic that exists."""
         self._engine.settings(topic)
         self._engine.groups.move(commits.decode_moves(topic, group, body))
-        return PositionsBody(body.positions)
+        return PositionsBody(
+            {p: at if isinstance(at, str) else at.position for p, at in body.positions.items()}
+        )
 
     def forget_positions(
         self, topic: TopicName, group: str, partitions: list[int] | None = None
