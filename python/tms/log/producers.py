@@ -309,7 +309,7 @@ class ProducerWindow:
         producer_id = header.producer_id
         if header.flags & Flags.COUNTS_MESSAGES:
             blocks = self._counting.find(producer_id)
-            if blocks is None:  # e.g. because all of its blocks were dropped by retention
+            if blocks is None:  # it is new, or forgotten
                 return None
             return counting.find_counted(header, blocks.producer_id, blocks)
         recent = self._keys if producer_id & KEY_BIT else self._producers
