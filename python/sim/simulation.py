@@ -21,6 +21,7 @@ from sim.actors.actor import (
     topic_of,
 )
 from sim.actors.committers import Committer, Transformer
+from sim.actors.counting import FULL, CountingProducer
 from sim.actors.deciders import Decider
 from sim.actors.erasers import Eraser
 from sim.actors.followers import FollowingReader
@@ -55,6 +56,7 @@ from sim.rules.findings import Finding
 from sim.serving import Servers
 from sim.world import Stuck, World, quietly, shorten, shorten_positions
 from tms.errors import TopicNotFound, Unavailable
+from tms.log import counting
 from tms.model.message import Fetched, PartitionPosition
 from tms.model.position import Position
 from tms.transactions import writes
@@ -76,10 +78,12 @@ PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 HANDED = tuple(place for work in WORKS for place in (work.place, work.handled))
 # In one thread a wait never ends: a write in flight stands below on the stack.
 _NO_WAITING: list[Replacement] = [(writes, "ENDING_TIMEOUT_S", 0.0)]
+_SMALL_BLOCKS: list[Replacement] = [(counting, "MESSAGES_MAX", FULL)]
 SHORT_MS, LONG_MS = (0, 1, 5, 300, 3_000), (700_000, 7_300_000)
 SETTLE_ROUNDS = 400  # more than blocks in a partition: a reader may take one a round
 KEYED_SHARE = 0.3  # of the runs
 RENEWED_SHARE = 0.2
+COUNTING_SHARE = 0.25
 
 
 class Outcome(NamedTuple):
@@ -153,6 +157,12 @@ class Simulation:
         renewing = Random(f"renewing {seed}")
         renews = of is World and renewing.random() < RENEWED_SHARE
         self._renewer = Renewer(world, renewing) if renews else None
+        numbering = Random(f"counting {seed}")
+        counted = numbering.random() < COUNTING_SHARE
+        self._counting = [
+            CountingProducer(world, f"n{number}", place, numbering)
+            for number, place in enumerate((numbering.choice(PLACES[1:]), CUT) if counted else ())
+        ]
         self._at: Actor | None = None  # the actor whose step runs
         self.often: list[Actor] = []  # the actors that a run is mostly about
         if random.random() < KEYED_SHARE:
@@ -183,6 +193,8 @@ class Simulation:
             world.step(self._follow)
             if self._renewer is not None:
                 world.step(self._renewer.step)
+            for producer in self._counting:
+                world.step(producer.step)
             if world.life != crashes:
                 self._after_crash()
         world.step(self._settle)
@@ -280,7 +292,7 @@ class Simulation:
 
     def _settle(self) -> None:
         self.world.settle()
-        self._settle_all(self.actors)
+        self._settle_all([*self.actors, *self._counting])
         self._settle_all(self.followers)
         self.world.clock.pass_ms(60_000)  # so that no message is held back any more
         self._expire()
@@ -370,5 +382,5 @@ class Simulation:
 def run(seed: int, steps: int | None = None, of: type[World] = World) -> Outcome:
     """Run one seed, with the bounds that it draws, in a world of one engine or of several."""
     bounds = Bounds.of(seed)
-    with bounds.set(), replaced(_NO_WAITING):
+    with bounds.set(), replaced(_NO_WAITING), replaced(_SMALL_BLOCKS):
         return Simulation(seed, bounds, steps, of).run()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from sim.bugs.counting import COUNTING
 from sim.bugs.following import FOLLOWING
 from sim.bugs.found import ELSEWHERE
 from sim.bugs.gone import GONE
@@ -334,6 +335,7 @@ def _requests_in_memory() -> list[Replacement]:
 
 
 BUGS: dict[str, Callable[[], list[Replacement]]] = {
+    **COUNTING,
     **FOLLOWING,
     **GONE,
     **PAGES,

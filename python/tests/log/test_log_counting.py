@@ -511,6 +511,17 @@ def test_truncated_messages_stay_known() -> None:
         assert bench.values() == [b"2"]
 
 
+def test_a_block_that_is_cut_by_a_truncation_begins_with_the_sequence_of_what_is_left() -> None:
+    with Bench() as bench:
+        last = MESSAGE_SEQUENCES - 1
+        [stored] = _publish(bench, _counted(b"a", b"b", b"c", sequence=last))
+        bench.engine.truncate_topic(NAME, EARLIEST.at(stored.ids()[1]))
+        header = read_header(bench.fetch(EARLIEST).blocks[0].block)
+        assert (header.producer_sequence, header.count) == (0, 2)
+        assert header.flags == Flags.COUNTS_MESSAGES
+        assert _publish(bench, _counted(b"a", b"b", b"c", sequence=last))[0].duplicate
+
+
 def test_the_next_owner_of_a_partition_knows_the_producers_and_their_epochs() -> None:
     both = Processes()
     new = [NewBlock(0, _counted(b"a", b"b", sequence=4, epoch=2))]

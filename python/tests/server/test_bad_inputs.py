@@ -667,6 +667,29 @@ def test_row_57_a_gap_and_a_reuse_of_a_producers_sequence(client: Client, topic:
     assert stored(client, topic) == 1
 
 
+def test_row_57_a_gap_a_reuse_and_a_late_epoch_of_sequences_that_count_messages(
+    client: Client, topic: str
+) -> None:
+    def send(sequence: int, *values: bytes, epoch: int = 1) -> Answer:
+        made = block.encode(values)
+        block.count_messages(made, 5, epoch, sequence)
+        return publish(client, topic, framed(made), media=routes.BLOCKS)
+
+    assert send(7, b"a", b"b").status == routes.OK
+    refused(client, send(10, b"d"), 409, "out-of-order-sequence")
+    refused(client, send(8, b"b"), 409, "sequence-reused")
+    late = send(9, b"c", epoch=0)
+    refused(client, late, 409, "stale-epoch")
+    assert late.json["details"] == {"newest": 1}
+    again = send(7, b"A", b"B").json["appended"][0]
+    assert (again["duplicate"], again["base_offset"]) == (True, 0)
+    made = block.encode([b"c"], producer_id=5 << 16, producer_sequence=2**31)
+    made[block.FLAGS_AT] = block.Flags.COUNTS_MESSAGES
+    wrong = publish(client, topic, framed(made), media=routes.BLOCKS)
+    refused(client, wrong, 400, "bad-block")
+    assert stored(client, topic) == 2
+
+
 def commit(client: Client, id: object, topic: str = "", value: bytes = b"v") -> Answer:
     blocks = (TopicBlock(TopicName.parse(topic), NewBlock(0, block.encode([value]))),)
     body = b"".join(commits.encode_commit(Commit(blocks=blocks if topic else ())))

@@ -133,8 +133,9 @@ class TopicOperations:
         self.maintenance.finish_deletion(self.topics.registry.delete(name).uid)
 
     def new_producer(self) -> int:
-        """The number of a new producer whose sequence counts messages, for `block.count_messages`;
-        no other producer of the store has it, nor ever will. Raises `StorageUnavailable`."""
+        """The number of a new producer whose sequence counts messages, for `count_messages`;
+        no other producer of the store has it, nor ever will. A call in a thousand writes to
+        the store. Raises `StorageUnavailable`."""
         self._require_open()
         return self.topics.producer_numbers.next()
 

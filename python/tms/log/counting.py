@@ -41,8 +41,9 @@ def find_counted(
     and for messages whose place in the log is not certain any more; `SequenceReused` if all of the
     messages are stored, but not as this block.
     """
-    number, epoch = header.producer_id >> EPOCH_BITS, header.producer_id % (1 << EPOCH_BITS)
-    newest, sequence = producer_id % (1 << EPOCH_BITS), header.producer_sequence
+    number, epoch = divmod(header.producer_id, 1 << EPOCH_BITS)
+    newest = producer_id % (1 << EPOCH_BITS)
+    sequence = header.producer_sequence
     if epoch < newest:
         raise StaleEpoch(
             f"Producer {number} sent sequence {sequence} under epoch {epoch}, but its epoch "

@@ -331,8 +331,8 @@ class PartitionState:
         """Store the producers. In a shared store never over the snapshot of a later owner, because
         only that one knows of blocks that were erased since."""
         uid, partition = self.chain.uid, self.chain.partition
-        window, epoch = self.producers, self.chain.record.epoch
-        pages, counting = (kind.to_store(epoch) for kind in window.forgotten)
+        window = self.producers
+        pages, counting = (kind.to_store(self.chain.record.epoch) for kind in window.forgotten)
         rows: list[MapRow] = [
             (keys.forgotten_key(uid, partition, name), encode(ForgottenRecord(page)))
             for name, page in (*pages.new, *counting.new)

@@ -224,9 +224,13 @@ class _Recent:
         self.blocks: OrderedDict[int, _Blocks] = OrderedDict()
         self.forgotten = forgotten
 
+    def of(self, producer_id: int) -> _Blocks | None:
+        """The blocks of a producer, None if it is not in the window."""
+        return self.blocks.get(producer_id >> self._epoch_bits)
+
     def find(self, producer_id: int) -> _Blocks | None:
         """The blocks of a producer, None if nothing is known of it. Raises `Overloaded`."""
-        blocks = self.blocks.get(producer_id >> self._epoch_bits)
+        blocks = self.of(producer_id)
         if blocks is not None:
             return blocks
         if self.forgotten.is_full():
@@ -305,7 +309,7 @@ class ProducerWindow:
         producer_id = header.producer_id
         if header.flags & Flags.COUNTS_MESSAGES:
             blocks = self._counting.find(producer_id)
-            if blocks is None:  # e.g. because all of its blocks were dropped by retention
+            if blocks is None:  # it is new, or forgotten
                 return None
             return counting.find_counted(header, blocks.producer_id, blocks)
         recent = self._keys if producer_id & KEY_BIT else self._producers
@@ -357,11 +361,10 @@ class ProducerWindow:
         """Record the next stored block while the log is read."""
         producer_id = header.producer_id
         if header.flags & Flags.COUNTS_MESSAGES:
-            recent, producer = self._counting, producer_id >> EPOCH_BITS
+            recent = self._counting
         else:
             recent = self._keys if producer_id & KEY_BIT else self._producers
-            producer = producer_id
-        if producer not in recent.blocks:
+        if recent.of(producer_id) is None:
             recent.recall(producer_id)
         self.remember(header, block)
         recent.forgotten.trim()
@@ -392,14 +395,14 @@ class ProducerWindow:
             self._counting.enter(int(text), blocks)
 
     def _remember_counted(self, producer_id: int, block: RememberedBlock) -> None:
-        recent, producer = self._counting, producer_id >> EPOCH_BITS
-        blocks = recent.blocks.get(producer)
+        recent = self._counting
+        blocks = recent.of(producer_id)
         if blocks is None:
             blocks = recent.enter(producer_id, ())
         elif blocks.producer_id != producer_id:  # a new epoch begins
             blocks.clear()
             blocks.producer_id = producer_id
-        recent.blocks.move_to_end(producer)
+        recent.blocks.move_to_end(producer_id >> EPOCH_BITS)
         blocks.append(block)
         counting.trim(blocks)
 

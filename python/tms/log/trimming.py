@@ -9,7 +9,7 @@ from bisect import bisect_left
 
 from msgspec import structs
 
-from tms.block import FLAGS_AT, Flags, decode, encode, place, thin
+from tms.block import FLAGS_AT, MESSAGE_SEQUENCES, Flags, decode, encode, place, thin
 from tms.log.records import FIRST_KEY, BlockKey
 from tms.log.recovery import header_of
 from tms.log.staging import is_reference
@@ -50,12 +50,15 @@ def _left(stored: StoredBlock, floor: BlockKey, start: BlockKey) -> StoredBlock 
     if header.flags & Flags.SPARSE:
         keep = range(bisect_left(index, skip), columns.count)
         return structs.replace(stored, block=thin(stored.block, keep, columns))
+    sequence = header.producer_sequence
+    if header.flags & Flags.COUNTS_MESSAGES:
+        sequence = (sequence + skip) % MESSAGE_SEQUENCES
     block = encode(
         columns.values()[skip:],
         columns.keys()[skip:],
         columns.headers()[skip:],
         producer_id=header.producer_id,
-        producer_sequence=header.producer_sequence,
+        producer_sequence=sequence,
     )
     place(block, header.base_offset + skip, header.flags, header.write_pointer)
     return structs.replace(stored, block=block)

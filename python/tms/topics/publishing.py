@@ -74,6 +74,7 @@ class Publisher:
         if not blocks:
             raise Invalid("There is nothing to publish: give at least one block.")
         pending = PendingAppend(len(blocks))
+        limits = topic.message_bytes_max, self.block_bytes
         counted: list[tuple[int, BlockHeader]] = []
         tickets: dict[PartitionLog, Ticket] = {}
         elsewhere: dict[Peer, list[int]] = {}
@@ -81,10 +82,7 @@ class Publisher:
             partition, block = new.partition, new.block
             opened = self._partitions.logs.get((topic.uid, partition))
             log = opened or self._partitions.find(name, topic, partition)
-            if internal:
-                header = read_header(block)
-            else:
-                header = check(block, topic.message_bytes_max, self.block_bytes)
+            header = read_header(block) if internal else check(block, *limits)
             if header.flags & Flags.COUNTS_MESSAGES:
                 counted.append((partition, header))
             if not isinstance(log, PartitionLog):
@@ -100,15 +98,11 @@ class Publisher:
             require_appends(counted)
         if len(tickets) + len(elsewhere) > 1:  # else it is refused as a whole
             _reserve(tickets)
-        strongest = None if durability is Durability.NONE else inline
         for peer, numbers in elsewhere.items():
-            given = [blocks[number] for number in numbers], durability, stamp
-            self._ask(peer, name, given, pending, numbers)
+            self._ask(peer, name, (blocks, durability, stamp), pending, numbers)
         for log, ticket in tickets.items():
-            log.writer.submit(ticket, strongest)
-        if durability is Durability.NONE:
-            return _acknowledged(pending, blocks)
-        return pending
+            log.writer.submit(ticket, None if durability is Durability.NONE else inline)
+        return _acknowledged(pending, blocks) if durability is Durability.NONE else pending
 
     def _require_open(self) -> None:
         if self._closed is not None:
@@ -120,13 +114,14 @@ class Publisher:
         self,
         peer: Peer,
         name: TopicName,
-        given: tuple[list[NewBlock], Durability, Stamp],
+        given: tuple[Sequence[NewBlock], Durability, Stamp],
         pending: PendingAppend,
         numbers: Sequence[int],
     ) -> None:
-        """Send some checked blocks, which have these numbers in the request, to their owner."""
+        """Send the checked blocks with these numbers in the request to their owner."""
         assert self._owners is not None
-        blocks, durability, stamp = given
+        durability, stamp = given[1:]
+        blocks = [given[0][number] for number in numbers]
 
         def ask() -> None:
             try:
