@@ -123,6 +123,26 @@ class Churn(RuleBasedStateMachine):
         self.kafka.wait(ms)
         self.learn()
 
+    @rule(
+        numbers=st.sets(st.integers(0, len(INSTANCES) - 1), min_size=1),
+        steps=st.integers(1, 6),
+        version=st.sampled_from([3, 5, 9]),
+    )
+    def behave(self, numbers: set[int], steps: int, version: int) -> None:
+        """Some processes take the steps of a client that wants to read."""
+        for _ in range(steps):
+            for number in sorted(numbers):
+                process = self.processes[number]
+                if process.sent:
+                    continue
+                code = self.kafka.beat(process.id, process.generation, process.instance)
+                self.check_alive(process, code)
+                if code != Code.NONE:
+                    self.join(number, PROTOCOLS[number % 2 * 2], version, 20_000, 15_000)
+                elif self.kafka.state is State.COMPLETING:
+                    self.sync(number, leaves_out=False)
+            self.wait(DELAY_MS)
+
     @rule(ms=st.sampled_from([1, DELAY_MS, 30_000]))
     def pause(self, ms: int) -> None:
         """The coordinator's loop is late: several deadlines pass at once."""

@@ -240,12 +240,9 @@ class ClassicGroup:
         if self.state is State.PREPARING:
             return
         for member in self._members.values():
-            if self.state is State.COMPLETING:
-                self._set_assignment(member, b"")
             if (token := self._syncing.pop(member.id, None)) is not None:
                 self._answers.append((token, SyncAnswer(Code.REBALANCE_IN_PROGRESS)))
                 self._restart_session(now_ms, member)
-        self._unsynced.clear()
         rest_ms = self._longest_ms()
         if self.state is State.EMPTY:
             delay_ms = self._bounds.initial_delay_ms
