@@ -331,7 +331,9 @@ class ClassicGroup:
             self._until_ms = None
         if self.state is State.COMPLETING and caller.member == self._leader:
             for member in self._members.values():
-                self._set_assignment(member, request.assignments.get(member.id, b""))
+                assignment = request.assignments.get(member.id, b"")
+                self.size += len(assignment) - len(member.assignment)
+                member.assignment = assignment
             self.state = State.STABLE
         if self.state is State.STABLE:
             self._answer_syncs(now_ms)
@@ -497,10 +499,6 @@ class ClassicGroup:
             self._refuse(token, "" if code is Code.UNKNOWN_MEMBER_ID else id, code)
         if (token := self._syncing.pop(id, None)) is not None:
             self._answers.append((token, SyncAnswer(code)))
-
-    def _set_assignment(self, member: _Member, assignment: bytes) -> None:
-        self.size += len(assignment) - len(member.assignment)
-        member.assignment = assignment
 
     # -- answers -----------------------------------------------------------------------------------
 
