@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from tms.groups.classic_calls import (
     Answered,
-    Caller,
     ClassicBounds,
     ClassicKey,
     Client,
@@ -14,6 +13,7 @@ from tms.groups.classic_calls import (
     JoinAnswer,
     JoinRequest,
     Leaver,
+    Sender,
     State,
     SyncAnswer,
     SyncRequest,
@@ -91,14 +91,14 @@ class Coordinator:
         key: ClassicKey = KEY,
     ) -> int:
         """Send a sync; returns its token."""
-        caller = Caller(member, generation, instance)
-        request = SyncRequest(caller, assignments or {}, type, protocol)
+        sender = Sender(member, generation, instance)
+        request = SyncRequest(sender, assignments or {}, type, protocol)
         token = next(self.tokens)
         self.tell(self.groups.sync(self.now_ms, token, key, request))
         return token
 
     def beat(self, member: str, generation: int = 1, instance: str | None = None) -> Code:
-        return self.groups.heartbeat(self.now_ms, KEY, Caller(member, generation, instance))
+        return self.groups.heartbeat(self.now_ms, KEY, Sender(member, generation, instance))
 
     def leave(self, *leavers: Leaver) -> list[Code]:
         codes, answers = self.groups.leave(self.now_ms, KEY, leavers)
@@ -108,8 +108,8 @@ class Coordinator:
     def may_commit(
         self, member: str, generation: int, instance: str | None = None, in_txn: bool = False
     ) -> Code:
-        caller = Caller(member, generation, instance)
-        return self.groups.may_commit(self.now_ms, KEY, caller, in_txn)
+        sender = Sender(member, generation, instance)
+        return self.groups.may_commit(self.now_ms, KEY, sender, in_txn)
 
     def wait(self, ms: int) -> None:
         """Let time pass, as an event loop does that calls `expire` at each deadline."""

@@ -15,7 +15,6 @@ from tests.groups.classic_kit import (
     Protocols,
 )
 from tms.groups.classic_calls import (
-    Caller,
     ClassicKey,
     Code,
     Description,
@@ -23,6 +22,7 @@ from tms.groups.classic_calls import (
     JoinedMember,
     Leaver,
     Listing,
+    Sender,
     State,
     SyncAnswer,
 )
@@ -443,7 +443,7 @@ def test_no_session_ends_while_its_member_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("caller", "code"),
+    ("sender", "code"),
     [
         (("client-9", 1, None), Code.UNKNOWN_MEMBER_ID),
         (("client-1", 2, None), Code.ILLEGAL_GENERATION),
@@ -451,11 +451,11 @@ def test_no_session_ends_while_its_member_waits() -> None:
         (("client-1", 1, None), Code.NONE),
     ],
 )
-def test_a_heartbeat_is_checked(caller: tuple[str, int, str | None], code: Code) -> None:
+def test_a_heartbeat_is_checked(sender: tuple[str, int, str | None], code: Code) -> None:
     kafka = Coordinator()
-    assert kafka.beat(*caller) == Code.UNKNOWN_MEMBER_ID  # no group
+    assert kafka.beat(*sender) == Code.UNKNOWN_MEMBER_ID  # no group
     kafka.stable(RANGE)
-    assert kafka.beat(*caller) == code
+    assert kafka.beat(*sender) == code
 
 
 def test_heartbeats_keep_a_session_alive_and_silence_ends_it() -> None:
@@ -641,6 +641,31 @@ def test_a_static_member_outlives_a_rebalance_that_it_missed_but_not_its_session
     assert kafka.synced(kafka.sync(long, 2, instance="f")).assignment == b"kept"
 
 
+def test_a_static_leader_that_missed_a_rebalance_does_not_lead() -> None:
+    kafka = Coordinator()
+    _, follower = kafka.stable(RANGE, RANGE, instances=["l", None])
+    long = kafka.joined(kafka.join(instance="l", session_ms=3 * REBALANCE_MS)).member
+    token = kafka.join(follower, OTHER_TOPICS)
+    kafka.wait(REBALANCE_MS)
+    answer = kafka.joined(token)
+    assert (answer.leader, len(answer.members)) == (follower, 2)
+    kafka.sync(follower, 2, {long: b"kept"})
+    assert kafka.synced(kafka.sync(long, 2, instance="l")).assignment == b"kept"
+
+
+def test_who_joins_does_not_wait_for_a_static_member_longer_than_a_rebalance_may_take() -> None:
+    kafka = Coordinator()
+    _, follower = kafka.stable(RANGE, RANGE, instances=["l", None])
+    kafka.join(instance="l", session_ms=10 * REBALANCE_MS)
+    kafka.leave(Leaver(follower))
+    kafka.wait(REBALANCE_MS + 1_000)
+    token = kafka.join(version=0)
+    kafka.wait(REBALANCE_MS - 1_001)
+    assert token not in kafka.answers
+    kafka.wait(1)
+    assert len(kafka.joined(token).members) == 2
+
+
 def test_static_members_of_whom_none_rejoins_are_removed_with_their_sessions() -> None:
     kafka = Coordinator()
     _, follower = kafka.stable(RANGE, RANGE, instances=["l", None])
@@ -665,11 +690,22 @@ def test_a_restart_before_the_sync_leaves_the_sync_to_the_new_id() -> None:
     assert kafka.state is State.STABLE
 
 
+def test_a_new_id_that_does_not_sync_is_removed_as_the_old_one_would_have_been() -> None:
+    kafka = Coordinator()
+    first, second = kafka.join(instance="l"), kafka.join(instance="f")
+    kafka.wait(2 * DELAY_MS)
+    leader, old = kafka.joined(first).member, kafka.joined(second).member
+    kafka.sync(leader, 1, {old: b"f"}, instance="l")
+    new = kafka.joined(kafka.join(instance="f")).member
+    kafka.keep(REBALANCE_MS, leader, new)
+    assert kafka.beat(new, instance="f") == Code.UNKNOWN_MEMBER_ID
+
+
 # -- commits ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("caller", "codes"),  # of a commit and of one in a transaction, by state of the group
+    ("sender", "codes"),  # of a commit and of one in a transaction, by state of the group
     [
         (
             ("", -1, None),
@@ -720,7 +756,7 @@ def test_a_restart_before_the_sync_leaves_the_sync_to_the_new_id() -> None:
     ],
 )
 def test_a_commit_is_checked(
-    caller: tuple[str, int, str | None], codes: dict[State, tuple[Code, Code]]
+    sender: tuple[str, int, str | None], codes: dict[State, tuple[Code, Code]]
 ) -> None:
     for state, expected in codes.items():
         kafka = Coordinator()
@@ -734,7 +770,7 @@ def test_a_commit_is_checked(
             if state is State.PREPARING:
                 kafka.new()
         assert kafka.state is state
-        found = (kafka.may_commit(*caller), kafka.may_commit(*caller, in_txn=True))
+        found = (kafka.may_commit(*sender), kafka.may_commit(*sender, in_txn=True))
         assert found == expected, state
 
 
@@ -755,8 +791,8 @@ def test_a_member_is_current_while_it_may_commit_its_assignment() -> None:
     leader, follower = kafka.stable()
 
     def are_current(generation: int) -> list[bool]:
-        callers = [Caller(leader, generation), Caller(follower, generation)]
-        return [kafka.groups.is_current(KEY, caller) for caller in callers]
+        senders = [Sender(leader, generation), Sender(follower, generation)]
+        return [kafka.groups.is_current(KEY, sender) for sender in senders]
 
     assert are_current(1) == [True, True] and are_current(2) == [False, False]
     kafka.join(leader)

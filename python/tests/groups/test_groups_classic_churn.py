@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.groups.classic_kit import BOUNDS, DELAY_MS, KEY, Coordinator, Protocols
 from tests.run_seed import examples
@@ -22,6 +28,9 @@ PROTOCOLS: tuple[Protocols, ...] = (
     (("sticky", b"4"), ("range", b"5")),
 )
 INSTANCES = (None, None, None, "x", "y", "x")  # of each process; two run with the same one
+NUMBERS = st.integers(0, len(INSTANCES) - 1)
+SOME = st.lists(NUMBERS, unique=True, min_size=2)
+VERSIONS = st.sampled_from([3, 5, 9])
 
 
 @dataclass
@@ -47,15 +56,16 @@ class Churn(RuleBasedStateMachine):
         self.fenced: set[str] = set()
         self.current: dict[str, str] = {}  # ids by instance
         self.generations: dict[tuple[int, int], tuple[str | None, str | None]] = {}
+        self.leaders: dict[tuple[int, int], str] = {}
         self.assigned: dict[tuple[int, int], dict[str, bytes]] = {}
         self.latest = 0
 
     # -- requests ----------------------------------------------------------------------------------
 
     @rule(
-        number=st.integers(0, len(INSTANCES) - 1),
+        number=NUMBERS,
         protocols=st.sampled_from(PROTOCOLS),
-        version=st.sampled_from([3, 5, 9]),
+        version=VERSIONS,
         session_ms=st.sampled_from(SESSIONS_MS),
         rebalance_ms=st.sampled_from(REBALANCES_MS),
     )
@@ -75,39 +85,40 @@ class Churn(RuleBasedStateMachine):
             ),
         )
 
-    @rule(number=st.integers(0, len(INSTANCES) - 1), leaves_out=st.booleans())
+    @rule(number=NUMBERS, leaves_out=st.booleans())
     def sync(self, number: int, leaves_out: bool) -> None:
         process = self.processes[number]
         life, generation = self.life, process.generation
         members = process.members[leaves_out:]
         mine = {id: f"{life}.{generation}.{process.id}.{id}".encode() for id in members}
-        if self.kafka.state is State.COMPLETING and process.members:
+        is_leader = self.leaders.get((life, generation)) == process.id
+        if self.kafka.state is State.COMPLETING and is_leader:
             self.assigned.setdefault((life, generation), mine)
         self.send(
             process,
             lambda: self.kafka.sync(process.id, generation, mine, instance=process.instance),
         )
 
-    @rule(number=st.integers(0, len(INSTANCES) - 1))
+    @rule(number=NUMBERS)
     def beat(self, number: int) -> None:
         process = self.processes[number]
         code = self.kafka.beat(process.id, process.generation, process.instance)
         self.check_alive(process, code)
 
-    @rule(number=st.integers(0, len(INSTANCES) - 1))
+    @rule(number=NUMBERS)
     def commit(self, number: int) -> None:
         process = self.processes[number]
         if process.generation >= 0:
             code = self.kafka.may_commit(process.id, process.generation, process.instance)
             self.check_alive(process, code)
 
-    @rule(number=st.integers(0, len(INSTANCES) - 1), names_id=st.booleans())
+    @rule(number=NUMBERS, names_id=st.booleans())
     def leave(self, number: int, names_id: bool) -> None:
         process = self.processes[number]
         self.kafka.leave(Leaver(process.id if names_id else "", process.instance))
         self.learn()
 
-    @rule(number=st.integers(0, len(INSTANCES) - 1), forgets=st.booleans())
+    @rule(number=NUMBERS, forgets=st.booleans())
     def disconnect(self, number: int, forgets: bool) -> None:
         """The connection closes; the process may have died and starts again."""
         process = self.processes[number]
@@ -122,6 +133,26 @@ class Churn(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         self.kafka.wait(ms)
         self.learn()
+
+    @initialize(numbers=SOME, steps=st.integers(2, 6), version=VERSIONS)
+    def begin(self, numbers: list[int], steps: int, version: int) -> None:
+        self.behave(numbers, steps, version)
+
+    @rule(numbers=SOME, steps=st.integers(1, 6), version=VERSIONS)
+    def behave(self, numbers: list[int], steps: int, version: int) -> None:
+        """Some processes, in any order, take the steps of a client that wants to read."""
+        for _ in range(steps):
+            for number in numbers:
+                process = self.processes[number]
+                if process.sent:
+                    continue
+                code = self.kafka.beat(process.id, process.generation, process.instance)
+                self.check_alive(process, code)
+                if code != Code.NONE:
+                    self.join(number, PROTOCOLS[number % 2 * 2], version, 20_000, 15_000)
+                elif self.kafka.state is State.COMPLETING:
+                    self.sync(number, leaves_out=False)
+            self.wait(DELAY_MS)
 
     @rule(ms=st.sampled_from([1, DELAY_MS, 30_000]))
     def pause(self, ms: int) -> None:
@@ -171,6 +202,8 @@ class Churn(RuleBasedStateMachine):
         assert answer.generation >= self.latest
         self.latest = answer.generation
         process.generation = answer.generation
+        if process.instance is None or answer.members:
+            self.leaders[place] = answer.leader
         process.members = tuple(one.member for one in answer.members)
         assert bool(process.members) == (answer.leader == answer.member)
         assert not process.members or answer.member in process.members
@@ -189,10 +222,8 @@ class Churn(RuleBasedStateMachine):
             assert answer.assignment in {b"", *sent.values()}
 
     def check_alive(self, process: Process, code: Code) -> None:
-        if code in (Code.NONE, Code.REBALANCE_IN_PROGRESS) and process.generation >= 0:
+        if code in (Code.NONE, Code.REBALANCE_IN_PROGRESS):
             assert process.generation == self.latest and process.id not in self.fenced
-        if process.id in self.fenced:
-            assert code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID)
 
     # -- invariants --------------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from tms.engine.engine import Engine
 from tms.errors import Conflict, Fenced, NotOwner, Unavailable
 from tms.groups.classic_calls import (
     Answered,
-    Caller,
     ClassicKey,
     Client,
     Code,
     JoinAnswer,
     JoinRequest,
     Leaver,
+    Sender,
     State,
     SyncAnswer,
     SyncRequest,
@@ -81,7 +81,7 @@ class World:
         ((token, answer),) = self.expire()
         assert token == "join" and isinstance(answer, JoinAnswer)
         with self.classic.locked() as (groups, now_ms):
-            request = SyncRequest(Caller(answer.member, 1), {answer.member: b"all"})
+            request = SyncRequest(Sender(answer.member, 1), {answer.member: b"all"})
             assert groups.sync(now_ms, "sync", KEY, request) == [
                 ("sync", SyncAnswer(Code.NONE, "consumer", "range", b"all"))
             ]
@@ -116,11 +116,11 @@ def test_a_group_with_members_of_tms_takes_none_of_kafka(world: World, topic: To
     world.poll(topic)
     assert world.kind is GroupKind.TMS
     assert world.join() == refused()
-    assert world.classic.may_commit(KEY, Caller("")) == Code.UNKNOWN_MEMBER_ID
+    assert world.classic.may_commit(KEY, Sender("")) == Code.UNKNOWN_MEMBER_ID
     assert world.classic.delete(KEY) == Code.NON_EMPTY_GROUP
     world.engine.groups.leave(topic, "g", "m")
     assert world.kind is None
-    assert world.classic.may_commit(KEY, Caller("")) == Code.NONE
+    assert world.classic.may_commit(KEY, Sender("")) == Code.NONE
     assert world.join() == []
 
 

@@ -30,7 +30,7 @@ from tms.groups.classic_calls import (
     ENTRY_BYTES,
     SKIP_VERSION,
     Answered,
-    Caller,
+    CallToken,
     ClassicBounds,
     Client,
     Code,
@@ -40,10 +40,10 @@ from tms.groups.classic_calls import (
     JoinRequest,
     Leaver,
     MemberDescription,
+    Sender,
     State,
     SyncAnswer,
     SyncRequest,
-    Token,
 )
 
 
@@ -84,13 +84,13 @@ class ClassicGroup:
         self.due_ms: int | None = None  # nothing ends before; may be too early
         self._protocol_type = ""
         self._protocol = ""  # of this generation
-        self._leader = ""
+        self._leader = ""  # of this generation
         self._members: dict[str, _Member] = {}  # in the order in which they came
         self._static: dict[str, str] = {}  # ids by instance
         self._pending: dict[str, int] = {}  # ids given out, until they expire
         self._supporters: Counter[str] = Counter()  # members that support each protocol
-        self._joining: dict[str, Token] = {}  # members whose join waits
-        self._syncing: dict[str, Token] = {}  # members whose sync waits
+        self._joining: dict[str, CallToken] = {}  # members whose join waits
+        self._syncing: dict[str, CallToken] = {}  # members whose sync waits
         self._unsynced: dict[str, None] = {}  # members of this generation that have not synced
         self._until_ms: int | None = None  # the joins of a rebalance, later its syncs, end then
         self._extension_ms: int | None = None  # the first rebalance may be delayed by so much more
@@ -104,7 +104,7 @@ class ClassicGroup:
 
     # -- joining -----------------------------------------------------------------------------------
 
-    def join(self, now_ms: int, token: Token, request: JoinRequest, new_id: str) -> None:
+    def join(self, now_ms: int, token: CallToken, request: JoinRequest, new_id: str) -> None:
         """Join, or join again. `new_id` is the id of a new member. The answer may wait."""
         if not self._has_room(request.member or self._id_of(request.instance)):
             self._remove(request.member)
@@ -145,11 +145,11 @@ class ClassicGroup:
             self._supporters[name] == len(self._members) for name, _ in request.protocols
         )
 
-    def _join_known(self, now_ms: int, token: Token, request: JoinRequest) -> None:
+    def _join_known(self, now_ms: int, token: CallToken, request: JoinRequest) -> None:
         if request.member in self._pending and request.instance is None:
             self._add(now_ms, token, request, request.member)
             return
-        code = self._check(Caller(request.member, instance=request.instance))
+        code = self._check(Sender(request.member, instance=request.instance))
         if code or self.state is State.EMPTY:
             self._refuse(token, request.member, code or Code.UNKNOWN_MEMBER_ID)
             return
@@ -165,7 +165,7 @@ class ClassicGroup:
             self._update(token, request, member)
             self._rebalance(now_ms)
 
-    def _add(self, now_ms: int, token: Token, request: JoinRequest, id: str) -> None:
+    def _add(self, now_ms: int, token: CallToken, request: JoinRequest, id: str) -> None:
         if self._pending.pop(id, None) is not None:
             self.size -= ENTRY_BYTES + len(id)
         if not self._members:
@@ -176,18 +176,19 @@ class ClassicGroup:
         until_ms = self._ends(now_ms + self._bounds.new_member_ms)
         member = self._admit(request, id, until_ms)
         member.knows_id = bool(request.member) or request.instance is not None
-        self._leader = self._leader or id
         self._joining[id] = token
         self._rebalance(now_ms)
 
-    def _replace(self, now_ms: int, token: Token, request: JoinRequest, id: str) -> None:
+    def _replace(self, now_ms: int, token: CallToken, request: JoinRequest, id: str) -> None:
         """A static member joins without its id: it gets a new one, and the old one is fenced."""
-        old, leader = self._members[self._id_of(request.instance)], self._leader
+        leader = self._leader
+        old = self._members[self._id_of(request.instance)]
         has_synced = old.id not in self._unsynced
         self._dismiss(old.id, Code.FENCED_INSTANCE_ID)
         until_ms = self._ends(now_ms + request.session_ms)
         member = self._admit(request, id, until_ms, old)
-        member.is_new, member.assignment = False, old.assignment
+        member.is_new = False
+        member.assignment = old.assignment
         self.size += len(old.assignment)
         self._joining[id] = token
         if leader == old.id:
@@ -222,12 +223,13 @@ class ClassicGroup:
         self.size += member.size
         return member
 
-    def _update(self, token: Token, request: JoinRequest, member: _Member) -> None:
+    def _update(self, token: CallToken, request: JoinRequest, member: _Member) -> None:
         """Take a known member's protocols and time-outs. An earlier join of it that waits ends."""
         self.size -= member.size
         self._supporters.subtract(member.protocols.keys())
         member.protocols = _by_name(request)
-        member.session_ms, member.rebalance_ms = request.session_ms, max(0, request.rebalance_ms)
+        member.session_ms = request.session_ms
+        member.rebalance_ms = max(0, request.rebalance_ms)
         self._supporters.update(member.protocols.keys())
         self._supporters += Counter()  # drops names without members
         self.size += member.size
@@ -242,12 +244,9 @@ class ClassicGroup:
         if self.state is State.PREPARING:
             return
         for member in self._members.values():
-            if self.state is State.COMPLETING:
-                self._set_assignment(member, b"")
             if (token := self._syncing.pop(member.id, None)) is not None:
                 self._answers.append((token, SyncAnswer(Code.REBALANCE_IN_PROGRESS)))
                 self._restart_session(now_ms, member)
-        self._unsynced.clear()
         rest_ms = self._longest_ms()
         if self.state is State.EMPTY:
             delay_ms = self._delay_ms
@@ -267,10 +266,12 @@ class ClassicGroup:
     def _end_joins(self, now_ms: int) -> None:
         if self._until_ms is not None and self._extension_ms and self._newcomer and self._members:
             delay_ms = min(self._delay_ms, self._extension_ms)
-            self._newcomer, self._extension_ms = False, self._extension_ms - delay_ms
+            self._extension_ms -= delay_ms
+            self._newcomer = False
             self._until_ms = self._ends(self._until_ms + delay_ms)
             return
-        self._extension_ms, self._newcomer = None, False
+        self._extension_ms = None
+        self._newcomer = False
         for member in list(self._members.values()):
             if member.id not in self._joining and member.instance is None:
                 self._remove(member.id)
@@ -279,15 +280,18 @@ class ClassicGroup:
             return
         self.generation += 1
         if not self._members:
-            self.state, self._protocol, self._until_ms = State.EMPTY, "", None
+            self.state = State.EMPTY
+            self._until_ms = None
             return
         if self._leader not in self._joining:
             self._leader = next(id for id in self._members if id in self._joining)
-        self.state, self._protocol = State.COMPLETING, self._preferred()
+        self.state = State.COMPLETING
+        self._protocol = self._preferred()
         self._unsynced = dict.fromkeys(self._members)
         self._until_ms = self._ends(now_ms + self._longest_ms())
         for member in self._members.values():
-            member.is_new, member.knows_id = False, True
+            member.is_new = False
+            member.knows_id = True
             self._restart_session(now_ms, member)
             if (token := self._joining.pop(member.id, None)) is not None:
                 self._answers.append((token, self._joined(member)))
@@ -314,10 +318,10 @@ class ClassicGroup:
 
     # -- members -----------------------------------------------------------------------------------
 
-    def sync(self, now_ms: int, token: Token, request: SyncRequest) -> None:
+    def sync(self, now_ms: int, token: CallToken, request: SyncRequest) -> None:
         """Send or get the assignment of this generation. The answer may wait."""
-        caller = request.caller
-        code = self._check_generation(caller)
+        sender = request.sender
+        code = self._check_generation(sender)
         if not code and (
             request.protocol_type not in (None, self._protocol_type)
             or request.protocol not in (None, self._protocol)
@@ -328,22 +332,24 @@ class ClassicGroup:
         if code:
             self._answers.append((token, SyncAnswer(code)))
             return
-        if (earlier := self._syncing.pop(caller.member, None)) is not None:
+        if (earlier := self._syncing.pop(sender.member, None)) is not None:
             self._answers.append((earlier, SyncAnswer(Code.REBALANCE_IN_PROGRESS)))
-        self._syncing[caller.member] = token
-        self._unsynced.pop(caller.member, None)
+        self._syncing[sender.member] = token
+        self._unsynced.pop(sender.member, None)
         if not self._unsynced:
             self._until_ms = None
-        if self.state is State.COMPLETING and caller.member == self._leader:
+        if self.state is State.COMPLETING and sender.member == self._leader:
             for member in self._members.values():
-                self._set_assignment(member, request.assignments.get(member.id, b""))
+                assignment = request.assignments.get(member.id, b"")
+                self.size += len(assignment) - len(member.assignment)
+                member.assignment = assignment
             self.state = State.STABLE
         if self.state is State.STABLE:
             self._answer_syncs(now_ms)
 
     def size_of_sync(self, request: SyncRequest) -> int:
         """The bytes that the group keeps of a sync; 0 unless it ends a rebalance."""
-        if self.state is not State.COMPLETING or request.caller.member != self._leader:
+        if self.state is not State.COMPLETING or request.sender.member != self._leader:
             return 0
         return sum(len(request.assignments.get(id, b"")) for id in self._members)
 
@@ -355,12 +361,12 @@ class ClassicGroup:
             self._answers.append((token, answer))
             self._restart_session(now_ms, member)
 
-    def heartbeat(self, now_ms: int, caller: Caller) -> Code:
+    def heartbeat(self, now_ms: int, sender: Sender) -> Code:
         """Keep a member's session alive; `REBALANCE_IN_PROGRESS` asks it to join again."""
-        code = self._check_generation(caller)
+        code = self._check_generation(sender)
         if code:
             return code
-        self._restart_session(now_ms, self._members[caller.member])
+        self._restart_session(now_ms, self._members[sender.member])
         return Code.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else Code.NONE
 
     def leave(self, now_ms: int, leaver: Leaver) -> Code:
@@ -370,49 +376,49 @@ class ClassicGroup:
             id = self._id_of(instance)
             code = Code.NONE if id else Code.UNKNOWN_MEMBER_ID
         else:
-            code = Code.NONE if id in self._pending else self._check(Caller(id, -1, instance))
+            code = Code.NONE if id in self._pending else self._check(Sender(id, -1, instance))
         if not code:
             self._lose(now_ms, id)
         return code
 
-    def may_commit(self, now_ms: int, caller: Caller, is_transactional: bool) -> Code:
+    def may_commit(self, now_ms: int, sender: Sender, is_transactional: bool) -> Code:
         """The answer to a commit of offsets before any is stored. A commit without a member is for
         groups without members, except in transactions of clients before version 3."""
-        if self.state is State.EMPTY and caller.generation < 0:
+        if self.state is State.EMPTY and sender.generation < 0:
             return Code.NONE
-        if caller.generation < 0 and not caller.member and caller.instance is None:
+        if sender.generation < 0 and not sender.member and sender.instance is None:
             return Code.NONE if is_transactional else Code.UNKNOWN_MEMBER_ID
-        code = self._check_generation(caller)
+        code = self._check_generation(sender)
         if code or is_transactional:
             return code
         if self.state is State.COMPLETING:
             return Code.REBALANCE_IN_PROGRESS
-        self._restart_session(now_ms, self._members[caller.member])
+        self._restart_session(now_ms, self._members[sender.member])
         return Code.NONE
 
-    def is_current(self, caller: Caller) -> bool:
+    def is_current(self, sender: Sender) -> bool:
         """True if the member may still commit what it was assigned in this generation."""
-        return not self._check_generation(caller) and self.state is not State.COMPLETING
+        return not self._check_generation(sender) and self.state is not State.COMPLETING
 
-    def _check(self, caller: Caller) -> Code:
+    def _check(self, sender: Sender) -> Code:
         """The error of a request by a member that is not, or no longer, in the group."""
-        if caller.instance is not None:
-            current = self._id_of(caller.instance)
-            if current != caller.member:
+        if sender.instance is not None:
+            current = self._id_of(sender.instance)
+            if current != sender.member:
                 return Code.FENCED_INSTANCE_ID if current else Code.UNKNOWN_MEMBER_ID
-        return Code.NONE if caller.member in self._members else Code.UNKNOWN_MEMBER_ID
+        return Code.NONE if sender.member in self._members else Code.UNKNOWN_MEMBER_ID
 
     def _id_of(self, instance: str | None) -> str:
         """The id of the static member of an instance; empty without one."""
         return "" if instance is None else self._static.get(instance, "")
 
-    def _check_generation(self, caller: Caller) -> Code:
-        code = self._check(caller)
-        if not code and caller.generation != self.generation:
+    def _check_generation(self, sender: Sender) -> Code:
+        code = self._check(sender)
+        if not code and sender.generation != self.generation:
             return Code.ILLEGAL_GENERATION
         return code
 
-    def drop(self, now_ms: int, token: Token) -> None:
+    def drop(self, now_ms: int, token: CallToken) -> None:
         """Forget a caller whose connection is closed. Its member has its session to come back; a
         new member that cannot know its id is removed at once."""
         waiting = (*self._joining.items(), *self._syncing.items())
@@ -486,8 +492,6 @@ class ClassicGroup:
             self.size -= ENTRY_BYTES + len(id)
         elif id in self._members:
             self._dismiss(id, Code.UNKNOWN_MEMBER_ID)
-            if self._leader == id:
-                self._leader = next(iter(self._members), "")
 
     def _dismiss(self, id: str, code: Code) -> None:
         """Take a member out and answer what waits of it with an error."""
@@ -503,13 +507,9 @@ class ClassicGroup:
         if (token := self._syncing.pop(id, None)) is not None:
             self._answers.append((token, SyncAnswer(code)))
 
-    def _set_assignment(self, member: _Member, assignment: bytes) -> None:
-        self.size += len(assignment) - len(member.assignment)
-        member.assignment = assignment
-
     # -- answers -----------------------------------------------------------------------------------
 
-    def _refuse(self, token: Token, member: str, code: Code) -> None:
+    def _refuse(self, token: CallToken, member: str, code: Code) -> None:
         self._answers.append((token, JoinAnswer(code, member)))
 
     def _joined(self, member: _Member, leader: str | None = None) -> JoinAnswer:

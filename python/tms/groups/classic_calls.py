@@ -13,7 +13,7 @@ MEMBER_ID_VERSION = 4  # of a join: a new member must join again with the id tha
 SKIP_VERSION = 9  # of a join: a static leader may be told to keep the assignment
 ENTRY_BYTES = 256  # counted for each member, besides its own bytes
 
-Token = Hashable  # names the caller that waits for an answer; never None
+CallToken = Hashable  # names the caller that waits for an answer; never None
 
 
 class Code(IntEnum):
@@ -53,7 +53,7 @@ class ClassicKey(NamedTuple):
     group: str
 
 
-class Caller(NamedTuple):
+class Sender(NamedTuple):
     """The names by which a member sends a request. `generation` is −1 and `member` empty for a
     client that is no member; `instance` is None before version 3 and for dynamic members."""
 
@@ -126,7 +126,7 @@ class SyncRequest:
     """SyncGroup 0 to 5. `assignments` by member come from the leader. Protocol type and name are
     None before version 5."""
 
-    caller: Caller
+    sender: Sender
     assignments: Mapping[str, bytes] = field(default_factory=dict)
     protocol_type: str | None = None
     protocol: str | None = None
@@ -142,7 +142,7 @@ class SyncAnswer:
     assignment: bytes = b""
 
 
-Answered = tuple[Token, JoinAnswer | SyncAnswer]
+Answered = tuple[CallToken, JoinAnswer | SyncAnswer]
 
 
 class Leaver(NamedTuple):

@@ -18,7 +18,7 @@ from tms.errors import TMSError
 from tms.groups.classic import ClassicGroup
 from tms.groups.classic_calls import (
     Answered,
-    Caller,
+    CallToken,
     ClassicBounds,
     ClassicKey,
     Code,
@@ -27,10 +27,10 @@ from tms.groups.classic_calls import (
     JoinRequest,
     Leaver,
     Listing,
+    Sender,
     State,
     SyncAnswer,
     SyncRequest,
-    Token,
 )
 from tms.model.transaction import check_group
 
@@ -55,7 +55,7 @@ class ClassicGroups:
     # -- requests ----------------------------------------------------------------------------------
 
     def join(
-        self, now_ms: int, token: Token, key: ClassicKey, request: JoinRequest
+        self, now_ms: int, token: CallToken, key: ClassicKey, request: JoinRequest
     ) -> list[Answered]:
         """Join a group; returns the answers that are ready, which may be those of other callers."""
         code = self._check_join(key, request)
@@ -71,7 +71,8 @@ class ClassicGroups:
         return self._done(key)
 
     def _check_join(self, key: ClassicKey, request: JoinRequest) -> Code:
-        bounds, group = self._bounds, self._groups.get(key)
+        bounds = self._bounds
+        group = self._groups.get(key)
         if self._is_closed:
             return Code.NOT_COORDINATOR
         try:
@@ -91,10 +92,11 @@ class ClassicGroups:
         return Code.NONE
 
     def sync(
-        self, now_ms: int, token: Token, key: ClassicKey, request: SyncRequest
+        self, now_ms: int, token: CallToken, key: ClassicKey, request: SyncRequest
     ) -> list[Answered]:
         """Sync a member; returns the answers that are ready, as `join` does."""
-        code, group = Code.NONE, self._groups.get(key)
+        code = Code.NONE
+        group = self._groups.get(key)
         if group is None:
             return [(token, SyncAnswer(Code.UNKNOWN_MEMBER_ID))]
         if max(map(len, request.assignments.values()), default=0) > self._bounds.member_bytes_max:
@@ -106,10 +108,10 @@ class ClassicGroups:
         group.sync(now_ms, token, request)
         return self._done(key)
 
-    def heartbeat(self, now_ms: int, key: ClassicKey, caller: Caller) -> Code:
+    def heartbeat(self, now_ms: int, key: ClassicKey, sender: Sender) -> Code:
         """Keep a member's session alive."""
         group = self._groups.get(key)
-        return Code.UNKNOWN_MEMBER_ID if group is None else group.heartbeat(now_ms, caller)
+        return Code.UNKNOWN_MEMBER_ID if group is None else group.heartbeat(now_ms, sender)
 
     def leave(
         self, now_ms: int, key: ClassicKey, leavers: Sequence[Leaver]
@@ -122,13 +124,13 @@ class ClassicGroups:
         return codes, self._done(key)
 
     def may_commit(
-        self, now_ms: int, key: ClassicKey, caller: Caller, is_transactional: bool = False
+        self, now_ms: int, key: ClassicKey, sender: Sender, is_transactional: bool = False
     ) -> Code:
         """The answer to OffsetCommit, or TxnOffsetCommit, before any offset is stored."""
         group = self._groups.get(key)
         if group is None:
-            return Code.NONE if caller.generation < 0 else Code.ILLEGAL_GENERATION
-        return group.may_commit(now_ms, caller, is_transactional)
+            return Code.NONE if sender.generation < 0 else Code.ILLEGAL_GENERATION
+        return group.may_commit(now_ms, sender, is_transactional)
 
     def delete(self, key: ClassicKey) -> Code:
         """Drop a group without members. `GROUP_ID_NOT_FOUND` says that it is not in memory: its
@@ -144,7 +146,7 @@ class ClassicGroups:
 
     # -- callers and time --------------------------------------------------------------------------
 
-    def drop(self, now_ms: int, key: ClassicKey, token: Token) -> list[Answered]:
+    def drop(self, now_ms: int, key: ClassicKey, token: CallToken) -> list[Answered]:
         """Forget a caller that waits: its connection is closed. Returns answers to others."""
         group = self._groups.get(key)
         if group is None:
@@ -184,10 +186,10 @@ class ClassicGroups:
         """True if the group has members, or ids that members may join with."""
         return key in self._groups
 
-    def is_current(self, key: ClassicKey, caller: Caller) -> bool:
+    def is_current(self, key: ClassicKey, sender: Sender) -> bool:
         """True if the member may still commit what it was assigned in the present generation."""
         group = self._groups.get(key)
-        return group is not None and group.is_current(caller)
+        return group is not None and group.is_current(sender)
 
     def describe(self, key: ClassicKey) -> Description:
         """A group; `Dead` if it is not in memory."""

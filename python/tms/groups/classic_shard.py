@@ -18,13 +18,13 @@ from typing import Protocol, TypeVar
 
 from tms.groups.classic_calls import (
     Answered,
-    Caller,
+    CallToken,
     ClassicBounds,
     ClassicKey,
     Code,
     JoinAnswer,
     JoinRequest,
-    Token,
+    Sender,
 )
 from tms.groups.classic_groups import ClassicGroups
 from tms.runtime.clock import Clock
@@ -61,7 +61,7 @@ class ClassicShard:
         """True if the group is one of Kafka's now. Takes no lock."""
         return self._groups.has(key)
 
-    def join(self, token: Token, key: ClassicKey, request: JoinRequest) -> list[Answered]:
+    def join(self, token: CallToken, key: ClassicKey, request: JoinRequest) -> list[Answered]:
         """Join a group, as `ClassicGroups.join` does. The first join of a group may wait for the
         journal of members."""
 
@@ -77,23 +77,23 @@ class ClassicShard:
             return [(token, JoinAnswer(Code.INCONSISTENT_GROUP_PROTOCOL, request.member))]
         return answers
 
-    def may_commit(self, key: ClassicKey, caller: Caller, is_transactional: bool = False) -> Code:
+    def may_commit(self, key: ClassicKey, sender: Sender, is_transactional: bool = False) -> Code:
         """The answer to a commit of offsets before any is stored, as `ClassicGroups.may_commit`
         gives it. A group with members of TMS's own protocol is not empty."""
 
         def may_commit() -> Code:
             with self.locked() as (groups, now_ms):
-                return groups.may_commit(now_ms, key, caller, is_transactional)
+                return groups.may_commit(now_ms, key, sender, is_transactional)
 
-        if self.has(key) or caller.generation >= 0:
+        if self.has(key) or sender.generation >= 0:
             return may_commit()
         code = self._without_members(key, may_commit)
         return Code.UNKNOWN_MEMBER_ID if code is None else code
 
-    def is_current(self, key: ClassicKey, caller: Caller) -> bool:
+    def is_current(self, key: ClassicKey, sender: Sender) -> bool:
         """True if the member may still commit what it was assigned in its generation."""
         with self.locked() as (groups, _):
-            return groups.is_current(key, caller)
+            return groups.is_current(key, sender)
 
     def delete(self, key: ClassicKey) -> Code:
         """Drop a group without members, as `ClassicGroups.delete` does."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tms.errors import Conflict, Fenced, Overloaded, StorageUnavailable, TopicNotFound
-from tms.groups.classic_calls import Caller, ClassicKey
+from tms.groups.classic_calls import ClassicKey, Sender
 from tms.groups.classic_shard import ClassicShard
 from tms.groups.membership import (
     Change,
@@ -257,8 +257,8 @@ class Members:
             group = groups.get(GroupKey(key.group, key.topic), _NO_MEMBERS)
             if group.owners.get(key.partition) == change.owner:
                 continue
-            caller = Caller(change.owner.member, change.owner.epoch)
-            if not self._classic.is_current(_classic_key(key), caller):
+            sender = Sender(change.owner.member, change.owner.epoch)
+            if not self._classic.is_current(_classic_key(key), sender):
                 raise Fenced(
                     f"The member {change.owner.member} of the group {key.group} has lost partition "
                     f"{key.partition} of {key.topic}, because it was silent for longer than its "
