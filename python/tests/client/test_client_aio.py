@@ -18,7 +18,7 @@ from tests.proxy import Fault, Proxy
 from tests.waiting import PATIENCE_S
 from tms.aio import AsyncBus
 from tms.errors import Closed, Invalid, PartitionNotFound, TimedOut, TooLarge, TopicNotFound
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.topic import TopicName, TopicSettings
 
 T = TypeVar("T")
@@ -356,7 +356,7 @@ class AsyncBusContract:
     ) -> None:
         for module in ("batching", "topic_cache"):
             monkeypatch.setattr(f"tms.client.{module}.REFRESH_S", -1.0)
-        key = next(b"%d" % n for n in range(100) if partition_for_key(b"%d" % n, 4) == 3)
+        key = next(b"%d" % n for n in range(100) if Partitioner.CRC32C.hash_of(b"%d" % n) % 4 == 3)
 
         async def work(bus: AsyncBus) -> None:
             await bus.create_topic("orders", partitions=1)

@@ -11,7 +11,7 @@ from tests.worlds import World
 from tms.errors import Forbidden, Invalid, PartitionNotFound, TooLarge, TopicNotFound
 from tms.model.delayed import DelayedId, DelayedInfo
 from tms.model.ids import TIME_MS_MAX
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 
@@ -39,7 +39,7 @@ class DelayContract:
         assert world.engine.delayed.move() == 1
         (message,) = world.bus.consumer("orders", stop_at_end=True)
         assert (message.key, message.value, message.headers) == (b"k", b"1", {"h": b"x"})
-        assert message.partition == partition_for_key(b"k", 3)
+        assert message.partition == Partitioner.CRC32C.partition_of(b"k", 3)
         assert message.timestamp_ms == START_MS + 1_500
 
     @pytest.mark.parametrize(

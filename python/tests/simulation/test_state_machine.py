@@ -25,7 +25,7 @@ from tms.client import sending as producing
 from tms.client.client import Bus
 from tms.errors import FewerPartitions, OffsetOutOfRange, TMSError, TopicExists, TopicNotFound
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.message import Message
 from tms.model.position import Position, PositionKind
 from tms.model.topic import TopicSettings, parse_retention
@@ -321,7 +321,7 @@ class Agreement(RuleBasedStateMachine):
     def _partition(self, topic: str, key: bytes | None, given: int | None) -> int:
         if given is not None:
             return given
-        return partition_for_key(key or b"", self.topics[topic].settings.partitions)
+        return Partitioner.CRC32C.partition_of(key or b"", self.topics[topic].settings.partitions)
 
     def _published(self, topic: str, cells: list[Cells], given: int | None) -> list[MessageId]:
         """Note messages published in this order; returns the ids that they must have."""

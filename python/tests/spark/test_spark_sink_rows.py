@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tms.block import check, decode
 from tms.errors import Invalid, PartitionNotFound, TMSError, TooLarge, TopicNotFound
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.topic import TopicName
 from tms.spark.sink.columns import shape_of
 from tms.spark.sink.filling import Filler
@@ -111,7 +111,7 @@ def expected(rows: Iterable[Mapping[str, Any]], turns: Iterable[int]) -> Written
         if row["partition"] is not None:
             partition = row["partition"]
         elif row["key"] is not None:
-            partition = partition_for_key(row["key"], count)
+            partition = Partitioner.CRC32C.partition_of(row["key"], count)
         else:
             partition = turn % count
         message = (row["key"], row["value"], dict(row["headers"] or {}))

@@ -28,7 +28,7 @@ from tms.client.receipts import Receipt
 from tms.client.telemetry.places import Place, PlacedMessages, PlaceOf, PlaceRoom
 from tms.errors import Invalid, PartitionNotFound, TooLarge
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.message import NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
 from tms.model.serializer import Serializer, V, encoded
@@ -71,6 +71,11 @@ class KnownTopic(NamedTuple):
     partitions: int
     message_bytes_max: int
     until_s: float  # of the monotonic clock: then it is to be looked up again
+    partitioner: Partitioner = Partitioner.CRC32C
+
+    def partition_of(self, key: bytes) -> int:
+        """The partition that a key selects."""
+        return self.partitioner.partition_of(key, self.partitions)
 
 
 class Batcher(Generic[V]):
@@ -90,7 +95,7 @@ class Batcher(Generic[V]):
         serializer: Serializer[V] | None = None,
     ) -> None:
         self._serializer = serializer
-        self.partitions = known.partitions
+        self.learn(known)
         self._known_until_s = known.until_s
         self._name = known.name
         self._numbering = numbering
@@ -101,6 +106,11 @@ class Batcher(Generic[V]):
         self.fillings: dict[int, _Filling] = {}  # what waits, by partition
         self._sticky = sticky
         self.place: PlaceOf | None = None  # where the program is traced
+
+    def learn(self, known: KnownTopic) -> None:
+        """Route messages from now on as the topic is by now."""
+        self.partitions = known.partitions
+        self._hash_of, self._hashes_of = known.partitioner.hash_of, known.partitioner.hashes_of
 
     def drop(self) -> None:
         """Drop the messages that wait."""
@@ -126,7 +136,7 @@ class Batcher(Generic[V]):
         else:
             size = message_bytes(data, key, headers, self.message_bytes_max)
         if partition is None:
-            partition = self._sticky if key is None else partition_for_key(key, self.partitions)
+            partition = self._sticky if key is None else self._hash_of(key) % self.partitions
         filling = self.fillings.get(partition)
         if filling is None:
             filling = self._open(partition)
@@ -184,13 +194,14 @@ class Batcher(Generic[V]):
         if plain and set(map(type, values)) <= {bytes}:
             yield from self._add_values(values, partition)  # type: ignore[arg-type]
             return
-        for index, value in enumerate(values):
+        places = self._places(len(values), keys, partition)
+        for index, (value, place) in enumerate(zip(values, places, strict=True)):
             try:
                 full = self.add(
                     value,
                     None if keys is None else keys[index],
                     None if headers is None else headers[index],
-                    partition,
+                    place,
                 )
             except (Invalid, TooLarge, PartitionNotFound) as error:
                 error.details["index"] = index
@@ -291,15 +302,29 @@ class Batcher(Generic[V]):
 
     def partition_of(self, key: bytes | None) -> int:
         """The partition of a message with this key."""
-        return self._sticky if key is None else partition_for_key(key, self.partitions)
+        return self._sticky if key is None else self._hash_of(key) % self.partitions
 
     def partitions_of(
         self, count: int, keys: Sequence[bytes | None] | None, partition: int | None
     ) -> Iterator[int]:
         """The partitions of messages that were given to `add_many` with these arguments."""
-        if partition is None and keys is not None:
-            return map(self.partition_of, keys)
-        return repeat(self._sticky if partition is None else partition, count)
+        places = self._places(count, keys, partition)
+        return (self._sticky if place is None else place for place in places)
+
+    def _places(
+        self, count: int, keys: Sequence[bytes | None] | None, partition: int | None
+    ) -> Iterator[int | None]:
+        """The partitions that are given or that keys select, hashed a slice at a time; None where
+        `add` decides: without a key, or with one that it refuses."""
+        if partition is not None or keys is None:
+            yield from repeat(partition, count)
+            return
+        for at in range(0, count, _SLICE_MAX):
+            part = keys[at : at + _SLICE_MAX]
+            sound = [key for key in part if type(key) is bytes]
+            hashes = iter(self._hashes_of(sound))
+            for key in part:
+                yield next(hashes) % self.partitions if type(key) is bytes else None
 
     def next_partition(self) -> None:
         """Messages without key and partition go elsewhere from now on."""
