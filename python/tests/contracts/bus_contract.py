@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tms
+from tests.contracts.partitioner_contract import PartitionerContract
 from tests.grouping import grouped
 from tests.waiting import PATIENCE_S
 from tms import Bus, MessageId, Position
@@ -648,7 +649,9 @@ class ConsumerContract:
         later.join()
 
 
-class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerContract):
+class BusContract(
+    TopicContract, PublishContract, ProducerContract, ConsumerContract, PartitionerContract
+):
     """The whole contract of a bus."""
 
     def test_a_closed_bus_is_an_error_and_closes_what_it_made(self, bus: Bus) -> None:

@@ -42,6 +42,18 @@ class DelayContract:
         assert message.partition == Partitioner.CRC32C.partition_of(b"k", 3)
         assert message.timestamp_ms == START_MS + 1_500
 
+    @pytest.mark.parametrize("partitioner", Partitioner)
+    def test_keys_go_where_the_partitioner_of_the_topic_sends_them(
+        self, world: World, clock: ManualClock, partitioner: Partitioner
+    ) -> None:
+        world.bus.create_topic("kafka", 7, partitioner=partitioner)
+        keys = [b"key %d" % number for number in range(20)]
+        world.bus.publish_later_many("kafka", [b"v"] * 20, keys, delay=1)
+        clock.pass_ms(1_000)
+        world.engine.delayed.move()
+        found = {one.key: one.partition for one in world.bus.consumer("kafka", stop_at_end=True)}
+        assert found == {key: partitioner.partition_of(key, 7) for key in keys}
+
     @pytest.mark.parametrize(
         "when",
         [
