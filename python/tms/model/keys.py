@@ -56,6 +56,7 @@ Invariants
 """
 
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Self
@@ -89,9 +90,12 @@ _DELAYED = "delayed"
 _BLOCK_KEY = struct.Struct(">QH")
 _PAYLOAD_KEY = struct.Struct(">QQH")
 _POINTERS_PER_DAY = 86_400_000 * 1_000_000
-_MURMUR_SEED, _MURMUR = 0x9747B28C, 0x5BD1E995
-_LANE_BYTES, _LOW = 8, 2**32 - 1  # a lane holds the product of two numbers of 32 bits
-_LANES_MIN, _LANES_MAX = 8, 4_096  # of one step; more leave the processor's cache
+_MURMUR_SEED = 0x9747B28C
+_MURMUR = 0x5BD1E995
+_LOW = 2**32 - 1
+_LANE_BYTES = 8  # for the product of two numbers of 32 bits
+_LANES_MIN = 8  # of keys of one length, below which one after another is as fast
+_LANES_MAX = 4_096  # more leave the cache of the processor
 
 
 # The key of the block whose last message has this publish time and sequence.
@@ -139,10 +143,6 @@ def topic_of_map(name: str) -> int:
     return int(name.partition("/")[0][1:], 16)
 
 
-def _crc32c_of_each(keys: Sequence[bytes]) -> list[int]:
-    return list(map(google_crc32c.value, keys))
-
-
 def _murmur2(key: bytes) -> int:
     """The hash of Kafka's default partitioner: MurmurHash2 of 32 bits, here without its sign."""
     hash = _MURMUR_SEED ^ len(key)
@@ -157,9 +157,9 @@ def _murmur2(key: bytes) -> int:
 
 def _murmur2_of_each(keys: Sequence[bytes]) -> list[int]:
     """The hashes of many keys, those of one length together."""
-    by_length: dict[int, list[int]] = {}
+    by_length: defaultdict[int, list[int]] = defaultdict(list)
     for index, key in enumerate(keys):
-        by_length.setdefault(len(key), []).append(index)
+        by_length[len(key)].append(index)
     hashes = [0] * len(keys)
     for indexes in by_length.values():
         for at in range(0, len(indexes), _LANES_MAX):
@@ -174,7 +174,8 @@ def _murmur2_of_each(keys: Sequence[bytes]) -> list[int]:
 def _murmur2_in_lanes(keys: Sequence[bytes]) -> list[int]:
     """The hashes of keys of one length, one beside the other in the lanes of long integers: each
     step of the loop is one for all keys."""
-    count, length = len(keys), len(keys[0])
+    count = len(keys)
+    length = len(keys[0])
     joined = b"".join(keys)
     each = int.from_bytes(b"\1".ljust(_LANE_BYTES, b"\0") * count, "little")  # 1 in every lane
     low = each * _LOW
@@ -198,33 +199,39 @@ def _murmur2_in_lanes(keys: Sequence[bytes]) -> list[int]:
     return list(struct.unpack(f"<{count}Q", found))
 
 
-class Partitioner(StrEnum):
-    """The rule by which the key of a message selects its partition: the key's hash modulo the
-    number of partitions. A topic has one from its creation on, and every publisher obeys it."""
+def _crc32c_of_each(keys: Sequence[bytes]) -> list[int]:
+    return list(map(google_crc32c.value, keys))
 
-    hash_of: Callable[[bytes], int]
-    hashes_of: Callable[[Sequence[bytes]], list[int]]
+
+HashOf = Callable[[bytes], int]
+HashesOf = Callable[[Sequence[bytes]], list[int]]
+
+
+class Partitioner(StrEnum):
+    """The rule by which the key of a message selects its partition: a hash of the key modulo the
+    number of partitions. A topic has one from its creation on, and every publisher obeys it.
+
+    `hash_of` is the function for one key, `hashes_of` the faster one for many.
+    """
 
     CRC32C = "crc32c", google_crc32c.value, _crc32c_of_each
     MURMUR2 = "murmur2", _murmur2, _murmur2_of_each  # that of Kafka's clients
 
-    def __new__(
-        cls,
-        text: str,
-        hash_of: Callable[[bytes], int],
-        hashes_of: Callable[[Sequence[bytes]], list[int]],
-    ) -> Self:
+    def __new__(cls, text: str, hash_of: HashOf, hashes_of: HashesOf) -> Self:
         member = str.__new__(cls, text)
         member._value_ = text
-        member.hash_of, member.hashes_of = hash_of, hashes_of
         return member
+
+    def __init__(self, text: str, hash_of: HashOf, hashes_of: HashesOf) -> None:
+        self.hash_of = hash_of
+        self.hashes_of = hashes_of
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         """The partition of all messages with this key, 0 to `partitions` - 1."""
         return self.hash_of(key) % partitions
 
     def partitions_of(self, keys: Sequence[bytes], partitions: int) -> list[int]:
-        """The partitions of the messages with these keys; faster than one by one."""
+        """The partitions of the messages with these keys."""
         return [hash % partitions for hash in self.hashes_of(keys)]
 
 
