@@ -163,9 +163,10 @@ def test_many_keys_go_where_each_of_them_goes(
 
 
 def test_more_keys_than_one_step_takes_go_where_each_of_them_goes() -> None:
-    many = [b"%07d" % number for number in range(2 * keys._LANES_MAX + 1)]
     murmur2 = Partitioner.MURMUR2
-    assert murmur2.hashes_of(many) == [murmur2.hash_of(key) for key in many]
+    for length, count in ((0, 10_000), (7, 10_000), (5_003, 200), (keys._STEP_BYTES, 9)):
+        many = [(b"%d" % number).rjust(length)[:length] for number in range(count)]
+        assert murmur2.hashes_of(many) == [murmur2.hash_of(key) for key in many]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ _MURMUR = 0x5BD1E995
 _LOW = 2**32 - 1
 _LANE_BYTES = 8  # for the product of two numbers of 32 bits
 _LANES_MIN = 8  # of keys of one length, below which one after another is as fast
-_LANES_MAX = 4_096  # more leave the cache of the processor
+_STEP_BYTES = 1 << 18  # of the keys of one step, about: what fits into a cache of the processor
+_KEY_BYTES = 64  # what a lane costs beside its key, about
 
 
 # The key of the block whose last message has this publish time and sequence.
@@ -146,7 +147,7 @@ def topic_of_map(name: str) -> int:
 def _murmur2(key: bytes) -> int:
     """The hash of Kafka's default partitioner: MurmurHash2 of 32 bits, here without its sign."""
     hash = _MURMUR_SEED ^ len(key)
-    for word in struct.unpack_from(f"<{len(key) >> 2}I", key):
+    for (word,) in struct.iter_unpack("<I", key[: len(key) & ~3]):
         word = word * _MURMUR & _LOW
         hash = (hash * _MURMUR ^ (word ^ word >> 24) * _MURMUR) & _LOW
     if tail := len(key) & 3:
@@ -161,9 +162,10 @@ def _murmur2_of_each(keys: Sequence[bytes]) -> list[int]:
     for index, key in enumerate(keys):
         by_length[len(key)].append(index)
     hashes = [0] * len(keys)
-    for indexes in by_length.values():
-        for at in range(0, len(indexes), _LANES_MAX):
-            some = indexes[at : at + _LANES_MAX]
+    for length, indexes in by_length.items():
+        step = 1 + _STEP_BYTES // (length + _KEY_BYTES)
+        for at in range(0, len(indexes), step):
+            some = indexes[at : at + step]
             alike = [keys[index] for index in some]
             found = map(_murmur2, alike) if len(alike) < _LANES_MIN else _murmur2_in_lanes(alike)
             for index, hash in zip(some, found, strict=True):
