@@ -214,12 +214,14 @@ class Handled(_Event, frozen=True):
 
 class Drained(_Event, frozen=True):
     """At the end a queue was empty: each message of `place` was settled, or is in `dead`. `by_key`:
-    the queue hands out the messages of a key one after another."""
+    the queue hands out the messages of a key one after another. `homes`: where the dead letters of
+    each key belong."""
 
     queue: str
     place: Place
-    dead: Place
+    dead: tuple[Place, ...]
     by_key: bool = False
+    homes: tuple[tuple[str, Place], ...] = ()
 
 
 class Clock(_Event, frozen=True):

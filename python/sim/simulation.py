@@ -3,7 +3,7 @@
 run(seed) ─▶ Outcome: the history, and its findings
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sim.actors.actor import (
     CUT,
     JOBS,
+    KEYS,
     LINES,
     OUTPUT,
     PEOPLE,
@@ -36,7 +37,7 @@ from sim.actors.readers import Reader
 from sim.actors.renewers import Renewer
 from sim.actors.replays import Replayer
 from sim.actors.truncators import Truncator
-from sim.actors.workers import ORDERED, PLAIN, WORKS, Worker
+from sim.actors.workers import ORDERED, PLAIN, WORKS, Work, Worker
 from sim.bounds.drawing import Bounds
 from sim.history import (
     Compacted,
@@ -57,8 +58,10 @@ from sim.serving import Servers
 from sim.world import Stuck, World, quietly, shorten, shorten_positions
 from tms.errors import TopicNotFound, Unavailable
 from tms.log import counting
+from tms.model.keys import Partitioner
 from tms.model.message import Fetched, PartitionPosition
 from tms.model.position import Position
+from tms.model.topic import TopicSettings
 from tms.transactions import writes
 
 TOPICS = (
@@ -154,6 +157,7 @@ class Simulation:
             for number, place in enumerate((*PLACES, PLACES[0], OUTPUT, KEPT, CUT, LATER[0]))
         ]
         self.remembering += self.followers
+        self._partitioner = Random(f"partitioner {seed}").choice([*Partitioner])
         renewing = Random(f"renewing {seed}")
         renews = of is World and renewing.random() < RENEWED_SHARE
         self._renewer = Renewer(world, renewing) if renews else None
@@ -228,6 +232,8 @@ class Simulation:
 
     def _declare(self) -> None:
         self.world.engine.create_topic(topic_of(KEPT), KEEPING)
+        dead = TopicSettings(len(ORDERED.dead), None, partitioner=self._partitioner)
+        self.world.engine.create_topic(topic_of(ORDERED.dead[0]), dead)
         for work in WORKS:
             self.world.engine.queues.declare(work.topic, work.group, work.settings)
 
@@ -320,7 +326,7 @@ class Simulation:
     def _conclude(self) -> None:
         world, history = self.world, self.world.history
         look(world)
-        dead = [work.dead for work in WORKS]
+        dead = [place for work in WORKS for place in work.dead]
         ours = (*PLACES, OUTPUT, KEPT, *NAMED, *HANDED, *dead, CUT, *SHARED, JOINED, *LATER)
         for place in ours:
             history.add(Final(history.now(), place, self._all(place)))
@@ -329,7 +335,8 @@ class Simulation:
         history.add(Stored(history.now(), self._stored()))
         for work in WORKS:
             by_key = bool(work.settings.ordered_by)
-            history.add(Drained(history.now(), work.group, work.place, work.dead, by_key))
+            homes = tuple(self._homes(work)) if by_key else ()
+            history.add(Drained(history.now(), work.group, work.place, work.dead, by_key, homes))
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
         for group, (topic, partition), output in groups:
@@ -338,6 +345,11 @@ class Simulation:
             if found is not None:
                 id, metadata = str(found.position.id), found.metadata
                 history.add(Done(history.now(), group, place, id, output, metadata))
+
+    def _homes(self, work: Work) -> Iterator[tuple[str, Place]]:
+        for key in (f"k{number}" for number in range(KEYS)):
+            partition = self._partitioner.partition_of(key.encode(), len(work.dead))
+            yield key, work.dead[partition]
 
     def _stored(self) -> tuple[str, ...]:
         """Messages that may be erased, are not visible, and whose bytes are still stored."""

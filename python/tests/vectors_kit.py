@@ -64,18 +64,24 @@ def names_and_keys() -> dict[str, Any]:
     """Block keys, the partition of a key, names of maps, keys of metadata."""
     block_keys = [(0, 0), (0, 65_535), (1_700_000_000_000, 255), (1_700_000_000_000, 256)]
     message_keys = [b"", b"AA", b"key", b"\x00", b"\xff" * 20, "Zürich".encode(), b"x" * 1_000]
+    of_kafka = [b"21", b"abc", b"foobar", b"a-little-bit-long-string"]
+    of_kafka += [b"a-little-bit-longer-string", b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8"]
+    counts = (1, 2, 4, 7, 1_024)
+    crc32c, murmur2 = keys.Partitioner
     return {
-        "about": "Keys of blocks (ascending), partitions of keys, names of maps, metadata keys.",
+        "about": "Keys of blocks (ascending), partitions of keys by CRC-32C and by Kafka's murmur2,"
+        " names of maps, metadata keys.",
         "block_keys": [
             {"time_ms": time_ms, "last_sequence": last, "hex": keys.block_key(time_ms, last).hex()}
             for time_ms, last in block_keys
         ],
         "partitions": [
-            {
-                "key": key.hex(),
-                "of": {str(n): keys.partition_for_key(key, n) for n in (1, 2, 4, 7, 1_024)},
-            }
+            {"key": key.hex(), "of": {str(n): crc32c.partition_of(key, n) for n in counts}}
             for key in message_keys
+        ],
+        "partitions_murmur2": [
+            {"key": key.hex(), "of": {str(n): murmur2.partition_of(key, n) for n in counts}}
+            for key in message_keys + of_kafka
         ],
         "maps": [
             {

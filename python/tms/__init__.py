@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tms.model.group import GroupInfo as GroupInfo
     from tms.model.group import GroupSummary as GroupSummary
     from tms.model.ids import MessageId as MessageId
+    from tms.model.keys import Partitioner as Partitioner
     from tms.model.lag import TopicSize as TopicSize
     from tms.model.message import Message as Message
     from tms.model.position import Position as Position
@@ -94,6 +95,7 @@ _HOMES = {  # of the names of this module, for which type checkers see the impor
     "TopicInfo": "tms.model.topic",
     "TopicSettings": "tms.model.topic",
     "Durability": "tms.model.topic",
+    "Partitioner": "tms.model.keys",
     "QueueInfo": "tms.model.queue",
     "QueueSettings": "tms.model.queue",
     "QueuedMessage": "tms.model.queue",

@@ -19,11 +19,11 @@ HOWS = ("ack", "ack", "made", "release", "nack", "extend", "reject")
 
 
 class Work(NamedTuple):
-    """A queue: its messages, its dead-letter place, and the place of the workers' output."""
+    """A queue: its messages, its dead-letter places, and the place of the workers' output."""
 
     group: str
     place: Place
-    dead: Place
+    dead: tuple[Place, ...]
     handled: Place
     settings: QueueSettings
 
@@ -40,11 +40,11 @@ SETTINGS = QueueSettings(
     backoff_max_s=3.0,
     durability=Durability.SYNCED,
 )
-PLAIN = Work("workers", JOBS, ("jobs-workers-dead", 0), ("handled", 0), SETTINGS)
+PLAIN = Work("workers", JOBS, (("jobs-workers-dead", 0),), ("handled", 0), SETTINGS)
 ORDERED = Work(
     "clerks",
     LINES,
-    ("lines-clerks-dead", 0),
+    (("lines-clerks-dead", 0), ("lines-clerks-dead", 1)),
     ("handled", 1),
     replace(SETTINGS, ordered_by="key"),
 )

@@ -334,6 +334,21 @@ def _requests_in_memory() -> list[Replacement]:
     return [(StoredDelayQueue, "put", put)]
 
 
+def _spread_dead_letters_by_default() -> list[Replacement]:
+    """Dead letters go where the default partitioner sends their keys, whatever their topic's is."""
+    from msgspec.structs import replace
+
+    from tms.model.keys import Partitioner
+    from tms.queues import dead_letters
+
+    right = dead_letters._blocks
+
+    def blocks(name: Any, messages: Any, record: Any, home: bool = False) -> Any:
+        return right(name, messages, replace(record, partitioner=Partitioner.CRC32C), home)
+
+    return [(dead_letters, "_blocks", blocks)]
+
+
 BUGS: dict[str, Callable[[], list[Replacement]]] = {
     **COUNTING,
     **FOLLOWING,
@@ -360,6 +375,7 @@ BUGS: dict[str, Callable[[], list[Replacement]]] = {
     "forget-producers-early": _forget_producers_early,
     "read-uncommitted": _read_uncommitted,
     "roll-back-nothing": _roll_back_nothing,
+    "spread-dead-letters-by-default": _spread_dead_letters_by_default,
     "settle-without-the-commit": _settle_without_the_commit,
     "stage-without-sync": _stage_without_sync,
     "skip-deduplication": _skip_deduplication,

@@ -23,6 +23,7 @@ The final content of the partitions is the truth against which all other events 
     wrong list            of waiting messages: one is missing, is there no more, or miscounted
     overtaken             a queue ordered by key handed out a message before an earlier one of its
                           key was settled
+    strayed               a dead letter outside the partition of its key
     stopped early         a reader was told that it had everything, but lacked messages that were
                           acknowledged, or seen by others, before it asked
 
@@ -83,7 +84,8 @@ class Checker:
         self.gone = Gone(history)
         self.cut = Cut(history)
         self.later = Later(history)
-        self.dead = {one.dead for one in self.queues.drained}  # copies stand here
+        # Copies stand here.
+        self.dead = {place for one in self.queues.drained for place in one.dead}
         self.power = [one.at for one in history.of(Crashed) if one.power]
         self.place: dict[str, Place] = {}
         self.transaction: dict[str, str] = {}

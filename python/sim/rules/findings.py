@@ -28,6 +28,7 @@ class Kind(StrEnum):
     LISTED = "wrong list"
     STOPPED = "stopped early"
     OVERTAKEN = "overtaken"
+    STRAYED = "strayed"
 
 
 class Finding(NamedTuple):

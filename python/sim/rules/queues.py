@@ -43,8 +43,21 @@ class Queues:
         yield from self._released()
         for drained in self.drained:
             yield from self._at_the_end(drained)
+            yield from self._at_home(drained)
             if drained.by_key:
                 yield from self._one_after_another(drained)
+
+    def _dead(self, drained: Drained) -> list[str]:
+        return [value for place in drained.dead for value in self.final.get(place, ())]
+
+    def _at_home(self, drained: Drained) -> Iterator[Finding]:
+        """The dead letters of a key are in its partition."""
+        homes = dict(drained.homes)
+        for place in drained.dead:
+            for value in self.final.get(place, ()):
+                key, has_key, _ = value.partition("=")
+                if has_key and homes.get(key, place) != place:
+                    yield Finding(Kind.STRAYED, f"{value} is in {place}, not in {homes[key]}")
 
     def _settled_once(self) -> Iterator[Finding]:
         for (queue, value), times in self.settled.items():
@@ -111,7 +124,7 @@ class Queues:
         seen = {
             job.value for taken in self.taken if taken.queue == drained.queue for job in taken.jobs
         }
-        dead = Counter(self.final.get(drained.dead, ()))
+        dead = Counter(self._dead(drained))
         for value in self.final.get(drained.place, ()):
             message = drained.queue, value
             if value not in seen and not dead[value]:
@@ -129,7 +142,7 @@ class Queues:
 
     def _one_after_another(self, drained: Drained) -> Iterator[Finding]:
         """A message is handed out only when the earlier messages of its key may be settled."""
-        dead = {*self.final.get(drained.dead, ())}
+        dead = {*self._dead(drained)}
         earlier: dict[str, list[str]] = defaultdict(list)  # by message, the earlier ones of its key
         seen: dict[str, list[str]] = defaultdict(list)
         for value in self.final.get(drained.place, ()):

@@ -22,7 +22,7 @@ from tms.api.messages import NewMessage
 from tms.errors import BadEncoding, BadJson, Invalid, TMSError
 from tms.model.message import Fetched, NewBlock, StoredBlock
 from tms.model.position import Position
-from tms.model.topic import TopicName
+from tms.model.topic import TopicName, TopicSettings
 
 TOPIC = TopicName("default", "events")
 TIME_MS = 1_767_225_600_123
@@ -429,6 +429,6 @@ def _is_an_event_or_refused(body: bytes, headers: dict[bytes, bytes]) -> None:
 
 def test_events_are_packed_like_other_messages() -> None:
     new = [read(EVENT | {"id": str(n), "partitionkey": f"k{n % 3}"}) for n in range(9)]
-    packed = messages.pack(new, 4, 0, 1_000)
+    packed = messages.pack(new, 4, 0, TopicSettings(message_bytes_max=1_000))
     assert sum(block.read_header(entry.block).count for entry in packed.blocks) == 9
     assert all(isinstance(entry, NewBlock) for entry in packed.blocks)

@@ -28,6 +28,7 @@ from tms.errors import (
     codes,
 )
 from tms.model.ids import MessageId
+from tms.model.keys import Partitioner
 from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.queue import Settlement
@@ -35,6 +36,7 @@ from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import Commit, TopicStaged
 
 TIME_MS = 1_700_000_000_000
+SMALL = TopicSettings(message_bytes_max=1_000)
 
 
 def stored(partition: int, values: list[bytes | None], base: int = 0, at: int = 0) -> StoredBlock:
@@ -247,9 +249,24 @@ def test_a_retention_that_is_not_the_topics_own_travels_as_none_or_by_its_name()
     }
 
 
-def test_topics_travel_as_json() -> None:
-    info = TopicInfo("default", "a", 1, TIME_MS, TopicSettings())
-    assert bodies.decode(bodies.encode(info), TopicInfo) == info
+def test_a_put_body_names_a_partitioner_that_earlier_versions_do_not_know() -> None:
+    body = bodies.encode(bodies.NEW_TOPIC.encode(TopicSettings(2)))
+    assert b"partitioner" not in body  # which an earlier version would refuse
+    settings = TopicSettings(2, partitioner=Partitioner.MURMUR2)
+    body = bodies.encode(bodies.NEW_TOPIC.encode(settings))
+    assert json.loads(body)["partitioner"] == "murmur2"
+    assert bodies.NEW_TOPIC.decode(bodies.decode(body, bodies.SettingsBody)) == settings
+
+
+@pytest.mark.parametrize("partitioner", Partitioner)
+def test_topics_travel_as_json(partitioner: Partitioner) -> None:
+    info = TopicInfo("default", "a", 1, TIME_MS, TopicSettings(partitioner=partitioner))
+    body = bodies.encode(info)
+    assert bodies.decode(body, TopicInfo) == info
+    earlier = json.loads(body)
+    del earlier["settings"]["partitioner"]
+    found = bodies.decode(json.dumps(earlier).encode(), TopicInfo)
+    assert found.settings.partitioner is Partitioner.CRC32C
 
 
 # -- messages ----------------------------------------------------------------------------------
@@ -265,7 +282,7 @@ def test_messages_are_packed_by_partition_and_their_places_found_again() -> None
         message(value="b", partition=0),
         message(json={"x": [1, None]}, partition=1),
     ]
-    packed = messages.pack(asked, 2, 0, 1_000)
+    packed = messages.pack(asked, 2, 0, SMALL)
     assert [new.partition for new in packed.blocks] == [1, 0]
     assert block.decode(packed.blocks[0].block).values() == [b"a", b'{"x": [1, null]}']
     answer = messages.placed(
@@ -280,7 +297,7 @@ def test_messages_are_packed_by_partition_and_their_places_found_again() -> None
 
 
 def test_a_message_without_a_place_yet_has_nulls() -> None:
-    packed = messages.pack([message(value="a")], 1, 0, 1_000)
+    packed = messages.pack([message(value="a")], 1, 0, SMALL)
     answer = json.loads(messages.placed(packed, [Appended(0, -1, -1, 1, -1)]))
     assert answer["messages"][0] == {
         "partition": 0,
@@ -292,13 +309,22 @@ def test_a_message_without_a_place_yet_has_nulls() -> None:
 
 def test_the_same_key_goes_to_the_same_partition_and_no_key_to_the_spread() -> None:
     asked = [message(value=str(n), key="carrier") for n in range(3)] + [message(value="x")]
-    packed = messages.pack(asked, 64, 5, 1_000)
+    packed = messages.pack(asked, 64, 5, SMALL)
     assert len({packed.blocks[number].partition for number, _ in packed.places[:3]}) == 1
     assert packed.blocks[packed.places[3][0]].partition == 5
 
 
+@pytest.mark.parametrize("partitioner", Partitioner)
+def test_keys_go_where_the_partitioner_of_the_topic_sends_them(partitioner: Partitioner) -> None:
+    asked = [message(value="v", key=f"key {n}") for n in range(100)]
+    wanted = [partitioner.partition_of(b"key %d" % n, 64) for n in range(100)]
+    packed = messages.pack(asked, 64, 0, TopicSettings(64, partitioner=partitioner))
+    assert [packed.blocks[number].partition for number, _ in packed.places] == wanted
+    assert messages.destinations(asked, 64, partitioner) == {*wanted}
+
+
 def test_null_and_empty_values_stay_different() -> None:
-    packed = messages.pack([message(value=None), message(value="")], 1, 0, 1_000)
+    packed = messages.pack([message(value=None), message(value="")], 1, 0, SMALL)
     assert block.decode(packed.blocks[0].block).values() == [None, b""]
 
 

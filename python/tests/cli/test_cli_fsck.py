@@ -13,6 +13,7 @@ import tms
 from tms.cli.main import run
 from tms.log.records import PartitionRecord, decode, encode
 from tms.model import keys
+from tms.model.keys import Partitioner
 from tms.model.topic import Durability
 from tms.store.base import Map
 from tms.store.leveldb import LevelDBStore
@@ -180,6 +181,31 @@ def test_the_messages_of_a_lost_topic_get_a_topic_of_a_new_name(data: Path, fsck
     assert fsck()[0] == 1
     assert fsck("--repair")[0] == 0
     assert _offsets(data, "recovered-00000001") == list(range(2 * COUNT))
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "elsewhere", "found"),
+    [
+        ("crc32c", False, "crc32c"),
+        ("murmur2", False, "murmur2"),
+        ("murmur2", True, "crc32c"),  # one message is where neither would send it: the default
+    ],
+)
+def test_a_lost_topic_gets_the_partitioner_that_explains_where_its_keys_are(
+    data: Path, fsck: Fsck, partitioner: str, elsewhere: bool, found: str
+) -> None:
+    names = [b"key %d" % number for number in range(40)]
+    with tms.open(data) as bus:
+        bus.create_topic("kafka", 3, partitioner=Partitioner(partitioner))
+        bus.publish_many("kafka", [b"v"] * 40, names)
+        if elsewhere:
+            at = Partitioner(partitioner).partition_of(b"key 0", 3)
+            bus.publish("kafka", b"v", b"key 0", partition=(at + 1) % 3)
+    _change(data, lambda store, metadata: metadata.delete([keys.topic_key("default", "kafka")]))
+    assert fsck("--repair")[0] == 0
+    with tms.open(data) as bus:
+        settings = bus.describe_topic("recovered-00000002").settings
+    assert (settings.partitions, settings.partitioner) == (3, found)
 
 
 def test_without_any_record_every_message_is_found_again(data: Path, fsck: Fsck) -> None:

@@ -22,6 +22,7 @@ from tests.cli.test_cli import Run, data, greetings, run  # noqa: F401
 from tests.waiting import PATIENCE_S
 from tms.client import transaction
 from tms.client.client import Bus
+from tms.model.keys import Partitioner
 from tms.spark.rows import WantedColumns, arrow_schema
 
 # ruff: noqa: F811
@@ -347,6 +348,22 @@ def test_by_key_the_partitions_are_those_of_the_topic(
     assert run("import", "narrow", "--by-key", stdin=exported).code == 0
     with tms.open(data) as bus:
         assert len(content(bus, "narrow")) == len(varied)
+
+
+@pytest.mark.parametrize("partitioner", Partitioner)
+def test_by_key_the_partitioner_of_the_topic_decides(
+    run: Run, data: Path, partitioner: Partitioner
+) -> None:
+    made = run("topic", "create", "kafka", "-p", "7", "--partitioner", partitioner.value, "--json")
+    assert json.loads(made.out)["settings"]["partitioner"] == partitioner
+    assert partitioner in run("topic", "describe", "kafka").out.decode()
+    lines = [{"value": "v", "key": f"key {n}", "partition": 0} for n in range(20)]
+    text = "\n".join(map(json.dumps, lines)).encode()
+    assert run("import", "kafka", "--by-key", stdin=text).code == 0
+    with tms.open(data) as bus:
+        found = {one.key: one.partition for one in bus.consumer("kafka", stop_at_end=True)}
+    keys = [b"key %d" % n for n in range(20)]
+    assert found == {key: partitioner.partition_of(key, 7) for key in keys}
 
 
 def test_an_export_begins_and_ends_where_it_is_said(run: Run, greetings: Path) -> None:

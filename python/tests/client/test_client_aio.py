@@ -1,7 +1,7 @@
 """The asyncio bus over an engine in this process and through HTTP: its promises."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from tests.proxy import Fault, Proxy
 from tests.waiting import PATIENCE_S
 from tms.aio import AsyncBus
 from tms.errors import Closed, Invalid, PartitionNotFound, TimedOut, TooLarge, TopicNotFound
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.topic import TopicName, TopicSettings
 
 T = TypeVar("T")
@@ -351,12 +351,54 @@ class AsyncBusContract:
 
         run(open_bus, work)
 
+    @pytest.mark.parametrize("partitioner", Partitioner)
+    def test_every_way_to_publish_obeys_the_partitioner(
+        self, open_bus: Open, partitioner: Partitioner
+    ) -> None:
+        keys = [b"key %d" % number for number in range(40)]
+
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=7, partitioner=partitioner)
+            await bus.publish_many("orders", [b"v"] * 40, keys)
+            async with bus.producer("orders") as producer, bus.transaction() as tx:
+                await producer.send_many([b"v"] * 40, keys)
+                for key in keys:
+                    await bus.publish("orders", b"v", key)
+                    await producer.send(b"v", key)
+                    await tx.send("orders", b"v", key)
+            found = Counter((m.key, m.partition) for m in await all_messages(bus, "orders"))
+            assert found == {(key, partitioner.partition_of(key, 7)): 5 for key in keys}
+
+        run(open_bus, work)
+
+    def test_a_producer_sees_before_long_that_its_topic_has_another_partitioner(
+        self, open_bus: Open, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in ("batching", "topic_cache"):
+            monkeypatch.setattr(f"tms.client.{module}.REFRESH_S", -1.0)
+        crc32c, murmur2 = Partitioner
+        keys = (b"%d" % number for number in range(100))
+        key = next(k for k in keys if crc32c.partition_of(k, 4) != murmur2.partition_of(k, 4) == 3)
+
+        async def work(bus: AsyncBus) -> None:
+            await bus.create_topic("orders", partitions=4)
+            async with bus.producer("orders") as producer:
+                await producer.send(b"before", key=key)
+                await producer.flush()
+                await bus.delete_topic("orders")
+                await bus.create_topic("orders", partitions=4, partitioner="murmur2")
+                while not [m for m in await all_messages(bus, "orders") if m.partition == 3]:
+                    await producer.send(b"after", key=key)
+                    await producer.flush()
+
+        run(open_bus, work)
+
     def test_a_producer_sees_before_long_that_its_topic_has_more_partitions(
         self, open_bus: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for module in ("batching", "topic_cache"):
             monkeypatch.setattr(f"tms.client.{module}.REFRESH_S", -1.0)
-        key = next(b"%d" % n for n in range(100) if partition_for_key(b"%d" % n, 4) == 3)
+        key = next(b"%d" % n for n in range(100) if Partitioner.CRC32C.hash_of(b"%d" % n) % 4 == 3)
 
         async def work(bus: AsyncBus) -> None:
             await bus.create_topic("orders", partitions=1)

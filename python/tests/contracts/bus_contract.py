@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tms
+from tests.contracts.partitioner_contract import PartitionerContract
 from tests.grouping import grouped
 from tests.waiting import PATIENCE_S
 from tms import Bus, MessageId, Position
@@ -30,7 +31,7 @@ from tms.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.topic import RETENTION_MS_DEFAULT, Durability, TopicName, TopicSettings
 
 KAFKA_NAMES = ("a.b-c_d", "__consumer", "t" * 249, "shop:server.schema.table.")  # names of topics
@@ -687,7 +688,9 @@ class ConsumerContract:
         later.join()
 
 
-class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerContract):
+class BusContract(
+    TopicContract, PublishContract, ProducerContract, ConsumerContract, PartitionerContract
+):
     """The whole contract of a bus."""
 
     def test_a_closed_bus_is_an_error_and_closes_what_it_made(self, bus: Bus) -> None:
@@ -724,7 +727,7 @@ class BusContract(TopicContract, PublishContract, ProducerContract, ConsumerCont
     ) -> None:
         for module in (batching, topic_cache):
             monkeypatch.setattr(module, "REFRESH_S", -1.0)
-        key = next(b"%d" % n for n in range(100) if partition_for_key(b"%d" % n, 4) == 3)
+        key = next(b"%d" % n for n in range(100) if Partitioner.CRC32C.hash_of(b"%d" % n) % 4 == 3)
         bus.create_topic("t")
         with bus.producer("t") as producer:
             producer.send(b"before", key=key)

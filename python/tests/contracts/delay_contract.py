@@ -12,7 +12,7 @@ from tests.worlds import World
 from tms.errors import Forbidden, Invalid, PartitionNotFound, TooLarge, TopicNotFound
 from tms.model.delayed import DelayedId, DelayedInfo
 from tms.model.ids import TIME_MS_MAX
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 
@@ -40,7 +40,7 @@ class DelayContract:
         assert world.engine.delayed.move() == 1
         (message,) = world.bus.consumer("orders", stop_at_end=True)
         assert (message.key, message.value, message.headers) == (b"k", b"1", {"h": b"x"})
-        assert message.partition == partition_for_key(b"k", 3)
+        assert message.partition == Partitioner.CRC32C.partition_of(b"k", 3)
         assert message.timestamp_ms == START_MS + 1_500
 
     @pytest.mark.parametrize("name", KAFKA_NAMES, ids=lambda name: name[:20])
@@ -55,6 +55,18 @@ class DelayContract:
         clock.pass_ms(1_000)
         assert world.engine.delayed.move() == 1
         assert values(world, name) == [b"1"]
+
+    @pytest.mark.parametrize("partitioner", Partitioner)
+    def test_keys_go_where_the_partitioner_of_the_topic_sends_them(
+        self, world: World, clock: ManualClock, partitioner: Partitioner
+    ) -> None:
+        world.bus.create_topic("kafka", 7, partitioner=partitioner)
+        keys = [b"key %d" % number for number in range(20)]
+        world.bus.publish_later_many("kafka", [b"v"] * 20, keys, delay=1)
+        clock.pass_ms(1_000)
+        world.engine.delayed.move()
+        found = {one.key: one.partition for one in world.bus.consumer("kafka", stop_at_end=True)}
+        assert found == {key: partitioner.partition_of(key, 7) for key in keys}
 
     @pytest.mark.parametrize(
         "when",

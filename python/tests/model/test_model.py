@@ -1,8 +1,11 @@
 """The code and the vectors agree; spelled values sort as promised, wrong ones are refused."""
 
 import json
+import pickle
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from tms.block import Compression, check, decode, encode, place, read_header
 from tms.errors import BadMessageId, Forbidden, Invalid, codes
 from tms.model import keys
 from tms.model.ids import TIME_MS_MAX, MessageId
+from tms.model.keys import Partitioner
 from tms.model.position import OFFSET_MAX, Position
 from tms.model.topic import TopicName, TopicSettings, parse_cleanup, parse_retention
 
@@ -128,15 +132,66 @@ def test_block_keys_sort_like_the_ids_of_the_last_messages(places: list[tuple[in
         assert key == bytes(MessageId(time_ms, sequence))[: keys.BLOCK_KEY_BYTES]
 
 
-@given(st.binary(), st.integers(1, 1_024))
-def test_a_key_has_one_partition_of_those_there_are(key: bytes, partitions: int) -> None:
-    assert keys.partition_for_key(key, partitions) in range(partitions)
+@given(st.sampled_from(Partitioner), st.binary(), st.integers(1, 1_024))
+def test_a_key_has_one_partition_of_those_there_are(
+    partitioner: Partitioner, key: bytes, partitions: int
+) -> None:
+    assert partitioner.partition_of(key, partitions) in range(partitions)
 
 
-def test_keys_spread_over_all_partitions() -> None:
-    found = [keys.partition_for_key(b"key %d" % i, 8) for i in range(8_000)]
-    assert keys.partitions_for_keys((b"key %d" % i for i in range(8_000)), 8) == found
+@pytest.mark.parametrize("partitioner", Partitioner)
+def test_keys_spread_over_all_partitions(partitioner: Partitioner) -> None:
+    found = partitioner.partitions_of([b"key %d" % i for i in range(8_000)], 8)
     assert all(900 < found.count(partition) < 1_100 for partition in range(8))
+
+
+MANY = st.integers(0, 30).map(lambda n: n * n)
+
+
+@pytest.mark.parametrize("partitioner", Partitioner)
+@given(MANY, MANY, st.integers(0, 40), st.randoms(use_true_random=False))
+def test_many_keys_go_where_each_of_them_goes(
+    partitioner: Partitioner, alike: int, others: int, length: int, random: Random
+) -> None:
+    many = [random.randbytes(length) for _ in range(alike)]
+    many += [random.randbytes(random.randrange(40)) for _ in range(others)]
+    many += [b"\xff" * length, bytes(length)] * (alike // 2)
+    random.shuffle(many)
+    assert partitioner.partitions_of(many, 1_021) == [
+        partitioner.partition_of(key, 1_021) for key in many
+    ]
+
+
+def test_more_keys_than_one_step_takes_go_where_each_of_them_goes() -> None:
+    murmur2 = Partitioner.MURMUR2
+    for length, count in ((0, 10_000), (7, 10_000), (5_003, 200), (keys._STEP_BYTES, 9)):
+        many = [(b"%d" % number).rjust(length)[:length] for number in range(count)]
+        assert murmur2.hashes_of(many) == [murmur2.hash_of(key) for key in many]
+
+
+@pytest.mark.parametrize(
+    ("key", "hash"),
+    [  # of Kafka's own tests (`UtilsTest.testMurmur2`)
+        (b"21", -973_932_308),
+        (b"foobar", -790_332_482),
+        (b"a-little-bit-long-string", -985_981_536),
+        (b"a-little-bit-longer-string", -1_486_304_829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
+        (b"abc", 479_470_107),
+    ],
+)
+def test_murmur2_is_the_hash_of_kafka_without_its_sign(key: bytes, hash: int) -> None:
+    murmur2 = Partitioner.MURMUR2
+    assert murmur2.hash_of(key) == hash & 0x7FFF_FFFF
+    assert murmur2.hashes_of([key] * 20) == [hash & 0x7FFF_FFFF] * 20
+
+
+def test_a_partitioner_is_its_name_in_json_and_after_pickling() -> None:
+    for partitioner in Partitioner:
+        assert (
+            msgspec.json.decode(msgspec.json.encode(partitioner), type=Partitioner) is partitioner
+        )
+        assert pickle.loads(pickle.dumps(partitioner)) is partitioner
 
 
 NUMBERS = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 1_023), st.integers(0, 99_999_999))

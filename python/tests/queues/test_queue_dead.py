@@ -7,6 +7,7 @@ from tests.queues.test_queues import DEAD, JOBS, World
 from tms.block import HEADERS_MAX, encode
 from tms.engine.engine import Engine
 from tms.errors import Invalid, TMSError
+from tms.model.keys import Partitioner
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.topic import MESSAGE_BYTES_MAX, TopicSettings
@@ -74,6 +75,22 @@ def test_the_limit_of_the_dead_letters_topic_keeps_no_message_dying() -> None:
     world.publish(bytes(300), b"next", keys=[b"k", b"k"])
     world.reject(*world.receive())
     assert world.queues.tidy() == 1 and world.values() == [b"next"]
+
+
+@pytest.mark.parametrize("partitioner", Partitioner)
+def test_a_dead_letter_goes_where_the_partitioner_of_its_topic_sends_its_key(
+    partitioner: Partitioner,
+) -> None:
+    world = World()
+    world.engine.create_topic(DEAD, TopicSettings(7, partitioner=partitioner))
+    keys = [b"key %d" % number for number in range(20)]
+    world.publish(*keys, keys=keys)
+    world.reject(*world.receive())
+    assert world.queues.tidy() == len(keys)
+    found = {one.key: one.partition for one in world.read(DEAD)}
+    assert found == {key: partitioner.partition_of(key, 7) for key in keys}
+    assert world.queues.redrive(JOBS, "g") == len(keys)
+    assert sorted(one.key or b"" for one in world.receive()) == sorted(keys)
 
 
 def test_publishers_have_no_room_for_what_is_added_to_dead_letters() -> None:

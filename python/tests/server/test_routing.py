@@ -13,7 +13,7 @@ from tests.waiting import until
 from tms import block
 from tms.api import bodies
 from tms.api.operations import OPERATIONS, TRANSACTIONS
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName
 from tms.server.routing import kept_by, route_of, route_to
@@ -191,7 +191,7 @@ def test_a_publish_for_several_instances_is_checked_once_before_any_of_it_is_sto
 def test_json_leaves_for_the_owner_if_its_messages_say_where_they_go(
     three: Instances, message: dict[str, object], hops: int
 ) -> None:
-    media, by_key = "application/json", partition_for_key(b"k", 12)
+    media, by_key = "application/json", Partitioner.CRC32C.partition_of(b"k", 12)
     partition: Any = message.get("partition", by_key)
     owner = three.owners("orders")[partition] if partition in range(12) else "a"
     at = next(id for id in "abc" if id != owner)

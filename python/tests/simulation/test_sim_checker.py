@@ -22,6 +22,7 @@ from sim.history import (
     History,
     Job,
     Listed,
+    Place,
     Read,
     Sent,
     Stored,
@@ -230,7 +231,7 @@ def worked() -> list[Event]:
         taken(8, 1_000, Job("d", 2)),
         Final(10, JOBS, (("01", "a"), ("02", "b"), ("03", "c"), ("04", "d"))),
         Final(11, DEAD, (("01", "c"), ("02", "d"))),
-        Drained(12, "q", JOBS, DEAD),
+        Drained(12, "q", JOBS, (DEAD,)),
     ]
 
 
@@ -645,6 +646,24 @@ def test_what_was_truncated_may_be_gone_and_is_not_handed_out() -> None:
     assert kinds([*unsure, late]) == set()
 
 
+def test_the_dead_letters_of_a_key_are_in_its_partition() -> None:
+    other = DEAD[0], DEAD[1] + 1
+
+    def run(place: Place) -> list[Event]:
+        return [
+            Sent(1, JOBS, ("k=1", "l=1")),
+            taken(2, 0, Job("k=1", 1), Job("l=1", 1)),
+            handled(3, "reject", Job("k=1", 1)),
+            handled(4, "ack", Job("l=1", 1)),
+            Final(10, JOBS, (("01", "k=1"), ("02", "l=1"))),
+            Final(11, place, (("01", "k=1"),)),
+            Drained(12, "q", JOBS, (DEAD, other), homes=(("k", other), ("l", DEAD))),
+        ]
+
+    assert kinds(run(other)) == set()
+    assert kinds(run(DEAD)) == {Kind.STRAYED}
+
+
 def test_an_erased_message_is_not_handed_out() -> None:
     erased = Erased(3, (JOBS,), "k", "", 4, done=True)
     run: list[Event] = [
@@ -667,7 +686,7 @@ def test_a_queue_ordered_by_key_hands_out_one_message_of_a_key_after_another() -
         handled(6, "ack", Job("l=1", 1)),
         Final(10, JOBS, (("01", "k=1"), ("02", "l=1"), ("03", "k=2"))),
         Final(11, DEAD, ()),
-        Drained(12, "q", JOBS, DEAD, by_key=True),
+        Drained(12, "q", JOBS, (DEAD,), by_key=True),
     ]
     assert kinds(run) == set()
     assert kinds(without(run, 3, handled(7, "ack", Job("k=1", 1)))) == {Kind.OVERTAKEN}

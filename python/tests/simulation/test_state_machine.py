@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tms.client import sending as producing
 from tms.client.client import Bus
 from tms.errors import FewerPartitions, OffsetOutOfRange, TMSError, TopicExists, TopicNotFound
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.message import Message
 from tms.model.position import Position, PositionKind
 from tms.model.topic import TopicSettings, parse_retention
@@ -42,6 +43,7 @@ VALUES = st.one_of(
 KEYS = st.one_of(st.none(), st.binary(max_size=3))
 HEADERS = st.one_of(st.none(), st.dictionaries(st.text(min_size=1, max_size=2), st.binary()))
 RETENTIONS = st.sampled_from(["forever", "1h", "1d", "14d"])
+PARTITIONERS = st.sampled_from(Partitioner)
 DURABILITIES = st.sampled_from([None, "written", "synced"])
 
 Cells = tuple[bytes | None, bytes | None, dict[str, bytes]]  # key, value, headers
@@ -74,8 +76,8 @@ class Agreement(RuleBasedStateMachine):
 
     # -- topics --------------------------------------------------------------------------------
 
-    @initialize(retention=RETENTIONS, bounds=SEEDS)
-    def begin(self, retention: str, bounds: int) -> None:
+    @initialize(retention=RETENTIONS, bounds=SEEDS, partitioner=PARTITIONERS)
+    def begin(self, retention: str, bounds: int, partitioner: Partitioner) -> None:
         drawn = bounds_of(bounds)
         self.bounds.enter_context(drawn.set())
         config, limits = drawn.config(threads=2), drawn.make(RequestLimits, threads=2)
@@ -84,12 +86,20 @@ class Agreement(RuleBasedStateMachine):
             EmbeddedWorld(self.clock, self.directory / "embedded", config),
             HttpWorld(self.clock, self.directory / "http", config, limits),
         ]
-        self.create("orders", 2, retention)
+        self.create("orders", 2, retention, partitioner)
 
-    @rule(topic=NAMES, partitions=st.integers(1, 3), retention=RETENTIONS)
-    def create(self, topic: str, partitions: int, retention: str) -> None:
-        wanted = TopicSettings(partitions, parse_retention(retention))
-        found = self._each(lambda bus: bus.create_topic(topic, partitions, retention))
+    @rule(
+        topic=NAMES,
+        partitions=st.integers(1, 3),
+        retention=RETENTIONS,
+        partitioner=PARTITIONERS,
+    )
+    def create(self, topic: str, partitions: int, retention: str, partitioner: Partitioner) -> None:
+        kept_ms = parse_retention(retention)
+        wanted = TopicSettings(partitions, kept_ms, partitioner=partitioner)
+        found = self._each(
+            lambda bus: bus.create_topic(topic, partitions, retention, partitioner=partitioner)
+        )
         known = self.topics.get(topic)
         if known is None:
             generation = self.generations.get(topic, 0) + 1
@@ -123,7 +133,8 @@ class Agreement(RuleBasedStateMachine):
         elif partitions < known.settings.partitions:
             assert found is FewerPartitions
         else:
-            known.settings = TopicSettings(partitions, parse_retention(retention))
+            kept_ms = parse_retention(retention)
+            known.settings = replace(known.settings, partitions=partitions, retention_ms=kept_ms)
             known.grow()
             assert found.settings == known.settings
 
@@ -321,7 +332,8 @@ class Agreement(RuleBasedStateMachine):
     def _partition(self, topic: str, key: bytes | None, given: int | None) -> int:
         if given is not None:
             return given
-        return partition_for_key(key or b"", self.topics[topic].settings.partitions)
+        settings = self.topics[topic].settings
+        return settings.partitioner.partition_of(key or b"", settings.partitions)
 
     def _published(self, topic: str, cells: list[Cells], given: int | None) -> list[MessageId]:
         """Note messages published in this order; returns the ids that they must have."""

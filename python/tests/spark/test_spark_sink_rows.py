@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tms.block import check, decode
 from tms.errors import Invalid, PartitionNotFound, TMSError, TooLarge, TopicNotFound
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.topic import TopicName
 from tms.spark.sink.columns import shape_of
 from tms.spark.sink.filling import Filler
@@ -36,6 +36,7 @@ SPARK = {
     "partition": "int",
 }
 PARTITIONS = {"a": 3, "b": 1, "other:c": 7}
+PARTITIONERS = {"a": Partitioner.CRC32C, "b": Partitioner.CRC32C, "other:c": Partitioner.MURMUR2}
 LIMIT = 1_000
 
 Message = tuple[bytes | None, bytes | None, dict[str, bytes]]
@@ -45,7 +46,7 @@ Written = dict[tuple[str, int], list[Message]]
 def look_up(name: TopicName) -> SinkTopic:
     if str(name) not in PARTITIONS:
         raise TopicNotFound(f"There is no topic {name}.")
-    return SinkTopic(name, PARTITIONS[str(name)], LIMIT)
+    return SinkTopic(name, PARTITIONS[str(name)], LIMIT, PARTITIONERS[str(name)])
 
 
 def batch(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> pa.RecordBatch:
@@ -111,7 +112,7 @@ def expected(rows: Iterable[Mapping[str, Any]], turns: Iterable[int]) -> Written
         if row["partition"] is not None:
             partition = row["partition"]
         elif row["key"] is not None:
-            partition = partition_for_key(row["key"], count)
+            partition = PARTITIONERS[row["topic"]].partition_of(row["key"], count)
         else:
             partition = turn % count
         message = (row["key"], row["value"], dict(row["headers"] or {}))

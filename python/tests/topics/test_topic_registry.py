@@ -1,5 +1,6 @@
 """Topics: creating, changing and listing them."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from tms.errors import (
     TopicNotFound,
 )
 from tms.model import keys
+from tms.model.keys import Partitioner
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.topic import (
@@ -61,6 +63,42 @@ def test_a_new_topic_is_described_with_its_settings_and_empty_partitions() -> No
                 None,
                 None,
             )
+
+
+@pytest.mark.parametrize("partitioner", Partitioner)
+def test_a_partitioner_outlives_a_restart_and_other_changes(partitioner: Partitioner) -> None:
+    with Bench() as bench:
+        bench.engine.create_topic(OTHER, TopicSettings(3, partitioner=partitioner))
+        bench.restart()
+        bench.engine.update_topic(OTHER, {"partitions": 5})
+        bench.engine.topics.registry.note_foreign(OTHER)
+        bench.restart()
+        assert bench.engine.settings(OTHER).partitioner is partitioner
+
+
+def test_a_record_of_an_earlier_version_has_the_partitioner_of_all_topics_then() -> None:
+    with Bench() as bench:
+        bench.engine.create_topic(OTHER, TopicSettings(3))
+        metadata, key = bench.engine.topics.registry.metadata, keys.topic_key(*OTHER)
+        record = json.loads(metadata.get(key) or b"")
+        assert record.pop("partitioner") == "crc32c"
+        metadata.write([(key, json.dumps(record).encode())], Durability.SYNCED)
+        bench.restart()
+        assert bench.engine.create_topic(OTHER, TopicSettings(3)).generation == 1
+        assert bench.engine.settings(OTHER).partitioner is Partitioner.CRC32C
+
+
+def test_a_partitioner_is_for_good() -> None:
+    settings = TopicSettings(3, partitioner=Partitioner.MURMUR2)
+    with Bench() as bench:
+        bench.engine.create_topic(OTHER, settings)
+        with pytest.raises(Conflict, match="cannot become crc32c: the messages of a key"):
+            bench.engine.update_topic(OTHER, {"partitioner": "crc32c", "partitions": 4})
+        with pytest.raises(Invalid, match="crc32c or murmur2, got 'md5'"):
+            bench.engine.update_topic(OTHER, {"partitioner": "md5"})
+        with pytest.raises(TopicExists):
+            bench.engine.create_topic(OTHER, TopicSettings(3))
+        assert bench.engine.settings(OTHER) == settings
 
 
 def test_creating_a_topic_again_is_idempotent_with_equal_settings_only() -> None:

@@ -27,6 +27,7 @@ from msgspec import UNSET, UnsetType
 from tms import block
 from tms.api.operation import POSITION_TEXT, Codec
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
+from tms.model.keys import Partitioner
 from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
 from tms.model.spelling import RETENTION, either, one_of, shaped, spelled, within
@@ -192,7 +193,7 @@ SOMETHING = shaped(minProperties=1)  # of a body that changes settings
 
 class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     """PUT and PATCH of a topic. In a PUT a missing field has its default; a PATCH leaves it
-    unchanged."""
+    unchanged. `partitioner` never changes."""
 
     partitions: Annotated[int, within(1, PARTITIONS_MAX)] | UnsetType = UNSET
     retention: _OwnRetention | _Seconds | UnsetType | None = UNSET
@@ -203,6 +204,7 @@ class SettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     message_bytes_max: Annotated[int, within(1, MESSAGE_BYTES_MAX)] | UnsetType = UNSET
     cleanup: Annotated[str, one_of(*Cleanup)] | UnsetType = UNSET
     tombstone_retention: _Retention | _Seconds | UnsetType | None = UNSET
+    partitioner: Annotated[str, one_of(*Partitioner)] | UnsetType = UNSET
 
 
 def fields_in(body: msgspec.Struct) -> dict[str, Any]:
@@ -242,6 +244,8 @@ def _duration(ms: Any) -> str | None:
 
 
 def _settings_body(settings: TopicSettings) -> SettingsBody:
+    """A body that services of earlier versions accept too, unless it names a partitioner."""
+    is_usual = settings.partitioner is Partitioner.CRC32C
     return SettingsBody(
         partitions=settings.partitions,
         retention=UNSET if settings.retention_is_default else _duration(settings.retention_ms),
@@ -250,6 +254,7 @@ def _settings_body(settings: TopicSettings) -> SettingsBody:
         message_bytes_max=settings.message_bytes_max,
         cleanup=settings.cleanup,
         tombstone_retention=_duration(settings.tombstone_retention_ms),
+        partitioner=UNSET if is_usual else settings.partitioner,
     )
 
 

@@ -28,9 +28,10 @@ from tms.block.arrow import library
 from tms.block.placing import offsets, place_of, skipped
 from tms.errors import BadEncoding, Invalid, PartitionNotFound, TMSError, TooLarge
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.message import Appended, Fetched, NewBlock
 from tms.model.position import Position
+from tms.model.topic import TopicSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,11 +67,11 @@ def pack(
     messages: Sequence[MessageIn | NewMessage],
     partitions: int,
     spread: int,
-    message_bytes_max: int,
+    settings: TopicSettings,
     producer_id: int = 0,
 ) -> PackedRequest:
-    """The blocks of a publish; messages with neither key nor partition go to `spread`. With a
-    producer id each is its first block.
+    """The blocks of a publish to so many partitions; messages with neither key nor partition go to
+    `spread`. With a producer id each is its first block.
 
     Raises `Invalid`, `TooLarge`, `BadEncoding` or `PartitionNotFound`.
     """
@@ -83,8 +84,8 @@ def pack(
     for index, message in enumerate(messages):
         try:
             new = as_new(message) if isinstance(message, MessageIn) else message
-            _check(new, message_bytes_max)
-            partition = _partition(new, partitions, spread)
+            _check(new, settings.message_bytes_max)
+            partition = _partition(new, partitions, spread, settings.partitioner)
         except TMSError as error:
             error.details["index"] = index
             raise
@@ -154,9 +155,9 @@ def base64(text: str) -> bytes:
         ) from exc
 
 
-def _partition(message: NewMessage, partitions: int, spread: int) -> int:
+def _partition(message: NewMessage, partitions: int, spread: int, partitioner: Partitioner) -> int:
     if message.partition is None:
-        return spread if message.key is None else partition_for_key(message.key, partitions)
+        return spread if message.key is None else partitioner.partition_of(message.key, partitions)
     partition = int(message.partition)
     if partition != message.partition:
         raise Invalid(f"A partition is a whole number, got {message.partition}.", field="partition")
@@ -167,14 +168,16 @@ def _partition(message: NewMessage, partitions: int, spread: int) -> int:
     return partition
 
 
-def destinations(messages: Sequence[MessageIn | NewMessage], partitions: int) -> set[int]:
+def destinations(
+    messages: Sequence[MessageIn | NewMessage], partitions: int, partitioner: Partitioner
+) -> set[int]:
     """The partitions to which messages go by their numbers and keys; -1 if one of them may go to
     any, or is refused."""
     found = set()
     for message in messages:
         try:
             new = as_new(message) if isinstance(message, MessageIn) else message
-            found.add(_partition(new, partitions, -1))
+            found.add(_partition(new, partitions, -1, partitioner))
         except TMSError:
             found.add(-1)
     return found

@@ -31,6 +31,7 @@ from tms.cli.session import (
     yes_option,
 )
 from tms.model.ids import MessageId
+from tms.model.keys import Partitioner
 from tms.model.lag import TopicSize
 from tms.model.position import Position
 from tms.model.topic import PARTITIONS_MAX, Cleanup, Durability, TopicInfo
@@ -74,6 +75,13 @@ _settings = settings(
 @session_command("create", command)
 @topic_argument
 @_settings
+@settings(
+    (
+        "--partitioner",
+        one_of(Partitioner),
+        "How keys select partitions; murmur2 is that of Kafka's clients. Fixed for good. [crc32c]",
+    )
+)
 def create(session: Session, /, topic: str, **chosen: Any) -> None:
     """Create TOPIC. Doing it again with the same settings changes nothing."""
     if chosen["retention_bytes"] == "unlimited":
@@ -237,6 +245,7 @@ def _row(info: TopicInfo, held: Row = MappingProxyType({})) -> Row:
         "cleanup": settings.cleanup.value,
         "durability": settings.durability.value,
         "message_bytes_max": settings.message_bytes_max,
+        "partitioner": settings.partitioner.value,
         "created": time_text(info.created_ms),
         "generation": info.generation,
     }

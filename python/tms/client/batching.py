@@ -28,7 +28,7 @@ from tms.client.receipts import Receipt
 from tms.client.telemetry.places import Place, PlacedMessages, PlaceOf, PlaceRoom
 from tms.errors import Invalid, PartitionNotFound, TooLarge
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.message import NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
 from tms.model.serializer import Serializer, V, encoded
@@ -71,6 +71,11 @@ class KnownTopic(NamedTuple):
     partitions: int
     message_bytes_max: int
     until_s: float  # of the monotonic clock: then it is to be looked up again
+    partitioner: Partitioner = Partitioner.CRC32C
+
+    def partition_of(self, key: bytes) -> int:
+        """The partition that a key selects."""
+        return self.partitioner.hash_of(key) % self.partitions
 
 
 class Batcher(Generic[V]):
@@ -90,17 +95,19 @@ class Batcher(Generic[V]):
         serializer: Serializer[V] | None = None,
     ) -> None:
         self._serializer = serializer
-        self.partitions = known.partitions
+        self._known = known
         self._known_until_s = known.until_s
-        self._name = known.name
         self._numbering = numbering
         self._compression = compression
-        self.message_bytes_max = known.message_bytes_max
         self._batch_bytes = batch_bytes
         self._bytes = 0
         self.fillings: dict[int, _Filling] = {}  # what waits, by partition
         self._sticky = sticky
         self.place: PlaceOf | None = None  # where the program is traced
+
+    def learn(self, known: KnownTopic) -> None:
+        """Take messages from now on as the topic is by now."""
+        self._known = known
 
     def drop(self) -> None:
         """Drop the messages that wait."""
@@ -116,17 +123,18 @@ class Batcher(Generic[V]):
     ) -> bool:
         """Take one message; True when it is time to pack. Raises `Invalid`, `TooLarge`,
         `PartitionNotFound`."""
+        known = self._known
         data: bytes | None = value  # type: ignore[assignment]  # without a serializer it is
         if self._serializer is not None and value is not None:
             data = encoded(value, self._serializer)
         if type(data) is bytes and not headers and (key is None or type(key) is bytes):
             size = len(data) if key is None else len(data) + len(key)
-            if size > self.message_bytes_max:
-                raise _too_large(size, self.message_bytes_max)
+            if size > known.message_bytes_max:
+                raise _too_large(size, known.message_bytes_max)
         else:
-            size = message_bytes(data, key, headers, self.message_bytes_max)
+            size = message_bytes(data, key, headers, known.message_bytes_max)
         if partition is None:
-            partition = self._sticky if key is None else partition_for_key(key, self.partitions)
+            partition = self._sticky if key is None else known.partition_of(key)
         filling = self.fillings.get(partition)
         if filling is None:
             filling = self._open(partition)
@@ -184,13 +192,16 @@ class Batcher(Generic[V]):
         if plain and set(map(type, values)) <= {bytes}:
             yield from self._add_values(values, partition)  # type: ignore[arg-type]
             return
-        for index, value in enumerate(values):
+        places: Iterator[int | None] = repeat(partition, len(values))
+        if partition is None and keys is not None:
+            places = self._places(keys)
+        for index, (value, place) in enumerate(zip(values, places, strict=True)):
             try:
                 full = self.add(
                     value,
                     None if keys is None else keys[index],
                     None if headers is None else headers[index],
-                    partition,
+                    place,
                 )
             except (Invalid, TooLarge, PartitionNotFound) as error:
                 error.details["index"] = index
@@ -213,7 +224,7 @@ class Batcher(Generic[V]):
             while len(part) > 1 and size > 2 * self._batch_bytes:  # their sizes differ a lot
                 part = part[: len(part) // 2]
                 size = sum(map(len, part))
-            if size > self.message_bytes_max:
+            if size > self._known.message_bytes_max:
                 part = self._before_too_large(part, at)
                 size = sum(map(len, part))
             if filling is None:
@@ -231,7 +242,7 @@ class Batcher(Generic[V]):
 
     def _before_too_large(self, part: Sequence[bytes], at: int) -> Sequence[bytes]:
         """The messages before one that is too large; raises when that one is the first."""
-        limit = self.message_bytes_max
+        limit = self._known.message_bytes_max
         index = next((i for i, value in enumerate(part) if len(value) > limit), len(part))
         if index == 0:
             error = _too_large(len(part[0]), limit)
@@ -268,14 +279,14 @@ class Batcher(Generic[V]):
         left = PLACES_BYTES_MAX
         blocks = []
         for partition, filling in fillings.items():
-            producer_id, sequence = self._numbering.take((self._name, partition))
+            producer_id, sequence = self._numbering.take((self._known.name, partition))
             headers: Sequence[Headers | None] | None = filling.headers
             if self.place is not None:
                 messages = PlacedMessages(
                     filling.values, filling.keys, headers, filling.places, filling.bytes
                 )
                 headers, added = messages.placed(
-                    self.place, PlaceRoom(self.message_bytes_max, left)
+                    self.place, PlaceRoom(self._known.message_bytes_max, left)
                 )
                 left -= added
             block = encode(
@@ -291,19 +302,30 @@ class Batcher(Generic[V]):
 
     def partition_of(self, key: bytes | None) -> int:
         """The partition of a message with this key."""
-        return self._sticky if key is None else partition_for_key(key, self.partitions)
+        return self._sticky if key is None else self._known.partition_of(key)
 
     def partitions_of(
         self, count: int, keys: Sequence[bytes | None] | None, partition: int | None
     ) -> Iterator[int]:
         """The partitions of messages that were given to `add_many` with these arguments."""
         if partition is None and keys is not None:
-            return map(self.partition_of, keys)
+            places = self._places(keys)
+            return (self._sticky if place is None else place for place in places)
         return repeat(self._sticky if partition is None else partition, count)
+
+    def _places(self, keys: Sequence[bytes | None]) -> Iterator[int | None]:
+        """The partitions that keys select, hashed a slice at a time; None where `add` decides:
+        without a key, or with one that it refuses."""
+        for at in range(0, len(keys), _SLICE_MAX):
+            part = keys[at : at + _SLICE_MAX]
+            sound = [key for key in part if type(key) is bytes]
+            hashes = iter(self._known.partitioner.hashes_of(sound))
+            for key in part:
+                yield next(hashes) % self._known.partitions if type(key) is bytes else None
 
     def next_partition(self) -> None:
         """Messages without key and partition go elsewhere from now on."""
-        self._sticky = (self._sticky + 1) % self.partitions
+        self._sticky = (self._sticky + 1) % self._known.partitions
 
     def _grew(self, filling: _Filling, size: int) -> bool:
         """True if it is time to pack."""
@@ -316,7 +338,7 @@ class Batcher(Generic[V]):
         )
 
     def _open(self, partition: int) -> _Filling:
-        check_partition(partition, self.partitions)
+        check_partition(partition, self._known.partitions)
         filling = self.fillings[partition] = _Filling()
         return filling
 

@@ -199,7 +199,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
             self._transport,
             self._sending(plan, batcher),
             self._clock,
-            lambda: self._refresh_topic(topic).partitions,
+            lambda: self._refresh_topic(topic),
         )
         return self._opened(producer)
 

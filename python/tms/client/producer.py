@@ -21,7 +21,7 @@ from functools import cache, partial
 from typing import Any, Generic, NamedTuple, NoReturn, Self
 from weakref import WeakValueDictionary, finalize, ref
 
-from tms.client.batching import Batcher, Headers
+from tms.client.batching import Batcher, Headers, KnownTopic
 from tms.client.delivery import deliver
 from tms.client.receipts import Receipt, settle
 from tms.client.sending import STALLED_S, Sending, closing_after, dropped, tell_lost
@@ -50,7 +50,7 @@ class Producer(Generic[V]):
         transport: LocalTransport | RemoteTransport,
         sending: Sending[PendingAnswer[list[Appended]]],
         clock: Clock,
-        count_partitions: Callable[[], int],
+        look_up: Callable[[], KnownTopic],
     ) -> None:
         self._append = transport.append
         self._channel = open_channel(transport)
@@ -58,7 +58,7 @@ class Producer(Generic[V]):
         self._batcher: Batcher[V] = sending.batcher
         self._sending = sending
         self._clock = clock
-        self._count_partitions = count_partitions
+        self._look_up = look_up
         self._linger_s, self._in_flight_max = sending.pace
         self._attempt_s = attempt_s(sending.delivery.timeout_s)
         self._full_pushes = self._full_pushes_seen = 0
@@ -240,7 +240,7 @@ class Producer(Generic[V]):
 
     def _refresh(self) -> None:
         try:
-            self._batcher.partitions = self._count_partitions()
+            self._batcher.learn(self._look_up())
         except TMSError as error:
             if not is_retriable(error):
                 self._fail(error)

@@ -31,7 +31,6 @@ from tms.client.delivery import Delivery, Numbering, Unacknowledged
 from tms.client.telemetry.places import PlacedMessages, PlaceOf, PlaceRoom
 from tms.errors import Invalid, NotFound
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
 from tms.model.message import Appended, NewBlock
 from tms.model.preconditions import ANSWERED
 from tms.model.serializer import Serializer, V
@@ -80,7 +79,13 @@ class TopicCache:
             self._topics.clear()
         settings = info.settings
         until_s = self._clock.monotonic_s() + REFRESH_S
-        known = KnownTopic(info.name, settings.partitions, settings.message_bytes_max, until_s)
+        known = KnownTopic(
+            info.name,
+            settings.partitions,
+            settings.message_bytes_max,
+            until_s,
+            settings.partitioner,
+        )
         self._topics[topic] = known
         return known
 
@@ -118,7 +123,7 @@ class TopicCache:
         if partition is not None:
             check_partition(partition, known.partitions)
         elif key is not None:
-            partition = partition_for_key(key, known.partitions)
+            partition = known.partition_of(key)
         else:
             partition = next(self._turn) % known.partitions
         producer_id, sequence = numbering.take((known.name, partition))

@@ -3,11 +3,17 @@
 from collections.abc import Iterator, Mapping
 
 from tms.client.calls import BusCalls, pages
-from tms.client.choices import CleanupChoice, DurabilityChoice, IsolationChoice
+from tms.client.choices import (
+    CleanupChoice,
+    DurabilityChoice,
+    IsolationChoice,
+    PartitionerChoice,
+)
 from tms.client.cursor import Start, as_position
 from tms.errors import Invalid
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
+from tms.model.keys import Partitioner
 from tms.model.quantity import Duration, timeout, whole
 from tms.model.snapshot import Isolation, as_isolation
 from tms.model.topic import (
@@ -22,6 +28,7 @@ from tms.model.topic import (
     TopicSettings,
     parse_cleanup,
     parse_durability,
+    parse_partitioner,
     parse_retention,
 )
 
@@ -44,6 +51,7 @@ class TopicCalls(BusCalls):
         message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
         cleanup: CleanupChoice = Cleanup.DELETE,
         tombstone_retention: Duration | None = TOMBSTONE_RETENTION,
+        partitioner: PartitionerChoice = Partitioner.CRC32C,
     ) -> TopicInfo:
         """Create a topic, `name` or `namespace:name`; a topic that exists with the same settings
         stays as it is.
@@ -52,7 +60,9 @@ class TopicCalls(BusCalls):
         the retention of the store: `tms.ttl` of the table in HBase, else 14 days. `retention_bytes`
         is per partition. `cleanup` is `delete`, `compact` (keep the newest message of each key,
         without any retention) or `compact,delete`. Compaction keeps a tombstone for
-        `tombstone_retention`. Raises `TopicExists`, `Invalid`, `Forbidden`.
+        `tombstone_retention`. `partitioner` is the rule by which keys select their partitions:
+        `crc32c`, or `murmur2` as Kafka's clients have it; it cannot be changed later. Raises
+        `TopicExists`, `Invalid`, `Forbidden`.
         """
         is_default = retention == RETENTION_DEFAULT
         settings = TopicSettings(
@@ -64,6 +74,7 @@ class TopicCalls(BusCalls):
             parse_cleanup(cleanup),
             parse_retention(tombstone_retention, "tombstone_retention"),
             is_default,
+            parse_partitioner(partitioner),
         )
         return self._transport.create_topic(TopicName.parse(topic), settings)
 

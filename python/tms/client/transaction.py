@@ -37,7 +37,6 @@ from tms.client.topic_cache import TopicCache
 from tms.client.transport import Transport
 from tms.errors import Closed, Invalid, TMSError, TooLarge, TransactionEnded
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.preconditions import as_expected
@@ -131,7 +130,7 @@ class Transaction:
         if partition is not None:
             check_partition(partition, known.partitions)
         elif key is not None:
-            partition = partition_for_key(key, known.partitions)
+            partition = known.partition_of(key)
         else:
             partition = self._sticky[topic]
         if self._bytes + size > WAITING_BYTES:

@@ -29,12 +29,12 @@ from tms.client.transport import (
 from tms.client.view_state import Apply, ViewSnapshot, ViewState
 from tms.errors import Closed, Conflict, Invalid, OffsetOutOfRange, TMSError, ViewFailed
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
+from tms.model.keys import Partitioner
 from tms.model.message import NOTHING, Fetched, PartitionPosition, in_turn
 from tms.model.position import Position
 from tms.model.quantity import Duration, timeout
 from tms.model.serializer import Decoder
-from tms.model.topic import TopicName
+from tms.model.topic import TopicInfo, TopicName
 from tms.runtime import forks
 from tms.runtime.clock import Clock
 from tms.runtime.retrying import Outage, retrying
@@ -90,6 +90,7 @@ class View(Mapping[bytes, V]):
         self._on_change = fold.on_change
         self._state: ViewState[V] = ViewState(fold.apply, fold.serializer)
         self._generation = 0
+        self._partitioner = Partitioner.CRC32C
         self._lock = threading.RLock()
         self._error: TMSError | None = None
         self._channel: Channel | None = None
@@ -147,7 +148,8 @@ class View(Mapping[bytes, V]):
         or use `current`, which returns both."""
         self._check()
         with self._lock:
-            return self._state.read[partition_for_key(key, len(self._state.read))]
+            read = self._state.read
+            return read[self._partitioner.partition_of(key, len(read))]
 
     def current(self, key: bytes) -> Current[V]:
         """The value of a key, None if it has none, and the `expect` of a publish that depends on
@@ -190,12 +192,12 @@ class View(Mapping[bytes, V]):
 
     # --- the bus's --------------------------------------------------------------------------------
 
-    def load(self, at: Start | None, snapshot: ViewSnapshot[V] | None) -> None:
+    def load(self, info: TopicInfo, at: Start | None, snapshot: ViewSnapshot[V] | None) -> None:
         """Read the topic to its end, or up to `at`, starting from a snapshot if there is one.
         Raises `Conflict`, and `OffsetOutOfRange` if the topic does not continue where the snapshot
         ends."""
-        info = self._transport.describe_topic(self._name)
         self._generation = info.generation
+        self._partitioner = info.settings.partitioner
         state = self._state
         for one in info.partition_infos:
             state.read[one.partition] = NOTHING
@@ -253,10 +255,11 @@ class View(Mapping[bytes, V]):
             raise self._error
 
     def _grow(self) -> None:
-        """Partitions may have been added."""
-        partitions = self._known().partitions
+        """Partitions may have been added, or the topic created anew."""
+        known = self._known()
         with self._lock:
-            for partition in range(len(self._state.read), partitions):
+            self._partitioner = known.partitioner
+            for partition in range(len(self._state.read), known.partitions):
                 self._state.read[partition] = NOTHING
                 self._state.offsets[partition] = 0
 
@@ -437,7 +440,9 @@ class ViewCalls(BusCalls):
             ViewPatience(limit_s, self._outage(f"view of {parsed}")),
             ViewFold(apply, on_change, serializer),
         )
-        made.load(at, snapshot)
+        info = self._transport.describe_topic(parsed)
+        self._publishing.learn(topic, info)  # it may have been of an earlier generation
+        made.load(info, at, snapshot)
         if at is not None:
             return made
         made.follow()

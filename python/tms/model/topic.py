@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import NamedTuple, Self
 
 from tms.errors import Forbidden, Invalid
+from tms.model.keys import Partitioner
 from tms.model.quantity import Duration, seconds, whole
 
 NAMESPACE = "[A-Za-z0-9_]{1,128}"  # the spelling of a namespace,
@@ -129,7 +130,7 @@ class TopicSettings:
     With `retention_is_default` the topic has no retention of its own and `retention_ms` is the
     store's default. With the cleanup `compact` there is no limit, whatever was given.
     `tombstone_retention_ms` is the shortest time for which compaction keeps a tombstone, None: for
-    ever.
+    ever. `partitioner` is fixed when the topic is created.
     """
 
     partitions: int = 1
@@ -140,6 +141,7 @@ class TopicSettings:
     cleanup: Cleanup = Cleanup.DELETE
     tombstone_retention_ms: int | None = TOMBSTONE_RETENTION_MS_DEFAULT
     retention_is_default: bool = False
+    partitioner: Partitioner = Partitioner.CRC32C
 
     def __post_init__(self) -> None:
         whole("partitions", self.partitions, 1, PARTITIONS_MAX)
@@ -152,6 +154,8 @@ class TopicSettings:
             object.__setattr__(self, "durability", parse_durability(self.durability))
         if not isinstance(self.cleanup, Cleanup):
             object.__setattr__(self, "cleanup", parse_cleanup(self.cleanup))
+        if not isinstance(self.partitioner, Partitioner):
+            object.__setattr__(self, "partitioner", parse_partitioner(self.partitioner))
         if self.cleanup is Cleanup.COMPACT:
             object.__setattr__(self, "retention_ms", None)
             object.__setattr__(self, "retention_bytes", None)
@@ -181,6 +185,17 @@ def parse_cleanup(text: str) -> Cleanup:
             f"Cleanup is delete, compact or compact,delete, got {str(text)[:40]!r}.",
             field="cleanup",
         ) from exc
+
+
+def parse_partitioner(text: str) -> Partitioner:
+    """`crc32c` or `murmur2`. Raises `Invalid`."""
+    partitioner = next((member for member in Partitioner if member == text), None)
+    if partitioner is None:
+        raise Invalid(
+            f"A partitioner is {' or '.join(Partitioner)}, got {str(text)[:40]!r}.",
+            field="partitioner",
+        )
+    return partitioner
 
 
 def parse_retention(value: Duration | None, field: str = "retention") -> int | None:

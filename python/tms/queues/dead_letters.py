@@ -21,7 +21,6 @@ from typing import NamedTuple
 from tms.block import decode, encode, read_header, unpacked
 from tms.errors import DataCorrupt, Fenced, TMSError, TopicExists, TopicNotFound
 from tms.model.ids import MessageId
-from tms.model.keys import partition_for_key
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.queue import (
@@ -48,6 +47,7 @@ from tms.model.transaction import (
 from tms.queues.queue import OpenQueue
 from tms.queues.reading import readable_ends
 from tms.runtime.events import EventLog
+from tms.topics.registry import TopicRecord
 from tms.topics.topics import Topics
 from tms.transactions.participants import InternalCommits, InternalPositions
 
@@ -147,7 +147,7 @@ class DeadLetters:
         tokens_text = tuple(map(str, join_tokens(settled)))
         self._move(
             Commit(
-                blocks=_blocks(name, messages, self._partitions(name)),
+                blocks=_blocks(name, messages, self._record(name)),
                 settlements=(Settlement(queue.group, queue.topic, tokens_text),),
             )
         )
@@ -189,16 +189,15 @@ class DeadLetters:
             DEAD_GROUP: queue.group.encode(),
         }
 
-    def _partitions(self, name: TopicName) -> int:
-        """The number of partitions of a dead letter topic, which is created if it does not
-        exist."""
+    def _record(self, name: TopicName) -> TopicRecord:
+        """The record of a dead letter topic, which is created if it does not exist."""
         try:
-            return self._registry.find(name).partitions
+            return self._registry.find(name)
         except TopicNotFound:
             try:
-                return self._registry.create(name, _SETTINGS)[0].partitions
+                return self._registry.create(name, _SETTINGS)[0]
             except TopicExists:
-                return self._registry.find(name).partitions
+                return self._registry.find(name)
 
     # -- and back ----------------------------------------------------------------------------------
 
@@ -272,10 +271,10 @@ class DeadLetters:
         if behind is None:
             return None
         expected = "" if committed is None else str(committed)
-        partitions = self._registry.find(queue.topic).partitions
+        record = self._registry.find(queue.topic)
         self._move(
             Commit(
-                blocks=_blocks(queue.topic, messages, partitions, home=True),
+                blocks=_blocks(queue.topic, messages, record, home=True),
                 positions=(PositionChange(key, behind, expected),),
             )
         )
@@ -296,16 +295,16 @@ def _without(headers: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 
 def _blocks(
-    name: TopicName, messages: Iterable[MovedMessage], partitions: int, home: bool = False
+    name: TopicName, messages: Iterable[MovedMessage], record: TopicRecord, home: bool = False
 ) -> tuple[TopicBlock, ...]:
-    """Pack messages into blocks, those with one key into one partition; with `home`, into the
-    partition that each came from."""
+    """Pack messages into blocks of a topic, each into the partition of its key; with `home`, into
+    the partition that it came from."""
     places: dict[int, list[MovedMessage]] = {}
     for message in messages:
         if message.key is not None and not home:
-            place = partition_for_key(message.key, partitions)
+            place = record.partitioner.partition_of(message.key, record.partitions)
         else:
-            place = message.partition % partitions
+            place = message.partition % record.partitions
         places.setdefault(place, []).append(message)
     blocks = []
     for place, of_place in places.items():

@@ -75,9 +75,7 @@ class DelayedPublishing:
         await body.reserve(UNPACKED_FACTOR * len(body.data))
 
         def pack(partitions: int) -> messages.PackedRequest:
-            return messages.pack(
-                read(body.data), partitions, turn % partitions, settings.message_bytes_max
-            )
+            return messages.pack(read(body.data), partitions, turn % partitions, settings)
 
         refused: IdempotencyKeyReused | None = None
         for partitions in counts:

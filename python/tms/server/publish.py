@@ -91,7 +91,8 @@ class Publishing:
         if sent.read is None:
             partitions = {new.partition for new in bodies.unframe_new(body.data)}
         elif topic is not None and len(body.data) <= INLINE_BYTES:
-            partitions = messages.destinations(sent.read(body.data), topic.partitions)
+            new = sent.read(body.data)
+            partitions = messages.destinations(new, topic.partitions, topic.partitioner)
         # A key is remembered here, and the body of a coded request is not as it was sent.
         may_leave = b"idempotency-key" not in headers and b"content-encoding" not in headers
         if may_leave:
@@ -172,7 +173,7 @@ class Publishing:
 
             def pack_for(partitions: int) -> messages.PackedRequest:
                 spread = turn % partitions
-                return messages.pack(new, partitions, spread, settings.message_bytes_max, producer)
+                return messages.pack(new, partitions, spread, settings, producer)
 
             count_stored = partial(service.engine.topics.publisher.count_stored, name)
             return pack_like_before(pack_for, counts, count_stored)

@@ -47,6 +47,7 @@ from tms.model.topic import (
     check_namespace,
     parse_cleanup,
     parse_durability,
+    parse_partitioner,
     parse_retention,
 )
 from tms.runtime.clock import Clock
@@ -78,6 +79,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
     tombstone_retention_ms: int | None = TOMBSTONE_RETENTION_MS_DEFAULT
     outgrown: tuple[int, ...] = ()  # earlier numbers of partitions, newest first
     retention_is_default: bool = False  # it has none of its own; stored with `retention_ms` null
+    partitioner: keys.Partitioner = keys.Partitioner.CRC32C
 
     @property
     def settings(self) -> TopicSettings:
@@ -222,10 +224,17 @@ class Registry:
         properties: Mapping[str, str] | None = None,
     ) -> TopicRecord:
         """Change settings; keys are the fields of `TopicSettings` or `retention`. `properties`
-        replace the present ones."""
+        replace the present ones. Raises `FewerPartitions`, `Conflict`, `Invalid`."""
         with self._lock:
             old, raw = self._read_raw(name)
             settings = changed(old.settings, changes)
+            if settings.partitioner is not old.partitioner:
+                raise Conflict(
+                    f"The partitioner of the topic {name} is {old.partitioner} and cannot become "
+                    f"{settings.partitioner}: the messages of a key would go to two partitions and "
+                    "lose their order. Create another topic, and publish the messages to it.",
+                    topic=str(name),
+                )
             if settings.partitions < old.partitions:
                 raise FewerPartitions(
                     f"The topic {name} has {old.partitions} partitions; their number can only "
@@ -462,6 +471,8 @@ def changed(settings: TopicSettings, changes: Mapping[str, object]) -> TopicSett
             fields[key] = parse_durability(str(value))
         elif key == "cleanup":
             fields[key] = parse_cleanup(str(value))
+        elif key == "partitioner":
+            fields[key] = parse_partitioner(str(value))
         elif key in fields:
             fields[key] = value
         else:

@@ -125,7 +125,7 @@ class OpenShards(Generic[T]):
 
 @lru_cache(4_096)
 def _shard(name: str, count: int) -> int:
-    return keys.partition_for_key(name.encode(), count)
+    return keys.Partitioner.CRC32C.partition_of(name.encode(), count)
 
 
 def _begins(number: int) -> TMSError:

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import msgspec
 
+from tms.block import Flags, read_header
+from tms.block import decode as decode_block
 from tms.cli.checks.verify import Damage, Mend, read_block, scan, segment_place
 from tms.errors import NotFound, TMSError
 from tms.log.records import FIRST_KEY, BlockKey, PartitionRecord, SegmentRecord, decode, encode
 from tms.log.staging import StagedBlocks
 from tms.model import keys
+from tms.model.message import StoredBlock
 from tms.model.topic import MESSAGE_BYTES_DEFAULT, Durability
 from tms.store.base import Map, Store
 from tms.store.leveldb import LevelDBStore, repair
@@ -123,6 +126,7 @@ def _recover_topic(store: Store, metadata: Map, uid: int, now_ms: int) -> str:
         retention_bytes=None,
         durability=Durability.SYNCED,
         message_bytes_max=MESSAGE_BYTES_DEFAULT,
+        partitioner=_partitioner_of(store, uid, partitions),
     )
     name = f"recovered-{uid:08x}"
     metadata.compare_and_set(keys.topic_key("default", name), None, encode(record))
@@ -130,6 +134,32 @@ def _recover_topic(store: Store, metadata: Map, uid: int, now_ms: int) -> str:
         if metadata.get(keys.partition_key(uid, partition)) is None:
             _rebuild_partition(store, metadata, uid, partition)
     return name
+
+
+def _partitioner_of(store: Store, uid: int, partitions: int) -> keys.Partitioner:
+    """The partitioner by which every key in the newest block of each partition belongs there; the
+    default one if none does."""
+
+    def explains(partitioner: keys.Partitioner) -> bool:
+        return all(
+            partitioner.partition_of(key, partitions) == partition
+            for partition in range(partitions)
+            for key in _newest_keys(store, uid, partition)
+            if key is not None
+        )
+
+    return next(filter(explains, keys.Partitioner), keys.Partitioner.CRC32C)
+
+
+def _newest_keys(store: Store, uid: int, partition: int) -> list[bytes | None]:
+    names = store.names(keys.partition_prefix(uid, partition))
+    for name in sorted(filter(segment_place, names), reverse=True):
+        for key, raw in store.open(name, create=False).scan(None, None, 1, reverse=True):
+            if read_header(raw).flags & Flags.ROLLED_BACK:  # its payload may be gone
+                return []
+            stored = StoredBlock(partition, *keys.split_block_key(key), raw)
+            return decode_block(StagedBlocks(store, uid, partition).resolve(stored).block).keys()
+    return []
 
 
 def _set_counter(store: Store, metadata: Map) -> int:

@@ -22,7 +22,7 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
-from tms.client.batching import Batcher, Expect, Headers, KnownTopic, as_columns
+from tms.client.batching import Expect, Headers, KnownTopic, as_columns
 from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.client import Bus
 from tms.client.consuming import PartitionChoice
@@ -141,12 +141,14 @@ class AsyncBus(Derived[Bus]):
         plan = self._sync._producer_plan(
             topic, linger_ms, batch_bytes, compression, durability, in_flight_max, timeout_s
         )
-
-        async def batcher() -> Batcher[V]:
-            return plan.batcher(self._publishing, await self._refresh_topic(topic), serializer)
-
-        sending = self._sync._sending(plan, None)
-        return self._opened(AsyncProducer(self._open_channel(), sending, batcher, self._clock))
+        producer: AsyncProducer[V] = AsyncProducer(
+            self._open_channel(),
+            self._sync._sending(plan, None),
+            lambda: self._refresh_topic(topic),
+            lambda known: plan.batcher(self._publishing, known, serializer),
+            self._clock,
+        )
+        return self._opened(producer)
 
     # --- reading ----------------------------------------------------------------------------------
 

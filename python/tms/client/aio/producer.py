@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, Self
 from weakref import finalize, ref
 
 from tms.client.aio.channels import AsyncChannel
-from tms.client.batching import Batcher, Headers
+from tms.client.batching import Batcher, Headers, KnownTopic
 from tms.client.delivery import Unacknowledged, deliver_async
 from tms.client.receipts import Receipt, settle
 from tms.client.sending import STALLED_S, Flight, Sending, closing_after, dropped
@@ -34,11 +34,13 @@ class AsyncProducer(Generic[V]):
         self,
         channel: AsyncChannel,
         sending: Sending[asyncio.Task[list[Appended]]],
-        make_batcher: Callable[[], Awaitable[Batcher[V]]],
+        look_up: Callable[[], Awaitable[KnownTopic]],
+        make_batcher: Callable[[KnownTopic], Batcher[V]],
         clock: Clock,
     ) -> None:
         self._channel = channel
         self._sending = sending
+        self._look_up = look_up
         self._make_batcher = make_batcher
         self._clock = clock
         self._linger_s, self._in_flight_max = sending.pace
@@ -147,13 +149,13 @@ class AsyncProducer(Generic[V]):
         """Look the topic up, once. Raises `TopicNotFound`."""
         async with self._beginning:
             if self._sending.batcher is None:
-                self._sending.batcher = await self._make_batcher()
+                self._sending.batcher = self._make_batcher(await self._look_up())
         return self._batcher
 
     async def _refresh(self) -> None:
-        """Ask how many partitions the topic has by now, while requests go on."""
+        """Ask how the topic routes messages by now, while requests go on."""
         with contextlib.suppress(TMSError):  # what is wrong with the topic, the next request says
-            self._batcher.partitions = (await self._make_batcher()).partitions
+            self._batcher.learn(await self._look_up())
 
     def _begin_waiting(self) -> None:
         """Something waits: send it now, with the next answer, or after lingering."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tms.block import schema
 from tms.errors import Invalid, PartitionNotFound, TooLarge
-from tms.model.keys import partitions_for_keys
+from tms.model.keys import Partitioner
 from tms.model.topic import TopicName
 from tms.spark.options import topic_name
 from tms.spark.rows import HEADERS
@@ -35,6 +35,7 @@ class SinkTopic(NamedTuple):
     name: TopicName
     partitions: int
     message_bytes_max: int
+    partitioner: Partitioner = Partitioner.CRC32C
 
 
 class RowSlice(NamedTuple):
@@ -98,14 +99,15 @@ class Router:
         _check_partitions(target, named)
         if not named.null_count:
             return named
-        return pc.coalesce(named, self._by_key(rows.column("key"), target.partitions))
+        return pc.coalesce(named, self._by_key(target, rows.column("key")))
 
-    def _by_key(self, keys: pa.Array, partitions: int) -> pa.Array:
+    def _by_key(self, target: SinkTopic, keys: pa.Array) -> pa.Array:
+        partitions = target.partitions
         turn = pa.repeat(pa.scalar(self._turn % partitions, pa.int32()), len(keys))
         if partitions == 1 or keys.null_count == len(keys):
             return turn
         there = keys.drop_null().to_pylist()
-        found = pa.array(partitions_for_keys(there, partitions), pa.int32())
+        found = pa.array(target.partitioner.partitions_of(there, partitions), pa.int32())
         return pc.replace_with_mask(turn, keys.is_valid(), found) if keys.null_count else found
 
 

@@ -60,7 +60,7 @@ def stage(
 
 def _look_up(transport: Transport, name: TopicName) -> SinkTopic:
     settings = transport.describe_topic(name).settings
-    return SinkTopic(name, settings.partitions, settings.message_bytes_max)
+    return SinkTopic(name, settings.partitions, settings.message_bytes_max, settings.partitioner)
 
 
 class _Requests:
