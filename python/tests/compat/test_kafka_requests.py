@@ -180,6 +180,17 @@ def test_all_topics_are_listed_and_no_others(kafka: KafkaConnection, broker: Bro
     assert not any(name.startswith("_") for name in names)
 
 
+def test_keys_go_where_kafkas_clients_send_them(kafka: KafkaConnection, broker: Broker) -> None:
+    create(kafka, "keyed", 7)
+    with tms.connect(broker.url) as bus:
+        for key in (b"21", b"foobar", b"a-little-bit-long-string"):
+            bus.publish("keyed", b"", key=key)
+        found = {one.key: one.partition for one in bus.consumer("keyed", stop_at_end=True)}
+    # murmur2 of kafka-clients' own tests: -973932308, -790332482, -985981536
+    wanted = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    assert found == {key: (hash & 0x7FFFFFFF) % 7 for key, hash in wanted.items()}
+
+
 def test_settings_are_described_as_kafka_spells_them(kafka: KafkaConnection) -> None:
     create(kafka, "described", retention_ms="86400000", max_message_bytes="1000012")
     resource = codec.class_of("DescribeConfigsRequest").DescribeConfigsResource

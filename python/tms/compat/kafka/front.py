@@ -73,8 +73,8 @@ class KafkaServer(FramedServer):
             answer = request.refusal(error, code_of(error))
         except Exception as exc:  # a fault of ours: the client gets an answer, the log has the rest
             _log.exception("kafka_request_failed", request=request.name, error=repr(exc))
-            error = TMSError(f"The service failed to answer {request.name}; its log says more.")
-            answer = request.refusal(error, Code.UNKNOWN_SERVER_ERROR)
+            fault = TMSError(f"The service failed to answer {request.name}; its log says more.")
+            answer = request.refusal(fault, Code.UNKNOWN_SERVER_ERROR)
         outcome = Code(getattr(answer, "error_code", Code.NONE)).name
         self._metrics.front_answers[KAFKA, request.name, outcome] += 1
         if answer is None:

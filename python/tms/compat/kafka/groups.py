@@ -18,6 +18,7 @@ from tms.groups.classic_calls import (
     JoinAnswer,
     JoinRequest,
     Listing,
+    SyncAnswer,
     SyncRequest,
 )
 from tms.groups.classic_groups import ClassicGroups
@@ -49,17 +50,19 @@ class Coordinator:
         token = self._loop.create_future()
         # The first join of a group may read the journal of TMS's own members.
         answers = await self._service.in_thread(shard.join, token, key, request)
-        return await self._answer(connection, shard, key, token, answers)
+        joined: JoinAnswer | None = await self._answer(connection, shard, key, token, answers)
+        return joined
 
     async def sync(
         self, connection: FramedConnection, key: ClassicKey, request: SyncRequest
-    ) -> Any:
+    ) -> SyncAnswer | None:
         """The answer to a sync; None if the caller has gone."""
         shard = self.shard(key)
         token = self._loop.create_future()
         with shard.locked() as (groups, now_ms):
             answers = groups.sync(now_ms, token, key, request)
-        return await self._answer(connection, shard, key, token, answers)
+        synced: SyncAnswer | None = await self._answer(connection, shard, key, token, answers)
+        return synced
 
     def do(self, key: ClassicKey, work: Callable[[ClassicGroups, int], tuple[Any, Any]]) -> Any:
         """Do work on the groups of a shard at a time in ms; it returns a result and the answers

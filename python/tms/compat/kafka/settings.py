@@ -73,6 +73,6 @@ class KafkaSection(FrontSection):
             self.rebalance_delay_ms,
         )
         limits = FramedLimits(min(self.clients_max, terms.clients_max), self.frame_timeout_s)
-        newest = terms.certificates and terms.certificates.newest
+        newest = None if terms.certificates is None else terms.certificates.newest
         server = KafkaServer(Broker(service, options), terms.listener, limits, newest)
         return Front(KAFKA, listener=server)

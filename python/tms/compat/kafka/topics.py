@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tms.errors import Invalid
+from tms.model.keys import Partitioner
 from tms.model.quantity import whole
 from tms.model.topic import (
     MESSAGE_BYTES_DEFAULT,
@@ -74,7 +75,10 @@ _DEFAULT = TopicSettings()
 
 def settings_of(given: Mapping[str, str | None], partitions: int) -> TopicSettings:
     """The settings of a new topic. Raises `Invalid`."""
-    values: dict[str, object] = {"retention_is_default": True}
+    values: dict[str, object] = {
+        "retention_is_default": True,
+        "partitioner": Partitioner.MURMUR2,  # so that keys keep their order whoever publishes
+    }
     for name, text in given.items():
         if text is None or name in _WITHOUT_EFFECT:
             continue

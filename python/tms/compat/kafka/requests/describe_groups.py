@@ -28,10 +28,9 @@ async def _described(call: Call, group: str) -> Message:
     key = broker.group(group)
     found = broker.groups.do(key, lambda groups, _: (groups.describe(key), ()))
     state = found.state
-    if state is State.DEAD and await broker.in_thread(
-        lambda: broker.engine.groups.committed(group)
-    ):
-        state = State.EMPTY
+    if state is State.DEAD:
+        committed = await broker.in_thread(broker.engine.groups.committed, group)
+        state = State.EMPTY if committed else State.DEAD
     return _Group(
         error_code=Code.NONE,
         group_id=group,

@@ -3,7 +3,7 @@
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
 from tms.compat.kafka.requests import Call
-from tms.groups.classic_calls import Caller
+from tms.groups.classic_calls import Sender
 
 VERSIONS = (0, 4)
 HeartbeatResponse = codec.class_of("HeartbeatResponse")
@@ -12,7 +12,7 @@ HeartbeatResponse = codec.class_of("HeartbeatResponse")
 async def answer(call: Call) -> Message:
     """The state of the group, as an error code."""
     message, broker = call.message, call.broker
-    caller = Caller(message.member_id, message.generation_id, message.group_instance_id)
+    sender = Sender(message.member_id, message.generation_id, message.group_instance_id)
     key = broker.group(message.group_id)
-    code = broker.groups.do(key, lambda groups, now_ms: (groups.heartbeat(now_ms, key, caller), ()))
+    code = broker.groups.do(key, lambda groups, now_ms: (groups.heartbeat(now_ms, key, sender), ()))
     return HeartbeatResponse(error_code=code)

@@ -5,7 +5,7 @@ from tms.compat.kafka.codec import Message
 from tms.compat.kafka.errors import Code, code_of
 from tms.compat.kafka.requests import Call
 from tms.errors import Conflict, Fenced, Invalid, TMSError
-from tms.groups.classic_calls import Caller
+from tms.groups.classic_calls import Sender
 from tms.model.position import OFFSET_MAX, Position
 from tms.model.transaction import METADATA_CHARS_MAX, Owner, PositionChange, PositionKey
 
@@ -17,10 +17,10 @@ _Partition = OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponse
 async def answer(call: Call) -> Message:
     """Check the member, then every partition, then move the positions."""
     message, broker = call.message, call.broker
-    caller = Caller(
+    sender = Sender(
         message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
     )
-    code = await _may_commit(call, caller)
+    code = await _may_commit(call, sender)
     topics, changes, moved = [], [], []
     for topic in message.topics:
         results = []
@@ -29,7 +29,7 @@ async def answer(call: Call) -> Message:
             results.append(result)
             if not code:
                 try:
-                    changes.append(_change(call, topic.name, part, caller))
+                    changes.append(_change(call, topic.name, part, sender))
                     moved.append(result)
                 except TMSError as error:
                     result.error_code = _code(error)
@@ -45,17 +45,17 @@ async def answer(call: Call) -> Message:
     return OffsetCommitResponse(topics=topics)
 
 
-async def _may_commit(call: Call, caller: Caller) -> Code:
+async def _may_commit(call: Call, sender: Sender) -> Code:
     """The code that refuses the whole commit, or `NONE`."""
     try:
         key = call.broker.group(call.message.group_id)
         may_commit = call.broker.groups.shard(key).may_commit
-        return Code(await call.broker.in_thread(may_commit, key, caller))
+        return Code(await call.broker.in_thread(may_commit, key, sender))
     except TMSError as error:
         return code_of(error)
 
 
-def _change(call: Call, topic: str, part: Message, caller: Caller) -> PositionChange:
+def _change(call: Call, topic: str, part: Message, sender: Sender) -> PositionChange:
     """The change of a position. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
     broker = call.broker
     name = broker.topic(topic)
@@ -72,7 +72,7 @@ def _change(call: Call, topic: str, part: Message, caller: Caller) -> PositionCh
     return PositionChange(
         PositionKey(call.message.group_id, name, part.partition_index),
         Position.offset(part.committed_offset),
-        owner=Owner(caller.member, caller.generation) if caller.generation >= 0 else None,
+        owner=Owner(sender.member, sender.generation) if sender.generation >= 0 else None,
         metadata=metadata,
         leader_epoch=max(-1, part.committed_leader_epoch),
     )

@@ -51,7 +51,7 @@ async def answer(call: Call) -> Message | None:
                 pending = await _submit(call, topic, part)
                 started.append(_Started(result, pending))
             except BadRecords as refused:
-                _refuse(result, refused.code, refused.message)
+                _refuse(result, Code(refused.code), refused.message)
                 if refused.index is not None:
                     result.record_errors = [
                         _Result.BatchIndexAndErrorMessage(

@@ -4,7 +4,7 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
 from tms.compat.kafka.errors import Code
 from tms.compat.kafka.requests import Call
-from tms.groups.classic_calls import Caller, SyncRequest
+from tms.groups.classic_calls import Sender, SyncRequest
 
 VERSIONS = (0, 5)
 SyncGroupResponse = codec.class_of("SyncGroupResponse")
@@ -14,7 +14,7 @@ async def answer(call: Call) -> Message:
     """The assignment of the member, once the leader has brought it."""
     message, broker = call.message, call.broker
     request = SyncRequest(
-        Caller(message.member_id, message.generation_id, message.group_instance_id),
+        Sender(message.member_id, message.generation_id, message.group_instance_id),
         {one.member_id: one.assignment for one in message.assignments},
         message.protocol_type,
         message.protocol_name,
