@@ -14,6 +14,7 @@ from tests.http_kit import Client, Served, request, serving
 from tests.waiting import until
 from tms import block
 from tms.api import bodies, routes
+from tms.model.keys import Partitioner
 from tms.model.message import NewBlock
 from tms.server.fetch import GRANT_BYTES_MIN
 from tms.server.service import RequestLimits
@@ -81,6 +82,32 @@ def test_json_messages_come_back_as_they_were(client: Client, topic: str) -> Non
         ("AA==", "/w==", "base64", {}),
         (None, None, "utf-8", {}),
     ]
+
+
+@pytest.mark.parametrize("partitioner", Partitioner)
+def test_the_partitioner_of_a_topic_places_keys_in_json_and_cannot_be_changed(
+    client: Client, partitioner: Partitioner
+) -> None:
+    topic = f"/v2/namespaces/default/topics/t{next(_topics)}"
+    made = client.request(
+        "PUT", topic, b'{"partitions":7,"partitioner":"%s"}' % partitioner.encode()
+    )
+    assert (made.status, made.json["settings"]["partitioner"]) == (routes.CREATED, partitioner)
+    keys = [f"key {number}" for number in range(20)]
+    body = json.dumps({"messages": [{"value": "v", "key": key} for key in keys]}).encode()
+    wanted = [partitioner.partition_of(key.encode(), 7) for key in keys]
+    for path in ("messages", "delayed?delay_s=3600"):
+        answer = client.request("POST", f"{topic}/{path}", body)
+        assert [place["partition"] for place in answer.json["messages"]] == wanted
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "partitionkey": keys[0]}
+    media = "application/cloudevents+json"
+    answer = client.request("POST", f"{topic}/messages", json.dumps(event).encode(), media=media)
+    assert answer.json["messages"][0]["partition"] == wanted[0]
+    (other,) = {*Partitioner} - {partitioner}
+    answer = client.request("PATCH", topic, b'{"partitioner":"%s"}' % other.encode())
+    assert answer.status == 409 and f"cannot become {other}" in answer.json["detail"]
+    answer = client.request("PUT", topic, b'{"partitioner":"md5"}')
+    assert answer.status == 422 and "partitioner" in answer.json["detail"]
 
 
 def test_messages_without_key_spread_over_partitions_and_with_key_do_not(
