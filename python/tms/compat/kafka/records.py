@@ -423,7 +423,7 @@ def _block(cells: _Cells, start: int, stop: int, batch: _Batch) -> bytearray:
     keys, values, headers = cells
     if stop - start < len(values):
         keys, values = keys[start:stop], values[start:stop]
-        headers = headers and headers.slice(start, stop)
+        headers = headers and headers.take(range(start, stop))
     keyless = keys[0] is None and keys.count(None) == len(keys)
     producer_id = sequence = 0
     if batch.producer_id != _NONE:
