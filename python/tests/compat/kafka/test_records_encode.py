@@ -13,10 +13,11 @@ from tests.compat.kafka.test_records import record_lists
 from tms.block import HeaderCells, place, thin
 from tms.block import encode as pack
 from tms.block.arrow import Compression
+from tms.compat.kafka import records
 from tms.compat.kafka.records import OFFSETS_MAX, decode, encode, gap
 from tms.compat.kafka.records_cache import ENTRY_BYTES, EncodedBatches, identity
-from tms.errors import DataCorrupt
-from tms.model.message import MESSAGES_MAX, StoredBlock
+from tms.errors import DataCorrupt, TooLarge
+from tms.model.message import MESSAGES_MAX, Buffer, StoredBlock
 
 
 def stored(block: bytearray, base_offset: int = 1_000, sequence: int = 99) -> StoredBlock:
@@ -24,7 +25,7 @@ def stored(block: bytearray, base_offset: int = 1_000, sequence: int = 99) -> St
     return StoredBlock(0, TIME_MS, sequence, bytes(block))
 
 
-def read(encoded: bytes) -> list[tuple[int, Record]]:
+def read(encoded: Buffer) -> list[tuple[int, Record]]:
     """Offsets and records, as a client's own parser finds them."""
     parsed = DefaultRecordBatch(encoded)
     assert parsed.validate_crc()
@@ -54,7 +55,7 @@ def test_encoding_is_a_function_of_the_block(records: list[Record]) -> None:
 def test_the_header_says_who_and_when() -> None:
     (block,) = decode(batch([Record(), Record()]), LIMITS).blocks
     encoded = encode(stored(block, 70))
-    crc = google_crc32c.value(encoded[21:])
+    crc = google_crc32c.value(bytes(encoded[21:]))
     assert HEADER.unpack_from(encoded) == (
         *(70, len(encoded) - 12, -1, 2, crc, 8, 1, TIME_MS, TIME_MS, -1, -1, -1, 2),
     )
@@ -107,6 +108,13 @@ def test_a_damaged_block_is_not_encoded() -> None:
     block[-1] ^= 1
     with pytest.raises(DataCorrupt, match="fsck"):
         encode(StoredBlock(0, TIME_MS, 0, block))
+
+
+def test_a_block_is_never_encoded_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "BATCH_BYTES_MAX", 500)
+    assert len(read(encode(stored(pack([b"x" * 100] * 3))))) == 3
+    with pytest.raises(TooLarge, match="500 bytes"):
+        encode(stored(pack([b"x" * 100] * 5)))
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 1), (5, 8), (1 << 40, (1 << 40) + OFFSETS_MAX)])

@@ -29,7 +29,7 @@ Invariants
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise, repeat
+from itertools import pairwise, repeat, starmap
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -39,16 +39,19 @@ from tms import block as blocks
 from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, HeaderCells
 from tms.compat.kafka.compression import decompress
 from tms.compat.kafka.records_errors import BadRecords, RecordsCode
+from tms.errors import TooLarge
 from tms.model.message import Buffer, StoredBlock
 from tms.runtime.extras import needed
 
 OFFSETS_MAX = 1 << 31  # of a batch
+BATCH_BYTES_MAX = (1 << 31) - 1  # of an encoded batch
 SEQUENCE_MAX = (1 << 31) - 1  # the next one is 0
 PRODUCER_NUMBER_MAX = (1 << 47) - 1
 EPOCH_BITS = 16
 LARGE_BYTES = 1 << 20  # of a record, from which on its headers are counted before it is parsed
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC = struct.Struct(">I")
 _CRC_AT, _CRC_FROM, _MAGIC_AT, _LENGTH_FROM = 17, 21, 16, 12
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32  # attributes
 _MAGIC = 2
@@ -59,8 +62,6 @@ _HEADER_COST_BYTES = 100  # of a header while it is converted
 _BLOCK_BYTES = 1_024  # of a block besides its cells and their ends, at most
 _CELL_BYTES = 13  # of a message's ends and validity in a block
 _VARINT_BYTES_MAX = 10
-_NULL, _NO_HEADERS = b"\x01", b"\x00"
-_BEFORE_OFFSET = b"\x00\x00"  # attributes and timestamp delta of a record
 
 
 class RecordLimits(NamedTuple):
@@ -150,42 +151,38 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
     )
 
 
-def encode(stored: StoredBlock, leader_epoch: int = _NONE) -> bytes:
+def encode(stored: StoredBlock, leader_epoch: int = _NONE) -> bytearray:
     """The batch of a readable block: at its offsets, with its publish time as append time, not
-    compressed. Raises `DataCorrupt`."""
+    compressed. Raises `DataCorrupt` and `TooLarge`."""
     header = blocks.read_header(stored.block)
     columns = blocks.decode(stored.block)
-    varint = _varints()
-    parts: list[bytes] = []
-    append = parts.append
-    deltas = map(varint.__getitem__, columns.index)
-    tails = _tails(columns.header_cells())
-    for delta, key, value, tail in zip(
-        deltas, columns.keys(), columns.values(), tails, strict=True
-    ):
-        if key is None:
-            key_size, key = _NULL, b""
-        else:
-            key_size = varint[len(key)]
-        if value is None:
-            value_size, value = _NULL, b""
-        else:
-            value_size = varint[len(value)]
-        body = b"".join((_BEFORE_OFFSET, delta, key_size, key, value_size, value, tail))
-        append(varint[len(body)])
-        append(body)
+    builder = _library().builder(_MAGIC, 0, 0, _NONE, _NONE, _NONE, BATCH_BYTES_MAX)
+    rows = zip(
+        columns.index,
+        repeat(stored.time_ms, columns.count),
+        columns.keys(),
+        columns.values(),
+        _headers(columns.header_cells()),
+        strict=True,
+    )
+    if None in starmap(builder.append, rows):
+        raise TooLarge(f"A block of more than {BATCH_BYTES_MAX} bytes fits no batch of Kafka's.")
+    batch: bytearray = builder.build()
     place = header.base_offset, header.count, stored.time_ms, leader_epoch
-    return _written(place, columns.count, parts)
+    _seal(batch, place, columns.count)
+    return batch
 
 
-def gap(start: int, stop: int, leader_epoch: int = _NONE) -> bytes:
+def gap(start: int, stop: int, leader_epoch: int = _NONE) -> bytearray:
     """A batch without records that moves a consumer's position from `start` to `stop`, over offsets
     whose messages were rolled back or removed. Of more than 2^31 offsets it covers the last ones,
     which does as well."""
     if not 0 <= start < stop:
         raise ValueError(f"A gap has at least one offset, not those from {start} to {stop}.")
     start = max(start, stop - OFFSETS_MAX)
-    return _written((start, stop - start, _NONE, leader_epoch), 0, ())
+    batch = bytearray(_HEADER.size)
+    _seal(batch, (start, stop - start, _NONE, leader_epoch), 0)
+    return batch
 
 
 def _checked(records: Buffer) -> _Batch:
@@ -244,7 +241,7 @@ def _check_producer(batch: _Batch) -> None:
 
 
 def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
-    parser, errors = _parser()
+    library = _library()
     if len(payload) > LARGE_BYTES:
         _check_large(payload, count)
     head = _HEADER.pack(0, 0, 0, _MAGIC, 0, 0, 0, 0, 0, 0, 0, 0, count)
@@ -254,7 +251,7 @@ def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
     values: list[bytes | None] = []
     add_key, add_value = keys.append, values.append
     try:
-        for number, record in enumerate(parser(spacious[:-_SPARE_BYTES])):
+        for number, record in enumerate(library.parser(spacious[:-_SPARE_BYTES])):
             if record.offset != number:
                 raise _invalid(
                     f"Record {number} has the offset delta {record.offset}; they count from 0.",
@@ -264,24 +261,27 @@ def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
             add_value(record.value)
             if pairs := record.headers:
                 headers.add(number, pairs)
-    except errors as exc:
+    except library.errors as exc:
         raise _invalid(f"Record {len(keys)} is damaged: {exc}", len(keys)) from exc
     return _Cells(keys, values, headers.cells(count))
 
 
+class _Library(NamedTuple):
+    """The part of aiokafka that is used: its parser of a batch, which yields the records; the
+    errors that this raises, a MemoryError or an OverflowError for an absurd length; its builder."""
+
+    parser: Any
+    errors: tuple[type[Exception], ...]
+    builder: Any
+
+
 @cache
-def _parser() -> tuple[Any, tuple[type[Exception], ...]]:
-    """The library's parser of a batch, which yields its records, and the errors that it raises. A
-    record that says an absurd length is among them by a MemoryError or an OverflowError."""
+def _library() -> _Library:
     with needed("The Kafka front end", "kafka"):
         from aiokafka.errors import CorruptRecordException
-        from aiokafka.record._crecords import DefaultRecordBatch
-    return DefaultRecordBatch, (
-        CorruptRecordException,
-        UnicodeDecodeError,
-        MemoryError,
-        OverflowError,
-    )
+        from aiokafka.record._crecords import DefaultRecordBatch, DefaultRecordBatchBuilder
+    errors = CorruptRecordException, UnicodeDecodeError, MemoryError, OverflowError
+    return _Library(DefaultRecordBatch, errors, DefaultRecordBatchBuilder)
 
 
 class _Headers:
@@ -438,53 +438,24 @@ def _block(cells: _Cells, start: int, stop: int, batch: _Batch) -> bytearray:
     )
 
 
-def _written(place: tuple[int, int, int, int], count: int, parts: Iterable[bytes]) -> bytes:
-    """A batch of `count` records. `place` is its first offset, the number of its offsets, its time
-    in ms, and the leader epoch."""
-    base_offset, offsets, time_ms, leader_epoch = place
-    records = b"".join(parts)
-    fields = (_APPEND_TIME, offsets - 1, time_ms, time_ms, _NONE, _NONE, _NONE, count)
-    length = _HEADER.size - _LENGTH_FROM + len(records)
-    head = _HEADER.pack(base_offset, length, leader_epoch, _MAGIC, 0, *fields)
-    crc = google_crc32c.extend(google_crc32c.value(head[_CRC_FROM:]), records)
-    head = _HEADER.pack(base_offset, length, leader_epoch, _MAGIC, crc, *fields)
-    return b"".join((head, records))
-
-
-def _tails(headers: HeaderCells) -> Iterable[bytes]:
-    """The headers of each message as they end its record."""
-    ends, names, values = headers
+def _headers(cells: HeaderCells) -> Iterable[list[tuple[str, bytes]]]:
+    """The headers of each message."""
+    ends, names, values = cells
     if not names:
-        return repeat(_NO_HEADERS, len(ends) - 1)
-    varint = _varints()
-    texts = [name.encode() for name in names]
-    pairs = [
-        b"".join((varint[len(name)], name, varint[len(value)], value))
-        for name, value in zip(texts, values, strict=True)
-    ]
-    return [b"".join((varint[stop - start], *pairs[start:stop])) for start, stop in pairwise(ends)]
+        return repeat([], len(ends) - 1)
+    pairs = [*zip(names, values, strict=True)]
+    return [pairs[start:stop] for start, stop in pairwise(ends)]
 
 
-class _Varints(dict[int, bytes]):
-    """The zigzag varints of numbers that are not negative, made when they are first needed. Those
-    of lengths and offset deltas up to 65,536 are kept, at most 8 MB."""
-
-    def __missing__(self, number: int) -> bytes:
-        left = number << 1
-        digits = bytearray()
-        while left > 0x7F:
-            digits.append(left & 0x7F | 0x80)
-            left >>= 7
-        digits.append(left)
-        varint = bytes(digits)
-        if number <= MESSAGES_MAX:
-            self[number] = varint
-        return varint
-
-
-@cache
-def _varints() -> _Varints:
-    return _Varints()
+def _seal(batch: bytearray, place: tuple[int, int, int, int], count: int) -> None:
+    """Write the header of a batch of `count` records. `place` is its first offset, the number of
+    its offsets, its time in ms, and the leader epoch."""
+    base_offset, offsets, time_ms, leader_epoch = place
+    start = base_offset, len(batch) - _LENGTH_FROM, leader_epoch, _MAGIC
+    fields = (_APPEND_TIME, offsets - 1, time_ms, time_ms, _NONE, _NONE, _NONE, count)
+    _HEADER.pack_into(batch, 0, *start, 0, *fields)
+    crc = google_crc32c.value(Raw(memoryview(batch)[_CRC_FROM:]))
+    _CRC.pack_into(batch, _CRC_AT, crc)
 
 
 def _corrupt(message: str) -> BadRecords:

@@ -11,7 +11,7 @@ Invariants
 from collections import OrderedDict
 
 from tms.block import HEADER_BYTES
-from tms.model.message import StoredBlock
+from tms.model.message import Buffer, StoredBlock
 
 ENTRY_BYTES = 512  # of a batch's key and place
 
@@ -31,17 +31,17 @@ class EncodedBatches:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._batches: OrderedDict[Identity, bytes] = OrderedDict()
+        self._batches: OrderedDict[Identity, Buffer] = OrderedDict()
         self.bytes = 0
 
-    def find(self, key: Identity) -> bytes | None:
+    def find(self, key: Identity) -> Buffer | None:
         """The batch, if it is remembered."""
         batch = self._batches.get(key)
         if batch is not None:
             self._batches.move_to_end(key)
         return batch
 
-    def add(self, key: Identity, batch: bytes) -> None:
+    def add(self, key: Identity, batch: Buffer) -> None:
         """Remember a batch. One that is larger than all of them may be is passed over."""
         size = len(batch) + ENTRY_BYTES
         if size > self._bytes_max or key in self._batches:
