@@ -130,11 +130,13 @@ class HeaderCells(NamedTuple):
 
     def take(self, places: Iterable[int]) -> "HeaderCells":
         """The headers of the messages at these places."""
-        ends, names, values = [0], list[str](), list[bytes]()
+        ends = [0]
+        names: list[str] = []
+        values: list[bytes] = []
         for at in places:
-            start, stop = self.ends[at], self.ends[at + 1]
-            names += self.names[start:stop]
-            values += self.values[start:stop]
+            part = slice(self.ends[at], self.ends[at + 1])
+            names += self.names[part]
+            values += self.values[part]
             ends.append(len(names))
         return HeaderCells(ends, names, values)
 

@@ -45,7 +45,8 @@ def thin(block: Buffer, keep: Sequence[int], columns: Columns | None = None) -> 
 
 def _body(columns: Columns, keep: Sequence[int], room: int) -> bytearray:
     if columns.few:
-        keys, values = columns.keys(), columns.values()
+        keys = columns.keys()
+        values = columns.values()
         return pack(
             [values[at] for at in keep],
             [keys[at] for at in keep],

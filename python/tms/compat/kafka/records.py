@@ -52,8 +52,14 @@ LARGE_BYTES = 1 << 20  # of a record, from which on its headers are counted befo
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC = struct.Struct(">I")
-_CRC_AT, _CRC_FROM, _MAGIC_AT, _LENGTH_FROM = 17, 21, 16, 12
-_CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32  # attributes
+_LENGTH_FROM = 12
+_MAGIC_AT = 16
+_CRC_AT = 17
+_CRC_FROM = 21
+_CODEC = 7  # bits of the attributes
+_APPEND_TIME = 8
+_TRANSACTIONAL = 16
+_CONTROL = 32
 _MAGIC = 2
 _NONE = -1
 _RECORD_BYTES_MIN = 7
@@ -88,7 +94,7 @@ class DecodedBatch(NamedTuple):
     blocks: list[bytearray]
 
 
-class _Batch(NamedTuple):
+class _BatchHeader(NamedTuple):
     base_offset: int
     length: int
     leader_epoch: int
@@ -105,7 +111,7 @@ class _Batch(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """The records of a batch, column by column. `ends` are of the headers; None without any."""
+    """The records of a batch, column by column; `headers` is None if there are none at all."""
 
     keys: list[bytes | None]
     values: list[bytes | None]
@@ -123,8 +129,7 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
     if codec := batch.attributes & _CODEC:
         payload = decompress(codec, memoryview(payload), limits.batch_bytes_max)
     elif len(payload) > limits.batch_bytes_max:
-        raise BadRecords(
-            RecordsCode.MESSAGE_TOO_LARGE,
+        raise _too_large(
             f"The records of the batch have {len(payload)} bytes, {limits.batch_bytes_max} is the "
             "limit: send smaller batches.",
         )
@@ -156,7 +161,9 @@ def encode(stored: StoredBlock, leader_epoch: int = _NONE) -> bytearray:
     compressed. Raises `DataCorrupt` and `TooLarge`."""
     header = blocks.read_header(stored.block)
     columns = blocks.decode(stored.block)
-    builder = _library().builder(_MAGIC, 0, 0, _NONE, _NONE, _NONE, BATCH_BYTES_MAX)
+    builder = _library().DefaultRecordBatchBuilder(
+        _MAGIC, 0, 0, _NONE, _NONE, _NONE, BATCH_BYTES_MAX
+    )
     rows = zip(
         columns.index,
         repeat(stored.time_ms, columns.count),
@@ -185,7 +192,7 @@ def gap(start: int, stop: int, leader_epoch: int = _NONE) -> bytearray:
     return batch
 
 
-def _checked(records: Buffer) -> _Batch:
+def _checked(records: Buffer) -> _BatchHeader:
     """The header of a batch whose bytes arrived as they were sent, and which a producer may send.
     Raises `BadRecords`."""
     if not records:
@@ -197,7 +204,7 @@ def _checked(records: Buffer) -> _Batch:
         )
     if len(records) < _HEADER.size:
         raise _corrupt(f"A record batch has at least {_HEADER.size} bytes, not {len(records)}.")
-    batch = _Batch._make(_HEADER.unpack_from(records))
+    batch = _BatchHeader._make(_HEADER.unpack_from(records))
     size = _LENGTH_FROM + batch.length
     if batch.magic != _MAGIC or not _HEADER.size <= size <= len(records):
         raise _corrupt(
@@ -228,30 +235,37 @@ def _checked(records: Buffer) -> _Batch:
     return batch
 
 
-def _check_producer(batch: _Batch) -> None:
-    number, epoch, sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
+def _check_producer(batch: _BatchHeader) -> None:
+    number = batch.producer_id
     if number == _NONE:
         if batch.attributes & _TRANSACTIONAL:
             raise _invalid("The batch is transactional, but has no producer id.")
-    elif not 0 < number <= PRODUCER_NUMBER_MAX or epoch < 0 or sequence < 0:
+    elif (
+        not 0 < number <= PRODUCER_NUMBER_MAX or min(batch.producer_epoch, batch.base_sequence) < 0
+    ):
         raise _invalid(
-            f"The batch has producer id {number}, epoch {epoch} and sequence {sequence}; an id is "
-            f"1 to {PRODUCER_NUMBER_MAX}, epoch and sequence are not negative."
+            f"The batch has producer id {number}, epoch {batch.producer_epoch} and sequence "
+            f"{batch.base_sequence}; an id is 1 to {PRODUCER_NUMBER_MAX}, the others are not "
+            "negative."
         )
 
 
 def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
     library = _library()
+    # A MemoryError or an OverflowError is that of a record which says an absurd length.
+    damage = library.CorruptRecordException, UnicodeDecodeError, MemoryError, OverflowError
     if len(payload) > LARGE_BYTES:
         _check_large(payload, count)
     head = _HEADER.pack(0, 0, 0, _MAGIC, 0, 0, 0, 0, 0, 0, 0, 0, count)
     spacious = memoryview(b"".join((head, payload, bytes(_SPARE_BYTES))))
-    headers = _Headers(bytes_max - len(payload))
+    parsed = library.DefaultRecordBatch(spacious[:-_SPARE_BYTES])
+    headers = _HeaderColumn(bytes_max - len(payload))
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
-    add_key, add_value = keys.append, values.append
+    add_key = keys.append
+    add_value = values.append
     try:
-        for number, record in enumerate(library.parser(spacious[:-_SPARE_BYTES])):
+        for number, record in enumerate(parsed):
             if record.offset != number:
                 raise _invalid(
                     f"Record {number} has the offset delta {record.offset}; they count from 0.",
@@ -261,30 +275,20 @@ def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
             add_value(record.value)
             if pairs := record.headers:
                 headers.add(number, pairs)
-    except library.errors as exc:
+    except damage as exc:
         raise _invalid(f"Record {len(keys)} is damaged: {exc}", len(keys)) from exc
     return _Cells(keys, values, headers.cells(count))
 
 
-class _Library(NamedTuple):
-    """The part of aiokafka that is used: its parser of a batch, which yields the records; the
-    errors that this raises, a MemoryError or an OverflowError for an absurd length; its builder."""
-
-    parser: Any
-    errors: tuple[type[Exception], ...]
-    builder: Any
-
-
 @cache
-def _library() -> _Library:
+def _library() -> Any:
+    """aiokafka's parser and builder of batches, in C."""
     with needed("The Kafka front end", "kafka"):
-        from aiokafka.errors import CorruptRecordException
-        from aiokafka.record._crecords import DefaultRecordBatch, DefaultRecordBatchBuilder
-    errors = CorruptRecordException, UnicodeDecodeError, MemoryError, OverflowError
-    return _Library(DefaultRecordBatch, errors, DefaultRecordBatchBuilder)
+        from aiokafka.record._crecords import default_records
+    return default_records
 
 
-class _Headers:
+class _HeaderColumn:
     """Collects the headers of a batch's records. `bytes_left` bounds the memory that they take
     beyond their own bytes."""
 
@@ -298,15 +302,14 @@ class _Headers:
 
     def add(self, number: int, pairs: Sequence[tuple[str, bytes | None]]) -> None:
         """The headers of record `number`; numbers ascend. Raises `BadRecords`."""
+        if len(pairs) > HEADERS_MAX:
+            raise _too_many_headers(number, len(pairs))
         self._bytes_left -= _HEADER_COST_BYTES * len(pairs)
         if self._bytes_left < 0:
-            raise BadRecords(
-                RecordsCode.MESSAGE_TOO_LARGE,
+            raise _too_large(
                 "The records of the batch have too many headers together: send smaller batches.",
                 number,
             )
-        if len(pairs) > HEADERS_MAX:
-            raise _too_many_headers(number, len(pairs))
         for name, value in pairs:
             if not name:
                 raise _invalid(f"Record {number} has a header without a name.", number)
@@ -389,8 +392,7 @@ def _cuts(cells: _Cells, payload_bytes: int, limits: RecordLimits) -> list[int]:
     for number, (size, headers) in enumerate(_sizes(cells)):
         cost = size + _CELL_BYTES * (1 + headers)
         if size > limits.message_bytes_max or cost + _BLOCK_BYTES > limits.block_bytes_max:
-            raise BadRecords(
-                RecordsCode.MESSAGE_TOO_LARGE,
+            raise _too_large(
                 f"A message of this topic has at most {limits.message_bytes_max} bytes and fits "
                 f"a block of {limits.block_bytes_max}, record {number} has {size}.",
                 number,
@@ -419,7 +421,7 @@ def _sizes(cells: _Cells) -> Iterator[tuple[int, int]]:
     )
 
 
-def _block(cells: _Cells, start: int, stop: int, batch: _Batch) -> bytearray:
+def _block(cells: _Cells, start: int, stop: int, batch: _BatchHeader) -> bytearray:
     keys, values, headers = cells
     if stop - start < len(values):
         keys, values = keys[start:stop], values[start:stop]
@@ -464,6 +466,10 @@ def _corrupt(message: str) -> BadRecords:
 
 def _invalid(message: str, index: int | None = None) -> BadRecords:
     return BadRecords(RecordsCode.INVALID_RECORD, message, index)
+
+
+def _too_large(message: str, index: int | None = None) -> BadRecords:
+    return BadRecords(RecordsCode.MESSAGE_TOO_LARGE, message, index)
 
 
 def _too_many_headers(number: int, count: int) -> BadRecords:
