@@ -36,7 +36,7 @@ from bench.targets import Setup
 
 
 def _later(module: str) -> Callable[[Setup, Report], None]:
-    """A benchmark that loads pyspark when it runs, so that the others do not wait for it."""
+    """A benchmark that loads pyspark or aiokafka when it runs, so that the others do without."""
     return lambda setup, report: importlib.import_module(module).run(setup, report)
 
 
@@ -66,6 +66,7 @@ BENCHMARKS = {
     "hbase": hbase.run,
     "instances": instances.run,
     "workers": workers.run,
+    "kafka_records": _later("bench.kafka_records"),
     "spark": _later("bench.spark.decode"),
     "spark_stream": _later("bench.spark.streaming"),
     "spark_archive": _later("bench.spark.archive"),
@@ -74,9 +75,9 @@ BENCHMARKS = {
     "spark_hour": _later("bench.spark.hour"),
     "spark_connector": _later("bench.spark.connector"),
 }
-# Run only by name: they need Java, or minutes.
+# Run only by name: they need Java, minutes, or the extra `kafka`.
 ALONE = {name for name in BENCHMARKS if name.startswith("spark")}
-ALONE |= {"hbase", "instances", "delayed_million", "backup_4gib"}
+ALONE |= {"hbase", "instances", "kafka_records", "delayed_million", "backup_4gib"}
 ROOT = Path(__file__).resolve().parents[2]
 
 

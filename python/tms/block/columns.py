@@ -128,12 +128,17 @@ class HeaderCells(NamedTuple):
     names: Sequence[str]
     values: Sequence[bytes]
 
-    def slice(self, start: int, stop: int) -> "HeaderCells":
-        """The headers of the messages from `start` up to, but not including, `stop`."""
-        ends = self.ends[start : stop + 1]
-        first, last = ends[0], ends[-1]
-        shifted = [end - first for end in ends]
-        return HeaderCells(shifted, self.names[first:last], self.values[first:last])
+    def take(self, places: Iterable[int]) -> "HeaderCells":
+        """The headers of the messages at these places."""
+        ends = [0]
+        names: list[str] = []
+        values: list[bytes] = []
+        for at in places:
+            part = slice(self.ends[at], self.ends[at + 1])
+            names += self.names[part]
+            values += self.values[part]
+            ends.append(len(names))
+        return HeaderCells(ends, names, values)
 
     def rows(self) -> list[dict[str, bytes]]:
         """The headers of each message. The last one of a name counts."""

@@ -45,11 +45,12 @@ def thin(block: Buffer, keep: Sequence[int], columns: Columns | None = None) -> 
 
 def _body(columns: Columns, keep: Sequence[int], room: int) -> bytearray:
     if columns.few:
-        keys, values, headers = columns.keys(), columns.values(), columns.headers()
+        keys = columns.keys()
+        values = columns.values()
         return pack(
             [values[at] for at in keep],
             [keys[at] for at in keep],
-            [headers[at] for at in keep],
+            columns.header_cells().take(keep),
             room,
         )
     pa = library()

@@ -56,7 +56,7 @@ def _left(stored: StoredBlock, floor: BlockKey, start: BlockKey) -> StoredBlock 
     block = encode(
         columns.values()[skip:],
         columns.keys()[skip:],
-        columns.headers()[skip:],
+        columns.header_cells().take(range(skip, columns.count)),
         producer_id=header.producer_id,
         producer_sequence=sequence,
     )

@@ -65,7 +65,8 @@ def _stream(codec: str, packed: memoryview) -> Iterator[bytes]:
 
 
 def _snappy(packed: memoryview, bytes_max: int) -> Iterator[bytes]:
-    codec, left = library().Codec("snappy"), bytes_max
+    codec = library().Codec("snappy")
+    left = bytes_max
     for block in _snappy_blocks(packed):
         size = _declared(block)
         left -= size

@@ -29,7 +29,7 @@ Invariants
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise, repeat
+from itertools import pairwise, repeat, starmap
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -39,18 +39,27 @@ from tms import block as blocks
 from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, HeaderCells
 from tms.compat.kafka.compression import decompress
 from tms.compat.kafka.records_errors import BadRecords, RecordsCode
+from tms.errors import TooLarge
 from tms.model.message import Buffer, StoredBlock
 from tms.runtime.extras import needed
 
 OFFSETS_MAX = 1 << 31  # of a batch
+BATCH_BYTES_MAX = (1 << 31) - 1  # of an encoded batch
 SEQUENCE_MAX = (1 << 31) - 1  # the next one is 0
 PRODUCER_NUMBER_MAX = (1 << 47) - 1
 EPOCH_BITS = 16
 LARGE_BYTES = 1 << 20  # of a record, from which on its headers are counted before it is parsed
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_CRC_AT, _CRC_FROM, _MAGIC_AT, _LENGTH_FROM = 17, 21, 16, 12
-_CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32  # attributes
+_CRC = struct.Struct(">I")
+_LENGTH_FROM = 12
+_MAGIC_AT = 16
+_CRC_AT = 17
+_CRC_FROM = 21
+_CODEC = 7  # bits of the attributes
+_APPEND_TIME = 8
+_TRANSACTIONAL = 16
+_CONTROL = 32
 _MAGIC = 2
 _NONE = -1
 _RECORD_BYTES_MIN = 7
@@ -59,8 +68,6 @@ _HEADER_COST_BYTES = 100  # of a header while it is converted
 _BLOCK_BYTES = 1_024  # of a block besides its cells and their ends, at most
 _CELL_BYTES = 13  # of a message's ends and validity in a block
 _VARINT_BYTES_MAX = 10
-_NULL, _NO_HEADERS = b"\x01", b"\x00"
-_BEFORE_OFFSET = b"\x00\x00"  # attributes and timestamp delta of a record
 
 
 class RecordLimits(NamedTuple):
@@ -87,7 +94,7 @@ class DecodedBatch(NamedTuple):
     blocks: list[bytearray]
 
 
-class _Batch(NamedTuple):
+class _BatchHeader(NamedTuple):
     base_offset: int
     length: int
     leader_epoch: int
@@ -104,7 +111,7 @@ class _Batch(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """The records of a batch, column by column. `ends` are of the headers; None without any."""
+    """The records of a batch, column by column; `headers` is None if there are none at all."""
 
     keys: list[bytes | None]
     values: list[bytes | None]
@@ -122,8 +129,7 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
     if codec := batch.attributes & _CODEC:
         payload = decompress(codec, memoryview(payload), limits.batch_bytes_max)
     elif len(payload) > limits.batch_bytes_max:
-        raise BadRecords(
-            RecordsCode.MESSAGE_TOO_LARGE,
+        raise _too_large(
             f"The records of the batch have {len(payload)} bytes, {limits.batch_bytes_max} is the "
             "limit: send smaller batches.",
         )
@@ -150,45 +156,43 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
     )
 
 
-def encode(stored: StoredBlock, leader_epoch: int = _NONE) -> bytes:
+def encode(stored: StoredBlock, leader_epoch: int = _NONE) -> bytearray:
     """The batch of a readable block: at its offsets, with its publish time as append time, not
-    compressed. Raises `DataCorrupt`."""
+    compressed. Raises `DataCorrupt` and `TooLarge`."""
     header = blocks.read_header(stored.block)
     columns = blocks.decode(stored.block)
-    varint = _varints()
-    parts: list[bytes] = []
-    append = parts.append
-    deltas = map(varint.__getitem__, columns.index)
-    tails = _tails(columns.header_cells())
-    for delta, key, value, tail in zip(
-        deltas, columns.keys(), columns.values(), tails, strict=True
-    ):
-        if key is None:
-            key_size, key = _NULL, b""
-        else:
-            key_size = varint[len(key)]
-        if value is None:
-            value_size, value = _NULL, b""
-        else:
-            value_size = varint[len(value)]
-        body = b"".join((_BEFORE_OFFSET, delta, key_size, key, value_size, value, tail))
-        append(varint[len(body)])
-        append(body)
+    builder = _library().DefaultRecordBatchBuilder(
+        _MAGIC, 0, 0, _NONE, _NONE, _NONE, BATCH_BYTES_MAX
+    )
+    rows = zip(
+        columns.index,
+        repeat(stored.time_ms, columns.count),
+        columns.keys(),
+        columns.values(),
+        _headers(columns.header_cells()),
+        strict=True,
+    )
+    if None in starmap(builder.append, rows):
+        raise TooLarge(f"A block of more than {BATCH_BYTES_MAX} bytes fits no batch of Kafka's.")
+    batch: bytearray = builder.build()
     place = header.base_offset, header.count, stored.time_ms, leader_epoch
-    return _written(place, columns.count, parts)
+    _seal(batch, place, columns.count)
+    return batch
 
 
-def gap(start: int, stop: int, leader_epoch: int = _NONE) -> bytes:
+def gap(start: int, stop: int, leader_epoch: int = _NONE) -> bytearray:
     """A batch without records that moves a consumer's position from `start` to `stop`, over offsets
     whose messages were rolled back or removed. Of more than 2^31 offsets it covers the last ones,
     which does as well."""
     if not 0 <= start < stop:
         raise ValueError(f"A gap has at least one offset, not those from {start} to {stop}.")
     start = max(start, stop - OFFSETS_MAX)
-    return _written((start, stop - start, _NONE, leader_epoch), 0, ())
+    batch = bytearray(_HEADER.size)
+    _seal(batch, (start, stop - start, _NONE, leader_epoch), 0)
+    return batch
 
 
-def _checked(records: Buffer) -> _Batch:
+def _checked(records: Buffer) -> _BatchHeader:
     """The header of a batch whose bytes arrived as they were sent, and which a producer may send.
     Raises `BadRecords`."""
     if not records:
@@ -200,7 +204,7 @@ def _checked(records: Buffer) -> _Batch:
         )
     if len(records) < _HEADER.size:
         raise _corrupt(f"A record batch has at least {_HEADER.size} bytes, not {len(records)}.")
-    batch = _Batch._make(_HEADER.unpack_from(records))
+    batch = _BatchHeader._make(_HEADER.unpack_from(records))
     size = _LENGTH_FROM + batch.length
     if batch.magic != _MAGIC or not _HEADER.size <= size <= len(records):
         raise _corrupt(
@@ -231,30 +235,37 @@ def _checked(records: Buffer) -> _Batch:
     return batch
 
 
-def _check_producer(batch: _Batch) -> None:
-    number, epoch, sequence = batch.producer_id, batch.producer_epoch, batch.base_sequence
+def _check_producer(batch: _BatchHeader) -> None:
+    number = batch.producer_id
     if number == _NONE:
         if batch.attributes & _TRANSACTIONAL:
             raise _invalid("The batch is transactional, but has no producer id.")
-    elif not 0 < number <= PRODUCER_NUMBER_MAX or epoch < 0 or sequence < 0:
+    elif (
+        not 0 < number <= PRODUCER_NUMBER_MAX or min(batch.producer_epoch, batch.base_sequence) < 0
+    ):
         raise _invalid(
-            f"The batch has producer id {number}, epoch {epoch} and sequence {sequence}; an id is "
-            f"1 to {PRODUCER_NUMBER_MAX}, epoch and sequence are not negative."
+            f"The batch has producer id {number}, epoch {batch.producer_epoch} and sequence "
+            f"{batch.base_sequence}; an id is 1 to {PRODUCER_NUMBER_MAX}, the others are not "
+            "negative."
         )
 
 
 def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
-    parser, errors = _parser()
+    library = _library()
+    # A MemoryError or an OverflowError is that of a record which says an absurd length.
+    damage = library.CorruptRecordException, UnicodeDecodeError, MemoryError, OverflowError
     if len(payload) > LARGE_BYTES:
         _check_large(payload, count)
     head = _HEADER.pack(0, 0, 0, _MAGIC, 0, 0, 0, 0, 0, 0, 0, 0, count)
     spacious = memoryview(b"".join((head, payload, bytes(_SPARE_BYTES))))
-    headers = _Headers(bytes_max - len(payload))
+    parsed = library.DefaultRecordBatch(spacious[:-_SPARE_BYTES])
+    headers = _HeaderColumn(bytes_max - len(payload))
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
-    add_key, add_value = keys.append, values.append
+    add_key = keys.append
+    add_value = values.append
     try:
-        for number, record in enumerate(parser(spacious[:-_SPARE_BYTES])):
+        for number, record in enumerate(parsed):
             if record.offset != number:
                 raise _invalid(
                     f"Record {number} has the offset delta {record.offset}; they count from 0.",
@@ -264,27 +275,20 @@ def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
             add_value(record.value)
             if pairs := record.headers:
                 headers.add(number, pairs)
-    except errors as exc:
+    except damage as exc:
         raise _invalid(f"Record {len(keys)} is damaged: {exc}", len(keys)) from exc
     return _Cells(keys, values, headers.cells(count))
 
 
 @cache
-def _parser() -> tuple[Any, tuple[type[Exception], ...]]:
-    """The library's parser of a batch, which yields its records, and the errors that it raises. A
-    record that says an absurd length is among them by a MemoryError or an OverflowError."""
+def _library() -> Any:
+    """aiokafka's parser and builder of batches, in C."""
     with needed("The Kafka front end", "kafka"):
-        from aiokafka.errors import CorruptRecordException
-        from aiokafka.record._crecords import DefaultRecordBatch
-    return DefaultRecordBatch, (
-        CorruptRecordException,
-        UnicodeDecodeError,
-        MemoryError,
-        OverflowError,
-    )
+        from aiokafka.record._crecords import default_records
+    return default_records
 
 
-class _Headers:
+class _HeaderColumn:
     """Collects the headers of a batch's records. `bytes_left` bounds the memory that they take
     beyond their own bytes."""
 
@@ -298,15 +302,14 @@ class _Headers:
 
     def add(self, number: int, pairs: Sequence[tuple[str, bytes | None]]) -> None:
         """The headers of record `number`; numbers ascend. Raises `BadRecords`."""
+        if len(pairs) > HEADERS_MAX:
+            raise _too_many_headers(number, len(pairs))
         self._bytes_left -= _HEADER_COST_BYTES * len(pairs)
         if self._bytes_left < 0:
-            raise BadRecords(
-                RecordsCode.MESSAGE_TOO_LARGE,
+            raise _too_large(
                 "The records of the batch have too many headers together: send smaller batches.",
                 number,
             )
-        if len(pairs) > HEADERS_MAX:
-            raise _too_many_headers(number, len(pairs))
         for name, value in pairs:
             if not name:
                 raise _invalid(f"Record {number} has a header without a name.", number)
@@ -389,8 +392,7 @@ def _cuts(cells: _Cells, payload_bytes: int, limits: RecordLimits) -> list[int]:
     for number, (size, headers) in enumerate(_sizes(cells)):
         cost = size + _CELL_BYTES * (1 + headers)
         if size > limits.message_bytes_max or cost + _BLOCK_BYTES > limits.block_bytes_max:
-            raise BadRecords(
-                RecordsCode.MESSAGE_TOO_LARGE,
+            raise _too_large(
                 f"A message of this topic has at most {limits.message_bytes_max} bytes and fits "
                 f"a block of {limits.block_bytes_max}, record {number} has {size}.",
                 number,
@@ -419,11 +421,11 @@ def _sizes(cells: _Cells) -> Iterator[tuple[int, int]]:
     )
 
 
-def _block(cells: _Cells, start: int, stop: int, batch: _Batch) -> bytearray:
+def _block(cells: _Cells, start: int, stop: int, batch: _BatchHeader) -> bytearray:
     keys, values, headers = cells
     if stop - start < len(values):
         keys, values = keys[start:stop], values[start:stop]
-        headers = headers and headers.slice(start, stop)
+        headers = headers and headers.take(range(start, stop))
     keyless = keys[0] is None and keys.count(None) == len(keys)
     producer_id = sequence = 0
     if batch.producer_id != _NONE:
@@ -438,53 +440,24 @@ def _block(cells: _Cells, start: int, stop: int, batch: _Batch) -> bytearray:
     )
 
 
-def _written(place: tuple[int, int, int, int], count: int, parts: Iterable[bytes]) -> bytes:
-    """A batch of `count` records. `place` is its first offset, the number of its offsets, its time
-    in ms, and the leader epoch."""
-    base_offset, offsets, time_ms, leader_epoch = place
-    records = b"".join(parts)
-    fields = (_APPEND_TIME, offsets - 1, time_ms, time_ms, _NONE, _NONE, _NONE, count)
-    length = _HEADER.size - _LENGTH_FROM + len(records)
-    head = _HEADER.pack(base_offset, length, leader_epoch, _MAGIC, 0, *fields)
-    crc = google_crc32c.extend(google_crc32c.value(head[_CRC_FROM:]), records)
-    head = _HEADER.pack(base_offset, length, leader_epoch, _MAGIC, crc, *fields)
-    return b"".join((head, records))
-
-
-def _tails(headers: HeaderCells) -> Iterable[bytes]:
-    """The headers of each message as they end its record."""
-    ends, names, values = headers
+def _headers(cells: HeaderCells) -> Iterable[list[tuple[str, bytes]]]:
+    """The headers of each message."""
+    ends, names, values = cells
     if not names:
-        return repeat(_NO_HEADERS, len(ends) - 1)
-    varint = _varints()
-    texts = [name.encode() for name in names]
-    pairs = [
-        b"".join((varint[len(name)], name, varint[len(value)], value))
-        for name, value in zip(texts, values, strict=True)
-    ]
-    return [b"".join((varint[stop - start], *pairs[start:stop])) for start, stop in pairwise(ends)]
+        return repeat([], len(ends) - 1)
+    pairs = [*zip(names, values, strict=True)]
+    return [pairs[start:stop] for start, stop in pairwise(ends)]
 
 
-class _Varints(dict[int, bytes]):
-    """The zigzag varints of numbers that are not negative, made when they are first needed. Those
-    of lengths and offset deltas up to 65,536 are kept, at most 8 MB."""
-
-    def __missing__(self, number: int) -> bytes:
-        left = number << 1
-        digits = bytearray()
-        while left > 0x7F:
-            digits.append(left & 0x7F | 0x80)
-            left >>= 7
-        digits.append(left)
-        varint = bytes(digits)
-        if number <= MESSAGES_MAX:
-            self[number] = varint
-        return varint
-
-
-@cache
-def _varints() -> _Varints:
-    return _Varints()
+def _seal(batch: bytearray, place: tuple[int, int, int, int], count: int) -> None:
+    """Write the header of a batch of `count` records. `place` is its first offset, the number of
+    its offsets, its time in ms, and the leader epoch."""
+    base_offset, offsets, time_ms, leader_epoch = place
+    start = base_offset, len(batch) - _LENGTH_FROM, leader_epoch, _MAGIC
+    fields = (_APPEND_TIME, offsets - 1, time_ms, time_ms, _NONE, _NONE, _NONE, count)
+    _HEADER.pack_into(batch, 0, *start, 0, *fields)
+    crc = google_crc32c.value(Raw(memoryview(batch)[_CRC_FROM:]))
+    _CRC.pack_into(batch, _CRC_AT, crc)
 
 
 def _corrupt(message: str) -> BadRecords:
@@ -493,6 +466,10 @@ def _corrupt(message: str) -> BadRecords:
 
 def _invalid(message: str, index: int | None = None) -> BadRecords:
     return BadRecords(RecordsCode.INVALID_RECORD, message, index)
+
+
+def _too_large(message: str, index: int | None = None) -> BadRecords:
+    return BadRecords(RecordsCode.MESSAGE_TOO_LARGE, message, index)
 
 
 def _too_many_headers(number: int, count: int) -> BadRecords:

@@ -11,14 +11,14 @@ Invariants
 from collections import OrderedDict
 
 from tms.block import HEADER_BYTES
-from tms.model.message import StoredBlock
+from tms.model.message import Buffer, StoredBlock
 
 ENTRY_BYTES = 512  # of a batch's key and place
 
-Identity = tuple[int, int, int, int, int, int, bytes]
+BatchKey = tuple[int, int, int, int, int, int, bytes]
 
 
-def identity(topic_uid: int, stored: StoredBlock, leader_epoch: int) -> Identity:
+def identity(topic_uid: int, stored: StoredBlock, leader_epoch: int) -> BatchKey:
     """The key of a block's batch; it differs if any argument of `encode` does."""
     block = stored.block
     head = bytes(block[:HEADER_BYTES])
@@ -31,17 +31,17 @@ class EncodedBatches:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._batches: OrderedDict[Identity, bytes] = OrderedDict()
+        self._batches: OrderedDict[BatchKey, Buffer] = OrderedDict()
         self.bytes = 0
 
-    def find(self, key: Identity) -> bytes | None:
+    def find(self, key: BatchKey) -> Buffer | None:
         """The batch, if it is remembered."""
         batch = self._batches.get(key)
         if batch is not None:
             self._batches.move_to_end(key)
         return batch
 
-    def add(self, key: Identity, batch: bytes) -> None:
+    def add(self, key: BatchKey, batch: Buffer) -> None:
         """Remember a batch. One that is larger than all of them may be is passed over."""
         size = len(batch) + ENTRY_BYTES
         if size > self._bytes_max or key in self._batches:
