@@ -29,7 +29,7 @@ from tms.groups.classic_shard import ClassicShard
 from tms.groups.groups import GroupKind
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
-from tms.model.transaction import Owner, PositionChange, PositionKey
+from tms.model.transaction import Commit, Owner, PositionChange, PositionKey
 from tms.store.memory import MemoryStore
 
 A, B = TopicName("default", "a"), TopicName("default", "b")
@@ -190,6 +190,31 @@ def test_a_commit_of_an_earlier_generation_does_not_count(
     with pytest.raises(Fenced):
         world.commit(6, member, 1)
     assert world.position() == "offset:5"
+
+
+def test_a_transaction_moves_a_position_for_a_member_of_the_present_generation(
+    world: World,
+) -> None:
+    member = world.stable()
+    for generation in (1, 2):
+        owner = Owner(member, generation)
+        change = PositionChange(PositionKey("g", A, 0), Position.offset(7), None, owner)
+        if generation == 1:
+            world.engine.transactions.commit(Commit(positions=(change,)))
+        else:
+            with pytest.raises(Fenced):
+                world.engine.transactions.commit(Commit(positions=(change,)))
+    assert world.position() == "offset:7"
+
+
+def test_the_groups_of_all_open_shards_are_found(world: World) -> None:
+    world.join()
+    listed = []
+    for classic in world.engine.groups.classic_shards():
+        with classic.locked() as (groups, now_ms):
+            listed += groups.list_groups("default")
+            assert groups.next_deadline_ms in (None, now_ms + 3_000)
+    assert [one.group for one in listed] == ["g"]
 
 
 def test_one_instance_coordinates_a_group_and_holds_its_positions(world: World) -> None:

@@ -63,7 +63,7 @@ class ClassicShard:
 
     def join(self, token: CallToken, key: ClassicKey, request: JoinRequest) -> list[Answered]:
         """Join a group, as `ClassicGroups.join` does. The first join of a group may wait for the
-        journal of members."""
+        journal of members. Raises `StorageUnavailable` if it cannot be read."""
 
         def join() -> list[Answered]:
             with self.locked() as (groups, now_ms):
@@ -79,7 +79,7 @@ class ClassicShard:
 
     def may_commit(self, key: ClassicKey, sender: Sender, is_transactional: bool = False) -> Code:
         """The answer to a commit of offsets before any is stored, as `ClassicGroups.may_commit`
-        gives it. A group with members of TMS's own protocol is not empty."""
+        gives it. A group with members of TMS's own protocol is not empty. Raises like `join`."""
 
         def may_commit() -> Code:
             with self.locked() as (groups, now_ms):
@@ -96,7 +96,7 @@ class ClassicShard:
             return groups.is_current(key, sender)
 
     def delete(self, key: ClassicKey) -> Code:
-        """Drop a group without members, as `ClassicGroups.delete` does."""
+        """Drop a group without members, as `ClassicGroups.delete` does. Raises like `join`."""
 
         def delete() -> Code:
             with self.locked() as (groups, _):

@@ -125,7 +125,8 @@ class LogGroups:
         return self._open_shards.at(self._topics.shards.of_group(group))
 
     def classic_shards(self) -> list[ClassicShard]:
-        """Kafka's groups of all open shards."""
+        """Kafka's groups of each open shard: to list them, and to call `expire` at the earliest
+        deadline of all."""
         return [shard.classic for shard in self._open_shards.parts.values()]
 
     def _new_id(self) -> str:
