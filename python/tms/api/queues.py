@@ -238,7 +238,8 @@ def encode_received(received: Received) -> list[Buffer]:
         part.block = numbers[id(whole)]
     at = 0
     for _, part in cut:
-        part.block, part.first = len(blocks), at
+        part.block = len(blocks)
+        part.first = at
         at += part.count
     if cut:
         blocks.append(NewBlock(0, _joined(slice for slice, _ in cut)))

@@ -92,8 +92,9 @@ class InternalTopic:
         """Append entries together, and wait until they are stored. This thread writes them if no
         other one has begun to: a caller with a lock for which background threads wait must not
         depend on a free thread."""
-        ticket, writer = self._ticket(entries, durability), self._log().writer
+        ticket = self._ticket(entries, durability)
         pending = ticket.pending
+        writer = self._log().writer
         if writer.submit(ticket, Durability.SYNCED):
             return pending.result()[0]
         try:
