@@ -168,11 +168,14 @@ class ClientConnection(asyncio.Protocol):
 
     # -- the parser's calls --------------------------------------------------------------------
 
-    def on_url(self, url: bytes) -> None:
+    def on_message_begin(self) -> None:
+        """Note the first byte of a head: bytes that come later are no request of their own."""
         progress = self._progress
         if progress.phase is not Phase.HEAD:  # it follows another request
             progress.phase, progress.moved = Phase.HEAD, True
             self._head_fed = 0
+
+    def on_url(self, url: bytes) -> None:
         self._url += url
         if len(self._url) > self._limits.url_bytes_max:
             raise UriTooLong(f"A URL has at most {self._limits.url_bytes_max} bytes.")
