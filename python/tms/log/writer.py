@@ -96,9 +96,10 @@ class PartitionWriter:
             ticket.reserved = False
 
     def submit(self, ticket: Ticket, inline: Durability | None) -> bool:
-        """Take a ticket, which then always gets an answer; True if it has got it. With `inline`,
-        this thread writes it at once if it needs at most that durability and the partition is idle;
-        any other ticket waits and needs room. Raises `Overloaded` unless room was reserved."""
+        """Take a ticket, which then always gets an answer; True if this call gave it. With
+        `inline`, this thread writes it at once if it needs at most that durability and the
+        partition is idle; any other ticket waits and needs room. Raises `Overloaded` unless room
+        was reserved."""
         state = self._state
         alone = (
             inline is not None
