@@ -108,7 +108,7 @@ def _apply_before_journal() -> list[Replacement]:
         try:
             right(self, edits, durability, *applied)
         finally:
-            self._loaded = self.term
+            self.loaded = self.term
 
     return [(TransactionJournal, "write", write)]
 

@@ -69,7 +69,7 @@ def test_answers_come_out_in_order_however_the_bytes_are_cut(
         part for body in bodies for part in (body, body, b"")
     ]
     assert found[0].headers[b"x-a"] == b"b"
-    assert to.idle
+    assert not to.parsed.begun
 
 
 def test_a_big_body_is_received_where_it_stays() -> None:
@@ -117,7 +117,7 @@ def test_an_answer_that_ends_too_early_is_none() -> None:
     whole = sized(b"body")
     for end in range(1, len(whole)):
         to = reader()
-        assert fed(to, whole[:end]) == [] and not to.idle
+        assert fed(to, whole[:end]) == [] and to.parsed.begun
         assert to.end() is None
 
 

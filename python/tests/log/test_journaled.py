@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tms.errors import StorageUnavailable
 from tms.log import journaled
-from tms.log.journaled import Cells, Journaled, JournalEntry, Replayed, together
+from tms.log.journaled import Cells, Journaled, JournalEntry, together
 from tms.model.topic import Durability
 
 WRITTEN = Durability.WRITTEN
@@ -116,24 +116,6 @@ def raised(state: State, *names: str) -> list[Event]:
     for name in names:
         after[name] = after.get(name, 0) + 1
     return [(name, after[name]) for name in dict.fromkeys(names)]
-
-
-@pytest.mark.parametrize("fault", ["lost", "stored", "interrupted"])
-def test_a_failed_append_ends_the_term_and_the_journal_decides(fault: str) -> None:
-    journal = FaultyJournal()
-    state = Replayed[list[JournalEntry]](journal, list)
-    with pytest.raises(StorageUnavailable):
-        state.append([(b"a", b"1")], WRITTEN)  # nothing was read yet
-    assert state.load() == []
-    state.append([(b"a", b"1")], WRITTEN)
-    term, journal.faults = state.term, [fault]
-    with pytest.raises((Failed, Interrupted)):
-        state.append([(b"b", b"2")], WRITTEN)
-    assert not state.known and state.term is not term
-    with pytest.raises(StorageUnavailable):
-        state.append([(b"c", b"3")], WRITTEN)
-    names = [entry.key for entry in state.load()]
-    assert names == ([b"a"] if fault == "lost" else [b"a", b"b"])
 
 
 FAULTS = st.lists(st.sampled_from(["", "lost", "stored", "interrupted"]), max_size=4)

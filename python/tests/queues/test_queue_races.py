@@ -14,6 +14,7 @@ from tms.errors import Fenced, QueueNotFound
 from tms.model.queue import Token
 from tms.model.topic import TopicSettings
 from tms.queues.queue_shard import QueueShard
+from tms.queues.state import QueueState
 
 Change = Callable[[World], object]
 
@@ -70,7 +71,7 @@ def test_an_acknowledgement_in_a_deleted_queue_settles_nothing_in_a_later_one() 
     world.declare()
     token, durability = Token.parse(message.token), world.queues._of(JOBS, "g").open(JOBS, "g")[4]
     with pytest.raises(QueueNotFound):
-        queue.change(lambda state: state.settle([token]), durability, [token])
+        queue.change(QueueState.settle, [token], durability, settles=True)
     world.reopen()
     assert world.values() == [b"1"]
 
@@ -81,7 +82,7 @@ def test_nobody_receives_from_a_deleted_queue() -> None:
     handle = world.queues._of(JOBS, "g").open(JOBS, "g")
     world.queues.delete(JOBS, "g")
     with pytest.raises(QueueNotFound):
-        handle.queue.receive(1, 1, 1 << 20, handle.durability)
+        handle.receive(1, 1 << 20)
 
 
 def test_a_handle_of_a_deleted_queue_is_not_current() -> None:

@@ -1,7 +1,7 @@
 """Queues of an engine: leases, acknowledgements, order, dead letters, transactions, starts."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -908,13 +908,13 @@ def test_after_a_failed_write_the_journal_is_read_again(
 ) -> None:
     world.publish(b"1", b"2")
     messages = world.receive()
-    append = world.journal._topic.append
+    write = world.journal._topic.write
 
-    def fail(*args: object, **kwargs: object) -> object:
-        append(*args, **kwargs).result(5)  # type: ignore[arg-type]  # stored all the same
+    def fail(entries: Sequence[Cells], durability: Durability) -> object:
+        write(entries, durability)  # stored all the same
         raise TMSError("The store has failed.")
 
-    monkeypatch.setattr(world.journal._topic, "append", fail)
+    monkeypatch.setattr(world.journal._topic, "write", fail)
     with pytest.raises(TMSError, match="store has failed"):
         world.ack(messages[0])
     monkeypatch.undo()

@@ -227,6 +227,20 @@ def test_a_request_leaves_nothing_to_the_next_one(first: int) -> None:
     asyncio.run(_compare(range(first, first + PART)))
 
 
+def test_a_method_may_begin_behind_another_request() -> None:
+    """The rest of such a head is no known head, whatever connection it comes over."""
+    whole = b"GET /a HTTP/1.1\r\nHost: test\r\n\r\n"
+    rest = b"T /b HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\nx"
+
+    async def read() -> None:
+        reader = Reader(asyncio.get_running_loop())
+        for begin in (b"POS", b"GE", b"PU"):
+            seen, _ = await reader.read([whole + begin, rest, whole])
+            assert [one.method for one in seen] == ["GET", f"{begin.decode()}T", "GET"]
+
+    asyncio.run(read())
+
+
 TRAILED = (
     b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n1f\r\n%b\r\n0\r\nIdempotency-Key: same\r\n\r\n"

@@ -132,7 +132,7 @@ def test_an_error_nobody_expected_says_only_its_request_id(
     served: Served, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = Mock(side_effect=RuntimeError("/python/secret/path"))
-    monkeypatch.setattr(served.service.engine, "describe_topic", broken)
+    monkeypatch.setattr(served.service.engine.topics.registry, "find", broken)
     answer = client.request("GET", topic)
     assert (answer.status, answer.problem) == (500, "internal")
     assert b"secret" not in answer.body

@@ -48,7 +48,6 @@ WAIT_S_MAX = 3_600.0  # so is the wait
 _WHOLE_BYTES = 4 << 10  # a block up to this size is not cut
 _LENGTH = Layout(">I")
 _BLOCK, _ORIGIN = map(attrgetter, ("block", "columns.origin"))
-_Origin = tuple[int, int]  # number of the block in the answer, and where its slice begins
 
 
 # --- queues --------------------------------------------------------------------------------------
@@ -220,41 +219,32 @@ def encode_received(received: Received) -> list[Buffer]:
     slices = received.slices
     origins = [*map(_ORIGIN, slices)]
     wanted: dict[int, int] = {}
-    for part, (whole, _, _) in zip(slices, origins, strict=True):
-        wanted[id(whole)] = wanted.get(id(whole), 0) + part.columns.count
+    for slice, (whole, _, _) in zip(slices, origins, strict=True):
+        wanted[id(whole)] = wanted.get(id(whole), 0) + slice.columns.count
+    parts: list[SlicePart] = []
     blocks: list[NewBlock] = []
     numbers: dict[int, int] = {}
-    places: list[_Origin | None] = []
-    cut: list[Slice] = []
-    for part, (whole, first, count) in zip(slices, origins, strict=True):
+    cut: list[tuple[Slice, SlicePart]] = []
+    for slice, (whole, first, count) in zip(slices, origins, strict=True):
+        place = slice.partition, slice.offset, str(slice.id), slice.deliveries
+        part = SlicePart(*place, 0, first, slice.columns.count)
+        parts.append(part)
         if 2 * wanted[id(whole)] < count and len(whole) > _WHOLE_BYTES:
-            cut.append(part)
-            places.append(None)
+            cut.append((slice, part))
             continue
         if id(whole) not in numbers:
             numbers[id(whole)] = len(blocks)
-            blocks.append(NewBlock(part.partition, whole))
-        places.append((numbers[id(whole)], first))
+            blocks.append(NewBlock(slice.partition, whole))
+        part.block = numbers[id(whole)]
+    at = 0
+    for _, part in cut:
+        part.block = len(blocks)
+        part.first = at
+        at += part.count
     if cut:
-        blocks.append(NewBlock(0, _joined(cut)))
-    head = bodies.encode(ReceivedHead(received.epoch, _parts(slices, places, len(blocks) - 1)))
+        blocks.append(NewBlock(0, _joined(slice for slice, _ in cut)))
+    head = bodies.encode(ReceivedHead(received.epoch, parts))
     return [_LENGTH.pack(len(head)) + head, *bodies.frames(blocks)]
-
-
-def _parts(
-    slices: Sequence[Slice], places: Sequence[_Origin | None], joined: int
-) -> list[SlicePart]:
-    parts, at = [], 0
-    for slice, place in zip(slices, places, strict=True):
-        count = slice.columns.count
-        number, first = place or (joined, at)
-        at += count if place is None else 0
-        parts.append(
-            SlicePart(
-                slice.partition, slice.offset, str(slice.id), slice.deliveries, number, first, count
-            )
-        )
-    return parts
 
 
 def _joined(slices: Iterable[Slice]) -> bytearray:

@@ -12,8 +12,9 @@ Invariants
 
 * While the state is known, it is the replay of the journal, with the events noted since the last
   write applied on top.
-* No event is applied before the journal has it, except noted ones, and those of a user of
-  `Replayed.append`. They may be lost: nothing may depend on them until a write has succeeded.
+* No event is applied before the journal has it, except noted ones, and those of an owner of a
+  `Replayed`, which writes itself. They may be lost: nothing may depend on them until a write has
+  succeeded.
 * After a failed write, nothing is decided, written or noted until the journal was read again.
 * A snapshot can be cut anywhere: nothing is lost.
 
@@ -88,8 +89,9 @@ class StateMachine(Protocol[S, Event]):
 
 
 class Replayed(Generic[S]):
-    """A state that a replay of its journal gives. Any thread may use `known`, `term`, `state` and
-    `invalidate`; the other methods require the turn."""
+    """A state that a replay of its journal gives. Its owner writes the journal only in a term that
+    is loaded, and invalidates it if a write fails. Any thread may use `known`, `loaded`, `term`,
+    `state` and `invalidate`; the other methods require the turn."""
 
     state: S  # as of the last load; unset before the first one
 
@@ -103,12 +105,12 @@ class Replayed(Generic[S]):
         self._replay = replay
         self._lock = threading.Lock() if lock is None else lock
         self.term = object()  # until it is invalidated
-        self._loaded: object = None  # the term whose entries the state has
+        self.loaded: object = None  # the term whose entries the state has
 
     @property
     def known(self) -> bool:
         """True if the state follows from the journal; else `load` has to read it."""
-        return self._loaded is self.term
+        return self.loaded is self.term
 
     def invalidate(self) -> None:
         """Require that the journal is read again before anything else is decided."""
@@ -123,7 +125,7 @@ class Replayed(Generic[S]):
             state = self._replay(self._journal.replay())
             with self._lock:
                 self._take(state)
-                self._loaded = term
+                self.loaded = term
         self.require_known()
         return self.state
 
@@ -131,16 +133,6 @@ class Replayed(Generic[S]):
         """Raises `StorageUnavailable` if the journal has to be read."""
         if not self.known:
             raise unreadable()
-
-    def append(self, entries: Sequence[Cells], durability: Durability) -> None:
-        """Journal entries whose events were applied in this term, when they were decided."""
-        if self._loaded is not self.term:
-            raise unreadable()
-        try:
-            self._journal.write(entries, durability)
-        except BaseException:  # it may have been stored all the same
-            self.invalidate()
-            raise
 
     def _take(self, state: S) -> None:
         """Take a state that was read. The caller holds the lock."""
@@ -166,7 +158,7 @@ class Journaled(Replayed[S], Generic[S, E]):
 
     def note(self, event: E) -> None:
         """Apply an event now, and journal it with the next write."""
-        if self._loaded is not self.term:
+        if self.loaded is not self.term:
             raise unreadable()
         self._machine.apply(self.state, event)
         self._unwritten.append(event)
@@ -178,7 +170,7 @@ class Journaled(Replayed[S], Generic[S, E]):
         applied: Sequence[Callable[[], None]] = (),
     ) -> None:
         """Journal the events and apply them; each of `applied` is called under the same lock."""
-        if self._loaded is not self.term:
+        if self.loaded is not self.term:
             raise unreadable()
         try:
             with self._lock:

@@ -95,10 +95,11 @@ class PartitionWriter:
             self._room.give(ticket.bytes)
             ticket.reserved = False
 
-    def submit(self, ticket: Ticket, inline: Durability | None) -> None:
-        """Take a ticket, which then always gets an answer. With `inline`, this thread writes it at
-        once if it needs at most that durability and the partition is idle; any other ticket waits
-        and needs room. Raises `Overloaded` unless room was reserved."""
+    def submit(self, ticket: Ticket, inline: Durability | None) -> bool:
+        """Take a ticket, which then always gets an answer; True if this call gave it. With
+        `inline`, this thread writes it at once if it needs at most that durability and the
+        partition is idle; any other ticket waits and needs room. Raises `Overloaded` unless room
+        was reserved."""
         state = self._state
         alone = (
             inline is not None
@@ -112,14 +113,15 @@ class PartitionWriter:
                 self._write([ticket])
             finally:
                 self._tickets.led()
-            return
+            return True
         if self._closed is None:
             if not ticket.reserved:
                 self._make_room(ticket)
             if self._tickets.submit(ticket, Lead.NO):
-                return
+                return False
         assert self._closed is not None
         self._fail([ticket], again(self._closed))
+        return True
 
     def write_what_waits(self, timeout_s: float) -> None:
         """Write the queued tickets in this thread, for a caller that must not depend on a free

@@ -136,7 +136,7 @@ def in_turn(positions: Sequence[PartitionPosition], turn: int) -> list[Partition
     return [*positions[first:], *positions[:first]]
 
 
-class Readable(NamedTuple):
+class Readable(msgspec.Struct, frozen=True, array_like=True):
     """The readable messages of a partition: those from the id of time and sequence `floor` on,
     without those that rewrites removed. `rewrites` counts these."""
 

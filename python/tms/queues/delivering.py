@@ -37,22 +37,18 @@ class _Looked(Struct):
     keys: set[int] = set()  # of messages that this receive takes
 
 
-class Receive:
+class Receive(Struct, eq=False):
     """A receive: which messages to lease, and the slices to answer. The caller holds the lock of
     the queue."""
 
-    def __init__(
-        self, state: QueueState, limit: int, bytes_max: int, now_ms: int, when_ms: int
-    ) -> None:
-        self._state = state
-        self._limit = limit
-        self._bytes = bytes_max
-        self.now_ms = now_ms
-        self._when_ms = when_ms
-        self._lease_ms = max(1, round(state.settings.lease_s * 1_000))
-        self.edits: Edits = []
-        self.slices: list[Slice] = []
-        self.again = 0  # messages that were delivered before
+    _state: QueueState
+    _limit: int  # left
+    _bytes: int  # left
+    now_ms: int
+    _when_ms: int
+    edits: Edits = []
+    slices: list[Slice] = []
+    again: int = 0  # messages that were delivered before
 
     @property
     def full(self) -> bool:
@@ -87,7 +83,9 @@ class Receive:
                 self._bytes -= block.bytes_of(offset, 1)
                 self.again += deliveries_of(number) > 1
         if runs:
-            self.edits.append((partition, Leased(runs, deliveries, self._lease_ms, self._when_ms)))
+            self.edits.append(
+                (partition, Leased(runs, deliveries, self._state.lease_ms, self._when_ms))
+            )
 
     def _joins(self, block: ReadBlock, offset: int) -> bool:
         last = self.slices[-1]
@@ -129,7 +127,7 @@ class Receive:
             looked.stop,
             looked.at,
             looked.leased,
-            self._lease_ms,
+            self._state.lease_ms,
             self._when_ms,
             looked.blocked,
             pack(hashes) if (hashes := looked.hashes + looked.blocked_hashes) else b"",

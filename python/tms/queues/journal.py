@@ -75,9 +75,10 @@ class QueueJournal:
     def add(self, entries: Iterable[Cells], durability: Durability) -> QueueWrite:
         """Queue entries for the next write; the caller must call `wait` for this write or a later
         one. Raises `StorageUnavailable` while the journal has to be read."""
-        write = QueueWrite(list(entries), durability, self.journaled.term)
-        if not self.journaled.known:
+        term = self.journaled.term
+        if self.journaled.loaded is not term:
             raise unreadable()
+        write = QueueWrite(list(entries), durability, term)
         self._writes.join(write)
         return write
 
@@ -103,8 +104,9 @@ class QueueJournal:
                 request.error = unreadable()
         try:
             if entries:
-                self.journaled.append(entries, durability)
+                self._topic.write(entries, durability)
         except BaseException as error:
+            self.journaled.invalidate()  # it may have been stored all the same
             for request in valid:
                 request.error = error if isinstance(error, TMSError) else unreadable()
             if not isinstance(error, TMSError):

@@ -150,18 +150,9 @@ class OpenQueue:
 
     def receive(
         self, partitions: int, limit: int, bytes_max: int, durability: Durability
-    ) -> Received | None:
-        """Lease up to `limit` messages; None if there are none. Goes on if all messages of a pass
-        were gone, or blocked by others."""
-        while True:
-            received, again = self._receive(partitions, limit, bytes_max, durability)
-            if received is not None or not again:
-                return received
-
-    def _receive(
-        self, partitions: int, limit: int, bytes_max: int, durability: Durability
     ) -> tuple[Received | None, bool]:
-        """One pass of `receive`, and True if another pass may find more."""
+        """Lease up to `limit` messages in one pass, None if there are none; and True if another
+        pass may find more."""
         with self.lock:
             state, now_ms = self.state, self.now_ms()
             state.expire(now_ms)
@@ -394,21 +385,23 @@ class OpenQueue:
 
     def change(
         self,
-        decide: Callable[[QueueState], Decision],
+        decide: Callable[[QueueState, Sequence[Token]], Decision],
+        tokens: Sequence[Token],
         durability: Durability,
-        settled: Sequence[Token] = (),
+        settles: bool = False,
     ) -> TokenResult:
-        """Make a change of leased messages; it settles the tokens `settled`."""
+        """Make the change of leased messages that a decision about their tokens asks for. If it
+        settles them, tokens that were settled lately count as done."""
         with self.lock:
             now_ms = self.now_ms()
             self.state.expire(now_ms)
-            decision = decide(self.state)
+            decision = decide(self.state, tokens)
             write = self._add(decision.edits, durability, now_ms)
             late, repeated = decision.late, 0
-            if settled:
+            if settles:
                 if late:
                     late, repeated = self._not_repeated(late)
-                self._remember(settled, decision.late)
+                self._remember(tokens, decision.late)
             news = bool(self.waiters.waiting) and self._has_news()
             dying = self.state.has_dying
         self._journal.wait(write)

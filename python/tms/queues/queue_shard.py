@@ -50,8 +50,14 @@ class QueueHandle(NamedTuple):
     term: object
 
     def receive(self, limit: int, bytes_max: int) -> Received | None:
-        """Lease up to `limit` messages; None if there are none."""
-        return self.queue.receive(self.record.partitions, limit, bytes_max, self.durability)
+        """Lease up to `limit` messages; None if there are none. Goes on if all messages of a pass
+        were gone, or blocked by others."""
+        while True:
+            received, again = self.queue.receive(
+                self.record.partitions, limit, bytes_max, self.durability
+            )
+            if received is not None or not again:
+                return received
 
 
 class QueueShard:

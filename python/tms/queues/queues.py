@@ -10,6 +10,7 @@ import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 from tms.block.received import Received
@@ -47,6 +48,7 @@ from tms.queues.peeking import peek
 from tms.queues.queue import OpenQueue
 from tms.queues.queue_shard import QueueHandle, QueueShard
 from tms.queues.reading import readable_ends
+from tms.queues.state import QueueState
 from tms.queues.upkeep import QueueUpkeep
 from tms.runtime.events import EventLog
 from tms.topics.sharding import OpenShards
@@ -304,7 +306,7 @@ class Queues:
         """Settle messages: they are never delivered again."""
         parsed = parse_tokens(tokens)
         handle = self._open(topic, group)
-        return handle.queue.change(lambda state: state.settle(parsed), handle.durability, parsed)
+        return handle.queue.change(QueueState.settle, parsed, handle.durability, settles=True)
 
     def nack(
         self,
@@ -324,7 +326,9 @@ class Queues:
         delay_ms = None if delay_s is None else round(delay_s * 1_000)
         when_ms, random = self._clock.now_ms(), self._random
         return handle.queue.change(
-            lambda state: state.nack(parsed, delay_ms, cause, when_ms, random), handle.durability
+            lambda state, tokens: state.nack(tokens, delay_ms, cause, when_ms, random),
+            parsed,
+            handle.durability,
         )
 
     def release(self, topic: TopicName, group: str, tokens: Sequence[str]) -> TokenResult:
@@ -332,7 +336,7 @@ class Queues:
         delivery does not count."""
         parsed = parse_tokens(tokens)
         handle = self._open(topic, group)
-        return handle.queue.change(lambda state: state.release(parsed), handle.durability)
+        return handle.queue.change(QueueState.release, parsed, handle.durability)
 
     def extend(
         self, topic: TopicName, group: str, tokens: Sequence[str], lease_s: float | None = None
@@ -345,7 +349,9 @@ class Queues:
         lease_s = handle.declared.settings.lease_s if lease_s is None else lease_s
         lease_ms = max(1, round(lease_s * 1_000))
         return handle.queue.change(
-            lambda state: state.extend(parsed, lease_ms, self._clock.now_ms()), handle.durability
+            lambda state, tokens: state.extend(tokens, lease_ms, self._clock.now_ms()),
+            parsed,
+            handle.durability,
         )
 
     def reject(
@@ -355,8 +361,8 @@ class Queues:
         check_cause(cause)
         parsed = parse_tokens(tokens)
         handle = self._open(topic, group)
-        why = cause or "it was rejected"
-        return handle.queue.change(lambda state: state.reject(parsed, why), handle.durability)
+        reject = partial(QueueState.reject, cause=cause or "it was rejected")
+        return handle.queue.change(reject, parsed, handle.durability)
 
     def redrive(self, topic: TopicName, group: str, limit: int = 1_000) -> int:
         """Publish up to `limit` dead letters to the topic again that were not moved back yet;

@@ -62,6 +62,7 @@ class QueueState:
         """Take over the settings and the epoch of a declaration."""
         self.declared = declared
         self.settings = declared.settings
+        self.lease_ms = max(1, round(declared.settings.lease_s * 1_000))
         self.epoch = declared.epoch + declared.losses & EPOCH_MAX  # a part of every token
 
     def holders(self) -> set[int]:

@@ -234,7 +234,7 @@ def _works_of(service: Service) -> dict[str, _Work]:
     ports = {"topics": engine, **instances.works_of(service)}
 
     works = {
-        name: _call_of(ports, engine, operation)
+        name: _work_of(ports, engine, operation)
         for name, operation in OPERATIONS.items()
         if operation.api != "service" and not operation.by_hand
         # A front end does the others.
@@ -255,14 +255,15 @@ def _works_of(service: Service) -> dict[str, _Work]:
     )
 
 
-def _call_of(ports: Mapping[str, object], engine: Engine, operation: Operation) -> _Work:
-    """The function of a port of the service, or of a port of the engine, which it may get later."""
-    port = ports.get(operation.api)
-    if port is not None:
-        of_port = attrgetter(operation.function)
-        return lambda **arguments: of_port(port)(**arguments)
-    of_engine = attrgetter(f"{operation.api}.{operation.function}")
-    return lambda **arguments: of_engine(engine)(**arguments)
+def _work_of(ports: Mapping[str, object], engine: Engine, operation: Operation) -> _Work:
+    """The function of a port of the service or of the engine. The engine's port of transactions is
+    another one each time that it begins to coordinate them."""
+    if operation.api == "transactions":
+        of_engine = attrgetter(f"transactions.{operation.function}")
+        return lambda **arguments: of_engine(engine)(**arguments)
+    port = ports[operation.api] if operation.api in ports else getattr(engine, operation.api)
+    work: _Work = getattr(port, operation.function)
+    return work
 
 
 class _Around:

@@ -68,6 +68,13 @@ class InternalTopic:
     ) -> PendingAppend:
         """Append entries together; the calling thread itself writes them if they need at most
         `inline`. Raises `NotOwner`."""
+        ticket = self._ticket(entries, durability, stamp)
+        self._log().writer.submit(ticket, inline)
+        return ticket.pending
+
+    def _ticket(
+        self, entries: Sequence[Cells], durability: Durability, stamp: Stamp = PLAIN
+    ) -> Ticket:
         if not self._exists:
             self._create()
         keys: list[bytes | None] = []
@@ -79,19 +86,19 @@ class InternalTopic:
             self.bytes += len(key or b"") + len(value or b"")
         block = encode(values, keys)
         pending, entry = PendingAppend(1), (0, block, read_header(block))
-        ticket = Ticket(pending, durability, stamp, [entry], bytes=len(block), term=self._term)
-        self._log().writer.submit(ticket, inline)
-        return pending
+        return Ticket(pending, durability, stamp, [entry], bytes=len(block), term=self._term)
 
     def write(self, entries: Sequence[Cells], durability: Durability) -> Appended:
         """Append entries together, and wait until they are stored. This thread writes them if no
         other one has begun to: a caller with a lock for which background threads wait must not
         depend on a free thread."""
-        pending = self.append(entries, durability)
-        if pending.done():
+        ticket = self._ticket(entries, durability)
+        pending = ticket.pending
+        writer = self._log().writer
+        if writer.submit(ticket, Durability.SYNCED):
             return pending.result()[0]
         try:
-            self._log().writer.write_what_waits(TIMEOUT_S)
+            writer.write_what_waits(TIMEOUT_S)
             return pending.result(TIMEOUT_S)[0]
         finally:
             if not pending.done():

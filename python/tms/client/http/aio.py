@@ -387,10 +387,10 @@ class _AsyncLine(asyncio.BufferedProtocol):
     def eof_received(self) -> None:
         if (last := self._reader.end()) is not None:
             self._settle(last)
-        self._lose(ended_error(self._target, not self._reader.idle))
+        self._lose(ended_error(self._target, self._reader.parsed.begun))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        begun = not self._reader.idle
+        begun = self._reader.parsed.begun
         self._lose(exchange_error(exc, self._target) if exc else ended_error(self._target, begun))
 
     def pause_writing(self) -> None:

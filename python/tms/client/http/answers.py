@@ -51,13 +51,8 @@ class AnswerReader:
         self._kept: deque[bytearray] = deque(maxlen=bodies_kept)
         self._small = memoryview(bytearray(HEAD_BYTES_MAX))
         self.buffer = self._small  # for the next bytes
-        self._parsed = _Parsed(peer, FollowedParts() if follows else None)
+        self.parsed = _Parsed(peer, FollowedParts() if follows else None)
         self._body: bytearray | None = None  # of exactly the length of a large body
-
-    @property
-    def idle(self) -> bool:
-        """True if no answer has begun."""
-        return not self._parsed.begun
 
     def buffer_updated(self, count: int) -> list[Response]:
         """`count` bytes were received; the answers that are complete now. Raises `ConfigError`,
@@ -65,7 +60,7 @@ class AnswerReader:
         if self._body is not None:
             self.buffer = self.buffer[count:]
             return [] if self.buffer else [self._finish(self._body)]
-        parsed = self._parsed
+        parsed = self.parsed
         answers = parsed.feed(self._small[:count])
         if parsed.begun and parsed.length > len(parsed.body):
             received = len(parsed.body)
@@ -76,13 +71,13 @@ class AnswerReader:
 
     def end(self) -> Response | None:
         """The connection ended; the answer that this completes, if any."""
-        parsed = self._parsed
+        parsed = self.parsed
         if parsed.begun and parsed.ends_with_connection:
             return Response(parsed.status, parsed.headers, parsed.body, parsed.keeps_open)
         return None
 
     def _finish(self, body: bytearray) -> Response:
-        parsed, self._parsed = self._parsed, _Parsed(self._peer)
+        parsed, self.parsed = self.parsed, _Parsed(self._peer)
         # While the view lives, the body is not used again.
         answer = Response(parsed.status, parsed.headers, memoryview(body), parsed.keeps_open)
         self._kept.append(body)
@@ -115,7 +110,7 @@ class _Parsed:
         self._answers: list[Response] = []
         self._quiet_bytes = 0  # fed since anything was complete or of a body: a head, a trailer
         self._fields: dict[bytes, bytes] = {}  # as they came, of a head or a trailer
-        self.begun = False
+        self.begun = False  # True if the answer under way has begun
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.length = 0  # of the body; 0 when it has none or does not say

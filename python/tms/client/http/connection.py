@@ -103,7 +103,7 @@ class HttpConnection:
     @property
     def usable(self) -> bool:
         """True if nothing is under way and the service has not ended the connection."""
-        return self.failure is None and self._reader.idle and not self._readable.poll(0)
+        return self.failure is None and not self._reader.parsed.begun and not self._readable.poll(0)
 
     def follow(self) -> None:
         """The next answer, and the last of this connection, goes on; see `FollowedParts`."""
@@ -159,7 +159,7 @@ class HttpConnection:
             elif (last := self._reader.end()) is not None:
                 self._answers.append(last)
             else:
-                raise self.failure or ended_error(self.target, not self._reader.idle)
+                raise self.failure or ended_error(self.target, self._reader.parsed.begun)
         return self._answers.popleft()
 
     def _wait(self, ready: select.poll, deadline_s: float, what: str) -> None:

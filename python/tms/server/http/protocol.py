@@ -138,7 +138,7 @@ class ClientConnection(asyncio.Protocol):
         progress.body_bytes += head.length
         self._newest = self._running = self._fresh = Exchange(
             connection=self,
-            request_id=self.watchdog.request_id(),
+            request_id=next(self.watchdog.request_ids),
             method=head.method,
             path=head.path,
             query=head.query,
@@ -168,11 +168,14 @@ class ClientConnection(asyncio.Protocol):
 
     # -- the parser's calls --------------------------------------------------------------------
 
-    def on_url(self, url: bytes) -> None:
+    def on_message_begin(self) -> None:
+        """Note the first byte of a head: bytes that come later are no request of their own."""
         progress = self._progress
         if progress.phase is not Phase.HEAD:  # it follows another request
             progress.phase, progress.moved = Phase.HEAD, True
             self._head_fed = 0
+
+    def on_url(self, url: bytes) -> None:
         self._url += url
         if len(self._url) > self._limits.url_bytes_max:
             raise UriTooLong(f"A URL has at most {self._limits.url_bytes_max} bytes.")
@@ -217,7 +220,7 @@ class ClientConnection(asyncio.Protocol):
         url = httptools.parse_url(self._url)
         exchange = self._newest = Exchange(
             connection=self,
-            request_id=self.watchdog.request_id(),
+            request_id=next(self.watchdog.request_ids),
             method=parser.get_method().decode("ascii"),
             path=url.path or b"/",
             query=url.query or b"",
@@ -320,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
             self._answer_and_close(error)
 
     def _answer_and_close(self, error: TMSError) -> None:
-        status, body = routes.problem(error, request_id := self.watchdog.request_id())
+        status, body = routes.problem(error, request_id := next(self.watchdog.request_ids))
         lines = (
             f"{routes.REQUEST_ID_HEADER}: {request_id}\r\ncontent-type: {routes.PROBLEM}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"

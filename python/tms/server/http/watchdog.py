@@ -49,15 +49,11 @@ class Watchdog:
         self.short = False  # whether memory for answers was refused since the last look
         self.refusals: Callable[[], int] = lambda: 0  # how often it was refused so far
         self._refusals = 0
-        self._ids = count(1)
-        self._run_id = token_hex(4)
+        # names of requests, unique over restarts as far as 32 random bits go
+        self.request_ids = map(f"{token_hex(4)}-{{:x}}".format, count(1))
         self._timer: asyncio.TimerHandle | None = None
         self.head = b""  # lines that every answer has
         self.heads = KnownHeads()
-
-    def request_id(self) -> str:
-        """A name for a request, unique over restarts as far as 32 random bits go."""
-        return f"{self._run_id}-{next(self._ids):x}"
 
     def handshake_failed(self, error: Exception) -> None:
         """Count a failed TLS handshake, and log at most one per look."""
