@@ -439,6 +439,51 @@ def test_no_session_ends_while_its_member_waits() -> None:
     assert kafka.beat(follower) == Code.NONE
 
 
+# -- deadlines -------------------------------------------------------------------------------------
+
+LONG_MS = BOUNDS.session_ms_max
+
+
+def test_a_shorter_rebalance_timeout_counts_for_the_syncs_that_follow() -> None:
+    kafka = Coordinator()
+    members = kafka.stable()
+    for member in members:
+        kafka.join(member, OTHER_TOPICS, session_ms=LONG_MS)
+    for member in members:
+        kafka.sync(member, 2)
+    kafka.wait(2 * REBALANCE_MS)  # only the sessions, which are long, are to end
+    for member in members:
+        kafka.join(member, OTHER_TOPICS, session_ms=LONG_MS, rebalance_ms=1_000)
+    kafka.wait(999)
+    assert kafka.state is State.COMPLETING
+    kafka.wait(1)
+    assert not kafka.groups.has(KEY)
+
+
+def test_a_session_passes_again_once_its_member_is_answered() -> None:
+    kafka = Coordinator()
+    _, follower = kafka.stable(RANGE, RANGE, instances=["l", None])
+    leader = kafka.joined(kafka.join(instance="l", session_ms=LONG_MS)).member
+    kafka.join(follower, OTHER_TOPICS)
+    kafka.wait(2 * SESSION_MS)
+    kafka.join(leader, instance="l", session_ms=LONG_MS)
+    kafka.sync(leader, 2, instance="l")
+    kafka.wait(SESSION_MS - 1)
+    assert kafka.state is State.STABLE
+    kafka.wait(1)
+    assert kafka.state is State.PREPARING
+
+
+def test_a_loop_that_is_late_ends_first_what_was_due_first() -> None:
+    kafka = Coordinator()
+    leader, follower = kafka.stable()
+    token = kafka.join(leader)
+    kafka.now_ms += REBALANCE_MS  # both the follower's session and the joins are over
+    kafka.tell(kafka.groups.expire(kafka.now_ms))
+    assert kafka.joined(token).generation == 2 and kafka.state is State.COMPLETING
+    assert kafka.beat(follower, 2) == Code.UNKNOWN_MEMBER_ID
+
+
 # -- heartbeats, leaving ---------------------------------------------------------------------------
 
 

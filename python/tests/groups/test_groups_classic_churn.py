@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from tests.groups.classic_kit import BOUNDS, DELAY_MS, KEY, Coordinator, Protocols
 from tests.run_seed import examples
-from tms.groups.classic_calls import Code, JoinAnswer, Leaver, State, SyncAnswer
+from tms.groups.classic_calls import ENTRY_BYTES, Code, JoinAnswer, Leaver, State, SyncAnswer
 
 SESSIONS_MS, REBALANCES_MS = (6_000, 20_000), (0, 1_000, 15_000)
 WAIT_MS_MAX = max(REBALANCES_MS) + DELAY_MS
@@ -238,6 +238,13 @@ class Churn(RuleBasedStateMachine):
         due_ms = self.kafka.groups.next_deadline_ms
         assert (due_ms is not None) == self.kafka.groups.has(KEY)
         assert due_ms is None or due_ms >= self.kafka.now_ms
+
+    @invariant()
+    def bytes_are_those_of_members_and_ids(self) -> None:
+        groups = self.kafka.groups._groups.values()
+        members = sum(one.size for group in groups for one in group._members.values())
+        ids = sum(ENTRY_BYTES + len(id) for group in groups for id in group._pending)
+        assert self.kafka.groups.size == members + ids
 
     @invariant()
     def the_group_is_what_it_says(self) -> None:

@@ -1,7 +1,7 @@
 """A group has members of TMS's own protocol or of Kafka's, and not of both at once; the positions
 of its shard are for both."""
 
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from random import Random
 
 import pytest
@@ -164,6 +164,22 @@ def test_a_kafka_join_waits_for_the_first_member_of_tms_and_is_refused(world: Wo
         assert not wait([joining], 0.2).done
     polling.result(PATIENCE_S)
     assert joining.result(PATIENCE_S) == refused()
+
+
+def test_a_member_of_tms_waits_for_the_first_join_of_kafka_and_is_refused(world: World) -> None:
+    members = world.engine.groups.of("g").members
+
+    def begin() -> list[Answered]:
+        polling.append(in_thread(world.poll))
+        assert not wait(polling, 0.2).done
+        with world.classic.locked() as (groups, now_ms):
+            request = JoinRequest(0, Client("c", "h"), "t", (("p", b""),), 10_000, 10_000)
+            return groups.join(now_ms, "join", KEY, request)
+
+    polling: list[Future[None]] = []
+    assert members.without(KEY, begin) == []
+    with pytest.raises(Conflict):
+        polling[0].result(PATIENCE_S)
 
 
 def test_both_positions_are_those_of_the_group(world: World) -> None:
