@@ -300,10 +300,15 @@ def decode_moves(topic: TopicName, group: str, body: MovesBody) -> list[Position
     changes = []
     for partition, to in body.positions.items():
         one = PositionWithMetadata(to) if isinstance(to, str) else to
-        key, position = PositionKey(group, topic, partition), Position.parse(one.position)
-        expected, owner = body.expected.get(partition), body.owners.get(partition)
         changes.append(
-            PositionChange(key, position, expected, owner, one.metadata, one.leader_epoch)
+            PositionChange(
+                PositionKey(group, topic, partition),
+                Position.parse(one.position),
+                body.expected.get(partition),
+                body.owners.get(partition),
+                one.metadata,
+                one.leader_epoch,
+            )
         )
     return changes
 
