@@ -173,25 +173,20 @@ def _window(producers_max: int, clock: ManualClock | None = None) -> ProducerWin
 
 def _restarted(window: ProducerWindow, producers_max: int) -> ProducerWindow:
     """A window that is loaded with the snapshot of another one."""
-    named, counting_pages = (kind.to_store(1) for kind in window.forgotten)
+    stored = [kind.to_store(1) for kind in window.forgotten]
+    names = [kind.names for kind in stored]
     record = ProducersRecord(
-        (1, 1),
-        1,
-        window.dump(),
-        1,
-        named.names,
-        window.dump_counting(),
-        counting_pages.names,
+        (1, 1), 1, window.dump(), 1, names[0], window.dump_counting(), *names[1:]
     )
     loaded = _window(producers_max)
-    loaded.load(record, dict((*named.new, *counting_pages.new)))
+    loaded.load(record, dict(page for kind in stored for page in kind.new))
     return loaded
 
 
 SENT = st.tuples(
     st.integers(1, 4),  # producer
     st.integers(0, 2),  # epoch
-    st.sampled_from(["next", "next", "next", "next", "again", "any"]),
+    st.sampled_from(["next", "next", "next", "next", "again", "stale", "any"]),
     st.integers(0, 9),  # which one again, or the distance of any
     st.integers(1, 3),  # messages
 )
@@ -214,12 +209,16 @@ def test_a_window_answers_as_kafka_does(
     restarts: set[int],
 ) -> None:
     window, broker = _window(producers_max), Broker()
+    taken: list[Batch] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(producers, "PAGE_PRODUCERS", page)
         for step, (producer, epoch, kind, number, count) in enumerate(sent):
             known = broker.batches.get(producer)
             if known and kind == "again":
                 batch = known[number % len(known)][0]
+            elif known and kind == "stale":  # as Flink does: sequences of an earlier epoch
+                earlier = [one for one in taken if one.producer == producer]
+                batch = earlier[-1 - number % len(earlier)]._replace(epoch=broker.epochs[producer])
             elif kind == "any" or not known or epoch != broker.epochs[producer]:
                 fresh = begins[producer - 1] if not known or kind == "any" else 0
                 batch = Batch(producer, epoch, (fresh + number) % MESSAGE_SEQUENCES, count)
@@ -230,6 +229,8 @@ def test_a_window_answers_as_kafka_does(
                 batch = Batch(producer, epoch, after, count)
             end = broker.end
             assert _answer(window, broker, batch, end) == broker.append(batch)
+            if broker.end > end:
+                taken.append(batch)
             if step in restarts:
                 window = _restarted(window, producers_max)
 
@@ -616,7 +617,35 @@ def test_a_new_epoch_of_a_forgotten_producer_counts_alone(monkeypatch: pytest.Mo
     assert window.find(_header(Batch(1, 1, 0, 1))) == _stored(Batch(1, 1, 0, 1), 2)
     with pytest.raises(StaleEpoch):
         window.find(_header(Batch(1, 0, 51, 1)))
+    with pytest.raises(OutOfOrderSequence):
+        window.find(_header(Batch(1, 1, 50, 1)))
     assert window.find(_header(Batch(1, 1, 1, 1))) is None
+
+
+def test_sequences_of_an_earlier_epoch_are_no_repetitions_under_a_later_one() -> None:
+    with Bench() as bench:
+        for sequence in range(5):
+            _publish(bench, _counted(b"old", sequence=sequence))
+        _publish(bench, _counted(b"0", sequence=0, epoch=1))
+        with pytest.raises(OutOfOrderSequence):
+            _publish(bench, _counted(b"3", sequence=3, epoch=1))
+        assert not _publish(bench, _counted(b"1", sequence=1, epoch=1))[0].duplicate
+
+
+def test_pages_of_forgotten_producers_of_all_kinds_are_stored_side_by_side() -> None:
+    with Bench(limits=small(producers=1)) as bench:
+
+        def publish() -> list[bool]:
+            places = [bench.publish(b"v", producer=producer) for producer in (1, 2, KEY_BIT | 3)]
+            for producer in (7, 8):
+                places += _publish(bench, _counted(b"v", sequence=5, producer=producer))
+            return [place.duplicate for place in places]
+
+        assert publish() == [False] * 5
+        for begin_again in (bench.kill, bench.restart, bench.kill):
+            _snapshot(bench)
+            begin_again()
+            assert publish() == [True] * 5
 
 
 def _rows_of(window: ProducerWindow) -> Iterator[int]:

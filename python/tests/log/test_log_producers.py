@@ -60,11 +60,8 @@ def _remember(window: ProducerWindow, producer: int, block: RememberedBlock) -> 
 
 def _loaded(window: ProducerWindow, loading: ProducerWindow) -> ProducerWindow:
     """The second window, loaded with the snapshot of the first."""
-    pages, counting = (kind.to_store(1) for kind in window.forgotten)
-    record = ProducersRecord(
-        (1, 1), 1, window.dump(), 1, pages.names, window.dump_counting(), counting.names
-    )
-    loading.load(record, dict((*pages.new, *counting.new)))
+    [pages] = (kind.to_store(1) for kind in window.forgotten)
+    loading.load(ProducersRecord((1, 1), 1, window.dump(), 1, pages.names), dict(pages.new))
     return loading
 
 

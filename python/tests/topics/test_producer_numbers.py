@@ -11,6 +11,7 @@ from tests.owners_kit import Processes
 from tms.errors import Closed, DataCorrupt, StorageUnavailable
 from tms.model.keys import METADATA_MAP, PRODUCER_COUNTER
 from tms.store.base import Map
+from tms.store.memory import MemoryMap
 from tms.topics import producer_numbers
 from tms.topics.producer_numbers import CLOCK_MAX, RESERVED, ProducerNumbers
 
@@ -37,6 +38,24 @@ def test_processes_on_one_store_never_hand_out_the_same_number() -> None:
     both = Processes()
     seen = [both.engines[number % 2].new_producer() for number in range(2 * RESERVED + 10)]
     assert len({*seen}) == len(seen)
+
+
+def test_a_process_that_reserves_in_between_keeps_its_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metadata, seen = _metadata(KeptStore()), list[int]()
+    read = type(metadata).get
+
+    def get(self: MemoryMap, key: bytes) -> bytes | None:
+        raw = read(self, key)
+        if not seen:
+            monkeypatch.undo()
+            seen.append(ProducerNumbers(metadata, ManualClock()).next())
+        return raw
+
+    monkeypatch.setattr(MemoryMap, "get", get)
+    seen.append(ProducerNumbers(metadata, ManualClock()).next())
+    assert len(seen) == len({*seen}) == 2
 
 
 def test_threads_never_get_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:

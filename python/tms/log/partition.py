@@ -332,10 +332,11 @@ class PartitionState:
         only that one knows of blocks that were erased since."""
         uid, partition = self.chain.uid, self.chain.partition
         window = self.producers
-        pages, counting = (kind.to_store(self.chain.record.epoch) for kind in window.forgotten)
+        pages, *counting = (kind.to_store(self.chain.record.epoch) for kind in window.forgotten)
         rows: list[MapRow] = [
             (keys.forgotten_key(uid, partition, name), encode(ForgottenRecord(page)))
-            for name, page in (*pages.new, *counting.new)
+            for kind in (pages, *counting)
+            for name, page in kind.new
         ]
         record = ProducersRecord(
             upto=last,
@@ -344,13 +345,13 @@ class PartitionState:
             segment_bytes=segment_bytes,
             pages=pages.names,
             counting=window.dump_counting(),
-            counting_pages=counting.names,
+            counting_pages=counting[0].names if counting else (),
         )
         self._write_note(keys.producers_key(uid, partition), encode(record), rows)
-        if gone := (*pages.gone, *counting.gone):
+        if gone := [name for kind in (pages, *counting) for name in kind.gone]:
             self._metadata.delete(keys.forgotten_key(uid, partition, name) for name in gone)
-        for kind in window.forgotten:
-            kind.stored()
+        for forgotten in window.forgotten:
+            forgotten.stored()
 
     def _write_note(self, key: bytes, record: bytes, rows: list[MapRow]) -> None:
         if not self.chain.shared:

@@ -30,6 +30,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -80,24 +81,31 @@ class PagesToStore(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The bounds of the forgotten producers of a kind: the time for which they are remembered, and
-    the number of rows from which on they are remembered for `REMEMBERED_S` only. Ids that differ in
-    their lowest `epoch_bits` are epochs of one producer. Names of pages begin with `prefix`."""
+    """The bounds of the producers of a kind: how many a window has, and of how many blocks each;
+    the time for which forgotten ones are remembered, and the number of rows from which on that is
+    `REMEMBERED_S` only. Ids that differ in their lowest `epoch_bits` are epochs of one producer.
+    Names of pages begin with `prefix`."""
 
+    producers_max: int
+    blocks_max: int
     remembered_s: float
     rows_max: int
     epoch_bits: int = 0
     prefix: str = ""
 
 
+_bounds = cache(Bounds)  # one object for all partitions
+
+
 class ForgottenProducers:
     """The producers that were pushed out of their windows. Not thread-safe."""
 
-    __slots__ = ("_bounds", "_gone", "_named", "_now_s", "_open", "_pages", "rows")
+    __slots__ = ("_gone", "_named", "_now_s", "_open", "_pages", "bounds", "recalled", "rows")
 
     def __init__(self, monotonic_s: Callable[[], float], bounds: Bounds) -> None:
         self._now_s = monotonic_s
-        self._bounds = bounds
+        self.bounds = bounds
+        self.recalled: dict[int, RememberedBlock] = {}  # of those that are back: the newest row
         self._pages: list[ForgottenPage] = []  # in the order in which they were closed
         self._open: dict[int, tuple[int, Blocks]] = {}  # id and blocks, by id without its epoch
         self.rows = 0  # of all pages, and those of no page yet
@@ -107,7 +115,7 @@ class ForgottenProducers:
     def add(self, producer_id: int, blocks: Blocks) -> None:
         """Add a producer's blocks, except those that are present. Those of its earlier epochs no
         longer count."""
-        producer = producer_id >> self._bounds.epoch_bits
+        producer = producer_id >> self.bounds.epoch_bits
         known_id, known = self._open.get(producer, (producer_id, ()))
         before = known if known_id == producer_id else ()
         self._open[producer] = producer_id, (*before, *blocks)
@@ -120,7 +128,7 @@ class ForgottenProducers:
         nothing is known of the producer."""
         if not self.rows:
             return producer_id, []
-        bits = self._bounds.epoch_bits
+        bits = self.bounds.epoch_bits
         producer = producer_id >> bits
         known_id, blocks = self._open.get(producer, (0, ()))
         known = {(known_id, block) for block in blocks}
@@ -131,13 +139,13 @@ class ForgottenProducers:
 
     def is_full(self) -> bool:
         """True if there is no room for another row."""
-        if self.rows >= self._bounds.rows_max:
+        if self.rows >= self.bounds.rows_max:
             self._drop_old()
-        return self.rows >= self._bounds.rows_max
+        return self.rows >= self.bounds.rows_max
 
     def trim(self) -> None:
         """Drop the oldest pages beyond the bound."""
-        while self.rows > self._bounds.rows_max and self._pages:
+        while self.rows > self.bounds.rows_max and self._pages:
             self._drop_first()
 
     def load(self, pages: Iterable[tuple[str, bytes]], unused: Iterable[str]) -> None:
@@ -146,6 +154,7 @@ class ForgottenProducers:
         now_s = self._now_s()
         self._pages = [_page(rows, now_s, name) for name, rows in pages]
         self._open = {}
+        self.recalled.clear()
         self.rows = sum(len(page.ids) for page in self._pages)
         self._gone = [*unused]
         numbers = (int(name.rpartition("-")[2], 16) for page in self._pages if (name := page.name))
@@ -159,7 +168,7 @@ class ForgottenProducers:
         new: list[tuple[str, bytes]] = []
         for page in self._pages:
             if not page.name:
-                page.name = f"{self._bounds.prefix}{epoch:08x}-{self._named:08x}"
+                page.name = f"{self.bounds.prefix}{epoch:08x}-{self._named:08x}"
                 self._named += 1
                 new.append((page.name, page.rows))
         return PagesToStore(new, tuple(page.name for page in self._pages), self._gone)
@@ -182,8 +191,8 @@ class ForgottenProducers:
     def _drop_old(self) -> None:
         now_s = self._now_s()
         while self._pages:
-            full = self.rows >= self._bounds.rows_max
-            remembered_s = REMEMBERED_S if full else self._bounds.remembered_s
+            full = self.rows >= self.bounds.rows_max
+            remembered_s = REMEMBERED_S if full else self.bounds.remembered_s
             if self._pages[0].closed_s > now_s - remembered_s:
                 return
             self._drop_first()
@@ -208,25 +217,15 @@ class _Blocks(deque[RememberedBlock]):
 class _Recent:
     """The producers of a kind that published last, longest silent first, by id without epoch."""
 
-    __slots__ = ("_blocks_max", "_epoch_bits", "_max", "_recalled", "blocks", "forgotten")
+    __slots__ = ("blocks", "forgotten")
 
-    def __init__(
-        self,
-        producers_max: int,
-        forgotten: ForgottenProducers,
-        blocks_max: int,
-        epoch_bits: int = 0,
-    ) -> None:
-        self._max = producers_max
-        self._blocks_max = blocks_max
-        self._epoch_bits = epoch_bits
-        self._recalled: dict[int, RememberedBlock] = {}  # the newest block that has a row
+    def __init__(self, forgotten: ForgottenProducers) -> None:
         self.blocks: OrderedDict[int, _Blocks] = OrderedDict()
         self.forgotten = forgotten
 
     def of(self, producer_id: int) -> _Blocks | None:
         """The blocks of a producer, None if it is not in the window."""
-        return self.blocks.get(producer_id >> self._epoch_bits)
+        return self.blocks.get(producer_id >> self.forgotten.bounds.epoch_bits)
 
     def find(self, producer_id: int) -> _Blocks | None:
         """The blocks of a producer, None if nothing is known of it. Raises `Overloaded`."""
@@ -247,17 +246,18 @@ class _Recent:
         newest, found = self.forgotten.find(producer_id)
         if not found:
             return None
-        self._recalled[producer_id >> self._epoch_bits] = found[-1]
+        self.forgotten.recalled[producer_id >> self.forgotten.bounds.epoch_bits] = found[-1]
         return self.enter(newest, found)
 
     def enter(self, producer_id: int, blocks: Blocks) -> _Blocks:
         """Add a producer, and push another one out if there are too many."""
-        entered = _Blocks(blocks, self._blocks_max)
+        bounds = self.forgotten.bounds
+        entered = _Blocks(blocks, bounds.blocks_max)
         entered.producer_id = producer_id
-        self.blocks[producer_id >> self._epoch_bits] = entered
-        if len(self.blocks) > self._max:
+        self.blocks[producer_id >> bounds.epoch_bits] = entered
+        if len(self.blocks) > bounds.producers_max:
             silent, known = self.blocks.popitem(last=False)
-            noted = self._recalled.pop(silent, None)
+            noted = self.forgotten.recalled.pop(silent, None)
             new = [block for block in known if noted is None or _place(block) > _place(noted)]
             if new:
                 self.forgotten.add(known.producer_id, new)
@@ -267,37 +267,53 @@ class _Recent:
         """The blocks by id, longest silent producer first."""
         return {str(blocks.producer_id): tuple(blocks) for blocks in self.blocks.values()}
 
-    def clear(self) -> None:
-        """Remove all producers, except the forgotten ones."""
-        self.blocks.clear()
-        self._recalled.clear()
-
 
 class ProducerWindow:
     """The remembered producers of one partition. Not thread-safe; the partition's committer owns
     it. Producers are forgotten by the time of `monotonic_s`."""
 
-    __slots__ = ("_counting", "_keys", "_producers")
+    __slots__ = ("_counting_or_none", "_keys_or_none", "_now_s", "_producers")
 
     def __init__(self, producers_max: int, monotonic_s: Callable[[], float]) -> None:
-        forgotten = ForgottenProducers(monotonic_s, Bounds(REMEMBERED_S, ROWS_MAX))
-        self._producers = _Recent(producers_max, forgotten, BLOCKS_REMEMBERED)
-        self._keys = _Recent(producers_max, forgotten, BLOCKS_REMEMBERED)
-        bounds = Bounds(COUNTING_S, COUNTING_ROWS_MAX, EPOCH_BITS, "m")
-        self._counting = _Recent(
-            producers_max,
-            ForgottenProducers(monotonic_s, bounds),
-            counting.BLOCKS_MAX,
-            EPOCH_BITS,
-        )
+        self._now_s = monotonic_s
+        bounds = _bounds(producers_max, BLOCKS_REMEMBERED, REMEMBERED_S, ROWS_MAX)
+        forgotten = ForgottenProducers(monotonic_s, bounds)
+        self._producers = _Recent(forgotten)
+        self._keys_or_none: _Recent | None = None  # most partitions need none of these
+        self._counting_or_none: _Recent | None = None
 
     def __len__(self) -> int:
-        return sum(len(recent.blocks) for recent in (self._producers, self._keys, self._counting))
+        kinds = self._producers, self._keys_or_none, self._counting_or_none
+        return sum(len(recent.blocks) for recent in kinds if recent is not None)
 
     @property
-    def forgotten(self) -> tuple[ForgottenProducers, ForgottenProducers]:
-        """The forgotten producers and keys, and the forgotten counting producers."""
-        return self._producers.forgotten, self._counting.forgotten
+    def forgotten(self) -> tuple[ForgottenProducers, ...]:
+        """The forgotten producers and keys, and the forgotten counting producers if there are
+        any."""
+        counting_or_none = self._counting_or_none
+        if counting_or_none is None:
+            return (self._producers.forgotten,)
+        return self._producers.forgotten, counting_or_none.forgotten
+
+    @property
+    def _keys(self) -> _Recent:
+        if self._keys_or_none is None:
+            self._keys_or_none = _Recent(self._producers.forgotten)
+        return self._keys_or_none
+
+    @property
+    def _counting(self) -> _Recent:
+        if self._counting_or_none is None:
+            bounds = _bounds(
+                self._producers.forgotten.bounds.producers_max,
+                counting.BLOCKS_MAX,
+                COUNTING_S,
+                COUNTING_ROWS_MAX,
+                EPOCH_BITS,
+                "m",
+            )
+            self._counting_or_none = _Recent(ForgottenProducers(self._now_s, bounds))
+        return self._counting_or_none
 
     def find(self, header: BlockHeader) -> RememberedBlock | None:
         """The stored block that `header` repeats, None if `header` is the producer's next one.
@@ -371,22 +387,23 @@ class ProducerWindow:
 
     def dump(self) -> dict[str, tuple[RememberedBlock, ...]]:
         """The windows of producers and keys, longest silent producer first."""
-        return {**self._producers.dump(), **self._keys.dump()}
+        keys = {} if self._keys_or_none is None else self._keys_or_none.dump()
+        return {**self._producers.dump(), **keys}
 
     def dump_counting(self) -> dict[str, tuple[RememberedBlock, ...]]:
         """The window of counting producers, longest silent producer first."""
-        return self._counting.dump()
+        return {} if self._counting_or_none is None else self._counting_or_none.dump()
 
     def load(self, snapshot: ProducersRecord | None, pages: Mapping[str, bytes]) -> None:
         """Replace everything with a snapshot. `pages` are all pages of the store; those that the
         snapshot does not name are to be deleted."""
         snapshot = snapshot or ProducersRecord(FIRST_KEY, 0, {}, 0)
         unused = pages.keys() - {*snapshot.pages, *snapshot.counting_pages}
-        ours, of_counting = self.forgotten
-        ours.load(_named(snapshot.pages, pages), sorted(unused))
-        of_counting.load(_named(snapshot.counting_pages, pages), ())
-        for recent in (self._producers, self._keys, self._counting):
-            recent.clear()
+        self._producers.forgotten.load(_named(snapshot.pages, pages), sorted(unused))
+        self._producers.blocks.clear()
+        self._keys_or_none = self._counting_or_none = None
+        if snapshot.counting_pages:
+            self._counting.forgotten.load(_named(snapshot.counting_pages, pages), ())
         for text, blocks in snapshot.producers.items():
             producer_id = int(text)
             recent = self._keys if producer_id & KEY_BIT else self._producers
