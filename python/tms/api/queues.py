@@ -13,7 +13,7 @@ Invariants
   for this answer, so that a hundred messages of a block of thousands cost a hundred.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from operator import attrgetter
 from struct import Struct as Layout
