@@ -162,8 +162,12 @@ def _flags(random: Random) -> list[str]:
 
 def _topics(random: Random) -> dict[str, dict[str, Any]]:
     def topic(partitions: int, uses: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        durability = random.choice(("synced", "written", "written"))
-        settings = {"partitions": partitions, "durability": durability, **settings}
+        settings = {
+            "partitions": partitions,
+            "durability": random.choice(("synced", "written", "written")),
+            "partitioner": random.choice(("crc32c", "murmur2")),
+            **settings,
+        }
         return {"partitions": partitions, "settings": settings, **uses}
 
     many = random.randint(2, 4)

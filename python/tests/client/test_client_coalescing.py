@@ -21,13 +21,14 @@ from tms.client.delivery import deliver
 from tms.client.topic_cache import Lone, TopicCache
 from tms.errors import Forbidden, StorageFull, TimedOut, TooLarge, Unavailable
 from tms.model.ids import MessageId
+from tms.model.keys import Partitioner
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName
 from tms.runtime.clock import SystemClock
 from tms.testing.memory import MemoryLog
 
 NAME = TopicName("default", "orders")
-KNOWN = KnownTopic(NAME, 2, 100, float("inf"))
+KNOWN = KnownTopic(NAME, 2, 100, float("inf"), Partitioner.CRC32C)
 PLACE = (NAME, None)
 
 

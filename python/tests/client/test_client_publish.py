@@ -11,6 +11,7 @@ from tms.block import MESSAGES_MAX, Compression, decode, read_header
 from tms.client.batching import REQUEST_BYTES, Batcher, KnownTopic
 from tms.client.delivery import Delivery, Numbering, Unacknowledged, deliver
 from tms.errors import OutOfOrderSequence, SequenceReused, TooLarge, Unavailable
+from tms.model.keys import Partitioner
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import Durability, TopicName
 
@@ -21,7 +22,7 @@ def batcher(
     partitions: int = 1, message_bytes_max: int = 1 << 20, batch_bytes: int = 100
 ) -> Batcher:
     return Batcher(
-        KnownTopic(NAME, partitions, message_bytes_max, 0),
+        KnownTopic(NAME, partitions, message_bytes_max, 0, Partitioner.CRC32C),
         Numbering(),
         batch_bytes=batch_bytes,
         compression=Compression.NONE,
@@ -179,7 +180,7 @@ def test_a_block_that_failed_is_stored_once(failures: list[str]) -> None:
 
 def test_after_a_service_forgot_the_producer_all_blocks_left_are_numbered_anew() -> None:
     log, numbering = Log(), Numbering()
-    known, lz4 = KnownTopic(NAME, 2, 100, 0), Compression.LZ4
+    known, lz4 = KnownTopic(NAME, 2, 100, 0, Partitioner.CRC32C), Compression.LZ4
     to = Batcher(known, numbering, batch_bytes=100, compression=lz4, sticky=0)
     blocks: list[NewBlock] = []
     for n in range(6):

@@ -739,6 +739,20 @@ class BusContract(
         partitions = [message.partition for message in bus.consumer("t", stop_at_end=True)]
         assert sorted(partitions) == [0, 0, 3]
 
+    def test_a_producer_sees_that_its_topic_takes_larger_messages(
+        self, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in (batching, topic_cache):
+            monkeypatch.setattr(module, "REFRESH_S", -1.0)
+        bus.create_topic("t", message_bytes_max=10)
+        with bus.producer("t") as producer:
+            bus.update_topic("t", message_bytes_max=100)
+            producer.send(b"small")  # it asks with this one
+            producer.flush()
+            producer.send(bytes(100))
+            with pytest.raises(TooLarge):
+                producer.send(bytes(101))
+
     def test_a_fetch_of_a_topic_that_was_deleted_says_so(self, bus: Bus) -> None:
         bus.create_topic("t")
         bus.fetch("t")

@@ -71,7 +71,7 @@ class KnownTopic(NamedTuple):
     partitions: int
     message_bytes_max: int
     until_s: float  # of the monotonic clock: then it is to be looked up again
-    partitioner: Partitioner = Partitioner.CRC32C
+    partitioner: Partitioner
 
     def partition_of(self, key: bytes) -> int:
         """The partition that a key selects."""

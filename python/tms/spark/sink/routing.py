@@ -35,7 +35,7 @@ class SinkTopic(NamedTuple):
     name: TopicName
     partitions: int
     message_bytes_max: int
-    partitioner: Partitioner = Partitioner.CRC32C
+    partitioner: Partitioner
 
 
 class RowSlice(NamedTuple):
