@@ -2,8 +2,8 @@
 
     python -m kafka.definitions kafka-clients-4.1.1.jar > python/tms/compat/kafka/definitions.json
 
-The jar has one commented JSON file a message (Apache License 2.0). Kept are the messages of `NAMES`,
-without comments and descriptions, one message a line.
+The jar has one commented JSON file for each message (Apache License 2.0). The messages of `NAMES`
+are kept, without comments and descriptions, one on a line.
 """
 
 import json

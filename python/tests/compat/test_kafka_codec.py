@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import ELEMENTS_MAX, NO_ID, Definition, Field
+from tms.compat.kafka.codec import ELEMENTS_MAX, NO_ID, Definition, MessageField
 from tms.compat.kafka.primitives import packed_varint, varint
 from tms.errors import Malformed
 
@@ -23,7 +23,7 @@ def written(name: str, version: int, message: Any) -> bytes:
     return b"".join(bytes(chunk) for chunk in codec.writer(name, version)(message))
 
 
-def values(field: Field, made: Any, version: int) -> st.SearchStrategy[Any]:
+def values(field: MessageField, made: Any, version: int) -> st.SearchStrategy[Any]:
     """Values of a field in a version."""
     kind = field.element
     one: st.SearchStrategy[Any]
@@ -48,7 +48,7 @@ def values(field: Field, made: Any, version: int) -> st.SearchStrategy[Any]:
     return st.none() | one if version in field.nullable else one
 
 
-def messages(made: Any, fields: tuple[Field, ...], version: int) -> st.SearchStrategy[Any]:
+def messages(made: Any, fields: tuple[MessageField, ...], version: int) -> st.SearchStrategy[Any]:
     """Messages with random values in the fields of a version."""
     here = {one.name: values(one, made, version) for one in fields if version in one.versions}
     return st.builds(made, **here)

@@ -12,7 +12,7 @@ from tests.kafka_kit import Broker, KafkaConnection, batch, covered, kafka_servi
 from tests.log_kit import encode
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import NO_ID
-from tms.compat.kafka.errors import Code
+from tms.compat.kafka.errors import ErrorCode
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 
@@ -125,18 +125,18 @@ def test_each_partition_has_an_error_of_its_own(kafka: KafkaConnection, topic: s
     bad = good[:-1] + bytes((good[-1] ^ 1,))
     stored, damaged, nowhere = produced(kafka, topic, good, bad, good)
     assert (stored.error_code, stored.base_offset) == (0, 0)
-    assert (damaged.error_code, damaged.base_offset) == (Code.CORRUPT_MESSAGE, -1)
+    assert (damaged.error_code, damaged.base_offset) == (ErrorCode.CORRUPT_MESSAGE, -1)
     assert damaged.error_message
-    assert nowhere.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert nowhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert offset(kafka, topic, LATEST, 1).offset == 0, "nothing of the damaged batch is stored"
 
 
 def test_a_topic_that_is_not_there(kafka: KafkaConnection) -> None:
     [answer] = produced(kafka, "nowhere", batch([(None, b"")]))
-    assert answer.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert fetched(kafka, "nowhere").error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert offset(kafka, "nowhere", LATEST).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert offset(kafka, "no such name", LATEST).error_code == Code.INVALID_TOPIC_EXCEPTION
+    assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert fetched(kafka, "nowhere").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert offset(kafka, "nowhere", LATEST).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert offset(kafka, "no such name", LATEST).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_a_message_beyond_the_limit_of_the_topic_is_too_large(kafka: KafkaConnection) -> None:
@@ -149,7 +149,7 @@ def test_a_message_beyond_the_limit_of_the_topic_is_too_large(kafka: KafkaConnec
     )
     kafka.ask("CreateTopics", 7, topics=[small])
     [answer] = produced(kafka, "small", batch([(None, bytes(900)), (None, bytes(1_001))]))
-    assert answer.error_code == Code.MESSAGE_TOO_LARGE
+    assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
     assert offset(kafka, "small", LATEST).offset == 0
 
 
@@ -168,7 +168,7 @@ def test_a_producer_stores_each_batch_once(kafka: KafkaConnection, topic: str) -
         assert (answer.error_code, answer.base_offset) == (0, expected), "a repetition"
     assert offset(kafka, topic, LATEST).offset == 9
     [gap] = produced(kafka, topic, batch(rows, (number, 0, 12)))
-    assert gap.error_code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     bumped = kafka.ask(
         "InitProducerId", 4, transactional_id=None, producer_id=number, producer_epoch=0
     )
@@ -176,7 +176,7 @@ def test_a_producer_stores_each_batch_once(kafka: KafkaConnection, topic: str) -
     [fresh] = produced(kafka, topic, batch(rows, (number, 1, 0)))
     assert (fresh.error_code, fresh.base_offset) == (0, 9)
     [zombie] = produced(kafka, topic, batch(rows, (number, 0, 9)))
-    assert zombie.error_code == Code.INVALID_PRODUCER_EPOCH
+    assert zombie.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 def test_a_forgotten_producer_goes_on(kafka: KafkaConnection, topic: str) -> None:
@@ -235,7 +235,7 @@ def test_an_offset_that_is_not_there_is_out_of_range(kafka: KafkaConnection, top
     produced(kafka, topic, batch([(None, b"x")]))
     assert fetched(kafka, topic, offset=1).error_code == 0
     for wrong in (2, 1_000, -1):
-        assert fetched(kafka, topic, offset=wrong).error_code == Code.OFFSET_OUT_OF_RANGE
+        assert fetched(kafka, topic, offset=wrong).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_a_fetch_may_begin_within_a_batch(kafka: KafkaConnection, topic: str) -> None:
@@ -262,12 +262,12 @@ def test_topics_are_fetched_by_id_and_not_after_they_are_gone(
     assert records_in(found.partitions[0].records) == [(0, None, b"x")]
     kafka.ask("DeleteTopics", 5, topic_names=[topic])
     [gone] = kafka.ask("Fetch", 16, **request).responses
-    assert gone.partitions[0].error_code == Code.UNKNOWN_TOPIC_ID
+    assert gone.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def test_sessions_are_not_kept(kafka: KafkaConnection) -> None:
     answer = kafka.ask("Fetch", 12, session_id=7, session_epoch=3)
-    assert answer.error_code == Code.FETCH_SESSION_ID_NOT_FOUND
+    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert kafka.ask("Fetch", 12, session_id=0, session_epoch=0).session_id == 0
 
 
@@ -318,7 +318,7 @@ def test_offsets_by_time(kafka: KafkaConnection, topic: str) -> None:
     assert (beyond.offset, beyond.timestamp, beyond.error_code) == (-1, -1, 0)
     assert offset(kafka, topic, EARLIEST).offset == 0
     assert offset(kafka, topic, LATEST).offset == 3
-    assert offset(kafka, topic, LATEST, partition=5).error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert offset(kafka, topic, LATEST, partition=5).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_offsets_of_an_empty_partition(kafka: KafkaConnection, topic: str) -> None:

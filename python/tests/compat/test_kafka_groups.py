@@ -10,7 +10,7 @@ import pytest
 import tms
 from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving
 from tms.compat.kafka import codec
-from tms.compat.kafka.errors import Code
+from tms.compat.kafka.errors import ErrorCode
 from tms.errors import Conflict
 
 SESSION_MS = 10_000
@@ -51,7 +51,7 @@ def joining(group: str, member: str = "", version: int = 5, **fields: Any) -> di
 def join(kafka: KafkaConnection, group: str) -> Any:
     """A new member's answer, once it has joined with the id that it was given."""
     first = kafka.ask("JoinGroup", 5, **joining(group))
-    assert first.error_code == Code.MEMBER_ID_REQUIRED
+    assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
     return kafka.ask("JoinGroup", 5, **joining(group, first.member_id))
 
 
@@ -68,7 +68,7 @@ def sync(kafka: KafkaConnection, group: str, joined: Any, **assignments: bytes) 
     )
 
 
-def heartbeat(kafka: KafkaConnection, group: str, joined: Any) -> Code:
+def heartbeat(kafka: KafkaConnection, group: str, joined: Any) -> ErrorCode:
     answer = kafka.ask(
         "Heartbeat",
         3,
@@ -76,12 +76,12 @@ def heartbeat(kafka: KafkaConnection, group: str, joined: Any) -> Code:
         generation_id=joined.generation_id,
         member_id=joined.member_id,
     )
-    return Code(answer.error_code)
+    return ErrorCode(answer.error_code)
 
 
 def commit(
     kafka: KafkaConnection, group: str, offset: int, joined: Any = None, **fields: Any
-) -> Code:
+) -> ErrorCode:
     made = codec.class_of("OffsetCommitRequest").OffsetCommitRequestTopic
     part = made.OffsetCommitRequestPartition(
         partition_index=fields.pop("partition", 0),
@@ -96,7 +96,7 @@ def commit(
         }
     topics = [made(name=fields.pop("topic", "orders"), partitions=[part])]
     answer = kafka.ask("OffsetCommit", 8, group_id=group, topics=topics, **caller, **fields)
-    return Code(answer.topics[0].partitions[0].error_code)
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
 def positions(kafka: KafkaConnection, group: str, version: int = 7) -> dict[int, tuple[int, str]]:
@@ -134,7 +134,7 @@ def test_a_member_joins_syncs_lives_and_leaves(kafka: KafkaConnection, group: st
     assert [one.member_id for one in joined.members] == [joined.member_id]
     synced = sync(kafka, group, joined, **{joined.member_id: b"everything"})
     assert (synced.error_code, synced.assignment) == (0, b"everything")
-    assert heartbeat(kafka, group, joined) is Code.NONE
+    assert heartbeat(kafka, group, joined) is ErrorCode.NONE
     told = describe(kafka, group)
     [member] = told.members
     assert (told.group_state, told.protocol_type, told.protocol_data) == (
@@ -147,7 +147,7 @@ def test_a_member_joins_syncs_lives_and_leaves(kafka: KafkaConnection, group: st
     assert listed(kafka)[group] == "Stable"
     assert group not in listed(kafka, states_filter=["Empty"])
     assert not kafka.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id).error_code
-    assert heartbeat(kafka, group, joined) is Code.UNKNOWN_MEMBER_ID
+    assert heartbeat(kafka, group, joined) is ErrorCode.UNKNOWN_MEMBER_ID
     assert describe(kafka, group).group_state == "Dead"
     assert group not in listed(kafka)
 
@@ -159,7 +159,7 @@ def test_two_members_share_what_their_leader_decides(broker: Broker, group: str)
         id = two.ask("JoinGroup", 5, **joining(group)).member_id
         two.send("JoinGroup", 5, **joining(group, id))
         until = time.monotonic() + 10
-        while heartbeat(one, group, first) is not Code.REBALANCE_IN_PROGRESS:
+        while heartbeat(one, group, first) is not ErrorCode.REBALANCE_IN_PROGRESS:
             assert time.monotonic() < until
         leader = one.ask("JoinGroup", 5, **joining(group, first.member_id))
         follower = two.answer()
@@ -180,7 +180,7 @@ def test_a_member_that_goes_while_it_waits_is_not_waited_for(broker: Broker, gro
         fields = joining(group, session_timeout_ms=6_000, rebalance_timeout_ms=6_000)
         two.send("JoinGroup", 3, **fields)  # old: it gets its id with the answer only
         until = time.monotonic() + 10
-        while heartbeat(one, group, first) is not Code.REBALANCE_IN_PROGRESS:
+        while heartbeat(one, group, first) is not ErrorCode.REBALANCE_IN_PROGRESS:
             assert time.monotonic() < until
         two.socket.close()
         while len(describe(one, group).members) > 1:
@@ -208,7 +208,7 @@ def test_a_static_member_keeps_its_place(broker: Broker, group: str) -> None:
         assert (again.error_code, again.generation_id) == (0, 1), "no rebalance"
         assert two.ask("SyncGroup", 3, member_id=again.member_id, **fields).assignment == b"mine"
         fenced = one.ask("Heartbeat", 3, member_id=joined.member_id, **fields)
-        assert fenced.error_code == Code.FENCED_INSTANCE_ID
+        assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
         member = codec.class_of("LeaveGroupRequest").MemberIdentity
         leaving = member(member_id="", group_instance_id="i1")
         left = two.ask("LeaveGroup", 4, group_id=group, members=[leaving])
@@ -217,19 +217,19 @@ def test_a_static_member_keeps_its_place(broker: Broker, group: str) -> None:
 
 def test_strangers_are_told_what_is_wrong(kafka: KafkaConnection, group: str) -> None:
     short = kafka.ask("JoinGroup", 5, **joining(group, session_timeout_ms=1))
-    assert short.error_code == Code.INVALID_SESSION_TIMEOUT
+    assert short.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
     unknown = kafka.ask("JoinGroup", 5, **joining(group, "nobody"))
-    assert unknown.error_code == Code.UNKNOWN_MEMBER_ID
+    assert unknown.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     nameless = kafka.ask("JoinGroup", 5, **joining(""))
-    assert nameless.error_code == Code.INVALID_GROUP_ID
+    assert nameless.error_code == ErrorCode.INVALID_GROUP_ID
     joined = join(kafka, group)
     sync(kafka, group, joined, **{joined.member_id: b""})
     joined.generation_id += 1
-    assert heartbeat(kafka, group, joined) is Code.ILLEGAL_GENERATION
-    assert sync(kafka, group, joined).error_code == Code.ILLEGAL_GENERATION
+    assert heartbeat(kafka, group, joined) is ErrorCode.ILLEGAL_GENERATION
+    assert sync(kafka, group, joined).error_code == ErrorCode.ILLEGAL_GENERATION
     other = codec.class_of("JoinGroupRequest").JoinGroupRequestProtocol(name="other", metadata=b"")
     odd = kafka.ask("JoinGroup", 3, **joining(group, protocols=[other]))
-    assert odd.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
+    assert odd.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_a_silent_member_is_removed_and_the_other_goes_on(broker: Broker, group: str) -> None:
@@ -242,7 +242,7 @@ def test_a_silent_member_is_removed_and_the_other_goes_on(broker: Broker, group:
         joined = two.ask("JoinGroup", 5, **joining(group, id))
         assert 3 < time.monotonic() - began < 20
         assert [member.member_id for member in joined.members] == [id]
-        assert heartbeat(one, group, silent) is Code.UNKNOWN_MEMBER_ID
+        assert heartbeat(one, group, silent) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_drain_ends_waits(group: str) -> None:
@@ -252,7 +252,7 @@ def test_a_drain_ends_waits(group: str) -> None:
         two.send("JoinGroup", 5, **joining(group, id))
         time.sleep(0.2)
         threading.Thread(target=broker.served.stop).start()
-        assert two.answer().error_code == Code.NOT_COORDINATOR
+        assert two.answer().error_code == ErrorCode.NOT_COORDINATOR
         assert first.generation_id == 1
 
 
@@ -263,7 +263,7 @@ def test_positions_carry_their_metadata(kafka: KafkaConnection, group: str) -> N
     assert positions(kafka, group) == {0: (-1, ""), 1: (-1, "")}
     joined = join(kafka, group)
     sync(kafka, group, joined, **{joined.member_id: b""})
-    assert commit(kafka, group, 7, joined, metadata="state") is Code.NONE
+    assert commit(kafka, group, 7, joined, metadata="state") is ErrorCode.NONE
     for version in (1, 2, 5, 7, 8, 9):
         assert positions(kafka, group, version) == {0: (7, "state"), 1: (-1, "")}
     everything = kafka.ask("OffsetFetch", 7, group_id=group, topics=None).topics
@@ -271,39 +271,39 @@ def test_positions_carry_their_metadata(kafka: KafkaConnection, group: str) -> N
 
 
 def test_only_members_of_the_generation_commit(kafka: KafkaConnection, group: str) -> None:
-    assert commit(kafka, group, 3) is Code.NONE, "a group without members"
+    assert commit(kafka, group, 3) is ErrorCode.NONE, "a group without members"
     joined = join(kafka, group)
-    assert commit(kafka, group, 4, joined) is Code.REBALANCE_IN_PROGRESS
+    assert commit(kafka, group, 4, joined) is ErrorCode.REBALANCE_IN_PROGRESS
     sync(kafka, group, joined, **{joined.member_id: b""})
-    assert commit(kafka, group, 4) is Code.UNKNOWN_MEMBER_ID
+    assert commit(kafka, group, 4) is ErrorCode.UNKNOWN_MEMBER_ID
     joined.generation_id += 1
-    assert commit(kafka, group, 4, joined) is Code.ILLEGAL_GENERATION
+    assert commit(kafka, group, 4, joined) is ErrorCode.ILLEGAL_GENERATION
     joined.generation_id -= 1
-    assert commit(kafka, group, 5, joined) is Code.NONE
+    assert commit(kafka, group, 5, joined) is ErrorCode.NONE
     assert positions(kafka, group)[0] == (5, "")
 
 
 def test_positions_that_cannot_be_are_refused_alone(kafka: KafkaConnection, group: str) -> None:
-    assert commit(kafka, group, 1, topic="nowhere") is Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert commit(kafka, group, 1, partition=9) is Code.UNKNOWN_TOPIC_OR_PARTITION
-    assert commit(kafka, group, 1, metadata="x" * 4_097) is Code.OFFSET_METADATA_TOO_LARGE
-    assert commit(kafka, "", 1) is Code.INVALID_GROUP_ID
+    assert commit(kafka, group, 1, topic="nowhere") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit(kafka, group, 1, partition=9) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit(kafka, group, 1, metadata="x" * 4_097) is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert commit(kafka, "", 1) is ErrorCode.INVALID_GROUP_ID
     assert positions(kafka, group)[0] == (-1, "")
 
 
 def test_a_group_is_deleted_once_it_has_no_members(kafka: KafkaConnection, group: str) -> None:
-    def delete() -> Code:
-        return Code(kafka.ask("DeleteGroups", 2, groups_names=[group]).results[0].error_code)
+    def delete() -> ErrorCode:
+        return ErrorCode(kafka.ask("DeleteGroups", 2, groups_names=[group]).results[0].error_code)
 
-    assert delete() is Code.GROUP_ID_NOT_FOUND
+    assert delete() is ErrorCode.GROUP_ID_NOT_FOUND
     joined = join(kafka, group)
     sync(kafka, group, joined, **{joined.member_id: b""})
     commit(kafka, group, 2, joined)
-    assert delete() is Code.NON_EMPTY_GROUP
+    assert delete() is ErrorCode.NON_EMPTY_GROUP
     kafka.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
     assert describe(kafka, group).group_state == "Empty", "it has positions"
     assert listed(kafka, states_filter=["empty"])[group] == "Empty"
-    assert delete() is Code.NONE
+    assert delete() is ErrorCode.NONE
     assert positions(kafka, group)[0] == (-1, "")
     assert describe(kafka, group).group_state == "Dead"
 
@@ -327,7 +327,7 @@ def test_a_group_has_members_of_one_protocol_at_a_time(broker: Broker, group: st
         with bus.consumer("orders", group=group) as consumer:
             consumer.poll(0.1)
             refused = kafka.ask("JoinGroup", 3, **joining(group))
-            assert refused.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
+            assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         joined = join(kafka, group)
         sync(kafka, group, joined, **{joined.member_id: b""})
         consumer = bus.consumer("orders", group=group)
@@ -347,6 +347,6 @@ def test_positions_are_for_both_protocols(broker: Broker, group: str) -> None:
             consumer.ack()
         everything = kafka.ask("OffsetFetch", 7, group_id=group, topics=None).topics
         assert everything[0].partitions[0].committed_offset == 2
-        assert commit(kafka, group, 3, topic=group) is Code.NONE
+        assert commit(kafka, group, 3, topic=group) is ErrorCode.NONE
         with bus.consumer(group, group=group) as consumer:
             assert next(iter(consumer)).value == b"3"

@@ -12,7 +12,7 @@ import tms
 from tests.kafka_kit import Broker, KafkaConnection, kafka_serving
 from tms.compat.kafka import codec, requests
 from tms.compat.kafka.codec import NO_ID
-from tms.compat.kafka.errors import Code
+from tms.compat.kafka.errors import ErrorCode
 from tms.serve.config import Settings
 from tms.store.leveldb import LevelDBStore
 
@@ -61,7 +61,7 @@ def test_a_newer_version_of_api_versions_is_answered_in_the_oldest(kafka: KafkaC
     frame = kafka.frame()
     answer = codec.reader("ApiVersionsResponse", 0)(frame, 4)
     assert frame[:4] == b"\0\0\0\7"
-    assert (answer.error_code, bool(answer.api_keys)) == (Code.UNSUPPORTED_VERSION, True)
+    assert (answer.error_code, bool(answer.api_keys)) == (ErrorCode.UNSUPPORTED_VERSION, True)
 
 
 def test_every_version_that_is_told_has_an_answer(kafka: KafkaConnection) -> None:
@@ -107,7 +107,7 @@ def test_a_topic_is_created_once_described_and_deleted(kafka: KafkaConnection) -
     result = create(kafka, "once", 3, cleanup_policy="compact", retention_ms="-1")
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 1)
     assert {one.name: one.value for one in result.configs}["cleanup.policy"] == "compact"
-    assert create(kafka, "once", 3).error_code == Code.TOPIC_ALREADY_EXISTS
+    assert create(kafka, "once", 3).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     found = metadata(kafka, "once")
     assert found.topic_id == result.topic_id != NO_ID
     assert [one.partition_index for one in found.partitions] == [0, 1, 2]
@@ -115,11 +115,11 @@ def test_a_topic_is_created_once_described_and_deleted(kafka: KafkaConnection) -
     [deleted] = kafka.ask("DeleteTopics", 6, topics=[by_id]).responses
     assert (deleted.name, deleted.error_code) == ("once", 0)
     [again] = kafka.ask("DeleteTopics", 6, topics=[by_id]).responses
-    assert again.error_code == Code.UNKNOWN_TOPIC_ID
+    assert again.error_code == ErrorCode.UNKNOWN_TOPIC_ID
     [named] = kafka.ask("DeleteTopics", 5, topic_names=["once"]).responses
-    assert named.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert named.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     gone = metadata(kafka, "once", allow_auto_topic_creation=False)
-    assert gone.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_topic_of_the_same_name_has_another_id(kafka: KafkaConnection) -> None:
@@ -133,41 +133,41 @@ def test_a_topic_of_the_same_name_has_another_id(kafka: KafkaConnection) -> None
         12,
         topics=[topic(name=None, topic_id=one.topic_id) for one in (first, second)],
     ).topics
-    assert (old.error_code, new.error_code, new.name) == (Code.UNKNOWN_TOPIC_ID, 0, "again")
+    assert (old.error_code, new.error_code, new.name) == (ErrorCode.UNKNOWN_TOPIC_ID, 0, "again")
 
 
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        ({"partitions": 0}, Code.INVALID_PARTITIONS),
-        ({"partitions": 100_000}, Code.INVALID_PARTITIONS),
-        ({"no_such": "1"}, Code.INVALID_CONFIG),
-        ({"retention_ms": "soon"}, Code.INVALID_CONFIG),
-        ({"cleanup_policy": "burn"}, Code.INVALID_CONFIG),
+        ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+        ({"partitions": 100_000}, ErrorCode.INVALID_PARTITIONS),
+        ({"no_such": "1"}, ErrorCode.INVALID_CONFIG),
+        ({"retention_ms": "soon"}, ErrorCode.INVALID_CONFIG),
+        ({"cleanup_policy": "burn"}, ErrorCode.INVALID_CONFIG),
     ],
 )
 def test_a_topic_that_cannot_be_is_refused_with_kafkas_code(
-    kafka: KafkaConnection, given: dict[str, Any], code: Code
+    kafka: KafkaConnection, given: dict[str, Any], code: ErrorCode
 ) -> None:
     result = create(kafka, "never", **given)
     assert (result.error_code, bool(result.error_message)) == (code, True)
     gone = metadata(kafka, "never", allow_auto_topic_creation=False)
-    assert gone.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_names_that_are_none_are_refused(kafka: KafkaConnection) -> None:
     for name in ("", "a b", "x" * 250, "a/b"):
-        assert create(kafka, name).error_code == Code.INVALID_TOPIC_EXCEPTION
-        assert metadata(kafka, name).error_code == Code.INVALID_TOPIC_EXCEPTION
+        assert create(kafka, name).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert metadata(kafka, name).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_a_topic_is_created_by_asking_for_it_if_both_sides_want() -> None:
     with kafka_serving(partitions=4) as broker, broker.connect() as kafka:
         refused = metadata(kafka, "asked", allow_auto_topic_creation=False)
-        assert refused.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert len(metadata(kafka, "asked").partitions) == 4
     with kafka_serving(existing_topics_only=True) as broker, broker.connect() as kafka:
-        assert metadata(kafka, "asked").error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+        assert metadata(kafka, "asked").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_all_topics_are_listed_and_no_others(kafka: KafkaConnection, broker: Broker) -> None:
@@ -206,7 +206,7 @@ def test_settings_are_described_as_kafka_spells_them(kafka: KafkaConnection) -> 
     assert told["cleanup.policy"] == "delete"
     assert [config.name for config in one.configs] == ["retention.ms"]
     assert "auto.create.topics.enable" in {config.name for config in broker.configs}
-    assert nowhere.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert nowhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 # -- the service around it -------------------------------------------------------------------------

@@ -78,7 +78,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": _VALUES
     | {"runtime", "access", "api", "cluster", "engine", "log", "topics", "transactions", "queues"},
     "compat": _VALUES
-    | {"runtime", "access", "api", "cluster", "server", "engine", "log", "topics", "transactions"},
+    | {"runtime", "access", "api", "cluster", "server", "engine", "log", "topics", "transactions"}
+    | {"groups"},
     # The composition root of the service.
     "serve": _VALUES
     | {"runtime", "access", "api", "client", "cluster", "engine", "log", "topics", "store"}

@@ -25,7 +25,7 @@ from tests.compat.kafka.records_batches import (
 )
 from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, check, read_header
 from tms.compat.kafka.records import RecordLimits, decode
-from tms.compat.kafka.records_errors import BadRecords, RecordsCode
+from tms.compat.kafka.errors import BadRecords, ErrorCode
 
 LARGE = RecordLimits(16 << 20, 32 << 20, 8 << 20)
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
@@ -127,7 +127,7 @@ def test_blocks_keep_within_their_bytes(records: list[Record], block_bytes: int)
     assert max(map(len, decoded.blocks)) <= block_bytes
 
 
-def refused(records: bytes, code: RecordsCode, limits: RecordLimits = LIMITS) -> BadRecords:
+def refused(records: bytes, code: ErrorCode, limits: RecordLimits = LIMITS) -> BadRecords:
     with pytest.raises(BadRecords) as caught:
         decode(records, limits)
     assert caught.value.code is code, caught.value.message
@@ -138,47 +138,47 @@ def refused(records: bytes, code: RecordsCode, limits: RecordLimits = LIMITS) ->
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"magic": 1}, RecordsCode.INVALID_RECORD),
-        ({"magic": 0}, RecordsCode.INVALID_RECORD),
-        ({"magic": 3}, RecordsCode.CORRUPT_MESSAGE),
-        ({"length": 48}, RecordsCode.CORRUPT_MESSAGE),
-        ({"length": -1}, RecordsCode.CORRUPT_MESSAGE),
-        ({"length": 1 << 30}, RecordsCode.CORRUPT_MESSAGE),
-        ({"crc": 1}, RecordsCode.CORRUPT_MESSAGE),
-        ({"attributes": 5}, RecordsCode.UNSUPPORTED_COMPRESSION_TYPE),
-        ({"attributes": 7}, RecordsCode.UNSUPPORTED_COMPRESSION_TYPE),
-        ({"attributes": 8}, RecordsCode.INVALID_TIMESTAMP),
-        ({"attributes": 16}, RecordsCode.INVALID_RECORD),
-        ({"attributes": 32}, RecordsCode.INVALID_RECORD),
-        ({"record_count": 0, "last_offset_delta": -1}, RecordsCode.INVALID_RECORD),
-        ({"record_count": -1, "last_offset_delta": -2}, RecordsCode.INVALID_RECORD),
-        ({"record_count": 1}, RecordsCode.INVALID_RECORD),
-        ({"record_count": 1, "last_offset_delta": 0}, RecordsCode.INVALID_RECORD),
-        ({"record_count": 3, "last_offset_delta": 2}, RecordsCode.INVALID_RECORD),
-        ({"last_offset_delta": 2}, RecordsCode.INVALID_RECORD),
-        ({"producer_id": 0, "producer_epoch": 0, "base_sequence": 0}, RecordsCode.INVALID_RECORD),
-        ({"producer_id": -2, "producer_epoch": 0, "base_sequence": 0}, RecordsCode.INVALID_RECORD),
+        ({"magic": 1}, ErrorCode.INVALID_RECORD),
+        ({"magic": 0}, ErrorCode.INVALID_RECORD),
+        ({"magic": 3}, ErrorCode.CORRUPT_MESSAGE),
+        ({"length": 48}, ErrorCode.CORRUPT_MESSAGE),
+        ({"length": -1}, ErrorCode.CORRUPT_MESSAGE),
+        ({"length": 1 << 30}, ErrorCode.CORRUPT_MESSAGE),
+        ({"crc": 1}, ErrorCode.CORRUPT_MESSAGE),
+        ({"attributes": 5}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        ({"attributes": 7}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        ({"attributes": 8}, ErrorCode.INVALID_TIMESTAMP),
+        ({"attributes": 16}, ErrorCode.INVALID_RECORD),
+        ({"attributes": 32}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 0, "last_offset_delta": -1}, ErrorCode.INVALID_RECORD),
+        ({"record_count": -1, "last_offset_delta": -2}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 1}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 1, "last_offset_delta": 0}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 3, "last_offset_delta": 2}, ErrorCode.INVALID_RECORD),
+        ({"last_offset_delta": 2}, ErrorCode.INVALID_RECORD),
+        ({"producer_id": 0, "producer_epoch": 0, "base_sequence": 0}, ErrorCode.INVALID_RECORD),
+        ({"producer_id": -2, "producer_epoch": 0, "base_sequence": 0}, ErrorCode.INVALID_RECORD),
         ({"producer_id": 1 << 47, "producer_epoch": 0, "base_sequence": 0},
-         RecordsCode.INVALID_RECORD),
-        ({"producer_id": 7, "producer_epoch": -1, "base_sequence": 0}, RecordsCode.INVALID_RECORD),
-        ({"producer_id": 7, "producer_epoch": 0, "base_sequence": -1}, RecordsCode.INVALID_RECORD),
+         ErrorCode.INVALID_RECORD),
+        ({"producer_id": 7, "producer_epoch": -1, "base_sequence": 0}, ErrorCode.INVALID_RECORD),
+        ({"producer_id": 7, "producer_epoch": 0, "base_sequence": -1}, ErrorCode.INVALID_RECORD),
     ],
 )  # fmt: skip
 def test_a_header_that_no_producer_may_send_is_refused(
-    fields: dict[str, int], code: RecordsCode
+    fields: dict[str, int], code: ErrorCode
 ) -> None:
     refused(batch([Record(), Record()], **fields), code)
 
 
 def test_a_producer_sends_exactly_one_batch() -> None:
-    refused(b"", RecordsCode.INVALID_RECORD)
-    refused(batch([Record()]) * 2, RecordsCode.INVALID_RECORD)
+    refused(b"", ErrorCode.INVALID_RECORD)
+    refused(batch([Record()]) * 2, ErrorCode.INVALID_RECORD)
 
 
 def test_offset_deltas_count_from_zero() -> None:
     for deltas in ([1, 2], [0, 0], [0, 2], [1, 0]):
         payload = b"".join(record(Record(), delta) for delta in deltas)
-        error = refused(batch([Record()] * 2, payload=payload), RecordsCode.INVALID_RECORD)
+        error = refused(batch([Record()] * 2, payload=payload), ErrorCode.INVALID_RECORD)
         assert error.index == (0 if deltas[0] else 1)
 
 
@@ -194,7 +194,7 @@ def test_offset_deltas_count_from_zero() -> None:
 def test_headers_that_tms_cannot_store_are_refused(
     pairs: list[tuple[str, bytes | None]], why: str
 ) -> None:
-    error = refused(batch([Record(), Record(headers=pairs)]), RecordsCode.INVALID_RECORD, LARGE)
+    error = refused(batch([Record(), Record(headers=pairs)]), ErrorCode.INVALID_RECORD, LARGE)
     assert why in error.message
     assert error.index == 1
 
@@ -208,7 +208,7 @@ def test_the_largest_headers_are_stored() -> None:
 
 def test_a_name_of_a_header_is_utf_8() -> None:
     payload = record(Record(headers=[("xx", b"")]), 0).replace(b"xx", b"\xff\xfe")
-    refused(batch([Record()], payload=payload), RecordsCode.INVALID_RECORD)
+    refused(batch([Record()], payload=payload), ErrorCode.INVALID_RECORD)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -216,7 +216,7 @@ def test_a_bomb_is_refused_before_it_takes_memory(codec: int) -> None:
     bomb = batch([Record(value=bytes(16 << 20))], codec)
     tracemalloc.start()
     try:
-        refused(bomb, RecordsCode.MESSAGE_TOO_LARGE)
+        refused(bomb, ErrorCode.MESSAGE_TOO_LARGE)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -226,16 +226,16 @@ def test_a_bomb_is_refused_before_it_takes_memory(codec: int) -> None:
 def test_a_raw_snappy_block_is_refused_by_the_length_that_it_declares() -> None:
     for declared in (b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x7f"):
         lying = batch([Record()], payload=declared + b"x" * 20, attributes=SNAPPY)
-        refused(lying, RecordsCode.MESSAGE_TOO_LARGE)
+        refused(lying, ErrorCode.MESSAGE_TOO_LARGE)
     for endless in (b"", b"\xff" * 30):
         lying = batch([Record()], payload=endless, attributes=SNAPPY)
-        refused(lying, RecordsCode.INVALID_RECORD)
+        refused(lying, ErrorCode.INVALID_RECORD)
 
 
 def test_blocks_of_snappy_are_bounded_together() -> None:
     one = raw_snappy(bytes(LIMITS.batch_bytes_max // 2))
     framed = b"\x82SNAPPY\0" + bytes(8) + (len(one).to_bytes(4, "big") + one) * 3
-    refused(batch([Record()], payload=framed, attributes=SNAPPY), RecordsCode.MESSAGE_TOO_LARGE)
+    refused(batch([Record()], payload=framed, attributes=SNAPPY), ErrorCode.MESSAGE_TOO_LARGE)
 
 
 def test_a_count_larger_than_its_records_is_refused_before_it_takes_memory() -> None:
@@ -244,7 +244,7 @@ def test_a_count_larger_than_its_records_is_refused_before_it_takes_memory() -> 
     try:
         refused(
             batch([Record()], record_count=count, last_offset_delta=count - 1),
-            RecordsCode.INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
         )
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -268,7 +268,7 @@ def test_headers_of_a_large_record_are_counted_before_they_become_objects(codec:
     bomb = batch([Record()] * 2, codec, payload=payload)
     tracemalloc.start()
     try:
-        error = refused(bomb, RecordsCode.INVALID_RECORD, limits)
+        error = refused(bomb, ErrorCode.INVALID_RECORD, limits)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -280,7 +280,7 @@ def test_headers_of_a_large_record_are_counted_before_they_become_objects(codec:
 def test_headers_of_many_records_are_bounded_together() -> None:
     """Each has as many as are allowed, of three bytes."""
     records = [Record(headers=[("a", b"")] * HEADERS_MAX)] * 30
-    error = refused(batch(records), RecordsCode.MESSAGE_TOO_LARGE)
+    error = refused(batch(records), ErrorCode.MESSAGE_TOO_LARGE)
     assert error.index == 9
 
 
@@ -289,13 +289,13 @@ def test_a_message_larger_than_the_topic_allows_is_named() -> None:
     fits = Record(b"k" * 10, b"v" * 80, [("ab", b"c" * 8)])
     decode(batch([fits] * 3), limits)
     over = Record(b"k" * 10, b"v" * 80, [("ab", b"c" * 9)])
-    error = refused(batch([fits, over]), RecordsCode.MESSAGE_TOO_LARGE, limits)
+    error = refused(batch([fits, over]), ErrorCode.MESSAGE_TOO_LARGE, limits)
     assert error.index == 1
 
 
 def test_a_message_larger_than_a_block_is_named() -> None:
     limits = LIMITS._replace(block_bytes_max=10_000)
     error = refused(
-        batch([Record(), Record(value=bytes(10_000))]), RecordsCode.MESSAGE_TOO_LARGE, limits
+        batch([Record(), Record(value=bytes(10_000))]), ErrorCode.MESSAGE_TOO_LARGE, limits
     )
     assert error.index == 1

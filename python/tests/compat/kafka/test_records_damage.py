@@ -22,7 +22,7 @@ from tests.compat.kafka.records_batches import (
 )
 from tms.block import check
 from tms.compat.kafka.records import RecordLimits, decode
-from tms.compat.kafka.records_errors import BadRecords
+from tms.compat.kafka.errors import BadRecords
 
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
 RECORDS = [

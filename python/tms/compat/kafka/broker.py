@@ -42,7 +42,7 @@ class BrokerOptions(NamedTuple):
 
 
 class Broker:
-    """What the requests of all connections share. Used by the event loop's thread."""
+    """The state that the requests of all connections share. Used by the event loop's thread."""
 
     def __init__(self, service: Service, options: BrokerOptions) -> None:
         self.service = service

@@ -68,7 +68,7 @@ class Versions(NamedTuple):
         return cls(int(first), int(last) if dash else int(first))
 
 
-class Field(NamedTuple):
+class MessageField(NamedTuple):
     """A field of a message. `parts` are the fields of a structure, also as elements of an array."""
 
     name: str
@@ -78,7 +78,7 @@ class Field(NamedTuple):
     tagged: Versions
     tag: int
     default: Any
-    parts: tuple["Field", ...]
+    parts: tuple["MessageField", ...]
 
     @property
     def element(self) -> str:
@@ -103,7 +103,7 @@ class Definition(NamedTuple):
     key: int
     versions: Versions
     flexible: Versions
-    fields: tuple[Field, ...]
+    fields: tuple[MessageField, ...]
 
 
 @cache
@@ -123,7 +123,7 @@ def class_of(name: str) -> Any:
 def reader(name: str, version: int) -> Reader:
     """Reads a message of a version from bytes, beginning at an offset. Raises `Malformed`."""
     definition = definitions()[name]
-    source = _Source(version, version in definition.flexible)
+    source = _Compiler(version, version in definition.flexible)
     read = source.compiled(source.reader(class_of(name), definition.fields))
 
     def checked(data: bytes, at: int) -> Message:
@@ -140,7 +140,7 @@ def reader(name: str, version: int) -> Reader:
 def writer(name: str, version: int) -> Writer:
     """Writes a message in a version, as chunks to send one after another."""
     definition = definitions()[name]
-    source = _Source(version, version in definition.flexible)
+    source = _Compiler(version, version in definition.flexible)
     write = source.compiled(source.writer(definition.fields))
 
     def chunks(message: Message) -> list[Buffer]:
@@ -165,10 +165,10 @@ def _definition(one: dict[str, Any]) -> Definition:
     )
 
 
-def _field(one: dict[str, Any], common: dict[str, Any]) -> Field:
+def _field(one: dict[str, Any], common: dict[str, Any]) -> MessageField:
     kind = one["type"]
     parts = one.get("fields") or common.get(kind.removeprefix("[]"), ())
-    return Field(
+    return MessageField(
         _spelled(one["name"]),
         kind,
         Versions.parse(one["versions"]),
@@ -204,7 +204,7 @@ def _default(kind: str, text: str | None) -> Any:
     return float(text or 0) if kind == "float64" else int(str(text or 0), 0)
 
 
-def _class(name: str, fields: Sequence[Field]) -> Any:
+def _class(name: str, fields: Sequence[MessageField]) -> Any:
     parts: dict[str, Any] = {}
     given: list[Any] = []
     for field in fields:
@@ -220,7 +220,7 @@ def _class(name: str, fields: Sequence[Field]) -> Any:
 # -- reading and writing ---------------------------------------------------------------------------
 
 
-class _Source:
+class _Compiler:
     """The source of functions that read or write one version. Each structure has a function."""
 
     def __init__(self, version: int, flexible: bool) -> None:
@@ -235,7 +235,7 @@ class _Source:
         exec("\n".join(self._lines), self._names)  # the source is made of names of fields only
         return self._names[name]
 
-    def reader(self, made: Any, fields: Sequence[Field]) -> str:
+    def reader(self, made: Any, fields: Sequence[MessageField]) -> str:
         """The name of `(data, at, room) -> (message, end)`."""
         name, cls = self._named("read"), self._known(made)
         body: list[str] = []
@@ -255,7 +255,7 @@ class _Source:
         self._define(f"def {name}(data, at, room):", body)
         return name
 
-    def _read(self, made: Any, field: Field) -> Iterator[str]:
+    def _read(self, made: Any, field: MessageField) -> Iterator[str]:
         """Lines that set a variable named like the field."""
         nullable = self.version in field.nullable
         start = "compact" if self.flexible else "plain"
@@ -291,7 +291,7 @@ class _Source:
             read = "sized_bytes" if field.type == "bytes" else field.type
             yield f"f_{field.name}, at = {read}(data, at, size)"
 
-    def _read_tags(self, made: Any, tagged: Sequence[Field]) -> Iterator[str]:
+    def _read_tags(self, made: Any, tagged: Sequence[MessageField]) -> Iterator[str]:
         for field in tagged:
             fresh = "[]" if field.is_array else self._known(field.default)
             yield f"f_{field.name} = {fresh}"
@@ -311,7 +311,7 @@ class _Source:
                     yield "        " + line
         yield "    at = end"
 
-    def writer(self, fields: Sequence[Field]) -> str:
+    def writer(self, fields: Sequence[MessageField]) -> str:
         """The name of `(out, message) -> None`, which appends chunks."""
         name = self._named("write")
         body: list[str] = []
@@ -327,7 +327,7 @@ class _Source:
         self._define(f"def {name}(out, o):", body or ["pass"])
         return name
 
-    def _write(self, field: Field) -> Iterator[str]:
+    def _write(self, field: MessageField) -> Iterator[str]:
         start = "compact" if self.flexible else "plain"
         value = f"o.{field.name}"
         if field.is_array:
@@ -354,7 +354,7 @@ class _Source:
         else:
             yield f"put_bytes(out, {value}, {self.flexible})"
 
-    def _write_tags(self, tagged: Sequence[Field]) -> Iterator[str]:
+    def _write_tags(self, tagged: Sequence[MessageField]) -> Iterator[str]:
         if not tagged:
             yield "out.append(b'\\0')"
             return
@@ -378,7 +378,7 @@ class _Source:
             return "compact_size"
         return "plain_string_size" if kind == "string" else "plain_bytes_size"
 
-    def _split(self, fields: Sequence[Field]) -> tuple[list[Field], list[Field]]:
+    def _split(self, fields: Sequence[MessageField]) -> tuple[list[MessageField], list[MessageField]]:
         """The fields of this version: those with a place, and those with a tag."""
         here = [one for one in fields if self.version in one.versions]
         tagged = [one for one in here if self.version in one.tagged]
@@ -397,9 +397,9 @@ class _Source:
         self._lines += [head, *("    " + line for line in body)]
 
 
-def _grouped(fields: Sequence[Field], version: int) -> Iterator[list[Field]]:
+def _grouped(fields: Sequence[MessageField], version: int) -> Iterator[list[MessageField]]:
     """The fields in order; neighbours of fixed size together."""
-    group: list[Field] = []
+    group: list[MessageField] = []
     for field in fields:
         if field.type in _FIXED:
             group.append(field)
@@ -412,5 +412,5 @@ def _grouped(fields: Sequence[Field], version: int) -> Iterator[list[Field]]:
         yield group
 
 
-def _layout(fields: Sequence[Field]) -> struct.Struct:
+def _layout(fields: Sequence[MessageField]) -> struct.Struct:
     return struct.Struct(">" + "".join(_FIXED[one.type] for one in fields))

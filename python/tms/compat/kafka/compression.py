@@ -18,7 +18,7 @@ Invariants
 from collections.abc import Iterator
 
 from tms.block.arrow import library
-from tms.compat.kafka.records_errors import BadRecords, RecordsCode
+from tms.compat.kafka.errors import BadRecords, ErrorCode
 
 CHUNK_BYTES = 64 << 10  # decompressed at once
 _SNAPPY = 2
@@ -37,7 +37,7 @@ def decompress(codec: int, packed: memoryview, bytes_max: int) -> bytes:
         chunks = _snappy(packed, bytes_max)
     else:
         raise BadRecords(
-            RecordsCode.UNSUPPORTED_COMPRESSION_TYPE,
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"The batch has the compression {codec}, but Kafka knows 0 to 4: none, gzip, snappy, "
             "lz4, zstd.",
         )
@@ -52,7 +52,7 @@ def decompress(codec: int, packed: memoryview, bytes_max: int) -> bytes:
             parts.append(chunk)
     except (pa.ArrowException, OSError) as exc:
         raise BadRecords(
-            RecordsCode.INVALID_RECORD, f"The records of the batch cannot be decompressed: {exc}"
+            ErrorCode.INVALID_RECORD, f"The records of the batch cannot be decompressed: {exc}"
         ) from exc
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -85,7 +85,7 @@ def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
         at = begin + int.from_bytes(packed[at:begin], "big")
         if at > len(packed):
             raise BadRecords(
-                RecordsCode.INVALID_RECORD, "A snappy block ends behind the records of the batch."
+                ErrorCode.INVALID_RECORD, "A snappy block ends behind the records of the batch."
             )
         yield packed[begin:at]
 
@@ -97,12 +97,12 @@ def _declared(block: memoryview) -> int:
         size |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return size
-    raise BadRecords(RecordsCode.INVALID_RECORD, "A snappy block does not begin with its length.")
+    raise BadRecords(ErrorCode.INVALID_RECORD, "A snappy block does not begin with its length.")
 
 
 def _too_large(bytes_max: int) -> BadRecords:
     return BadRecords(
-        RecordsCode.MESSAGE_TOO_LARGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
         f"The records of the batch have more than {bytes_max} bytes once decompressed, which is "
         "the limit: send smaller batches.",
     )

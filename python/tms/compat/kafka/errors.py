@@ -28,7 +28,7 @@ from tms.errors import (
 )
 
 
-class Code(IntEnum):
+class ErrorCode(IntEnum):
     """Error codes of Kafka's protocol, by Kafka's names."""
 
     UNKNOWN_SERVER_ERROR = -1
@@ -77,41 +77,52 @@ class Code(IntEnum):
     UNKNOWN_TOPIC_ID = 100
 
 
+class BadRecords(Exception):
+    """Records of a Produce request that are refused as a whole: a sentence for people, the code,
+    and the number of the record that is to blame if it is one."""
+
+    def __init__(self, code: ErrorCode, message: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.index = index
+
+
 # The first class that an error belongs to names its code: subclasses stand before their bases.
-_CODES: tuple[tuple[type[TMSError], Code], ...] = (
-    (OffsetOutOfRange, Code.OFFSET_OUT_OF_RANGE),
-    (TopicNotFound, Code.UNKNOWN_TOPIC_OR_PARTITION),
-    (PartitionNotFound, Code.UNKNOWN_TOPIC_OR_PARTITION),
-    (TopicExists, Code.TOPIC_ALREADY_EXISTS),
-    (CrcMismatch, Code.CORRUPT_MESSAGE),
-    (StaleEpoch, Code.INVALID_PRODUCER_EPOCH),
-    (OutOfOrderSequence, Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
-    (SequenceReused, Code.DUPLICATE_SEQUENCE_NUMBER),
-    (TooLarge, Code.MESSAGE_TOO_LARGE),
-    (Forbidden, Code.TOPIC_AUTHORIZATION_FAILED),
-    (NotOwner, Code.NOT_LEADER_OR_FOLLOWER),
-    (StorageFull, Code.KAFKA_STORAGE_ERROR),
-    (StorageUnavailable, Code.KAFKA_STORAGE_ERROR),
-    (Overloaded, Code.REQUEST_TIMED_OUT),  # which clients repeat after a pause
-    (TimedOut, Code.REQUEST_TIMED_OUT),
-    (SlowRequest, Code.REQUEST_TIMED_OUT),
-    (Unavailable, Code.NOT_LEADER_OR_FOLLOWER),
-    (Closed, Code.NOT_LEADER_OR_FOLLOWER),
-    (Conflict, Code.INVALID_REQUEST),
-    (Malformed, Code.CORRUPT_MESSAGE),
-    (Invalid, Code.INVALID_REQUEST),
+_CODES: tuple[tuple[type[TMSError], ErrorCode], ...] = (
+    (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (PartitionNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (CrcMismatch, ErrorCode.CORRUPT_MESSAGE),
+    (StaleEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (SequenceReused, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
+    (TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (Forbidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    (NotOwner, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
+    (StorageUnavailable, ErrorCode.KAFKA_STORAGE_ERROR),
+    (Overloaded, ErrorCode.REQUEST_TIMED_OUT),  # which clients repeat after a pause
+    (TimedOut, ErrorCode.REQUEST_TIMED_OUT),
+    (SlowRequest, ErrorCode.REQUEST_TIMED_OUT),
+    (Unavailable, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (Conflict, ErrorCode.INVALID_REQUEST),
+    (Malformed, ErrorCode.CORRUPT_MESSAGE),
+    (Invalid, ErrorCode.INVALID_REQUEST),
 )
 
 # The field that is invalid says more.
 _FIELDS = {
-    "topic": Code.INVALID_TOPIC_EXCEPTION,
-    "group": Code.INVALID_GROUP_ID,
-    "metadata": Code.OFFSET_METADATA_TOO_LARGE,
+    "topic": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    "group": ErrorCode.INVALID_GROUP_ID,
+    "metadata": ErrorCode.OFFSET_METADATA_TOO_LARGE,
 }
 
 
-def code_of(error: TMSError) -> Code:
+def code_of(error: TMSError) -> ErrorCode:
     """The code that tells a client of Kafka what this error says."""
     if isinstance(error, Invalid) and error.details.get("field") in _FIELDS:
         return _FIELDS[error.details["field"]]
-    return next((code for cls, code in _CODES if isinstance(error, cls)), Code.UNKNOWN_SERVER_ERROR)
+    return next((code for cls, code in _CODES if isinstance(error, cls)), ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tms.compat.kafka import codec, requests
 from tms.compat.kafka.broker import Broker
-from tms.compat.kafka.errors import Code, code_of
+from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.primitives import plain_string_size, require_left, varint
-from tms.compat.kafka.requests import API_VERSIONS, Call, RequestType
+from tms.compat.kafka.requests import API_VERSIONS, KafkaCall, RequestType
 from tms.errors import Malformed, TMSError
 from tms.model.message import Buffer
 from tms.runtime.events import EventLog
@@ -61,12 +61,12 @@ class KafkaServer(FramedServer):
                     f"{request.versions.first} to {request.versions.last} are spoken here."
                 )
             answer = codec.class_of("ApiVersionsResponse")(
-                error_code=Code.UNSUPPORTED_VERSION, api_keys=requests.api_keys(self._requests)
+                error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=requests.api_keys(self._requests)
             )
             return [_CORRELATION.pack(correlation), *codec.writer("ApiVersionsResponse", 0)(answer)]
         client, at = _client(frame, request.is_flexible(version))
         message = codec.reader(request.name + "Request", version)(frame, at)
-        call = Call(self._broker, message, version, client, connection, self._requests)
+        call = KafkaCall(self._broker, message, version, client, connection, self._requests)
         try:
             answer = await request.answer(call)
         except TMSError as error:
@@ -74,8 +74,8 @@ class KafkaServer(FramedServer):
         except Exception as exc:  # a fault of ours: the client gets an answer, the log has the rest
             _log.exception("kafka_request_failed", request=request.name, error=repr(exc))
             fault = TMSError(f"The service failed to answer {request.name}; its log says more.")
-            answer = request.refusal(fault, Code.UNKNOWN_SERVER_ERROR)
-        outcome = Code(getattr(answer, "error_code", Code.NONE)).name
+            answer = request.refusal(fault, ErrorCode.UNKNOWN_SERVER_ERROR)
+        outcome = ErrorCode(getattr(answer, "error_code", ErrorCode.NONE)).name
         self._metrics.front_answers[KAFKA, request.name, outcome] += 1
         if answer is None:
             return None

@@ -38,7 +38,7 @@ from msgspec import Raw
 from tms import block as blocks
 from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, HeaderCells
 from tms.compat.kafka.compression import decompress
-from tms.compat.kafka.records_errors import BadRecords, RecordsCode
+from tms.compat.kafka.errors import BadRecords, ErrorCode
 from tms.errors import TooLarge
 from tms.model.message import Buffer, StoredBlock
 from tms.runtime.extras import needed
@@ -224,7 +224,7 @@ def _checked(records: Buffer) -> _BatchHeader:
         raise _invalid("The batch is one of control records, which only a broker writes.")
     if batch.attributes & _APPEND_TIME:
         raise BadRecords(
-            RecordsCode.INVALID_TIMESTAMP,
+            ErrorCode.INVALID_TIMESTAMP,
             "The batch says that its timestamps are append times, which only a broker knows.",
         )
     if batch.records < 1 or batch.last_offset_delta != batch.records - 1:
@@ -461,15 +461,15 @@ def _seal(batch: bytearray, place: tuple[int, int, int, int], count: int) -> Non
 
 
 def _corrupt(message: str) -> BadRecords:
-    return BadRecords(RecordsCode.CORRUPT_MESSAGE, message)
+    return BadRecords(ErrorCode.CORRUPT_MESSAGE, message)
 
 
 def _invalid(message: str, index: int | None = None) -> BadRecords:
-    return BadRecords(RecordsCode.INVALID_RECORD, message, index)
+    return BadRecords(ErrorCode.INVALID_RECORD, message, index)
 
 
 def _too_large(message: str, index: int | None = None) -> BadRecords:
-    return BadRecords(RecordsCode.MESSAGE_TOO_LARGE, message, index)
+    return BadRecords(ErrorCode.MESSAGE_TOO_LARGE, message, index)
 
 
 def _too_many_headers(number: int, count: int) -> BadRecords:

@@ -1,12 +1,9 @@
 """The requests of Kafka's protocol that are answered here: a module for each, found by its name.
 
-A module `describe_configs` answers the requests DescribeConfigs. It has
-
-    VERSIONS   the versions that it answers, from and to
-    answer     an asynchronous function that takes a `Call` and returns the response; None: the
-               client wants no answer
-
-and, where clients have to see an older version than any that is answered, `ADVERTISED_FROM`.
+A module `describe_configs` answers the requests DescribeConfigs. It has `VERSIONS`, the first and the
+last version that it answers, and `answer`, an asynchronous function that takes a `KafkaCall` and
+returns the response; None: the client wants no answer. Where clients have to see an older version
+than any that is answered, it has `ADVERTISED_FROM`, too.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,7 +23,7 @@ from tms.server.http.request import Budget
 API_VERSIONS = 18
 
 
-class Call(NamedTuple):
+class KafkaCall(NamedTuple):
     """A request: its message with the version, the name that the client gives itself, and the
     connection that it came from."""
 
@@ -52,7 +49,7 @@ class RequestType:
     versions: Versions
     advertised_from: int
     flexible: Versions
-    answer: Callable[[Call], Awaitable[Message | None]]
+    answer: Callable[[KafkaCall], Awaitable[Message | None]]
 
     def is_flexible(self, version: int) -> bool:
         """True if this version has tagged fields."""

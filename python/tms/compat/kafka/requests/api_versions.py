@@ -2,12 +2,12 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.requests import Call, api_keys
+from tms.compat.kafka.requests import KafkaCall, api_keys
 
 VERSIONS = (0, 4)
 ApiVersionsResponse = codec.class_of("ApiVersionsResponse")
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The versions of every request."""
     return ApiVersionsResponse(api_keys=api_keys(call.requests))

@@ -2,8 +2,8 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import described, settings_of
 from tms.errors import Invalid, TMSError, TopicExists, TopicNotFound
 from tms.model.topic import PARTITIONS_MAX, TopicInfo, TopicSettings
@@ -17,19 +17,19 @@ _DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
 class _Refused(Exception):
     """A topic is not created, for a reason that Kafka has a code for."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """Create each topic, or only check it if the request says so."""
     names = [one.name for one in call.message.topics]
     results = []
     for one in call.message.topics:
         try:
             if names.count(one.name) > 1:
-                raise _Refused(Code.INVALID_REQUEST, "The request names the topic more than once.")
+                raise _Refused(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
             results.append(await _create(call, one))
         except _Refused as refused:
             results.append(_refusal(one.name, refused.code, str(refused)))
@@ -38,14 +38,14 @@ async def answer(call: Call) -> Message:
     return CreateTopicsResponse(topics=results)
 
 
-async def _create(call: Call, one: Message) -> Message:
+async def _create(call: KafkaCall, one: Message) -> Message:
     broker = call.broker
     name = broker.topic(one.name)
     partitions = _partitions(one, broker.options.partitions)
     try:
         settings = settings_of({two.name: two.value for two in one.configs}, partitions)
     except Invalid as error:
-        raise _Refused(Code.INVALID_CONFIG, error.message) from None
+        raise _Refused(ErrorCode.INVALID_CONFIG, error.message) from None
     try:
         await broker.in_thread(lambda: broker.record(name))
     except TopicNotFound:
@@ -70,16 +70,16 @@ def _partitions(one: Message, default: int) -> int:
         numbers = sorted(two.partition_index for two in one.assignments)
         if numbers != list(range(len(numbers))):
             raise _Refused(
-                Code.INVALID_REPLICA_ASSIGNMENT, "Partitions are numbered from 0, without gaps."
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions are numbered from 0, without gaps."
             )
         return len(numbers)
     if one.num_partitions == -1:
         return default
     if not 1 <= one.num_partitions <= PARTITIONS_MAX:
-        raise _Refused(Code.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_MAX} partitions.")
+        raise _Refused(ErrorCode.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_MAX} partitions.")
     if one.replication_factor not in (-1, 1):
         raise _Refused(
-            Code.INVALID_REPLICATION_FACTOR,
+            ErrorCode.INVALID_REPLICATION_FACTOR,
             "There is one broker, so the replication factor is 1; the store replicates.",
         )
     return int(one.num_partitions)
@@ -104,5 +104,5 @@ def _result(name: str, id: bytes, settings: TopicSettings) -> Message:
     )
 
 
-def _refusal(name: str, code: Code, message: str) -> Message:
+def _refusal(name: str, code: ErrorCode, message: str) -> Message:
     return _Result(name=name, error_code=code, error_message=message, configs=None)

@@ -2,15 +2,15 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
 
 VERSIONS = (0, 2)
 DeleteGroupsResponse = codec.class_of("DeleteGroupsResponse")
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """Delete each group; each has an error of its own."""
     results = []
     for group in call.message.groups_names:
@@ -22,15 +22,15 @@ async def answer(call: Call) -> Message:
     return DeleteGroupsResponse(results=results)
 
 
-def _delete(call: Call, group: str) -> Code:
+def _delete(call: KafkaCall, group: str) -> ErrorCode:
     broker, groups = call.broker, call.broker.engine.groups
     key = broker.group(group)
-    code = Code(broker.groups.shard(key).delete(key))
-    if code not in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
+    code = ErrorCode(broker.groups.shard(key).delete(key))
+    if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         return code
     topics = [
         name for name in groups.committed(group) if name.namespace == broker.options.namespace
     ]
     for name in topics:
         groups.forget_positions(name, group)
-    return Code.NONE if topics else code
+    return ErrorCode.NONE if topics else code

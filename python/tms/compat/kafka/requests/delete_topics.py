@@ -2,8 +2,8 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import NO_ID, Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
 
 VERSIONS = (1, 6)
@@ -11,7 +11,7 @@ DeleteTopicsResponse = codec.class_of("DeleteTopicsResponse")
 _BY_ID = 6  # the version from which on topics may be named by id
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """Delete each topic; each has an error of its own."""
     message = call.message
     if call.version < _BY_ID:
@@ -21,7 +21,7 @@ async def answer(call: Call) -> Message:
     return DeleteTopicsResponse(responses=[await _delete(call, *one) for one in wanted])
 
 
-async def _delete(call: Call, name: str | None, id: bytes) -> Message:
+async def _delete(call: KafkaCall, name: str | None, id: bytes) -> Message:
     broker = call.broker
     result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=id)
     try:
@@ -31,5 +31,5 @@ async def _delete(call: Call, name: str | None, id: bytes) -> Message:
     except TMSError as error:
         result.error_code, result.error_message = code_of(error), error.message
         if name is None:
-            result.error_code = Code.UNKNOWN_TOPIC_ID
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
     return result

@@ -3,8 +3,8 @@
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode
+from tms.compat.kafka.requests import KafkaCall
 
 VERSIONS = (0, 2)
 DescribeClusterResponse = codec.class_of("DescribeClusterResponse")
@@ -12,7 +12,7 @@ _BROKERS = 1  # a type of endpoint; the other one is of controllers
 _MISMATCHED_ENDPOINT_TYPE = 114
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The id of the cluster and its broker."""
     broker = call.broker
     if call.message.endpoint_type != _BROKERS:
@@ -23,5 +23,5 @@ async def answer(call: Call) -> Message:
         broker_id=NODE, host=broker.options.host, port=broker.options.port
     )
     return DescribeClusterResponse(
-        error_code=Code.NONE, cluster_id=broker.cluster_id, controller_id=NODE, brokers=[node]
+        error_code=ErrorCode.NONE, cluster_id=broker.cluster_id, controller_id=NODE, brokers=[node]
     )

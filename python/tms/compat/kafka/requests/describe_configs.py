@@ -6,7 +6,7 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
 from tms.compat.kafka.codec import Message
 from tms.compat.kafka.errors import code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import BOOLEAN, INT, LONG, STRING, Setting, described
 from tms.errors import Invalid, TMSError
 from tms.model.topic import MESSAGE_BYTES_DEFAULT, RETENTION_MS_DEFAULT
@@ -18,7 +18,7 @@ _TOPIC, _BROKER = 2, 4  # types of resources
 _DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The settings of each resource; each has an error of its own."""
     results = []
     for one in call.message.resources:

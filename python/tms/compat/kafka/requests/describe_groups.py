@@ -2,8 +2,8 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
 from tms.groups.classic_calls import State
 
@@ -12,7 +12,7 @@ DescribeGroupsResponse = codec.class_of("DescribeGroupsResponse")
 _Group = DescribeGroupsResponse.DescribedGroup
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """Each group; one that has only positions is empty, one that has nothing is dead."""
     groups = []
     for group in call.message.groups:
@@ -23,7 +23,7 @@ async def answer(call: Call) -> Message:
     return DescribeGroupsResponse(groups=groups)
 
 
-async def _described(call: Call, group: str) -> Message:
+async def _described(call: KafkaCall, group: str) -> Message:
     broker = call.broker
     key = broker.group(group)
     found = broker.groups.do(key, lambda groups, _: (groups.describe(key), ()))
@@ -32,7 +32,7 @@ async def _described(call: Call, group: str) -> Message:
         committed = await broker.in_thread(broker.engine.groups.committed, group)
         state = State.EMPTY if committed else State.DEAD
     return _Group(
-        error_code=Code.NONE,
+        error_code=ErrorCode.NONE,
         group_id=group,
         group_state=state,
         protocol_type=found.protocol_type,

@@ -17,8 +17,8 @@ from tms.block import read_header
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import NO_ID, Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import OffsetOutOfRange, TMSError
 from tms.model.message import Buffer, Fetched, Holder, PartitionPosition
 from tms.model.position import Position
@@ -33,7 +33,7 @@ _Partition = FetchResponse.FetchableTopicResponse.PartitionData
 _BY_ID = 13  # the version from which on topics are named by id
 
 
-class _Place(NamedTuple):
+class _Tail(NamedTuple):
     """The end of what was found in a partition, from which on a wait watches."""
 
     name: TopicName
@@ -46,16 +46,16 @@ class _Found(NamedTuple):
     without a wait."""
 
     topics: list[Message]
-    places: list[_Place]
+    places: list[_Tail]
     size: int
     is_urgent: bool
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The batches that are there, or come within the wait."""
     message, broker = call.message, call.broker
     if message.session_id:
-        return FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND)
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     loop = asyncio.get_running_loop()
     wait_s = min(max(0, message.max_wait_ms), broker.service.limits.fetch_wait_ms_max) / 1_000
     deadline = loop.time() + wait_s
@@ -81,15 +81,15 @@ async def answer(call: Call) -> Message:
 
 
 def _watch(
-    broker: Broker, place: _Place, wake: Callable[[], None], isolation: Isolation
+    broker: Broker, place: _Tail, wake: Callable[[], None], isolation: Isolation
 ) -> Callable[[], None]:
     return broker.engine.watch(place.name, [place.position], wake, place.held, isolation)
 
 
-async def _look(call: Call, isolation: Isolation) -> _Found:
+async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
     message, budget = call.message, call.broker.service.fetching
     topics: list[Message] = []
-    places: list[_Place] = []
+    places: list[_Tail] = []
     free = budget.bytes_max - budget.bytes
     left = min(message.max_bytes, max(free // 2, GRANT_BYTES_MIN))
     size, is_urgent = 0, False
@@ -111,11 +111,11 @@ async def _look(call: Call, isolation: Isolation) -> _Found:
                 if isolation is Isolation.COMMITTED:
                     await _tell_stable(call.broker, name, result, fetched)
                 following = PartitionPosition(part.partition, fetched.next[part.partition])
-                places.append(_Place(name, following, fetched.held))
+                places.append(_Tail(name, following, fetched.held))
             except TMSError as error:
                 result.error_code, is_urgent = code_of(error), True
-                if call.version >= _BY_ID and result.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
-                    result.error_code = Code.UNKNOWN_TOPIC_ID
+                if call.version >= _BY_ID and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         topics.append(
             FetchResponse.FetchableTopicResponse(
                 topic=topic.topic, topic_id=topic.topic_id, partitions=results
@@ -127,7 +127,7 @@ async def _look(call: Call, isolation: Isolation) -> _Found:
 async def _fetch(
     broker: Broker, name: TopicName, part: Message, bytes_max: int, isolation: Isolation
 ) -> Fetched:
-    """What is there in a partition. Without room for bytes, only where it ends."""
+    """The blocks that are there in a partition. Without room for bytes, only its end."""
     engine, service = broker.engine, broker.service
     if part.fetch_offset < 0:
         raise OffsetOutOfRange(f"An offset is 0 or more, got {part.fetch_offset}.")

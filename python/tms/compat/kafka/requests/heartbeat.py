@@ -2,14 +2,14 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Sender
 
 VERSIONS = (0, 4)
 HeartbeatResponse = codec.class_of("HeartbeatResponse")
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The state of the group, as an error code."""
     message, broker = call.message, call.broker
     sender = Sender(message.member_id, message.generation_id, message.group_instance_id)

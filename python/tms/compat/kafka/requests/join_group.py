@@ -2,8 +2,8 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode
+from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Client, JoinRequest
 
 VERSIONS = (0, 9)
@@ -12,7 +12,7 @@ _WITH_REBALANCE_TIMEOUT = 1  # the version from which on a request has one
 _NULLABLE = 7  # the version from which on there may be no protocol
 
 
-async def answer(call: Call) -> Message | None:
+async def answer(call: KafkaCall) -> Message | None:
     """The generation, and for the leader the metadata of all members."""
     message, broker = call.message, call.broker
     rebalance_ms = message.rebalance_timeout_ms
@@ -32,7 +32,7 @@ async def answer(call: Call) -> Message | None:
     joined = await broker.groups.join(call.connection, broker.group(message.group_id), request)
     if joined is None:
         return JoinGroupResponse(
-            error_code=Code.NOT_COORDINATOR, member_id=message.member_id, protocol_name=""
+            error_code=ErrorCode.NOT_COORDINATOR, member_id=message.member_id, protocol_name=""
         )
     missing = None if call.version >= _NULLABLE else ""
     return JoinGroupResponse(

@@ -2,7 +2,7 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Leaver
 
 VERSIONS = (0, 5)
@@ -10,7 +10,7 @@ LeaveGroupResponse = codec.class_of("LeaveGroupResponse")
 _LISTS = 3  # the version from which on a request has several members
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The error code of each member; of the only one in older versions."""
     message, broker = call.message, call.broker
     leavers = [Leaver(message.member_id)]

@@ -2,7 +2,7 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import State
 from tms.model.topic import TopicName
 
@@ -12,7 +12,7 @@ _TYPE = "classic"
 _PAGE = 1_000  # groups that are looked at together
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The groups in the wanted states and of the wanted types."""
     message, broker = call.message, call.broker
     members = broker.groups.all(broker.options.namespace)
@@ -31,7 +31,7 @@ async def answer(call: Call) -> Message:
     return ListGroupsResponse(groups=groups)
 
 
-def _with_positions(call: Call) -> set[str]:
+def _with_positions(call: KafkaCall) -> set[str]:
     """The groups without members of TMS's own protocol that have positions in the namespace."""
     broker, found = call.broker, set()
     after: tuple[str, str] | None = None

@@ -3,8 +3,8 @@
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
 from tms.model.ids import TIME_MS_MAX
 from tms.model.message import PartitionPosition
@@ -19,7 +19,7 @@ _Result = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionRespo
 _LATEST, _EARLIEST, _OF_NEWEST_TIME, _EARLIEST_LOCAL, _TIERED = -1, -2, -3, -4, -5
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The offset for each partition; each has an error of its own."""
     isolation = Isolation.COMMITTED if call.message.isolation_level else Isolation.UNCOMMITTED
     topics = []
@@ -56,7 +56,7 @@ async def _fill(
         if offset < end:
             await _tell(broker, name, partition, offset, result)
     elif wanted not in (_OF_NEWEST_TIME, _TIERED) and wanted < 0:
-        result.error_code = Code.UNSUPPORTED_VERSION
+        result.error_code = ErrorCode.UNSUPPORTED_VERSION
 
 
 async def _offset(

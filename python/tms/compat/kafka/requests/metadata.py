@@ -5,8 +5,8 @@ from contextlib import suppress
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
 from tms.compat.kafka.codec import NO_ID, Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import settings_of
 from tms.errors import TMSError, TopicExists, TopicNotFound
 from tms.model.topic import TopicName
@@ -18,7 +18,7 @@ MetadataResponse = codec.class_of("MetadataResponse")
 _Topic = MetadataResponse.MetadataResponseTopic
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The topics that the request names, or all; those that are not there with an error each."""
     broker, message = call.broker, call.message
     options = broker.options
@@ -61,7 +61,7 @@ async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> Me
             await broker.create(topic, settings)
         return _topic(broker, topic, broker.record(topic))
     except TMSError as error:
-        code = Code.UNKNOWN_TOPIC_ID if name is None else code_of(error)
+        code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else code_of(error)
         return _Topic(error_code=code, name=name, topic_id=id)
 
 

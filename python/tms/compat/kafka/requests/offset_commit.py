@@ -2,8 +2,8 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Conflict, Fenced, Invalid, TMSError
 from tms.groups.classic_calls import Sender
 from tms.model.position import OFFSET_MAX, Position
@@ -14,7 +14,7 @@ OffsetCommitResponse = codec.class_of("OffsetCommitResponse")
 _Partition = OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """Check the member, then every partition, then move the positions."""
     message, broker = call.message, call.broker
     sender = Sender(
@@ -45,17 +45,17 @@ async def answer(call: Call) -> Message:
     return OffsetCommitResponse(topics=topics)
 
 
-async def _may_commit(call: Call, sender: Sender) -> Code:
+async def _may_commit(call: KafkaCall, sender: Sender) -> ErrorCode:
     """The code that refuses the whole commit, or `NONE`."""
     try:
         key = call.broker.group(call.message.group_id)
         may_commit = call.broker.groups.shard(key).may_commit
-        return Code(await call.broker.in_thread(may_commit, key, sender))
+        return ErrorCode(await call.broker.in_thread(may_commit, key, sender))
     except TMSError as error:
         return code_of(error)
 
 
-def _change(call: Call, topic: str, part: Message, sender: Sender) -> PositionChange:
+def _change(call: KafkaCall, topic: str, part: Message, sender: Sender) -> PositionChange:
     """The change of a position. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
     broker = call.broker
     name = broker.topic(topic)
@@ -78,9 +78,9 @@ def _change(call: Call, topic: str, part: Message, sender: Sender) -> PositionCh
     )
 
 
-def _code(error: TMSError) -> Code:
+def _code(error: TMSError) -> ErrorCode:
     if isinstance(error, Fenced):
-        return Code.ILLEGAL_GENERATION
+        return ErrorCode.ILLEGAL_GENERATION
     if isinstance(error, Conflict):
-        return Code.UNKNOWN_MEMBER_ID
+        return ErrorCode.UNKNOWN_MEMBER_ID
     return code_of(error)

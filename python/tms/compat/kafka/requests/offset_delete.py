@@ -2,8 +2,8 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
 from tms.groups.classic_calls import State
 
@@ -12,17 +12,17 @@ OffsetDeleteResponse = codec.class_of("OffsetDeleteResponse")
 _Topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """Forget each position; each has an error of its own."""
     message, broker = call.message, call.broker
     key = broker.group(message.group_id)
     state = broker.groups.do(key, lambda groups, _: (groups.describe(key).state, ()))
     if state not in (State.DEAD, State.EMPTY):
-        return OffsetDeleteResponse(error_code=Code.NON_EMPTY_GROUP)
+        return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
     forget = broker.engine.groups.forget_positions
     topics = []
     for topic in message.topics:
-        numbers, code = [one.partition_index for one in topic.partitions], Code.NONE
+        numbers, code = [one.partition_index for one in topic.partitions], ErrorCode.NONE
         try:
             name = broker.topic(topic.name)
             await broker.in_thread(forget, name, message.group_id, numbers)

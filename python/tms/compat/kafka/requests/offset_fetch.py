@@ -9,8 +9,8 @@ from typing import Any
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code, code_of
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import StorageUnavailable, TMSError
 from tms.model.position import PositionKind
 from tms.model.snapshot import Isolation
@@ -23,7 +23,7 @@ _LISTS = 8  # the version from which on a request has several groups
 _Committed = Mapping[TopicName, Mapping[int, CommittedPosition]]
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The positions of each group."""
     message = call.message
     if call.version < _LISTS:
@@ -42,8 +42,8 @@ async def answer(call: Call) -> Message:
 
 
 async def _positions(
-    call: Call, group: str, wanted: list[Message] | None, made: tuple[Any, Any]
-) -> tuple[Code, list[Message]]:
+    call: KafkaCall, group: str, wanted: list[Message] | None, made: tuple[Any, Any]
+) -> tuple[ErrorCode, list[Message]]:
     """The error code of a group, and its positions in these topics, or in all of the namespace."""
     broker, stable = call.broker, call.message.require_stable
     try:
@@ -52,7 +52,7 @@ async def _positions(
             lambda: broker.engine.groups.committed(group, names, stable)
         )
     except StorageUnavailable as error:
-        return (Code.UNSTABLE_OFFSET_COMMIT if stable else code_of(error)), []
+        return (ErrorCode.UNSTABLE_OFFSET_COMMIT if stable else code_of(error)), []
     except TMSError as error:
         return code_of(error), []
     here = {
@@ -72,7 +72,7 @@ async def _positions(
             await _told(broker, name, number, at.get(number), made[1]) for number in partitions
         ]
         topics.append(made[0](name=name, partitions=parts))
-    return Code.NONE, topics
+    return ErrorCode.NONE, topics
 
 
 async def _told(

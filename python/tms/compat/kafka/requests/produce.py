@@ -10,10 +10,9 @@ from tms.block import Flags
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import NO_ID, Message
-from tms.compat.kafka.errors import Code, code_of
 from tms.compat.kafka.records import RecordLimits
-from tms.compat.kafka.records_errors import BadRecords
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Forbidden, Invalid, TMSError, Unavailable
 from tms.log.pending import PendingAppend
 from tms.model.message import NewBlock
@@ -36,7 +35,7 @@ class _Started(NamedTuple):
     pending: PendingAppend
 
 
-async def answer(call: Call) -> Message | None:
+async def answer(call: KafkaCall) -> Message | None:
     """Store every batch; None if the client wants no answer."""
     message, topics = call.message, []
     if message.acks not in _DURABILITIES:
@@ -51,7 +50,7 @@ async def answer(call: Call) -> Message | None:
                 pending = await _submit(call, topic, part)
                 started.append(_Started(result, pending))
             except BadRecords as refused:
-                _refuse(result, Code(refused.code), refused.message)
+                _refuse(result, refused.code, refused.message)
                 if refused.index is not None:
                     result.record_errors = [
                         _Result.BatchIndexAndErrorMessage(
@@ -74,7 +73,7 @@ async def answer(call: Call) -> Message | None:
     return ProduceResponse(responses=topics)
 
 
-async def _submit(call: Call, topic: Message, part: Message) -> PendingAppend:
+async def _submit(call: KafkaCall, topic: Message, part: Message) -> PendingAppend:
     """Hand the batch of a partition to it. Raises `BadRecords`, and what was wrong."""
     broker, service = call.broker, call.broker.service
     if call.message.transactional_id is not None:
@@ -109,7 +108,7 @@ async def _settle(broker: Broker, one: _Started) -> None:
     result.log_append_time_ms = places[-1].time_ms
 
 
-def _refuse(result: Message, code: Code, why: str) -> None:
+def _refuse(result: Message, code: ErrorCode, why: str) -> None:
     result.error_code, result.error_message = code, why
 
 

@@ -2,15 +2,15 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
-from tms.compat.kafka.errors import Code
-from tms.compat.kafka.requests import Call
+from tms.compat.kafka.errors import ErrorCode
+from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Sender, SyncRequest
 
 VERSIONS = (0, 5)
 SyncGroupResponse = codec.class_of("SyncGroupResponse")
 
 
-async def answer(call: Call) -> Message:
+async def answer(call: KafkaCall) -> Message:
     """The assignment of the member, once the leader has brought it."""
     message, broker = call.message, call.broker
     request = SyncRequest(
@@ -21,7 +21,7 @@ async def answer(call: Call) -> Message:
     )
     synced = await broker.groups.sync(call.connection, broker.group(message.group_id), request)
     if synced is None:
-        return SyncGroupResponse(error_code=Code.NOT_COORDINATOR)
+        return SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)
     return SyncGroupResponse(
         error_code=synced.code,
         protocol_type=synced.protocol_type,
