@@ -62,7 +62,6 @@ _TRANSACTIONAL = 16
 _CONTROL = 32
 _MAGIC = 2
 _NONE = -1
-_RECORD_BYTES_MIN = 7
 _SPARE_BYTES = 32  # behind the records, for the parser
 _HEADER_COST_BYTES = 100  # of a header while it is converted
 _BLOCK_BYTES = 1_024  # of a block besides its cells and their ends, at most
@@ -132,11 +131,6 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
         raise _too_large(
             f"The records of the batch have {len(payload)} bytes, {limits.batch_bytes_max} is the "
             "limit: send smaller batches.",
-        )
-    if batch.records > len(payload) // _RECORD_BYTES_MIN:
-        raise _invalid(
-            f"The batch says that it has {batch.records} records, for which its {len(payload)} "
-            "bytes are too few."
         )
     cells = _parsed(payload, batch.records, limits.batch_bytes_max)
     cuts = _cuts(cells, len(payload), limits)
