@@ -113,10 +113,10 @@ def test_a_number_without_end_in_a_large_batch_takes_no_time() -> None:
     limits = RecordLimits(16 << 20, 32 << 20, 16 << 20)
     large = Record(value=bytes(2 << 20))
     for payload in (
-        b"\x80" * (4 << 20),
-        record(large, 0) + b"\x80" * (4 << 20),
-        varint(3 << 20) + b"\x80" * (4 << 20),
-        varint(3 << 20) + b"\0\0\0\x01" + b"\x80" * (4 << 20),
+        b"\xff" * (4 << 20),
+        record(large, 0) + b"\xff" * (4 << 20),
+        varint(3 << 20) + b"\xff" * (4 << 20),
+        varint(3 << 20) + b"\0\0\0\x01" + b"\xff" * (4 << 20),
         varint(-5) + bytes(4 << 20),
     ):
         begin = time.process_time()

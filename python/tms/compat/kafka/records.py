@@ -62,12 +62,11 @@ _TRANSACTIONAL = 16
 _CONTROL = 32
 _MAGIC = 2
 _NONE = -1
-_RECORD_BYTES_MIN = 7
 _SPARE_BYTES = 32  # behind the records, for the parser
 _HEADER_COST_BYTES = 100  # of a header while it is converted
 _BLOCK_BYTES = 1_024  # of a block besides its cells and their ends, at most
 _CELL_BYTES = 13  # of a message's ends and validity in a block
-_VARINT_BYTES_MAX = 10
+_VARINT_BITS_MAX = 70
 
 
 class RecordLimits(NamedTuple):
@@ -132,11 +131,6 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
         raise _too_large(
             f"The records of the batch have {len(payload)} bytes, {limits.batch_bytes_max} is the "
             "limit: send smaller batches.",
-        )
-    if batch.records > len(payload) // _RECORD_BYTES_MIN:
-        raise _invalid(
-            f"The batch says that it has {batch.records} records, for which its {len(payload)} "
-            "bytes are too few."
         )
     cells = _parsed(payload, batch.records, limits.batch_bytes_max)
     cuts = _cuts(cells, len(payload), limits)
@@ -366,13 +360,17 @@ def _header_count(payload: Buffer, at: int) -> int:
 
 def _read_varint(payload: Buffer, at: int) -> tuple[int, int]:
     """A number and the place behind it. Raises `IndexError` if it does not end."""
-    number = shift = 0
-    for byte in payload[at : at + _VARINT_BYTES_MAX]:
+    byte = payload[at]
+    number = byte & 0x7F
+    shift = 7
+    while byte & 0x80:
+        if shift == _VARINT_BITS_MAX:
+            raise IndexError(at)
+        at += 1
+        byte = payload[at]
         number |= (byte & 0x7F) << shift
         shift += 7
-        if byte < 0x80:
-            return number >> 1 ^ -(number & 1), at + shift // 7
-    raise IndexError(at)
+    return number >> 1 ^ -(number & 1), at + 1
 
 
 def _cuts(cells: _Cells, payload_bytes: int, limits: RecordLimits) -> list[int]:
