@@ -318,7 +318,9 @@ def test_offsets_by_time(kafka: KafkaConnection, topic: str) -> None:
     assert (beyond.offset, beyond.timestamp, beyond.error_code) == (-1, -1, 0)
     assert offset(kafka, topic, EARLIEST).offset == 0
     assert offset(kafka, topic, LATEST).offset == 3
-    assert offset(kafka, topic, LATEST, partition=5).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        offset(kafka, topic, LATEST, partition=5).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
 
 
 def test_offsets_of_an_empty_partition(kafka: KafkaConnection, topic: str) -> None:

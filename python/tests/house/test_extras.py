@@ -28,6 +28,7 @@ LIBRARIES = {  # of each extra: one that it brings and no other installation has
     "arrow": "pyarrow",
     "embedded": "plyvel",
     "server": "uvloop",
+    "kafka": "aiokafka",
     "cluster": "kazoo",
     "hbase": "thriftpy2",
     "sql": "sqlalchemy",

@@ -177,6 +177,7 @@ DRIVERS: dict[str, set[str]] = {
         "server/front.py",
         "serve/",
         "compat/cdap/settings.py",
+        "compat/kafka/settings.py",
         "compat/tephra/settings.py",
     },
     "zstandard": {"server/", "client/"},

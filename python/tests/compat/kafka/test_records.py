@@ -24,8 +24,8 @@ from tests.compat.kafka.records_batches import (
     records_of,
 )
 from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, check, read_header
-from tms.compat.kafka.records import RecordLimits, decode
 from tms.compat.kafka.errors import BadRecords, ErrorCode
+from tms.compat.kafka.records import RecordLimits, decode
 
 LARGE = RecordLimits(16 << 20, 32 << 20, 8 << 20)
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]

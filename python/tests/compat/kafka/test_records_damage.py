@@ -21,8 +21,8 @@ from tests.compat.kafka.records_batches import (
     varint,
 )
 from tms.block import check
-from tms.compat.kafka.records import RecordLimits, decode
 from tms.compat.kafka.errors import BadRecords
+from tms.compat.kafka.records import RecordLimits, decode
 
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
 RECORDS = [

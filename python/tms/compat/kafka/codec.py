@@ -378,7 +378,9 @@ class _Compiler:
             return "compact_size"
         return "plain_string_size" if kind == "string" else "plain_bytes_size"
 
-    def _split(self, fields: Sequence[MessageField]) -> tuple[list[MessageField], list[MessageField]]:
+    def _split(
+        self, fields: Sequence[MessageField]
+    ) -> tuple[list[MessageField], list[MessageField]]:
         """The fields of this version: those with a place, and those with a tag."""
         here = [one for one in fields if self.version in one.versions]
         tagged = [one for one in here if self.version in one.tagged]

@@ -125,4 +125,6 @@ def code_of(error: TMSError) -> ErrorCode:
     """The code that tells a client of Kafka what this error says."""
     if isinstance(error, Invalid) and error.details.get("field") in _FIELDS:
         return _FIELDS[error.details["field"]]
-    return next((code for cls, code in _CODES if isinstance(error, cls)), ErrorCode.UNKNOWN_SERVER_ERROR)
+    return next(
+        (code for cls, code in _CODES if isinstance(error, cls)), ErrorCode.UNKNOWN_SERVER_ERROR
+    )

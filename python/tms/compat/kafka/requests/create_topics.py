@@ -29,7 +29,9 @@ async def answer(call: KafkaCall) -> Message:
     for one in call.message.topics:
         try:
             if names.count(one.name) > 1:
-                raise _Refused(ErrorCode.INVALID_REQUEST, "The request names the topic more than once.")
+                raise _Refused(
+                    ErrorCode.INVALID_REQUEST, "The request names the topic more than once."
+                )
             results.append(await _create(call, one))
         except _Refused as refused:
             results.append(_refusal(one.name, refused.code, str(refused)))
@@ -70,13 +72,16 @@ def _partitions(one: Message, default: int) -> int:
         numbers = sorted(two.partition_index for two in one.assignments)
         if numbers != list(range(len(numbers))):
             raise _Refused(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions are numbered from 0, without gaps."
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "Partitions are numbered from 0, without gaps.",
             )
         return len(numbers)
     if one.num_partitions == -1:
         return default
     if not 1 <= one.num_partitions <= PARTITIONS_MAX:
-        raise _Refused(ErrorCode.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_MAX} partitions.")
+        raise _Refused(
+            ErrorCode.INVALID_PARTITIONS, f"A topic has 1 to {PARTITIONS_MAX} partitions."
+        )
     if one.replication_factor not in (-1, 1):
         raise _Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -114,7 +114,10 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
                 places.append(_Tail(name, following, fetched.held))
             except TMSError as error:
                 result.error_code, is_urgent = code_of(error), True
-                if call.version >= _BY_ID and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if (
+                    call.version >= _BY_ID
+                    and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                ):
                     result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         topics.append(
             FetchResponse.FetchableTopicResponse(

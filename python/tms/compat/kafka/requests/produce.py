@@ -10,8 +10,8 @@ from tms.block import Flags
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import NO_ID, Message
-from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
+from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Forbidden, Invalid, TMSError, Unavailable
 from tms.log.pending import PendingAppend
