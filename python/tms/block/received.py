@@ -19,7 +19,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from tms.block import Columns, unpacked
-from tms.model.ids import MessageId
+from tms.model.ids import MessageId, as_id
 from tms.model.message import LogMessage
 from tms.model.queue import DELIVERIES_MASK, Token
 from tms.model.serializer import Plain, V
@@ -69,7 +69,7 @@ class Slice(Struct, frozen=True):
         cells = zip(
             repeat(time_ms), range(sequence, sequence + count), repeat(payload_ms), payloads
         )
-        return list(map(_AS_ID, cells))
+        return list(map(as_id, cells))
 
 
 class Received(Struct, frozen=True):
@@ -93,6 +93,7 @@ class Received(Struct, frozen=True):
 
     def messages(self, topic: str, kind: type[Delivered[V]] = Delivered) -> list[Delivered[V]]:
         """The messages one by one, of this class. Raises `DataCorrupt`."""
+        # three times as fast as calling the class, which names each field
         make: Callable[[Iterable[object]], Delivered[V]] = partial(tuple.__new__, kind)
         messages: list[Delivered[V]] = []
         parts: Iterable[Columns] = map(_COLUMNS, self.slices)
@@ -115,7 +116,3 @@ class Received(Struct, frozen=True):
             )
             messages += map(make, cells)
         return messages
-
-
-# Three times as fast as calling the class, which names each field; so it is done above.
-_AS_ID: Callable[[Iterable[object]], MessageId] = partial(tuple.__new__, MessageId)

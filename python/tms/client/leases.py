@@ -82,20 +82,15 @@ class Leases:
         forks.in_child(self._forked)
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()  # guards `_kept` and `_thread`
+        self._lock = threading.Lock()  # guards `kept` and `_thread`
         self._calling = threading.Lock()  # held while leases are extended
-        self._kept: dict[Token, HeldMessage] = {}
+        self.kept: dict[Token, HeldMessage] = {}  # that are being handled
         self._thread: threading.Thread | None = None
 
     def _forked(self) -> None:
-        for kept in self._kept.values():  # these were leased to the parent, which settles them
+        for kept in self.kept.values():  # these were leased to the parent, which settles them
             kept.lost = kept.settled = kept.done = True
         self._begin()
-
-    @property
-    def any_held(self) -> bool:
-        """True if messages are being handled."""
-        return bool(self._kept)
 
     # -- what is kept ------------------------------------------------------------------------------
 
@@ -104,7 +99,7 @@ class Leases:
         now_s = self._clock.monotonic_s()
         tokens = [Token.parse(message.token) for message in messages]
         with self._lock:
-            found = [self._kept.setdefault(token, HeldMessage(token, now_s)) for token in tokens]
+            found = [self.kept.setdefault(token, HeldMessage(token, now_s)) for token in tokens]
             for kept in found:
                 kept.users += 1
             if found and (self._thread is None or not self._thread.is_alive()):
@@ -116,8 +111,8 @@ class Leases:
         """It is not handled any more."""
         with self._lock:
             kept.users -= 1
-            if not kept.users and self._kept.get(kept.token) is kept:
-                del self._kept[kept.token]
+            if not kept.users and self.kept.get(kept.token) is kept:
+                del self.kept[kept.token]
 
     def hand_over(self, tokens: Sequence[str]) -> None:
         """A transaction settles these: the leases are to last until it commits, and its commit says
@@ -147,13 +142,13 @@ class Leases:
 
     def _of(self, tokens: Sequence[str]) -> list[HeldMessage]:
         """The held messages of these tokens."""
-        if not self._kept:
+        if not self.kept:
             return []
         named = [Token.parse(token) for token in tokens]
         with self._lock:
             return [
                 kept
-                for kept in self._kept.values()
+                for kept in self.kept.values()
                 if any(
                     one.offset <= kept.token.offset < one.offset + one.count
                     and one.partition == kept.token.partition
@@ -173,7 +168,7 @@ class Leases:
             with self._lock:
                 due = {
                     token: kept
-                    for token, kept in self._kept.items()
+                    for token, kept in self.kept.items()
                     if not (kept.lost or kept.done) and kept.extended_s <= due_s
                 }
             if not due:
@@ -203,7 +198,7 @@ class Leases:
         while True:
             wait(min(_LOOK_S_MAX, max(_LOOK_S_MIN, self._lease_s() / 6)))
             with self._lock:
-                if not self._kept:
+                if not self.kept:
                     self._thread = None
                     return
             with suppress(TMSError):  # while a lease lasts, there is time to try again

@@ -243,7 +243,7 @@ class Queue(Generic[V]):
     def _settle(self, messages: Deliveries[V], settle: _Settle) -> TokenResult:
         """End the leases of messages by this call of the port; they are not extended any more."""
         tokens = tokens_of(messages)
-        if not self.leases.any_held:
+        if not self.leases.kept:
             return settle(self.name, self.group, tokens)
         with self.leases.settling(tokens):
             return settle(self.name, self.group, tokens)

@@ -23,7 +23,7 @@ from tms.block import Columns, Compression, Ends, decode, read_header
 from tms.block.placing import dense
 from tms.block.received import Slice
 from tms.errors import DataCorrupt, OffsetOutOfRange, StorageUnavailable, TMSError
-from tms.model.ids import MessageId
+from tms.model.ids import MessageId, as_id
 from tms.model.message import (
     Fetched,
     Holder,
@@ -87,7 +87,7 @@ class ReadBlock:
         """The messages from `offset` on, `count` of them."""
         start = offset - self.base
         time_ms, sequence = self.first
-        id = MessageId(time_ms, sequence + start)
+        id = as_id((time_ms, sequence + start, 0, 0))
         columns = self.columns.slice(start, start + count)
         return Slice(self.partition, offset, id, deliveries, columns)
 

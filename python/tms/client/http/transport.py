@@ -381,27 +381,30 @@ class HttpTransport(TopicsApi):
         address = addresses.of(call.places) if addresses.informed else addresses.now
         try:
             connection = self._take(address, timeout_s)
-            try:
-                connection.send(call.chunks, deadline_s)
-                answer = connection.receive(deadline_s)
-            except BaseException as error:
-                addresses.lost(address, error, connection.given_up)
-                connection.close()
-                raise
-            if addresses.away:
-                addresses.reached(address)
-            idle = self._idle[address]
-            full = self._closed or len(idle) >= IDLE_CONNECTIONS_MAX
-            if full or not answer.keeps_open or connection.failure is not None:
-                connection.close()
-            else:
-                idle.append(connection)
-            if OWNER in answer.headers:
-                addresses.take_in(call.places, answer.headers)
-            return call.read(answer)
+            return self._exchange(connection, call, deadline_s)
         except (Unavailable, StorageUnavailable, TimedOut):
-            addresses.avoid(address)
+            self.addresses.avoid(address)
             raise
+
+    def _exchange(self, connection: HttpConnection, call: Call[T], deadline_s: float) -> T:
+        try:
+            connection.send(call.chunks, deadline_s)
+            answer = connection.receive(deadline_s)
+        except BaseException as error:
+            self.addresses.lost(connection.target, error, connection.given_up)
+            connection.close()
+            raise
+        if self.addresses.away:
+            self.addresses.reached(connection.target)
+        idle = self._idle[connection.target]
+        full = self._closed or len(idle) >= IDLE_CONNECTIONS_MAX
+        if full or not answer.keeps_open or connection.failure is not None:
+            connection.close()
+        else:
+            idle.append(connection)
+        if OWNER in answer.headers:
+            self.addresses.take_in(call.places, answer.headers)
+        return call.read(answer)
 
     def _take(self, address: ServiceAddress, timeout_s: float) -> HttpConnection:
         if self._closed:

@@ -14,7 +14,7 @@ from tms.compat.kafka.records_cache import EncodedBatches, identity
 from tms.errors import TopicNotFound
 from tms.groups.classic_calls import ClassicKey
 from tms.model import keys
-from tms.model.message import StoredBlock
+from tms.model.message import Buffer, StoredBlock
 from tms.model.topic import TopicInfo, TopicName, TopicSettings
 from tms.model.transaction import check_group
 from tms.server.framed import FramedConnection
@@ -104,7 +104,7 @@ class Broker:
         """Create a topic. Raises as `Engine.create_topic`."""
         return await self.service.in_thread(self.engine.create_topic, name, settings)
 
-    def batch(self, name: TopicName, stored: StoredBlock) -> bytes:
+    def batch(self, name: TopicName, stored: StoredBlock) -> Buffer:
         """A stored block as a batch of records. Raises `DataCorrupt`."""
         key = identity(self.record(name).uid, stored, -1)
         batch = self._batches.find(key)

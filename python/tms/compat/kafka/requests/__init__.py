@@ -1,9 +1,9 @@
 """The requests of Kafka's protocol that are answered here: a module for each, found by its name.
 
-A module `describe_configs` answers the requests DescribeConfigs. It has `VERSIONS`, the first and the
-last version that it answers, and `answer`, an asynchronous function that takes a `KafkaCall` and
-returns the response; None: the client wants no answer. Where clients have to see an older version
-than any that is answered, it has `ADVERTISED_FROM`, too.
+A module `describe_configs` answers the requests DescribeConfigs. It has `VERSIONS`, the first and
+the last version that it answers, and `answer`, an asynchronous function that takes a `KafkaCall`
+and returns the response; None: the client wants no answer. Where clients have to see an older
+version than any that is answered, it has `ADVERTISED_FROM`, too.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

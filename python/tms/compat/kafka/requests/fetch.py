@@ -19,7 +19,7 @@ from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import NO_ID, Message
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
-from tms.errors import OffsetOutOfRange, TMSError
+from tms.errors import OffsetOutOfRange, TMSError, TopicNotFound
 from tms.model.message import Buffer, Fetched, Holder, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
@@ -114,10 +114,7 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
                 places.append(_Tail(name, following, fetched.held))
             except TMSError as error:
                 result.error_code, is_urgent = code_of(error), True
-                if (
-                    call.version >= _BY_ID
-                    and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                ):
+                if call.version >= _BY_ID and isinstance(error, TopicNotFound):
                     result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         topics.append(
             FetchResponse.FetchableTopicResponse(
