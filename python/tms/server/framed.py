@@ -70,8 +70,8 @@ class FramedLimits:
 
 
 # The answer to a frame, as chunks to send one after another; None: the frame gets no answer.
-Answer = bytes | Sequence[Buffer] | None
-Answering = Callable[["FramedConnection", bytes], Awaitable[Answer]]
+FrameAnswer = bytes | Sequence[Buffer] | None
+Answering = Callable[["FramedConnection", bytes], Awaitable[FrameAnswer]]
 
 
 class FramedServer:

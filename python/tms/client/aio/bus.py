@@ -141,14 +141,15 @@ class AsyncBus(Derived[Bus]):
         plan = self._sync._producer_plan(
             topic, linger_ms, batch_bytes, compression, durability, in_flight_max, timeout_s
         )
-        producer: AsyncProducer[V] = AsyncProducer(
-            self._open_channel(),
-            self._sync._sending(plan, None),
-            lambda: self._refresh_topic(topic),
-            lambda known: plan.batcher(self._publishing, known, serializer),
-            self._clock,
+        return self._opened(
+            AsyncProducer(
+                self._open_channel(),
+                self._sync._sending(plan, None),
+                lambda: self._refresh_topic(topic),
+                lambda known: plan.batcher(self._publishing, known, serializer),
+                self._clock,
+            )
         )
-        return self._opened(producer)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -43,9 +43,9 @@ _FIXED = {
 }
 _LAST = 1 << 15  # as the end of an open range of versions
 
-Message = Any  # an instance of a class that is made here
-Reader = Callable[[bytes, int], Message]
-Writer = Callable[[Message], list[Buffer]]
+KafkaMessage = Any  # an instance of a class that is made here
+MessageReader = Callable[[bytes, int], KafkaMessage]
+MessageEncoder = Callable[[KafkaMessage], list[Buffer]]
 
 
 class Versions(NamedTuple):
@@ -120,13 +120,13 @@ def class_of(name: str) -> Any:
 
 
 @cache
-def reader(name: str, version: int) -> Reader:
+def reader(name: str, version: int) -> MessageReader:
     """Reads a message of a version from bytes, beginning at an offset. Raises `Malformed`."""
     definition = definitions()[name]
     source = _Compiler(version, version in definition.flexible)
     read = source.compiled(source.reader(class_of(name), definition.fields))
 
-    def checked(data: bytes, at: int) -> Message:
+    def checked(data: bytes, at: int) -> KafkaMessage:
         try:
             message, _ = read(data, at, [ELEMENTS_MAX])  # librdkafka sends bytes behind the end
         except (struct.error, IndexError, UnicodeDecodeError) as exc:
@@ -137,13 +137,13 @@ def reader(name: str, version: int) -> Reader:
 
 
 @cache
-def writer(name: str, version: int) -> Writer:
+def writer(name: str, version: int) -> MessageEncoder:
     """Writes a message in a version, as chunks to send one after another."""
     definition = definitions()[name]
     source = _Compiler(version, version in definition.flexible)
     write = source.compiled(source.writer(definition.fields))
 
-    def chunks(message: Message) -> list[Buffer]:
+    def chunks(message: KafkaMessage) -> list[Buffer]:
         out: list[Buffer] = []
         write(out, message)
         return out
@@ -237,7 +237,8 @@ class _Compiler:
 
     def reader(self, made: Any, fields: Sequence[MessageField]) -> str:
         """The name of `(data, at, room) -> (message, end)`."""
-        name, cls = self._named("read"), self._known(made)
+        name = self._named("read")
+        cls = self._known(made)
         body: list[str] = []
         present, tagged = self._split(fields)
         for group in _grouped(present, self.version):

@@ -25,7 +25,8 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     byte = data[at]
     if byte < 128:
         return byte, at + 1
-    value, shift = byte & 127, 7
+    value = byte & 127
+    shift = 7
     for place in range(at + 1, at + _VARINT_BYTES):
         byte = data[place]
         value |= (byte & 127) << shift

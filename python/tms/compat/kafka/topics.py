@@ -26,7 +26,12 @@ from tms.model.topic import (
 )
 
 LONG_MAX = 2**63 - 1
-BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # types of settings
+BOOLEAN = 1
+STRING = 2
+INT = 3
+LONG = 5
+DOUBLE = 6
+LIST = 7
 
 
 class Setting(NamedTuple):

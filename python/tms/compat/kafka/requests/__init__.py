@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
-from tms.compat.kafka.codec import Message, Versions
+from tms.compat.kafka.codec import KafkaMessage, Versions
 from tms.errors import TMSError
 from tms.server.framed import FramedConnection
 from tms.server.http.request import Budget
@@ -28,7 +28,7 @@ class KafkaCall(NamedTuple):
     connection that it came from."""
 
     broker: Broker
-    message: Message
+    message: KafkaMessage
     version: int
     client: str
     connection: FramedConnection
@@ -49,13 +49,13 @@ class RequestType:
     versions: Versions
     advertised_from: int
     flexible: Versions
-    answer: Callable[[KafkaCall], Awaitable[Message | None]]
+    answer: Callable[[KafkaCall], Awaitable[KafkaMessage | None]]
 
     def is_flexible(self, version: int) -> bool:
         """True if this version has tagged fields."""
         return version in self.flexible
 
-    def refusal(self, error: TMSError, code: int) -> Message:
+    def refusal(self, error: TMSError, code: int) -> KafkaMessage:
         """The response that refuses a request as a whole. Raises the error if the response has no
         place for it."""
         response = codec.class_of(self.name + "Response")
@@ -86,7 +86,7 @@ def load() -> Mapping[int, RequestType]:
     return found
 
 
-def api_keys(known: Mapping[int, RequestType]) -> list[Message]:
+def api_keys(known: Mapping[int, RequestType]) -> list[KafkaMessage]:
     """The keys and versions of ApiVersions."""
     entry = codec.class_of("ApiVersionsResponse").ApiVersion
     return [

@@ -1,13 +1,13 @@
 """ApiVersions: the requests and versions that are answered here."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall, api_keys
 
 VERSIONS = (0, 4)
 ApiVersionsResponse = codec.class_of("ApiVersionsResponse")
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The versions of every request."""
     return ApiVersionsResponse(api_keys=api_keys(call.requests))

@@ -1,7 +1,7 @@
 """CreateTopics: topics with their settings; each has an error of its own."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import described, settings_of
@@ -11,7 +11,8 @@ from tms.model.topic import PARTITIONS_MAX, TopicInfo, TopicSettings
 VERSIONS = (2, 7)
 CreateTopicsResponse = codec.class_of("CreateTopicsResponse")
 _Result = CreateTopicsResponse.CreatableTopicResult
-_DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
+_DYNAMIC_TOPIC = 1
+_DEFAULT = 5
 
 
 class _Refused(Exception):
@@ -22,7 +23,7 @@ class _Refused(Exception):
         self.code = code
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """Create each topic, or only check it if the request says so."""
     names = [one.name for one in call.message.topics]
     results = []
@@ -40,7 +41,7 @@ async def answer(call: KafkaCall) -> Message:
     return CreateTopicsResponse(topics=results)
 
 
-async def _create(call: KafkaCall, one: Message) -> Message:
+async def _create(call: KafkaCall, one: KafkaMessage) -> KafkaMessage:
     broker = call.broker
     name = broker.topic(one.name)
     partitions = _partitions(one, broker.options.partitions)
@@ -67,7 +68,7 @@ def _settings(info: TopicInfo) -> TopicSettings:
     return info.settings
 
 
-def _partitions(one: Message, default: int) -> int:
+def _partitions(one: KafkaMessage, default: int) -> int:
     if one.assignments:
         numbers = sorted(two.partition_index for two in one.assignments)
         if numbers != list(range(len(numbers))):
@@ -90,7 +91,7 @@ def _partitions(one: Message, default: int) -> int:
     return int(one.num_partitions)
 
 
-def _result(name: str, id: bytes, settings: TopicSettings) -> Message:
+def _result(name: str, id: bytes, settings: TopicSettings) -> KafkaMessage:
     configs = [
         _Result.CreatableTopicConfigs(
             name=setting.name,
@@ -109,5 +110,5 @@ def _result(name: str, id: bytes, settings: TopicSettings) -> Message:
     )
 
 
-def _refusal(name: str, code: ErrorCode, message: str) -> Message:
+def _refusal(name: str, code: ErrorCode, message: str) -> KafkaMessage:
     return _Result(name=name, error_code=code, error_message=message, configs=None)

@@ -1,7 +1,7 @@
 """DeleteGroups: forget groups without members, with their positions."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
@@ -10,7 +10,7 @@ VERSIONS = (0, 2)
 DeleteGroupsResponse = codec.class_of("DeleteGroupsResponse")
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """Delete each group; each has an error of its own."""
     results = []
     for group in call.message.groups_names:
@@ -23,7 +23,8 @@ async def answer(call: KafkaCall) -> Message:
 
 
 def _delete(call: KafkaCall, group: str) -> ErrorCode:
-    broker, groups = call.broker, call.broker.engine.groups
+    broker = call.broker
+    groups = call.broker.engine.groups
     key = broker.group(group)
     code = ErrorCode(broker.groups.shard(key).delete(key))
     if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):

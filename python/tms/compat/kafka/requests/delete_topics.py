@@ -1,7 +1,7 @@
 """DeleteTopics: topics by name or, in newer versions, by id."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import NO_ID, Message
+from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
@@ -11,7 +11,7 @@ DeleteTopicsResponse = codec.class_of("DeleteTopicsResponse")
 _BY_ID = 6  # the version from which on topics may be named by id
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """Delete each topic; each has an error of its own."""
     message = call.message
     if call.version < _BY_ID:
@@ -21,7 +21,7 @@ async def answer(call: KafkaCall) -> Message:
     return DeleteTopicsResponse(responses=[await _delete(call, *one) for one in wanted])
 
 
-async def _delete(call: KafkaCall, name: str | None, id: bytes) -> Message:
+async def _delete(call: KafkaCall, name: str | None, id: bytes) -> KafkaMessage:
     broker = call.broker
     result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=id)
     try:
@@ -29,7 +29,8 @@ async def _delete(call: KafkaCall, name: str | None, id: bytes) -> Message:
         await broker.in_thread(lambda: broker.engine.delete_topic(topic))
         result.name = topic.topic
     except TMSError as error:
-        result.error_code, result.error_message = code_of(error), error.message
+        result.error_code = code_of(error)
+        result.error_message = error.message
         if name is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
     return result

@@ -2,7 +2,7 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
 
@@ -12,7 +12,7 @@ _BROKERS = 1  # a type of endpoint; the other one is of controllers
 _MISMATCHED_ENDPOINT_TYPE = 114
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The id of the cluster and its broker."""
     broker = call.broker
     if call.message.endpoint_type != _BROKERS:

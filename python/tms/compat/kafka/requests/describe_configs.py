@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import BOOLEAN, INT, LONG, STRING, Setting, described
@@ -14,11 +14,13 @@ from tms.model.topic import MESSAGE_BYTES_DEFAULT, RETENTION_MS_DEFAULT
 VERSIONS = (1, 4)
 DescribeConfigsResponse = codec.class_of("DescribeConfigsResponse")
 _Result = DescribeConfigsResponse.DescribeConfigsResult
-_TOPIC, _BROKER = 2, 4  # types of resources
-_DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
+_TOPIC = 2
+_BROKER = 4
+_DYNAMIC_TOPIC = 1
+_DEFAULT = 5
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The settings of each resource; each has an error of its own."""
     results = []
     for one in call.message.resources:
@@ -27,12 +29,13 @@ async def answer(call: KafkaCall) -> Message:
             settings = await _settings(call.broker, one)
             result.configs = list(_configs(settings, one.configuration_keys))
         except TMSError as error:
-            result.error_code, result.error_message = code_of(error), error.message
+            result.error_code = code_of(error)
+            result.error_message = error.message
         results.append(result)
     return DescribeConfigsResponse(results=results)
 
 
-async def _settings(broker: Broker, one: Message) -> Iterable[Setting]:
+async def _settings(broker: Broker, one: KafkaMessage) -> Iterable[Setting]:
     if one.resource_type == _TOPIC:
         name = broker.topic(one.resource_name)
         return described((await broker.in_thread(lambda: broker.record(name))).settings)
@@ -55,7 +58,7 @@ def _of_broker(broker: Broker) -> Iterator[Setting]:
     yield Setting("num.partitions", str(broker.options.partitions), INT, False)
 
 
-def _configs(settings: Iterable[Setting], wanted: list[str] | None) -> Iterator[Message]:
+def _configs(settings: Iterable[Setting], wanted: list[str] | None) -> Iterator[KafkaMessage]:
     for setting in settings:
         if wanted is None or not wanted or setting.name in wanted:
             yield _Result.DescribeConfigsResourceResult(

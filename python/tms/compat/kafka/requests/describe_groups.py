@@ -1,7 +1,7 @@
 """DescribeGroups: the state and the members of groups."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
@@ -12,7 +12,7 @@ DescribeGroupsResponse = codec.class_of("DescribeGroupsResponse")
 _Group = DescribeGroupsResponse.DescribedGroup
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """Each group; one that has only positions is empty, one that has nothing is dead."""
     groups = []
     for group in call.message.groups:
@@ -23,7 +23,7 @@ async def answer(call: KafkaCall) -> Message:
     return DescribeGroupsResponse(groups=groups)
 
 
-async def _described(call: KafkaCall, group: str) -> Message:
+async def _described(call: KafkaCall, group: str) -> KafkaMessage:
     broker = call.broker
     key = broker.group(group)
     found = broker.groups.do(key, lambda groups, _: (groups.describe(key), ()))

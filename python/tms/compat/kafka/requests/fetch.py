@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tms.block import read_header
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
-from tms.compat.kafka.codec import NO_ID, Message
+from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import OffsetOutOfRange, TMSError, TopicNotFound
@@ -45,15 +45,16 @@ class _Found(NamedTuple):
     """A look at all partitions: the response, its bytes of records, and whether it has to be sent
     without a wait."""
 
-    topics: list[Message]
+    topics: list[KafkaMessage]
     places: list[_Tail]
     size: int
     is_urgent: bool
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The batches that are there, or come within the wait."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     if message.session_id:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     loop = asyncio.get_running_loop()
@@ -87,12 +88,14 @@ def _watch(
 
 
 async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
-    message, budget = call.message, call.broker.service.fetching
-    topics: list[Message] = []
+    message = call.message
+    budget = call.broker.service.fetching
+    topics: list[KafkaMessage] = []
     places: list[_Tail] = []
     free = budget.bytes_max - budget.bytes
     left = min(message.max_bytes, max(free // 2, GRANT_BYTES_MIN))
-    size, is_urgent = 0, False
+    size = 0
+    is_urgent = False
     for topic in message.topics:
         results = []
         for part in topic.partitions:
@@ -113,7 +116,8 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
                 following = PartitionPosition(part.partition, fetched.next[part.partition])
                 places.append(_Tail(name, following, fetched.held))
             except TMSError as error:
-                result.error_code, is_urgent = code_of(error), True
+                result.error_code = code_of(error)
+                is_urgent = True
                 if call.version >= _BY_ID and isinstance(error, TopicNotFound):
                     result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         topics.append(
@@ -125,10 +129,11 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
 
 
 async def _fetch(
-    broker: Broker, name: TopicName, part: Message, bytes_max: int, isolation: Isolation
+    broker: Broker, name: TopicName, part: KafkaMessage, bytes_max: int, isolation: Isolation
 ) -> Fetched:
     """The blocks that are there in a partition. Without room for bytes, only its end."""
-    engine, service = broker.engine, broker.service
+    engine = broker.engine
+    service = broker.service
     if part.fetch_offset < 0:
         raise OffsetOutOfRange(f"An offset is 0 or more, got {part.fetch_offset}.")
     place = [PartitionPosition(part.partition, Position.offset(part.fetch_offset))]
@@ -143,9 +148,12 @@ async def _fetch(
         service.fetching.release(grant)
 
 
-def _fill(broker: Broker, name: TopicName, result: Message, part: Message, fetched: Fetched) -> int:
+def _fill(
+    broker: Broker, name: TopicName, result: KafkaMessage, part: KafkaMessage, fetched: Fetched
+) -> int:
     """Fill in the batches of a partition and its end; returns their bytes."""
-    at, size = part.fetch_offset, 0
+    at = part.fetch_offset
+    size = 0
     for stored in fetched.blocks:
         header = read_header(stored.block)
         end = header.base_offset + header.count
@@ -162,7 +170,9 @@ def _fill(broker: Broker, name: TopicName, result: Message, part: Message, fetch
     return size
 
 
-async def _tell_stable(broker: Broker, name: TopicName, result: Message, fetched: Fetched) -> None:
+async def _tell_stable(
+    broker: Broker, name: TopicName, result: KafkaMessage, fetched: Fetched
+) -> None:
     """Fill in the ends for a reader of committed messages: its own, and that of all messages."""
     partition = result.partition_index
     result.last_stable_offset = fetched.ends[partition]

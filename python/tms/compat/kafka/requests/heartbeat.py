@@ -1,7 +1,7 @@
 """Heartbeat: keep a member's session alive, and learn that it has to join again."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Sender
 
@@ -9,9 +9,10 @@ VERSIONS = (0, 4)
 HeartbeatResponse = codec.class_of("HeartbeatResponse")
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The state of the group, as an error code."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     sender = Sender(message.member_id, message.generation_id, message.group_instance_id)
     key = broker.group(message.group_id)
     code = broker.groups.do(key, lambda groups, now_ms: (groups.heartbeat(now_ms, key, sender), ()))

@@ -1,7 +1,7 @@
 """InitProducerId: the number of an idempotent producer."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
 
@@ -10,9 +10,10 @@ InitProducerIdResponse = codec.class_of("InitProducerIdResponse")
 _EPOCH_MAX = 2**15 - 2
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """A new number with the epoch 0; of a producer that has one, the same with the next epoch."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     if message.transactional_id is not None:
         return InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if message.producer_id > 0 and 0 <= message.producer_epoch <= _EPOCH_MAX:

@@ -1,7 +1,7 @@
 """JoinGroup: become a member of a group, or join again; the answer waits for the other members."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Client, JoinRequest
@@ -12,9 +12,10 @@ _WITH_REBALANCE_TIMEOUT = 1  # the version from which on a request has one
 _NULLABLE = 7  # the version from which on there may be no protocol
 
 
-async def answer(call: KafkaCall) -> Message | None:
+async def answer(call: KafkaCall) -> KafkaMessage | None:
     """The generation, and for the leader the metadata of all members."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     rebalance_ms = message.rebalance_timeout_ms
     if call.version < _WITH_REBALANCE_TIMEOUT:
         rebalance_ms = message.session_timeout_ms

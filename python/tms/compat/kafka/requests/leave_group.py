@@ -1,7 +1,7 @@
 """LeaveGroup: remove members at once; the others rebalance."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Leaver
 
@@ -10,9 +10,10 @@ LeaveGroupResponse = codec.class_of("LeaveGroupResponse")
 _LISTS = 3  # the version from which on a request has several members
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The error code of each member; of the only one in older versions."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     leavers = [Leaver(message.member_id)]
     if call.version >= _LISTS:
         leavers = [Leaver(one.member_id, one.group_instance_id) for one in message.members]

@@ -1,7 +1,7 @@
 """ListGroups: the groups of Kafka's clients, and those that have positions only."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import State
 from tms.model.topic import TopicName
@@ -12,9 +12,10 @@ _TYPE = "classic"
 _PAGE = 1_000  # groups that are looked at together
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The groups in the wanted states and of the wanted types."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     members = broker.groups.all(broker.options.namespace)
     found = {one.group: (one.protocol_type, one.state) for one in members}
     for group in await broker.in_thread(lambda: _with_positions(call)):
@@ -33,7 +34,8 @@ async def answer(call: KafkaCall) -> Message:
 
 def _with_positions(call: KafkaCall) -> set[str]:
     """The groups without members of TMS's own protocol that have positions in the namespace."""
-    broker, found = call.broker, set()
+    broker = call.broker
+    found = set()
     after: tuple[str, str] | None = None
     while True:
         page = broker.engine.groups.page(broker.options.namespace, after, _PAGE)

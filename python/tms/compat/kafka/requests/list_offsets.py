@@ -2,7 +2,7 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
@@ -16,10 +16,14 @@ VERSIONS = (1, 9)
 ListOffsetsResponse = codec.class_of("ListOffsetsResponse")
 _Result = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
 # Timestamps that stand for a place: local and tiered storage are the same here.
-_LATEST, _EARLIEST, _OF_NEWEST_TIME, _EARLIEST_LOCAL, _TIERED = -1, -2, -3, -4, -5
+_LATEST = -1
+_EARLIEST = -2
+_OF_NEWEST_TIME = -3
+_EARLIEST_LOCAL = -4
+_TIERED = -5
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The offset for each partition; each has an error of its own."""
     isolation = Isolation.COMMITTED if call.message.isolation_level else Isolation.UNCOMMITTED
     topics = []
@@ -40,9 +44,10 @@ async def answer(call: KafkaCall) -> Message:
 
 
 async def _fill(
-    broker: Broker, name: TopicName, part: Message, isolation: Isolation, result: Message
+    broker: Broker, name: TopicName, part: KafkaMessage, isolation: Isolation, result: KafkaMessage
 ) -> None:
-    wanted, partition = part.timestamp, part.partition_index
+    wanted = part.timestamp
+    partition = part.partition_index
     if wanted in (_EARLIEST, _EARLIEST_LOCAL):
         result.offset = await _offset(broker, name, partition, EARLIEST, Isolation.UNCOMMITTED)
         return
@@ -70,7 +75,7 @@ async def _offset(
 
 
 async def _tell(
-    broker: Broker, name: TopicName, partition: int, offset: int, result: Message
+    broker: Broker, name: TopicName, partition: int, offset: int, result: KafkaMessage
 ) -> None:
     """Fill in an offset with the time of its message, if that is still there."""
     place = [PartitionPosition(partition, Position.offset(offset))]
@@ -78,4 +83,5 @@ async def _tell(
         lambda: broker.engine.fetch(name, place, 1, 0, Isolation.UNCOMMITTED)
     )
     if fetched.blocks:
-        result.offset, result.timestamp = offset, fetched.blocks[0].time_ms
+        result.offset = offset
+        result.timestamp = fetched.blocks[0].time_ms

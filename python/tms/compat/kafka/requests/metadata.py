@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
-from tms.compat.kafka.codec import NO_ID, Message
+from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import settings_of
@@ -18,9 +18,10 @@ MetadataResponse = codec.class_of("MetadataResponse")
 _Topic = MetadataResponse.MetadataResponseTopic
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The topics that the request names, or all; those that are not there with an error each."""
-    broker, message = call.broker, call.message
+    broker = call.broker
+    message = call.message
     options = broker.options
     everything = message.topics is None or (call.version == 0 and not message.topics)
     if everything:
@@ -36,8 +37,8 @@ async def answer(call: KafkaCall) -> Message:
     )
 
 
-def _all(broker: Broker) -> list[Message]:
-    found: list[Message] = []
+def _all(broker: Broker) -> list[KafkaMessage]:
+    found: list[KafkaMessage] = []
     after: str | None = None
     while True:
         page = broker.engine.list_topics(broker.options.namespace, after, PAGE)
@@ -48,7 +49,7 @@ def _all(broker: Broker) -> list[Message]:
         after = page[-1].topic
 
 
-async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> Message:
+async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> KafkaMessage:
     try:
         topic = broker.named(name or "", NO_ID if name is not None else id)
         try:
@@ -65,7 +66,7 @@ async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> Me
         return _Topic(error_code=code, name=name, topic_id=id)
 
 
-def _topic(broker: Broker, name: TopicName, record: TopicRecord) -> Message:
+def _topic(broker: Broker, name: TopicName, record: TopicRecord) -> KafkaMessage:
     partition = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition
     return _Topic(
         name=name.topic,

@@ -1,7 +1,7 @@
 """OffsetCommit: move the positions of a group, all or none of those that can be moved."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Conflict, Fenced, Invalid, TMSError
@@ -14,14 +14,17 @@ OffsetCommitResponse = codec.class_of("OffsetCommitResponse")
 _Partition = OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """Check the member, then every partition, then move the positions."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     sender = Sender(
         message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
     )
     code = await _may_commit(call, sender)
-    topics, changes, moved = [], [], []
+    topics = []
+    changes = []
+    moved = []
     for topic in message.topics:
         results = []
         for part in topic.partitions:
@@ -55,7 +58,7 @@ async def _may_commit(call: KafkaCall, sender: Sender) -> ErrorCode:
         return code_of(error)
 
 
-def _change(call: KafkaCall, topic: str, part: Message, sender: Sender) -> PositionChange:
+def _change(call: KafkaCall, topic: str, part: KafkaMessage, sender: Sender) -> PositionChange:
     """The change of a position. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
     broker = call.broker
     name = broker.topic(topic)

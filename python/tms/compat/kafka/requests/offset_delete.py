@@ -1,7 +1,7 @@
 """OffsetDelete: forget positions of a group without members that read the topic."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
@@ -12,9 +12,10 @@ OffsetDeleteResponse = codec.class_of("OffsetDeleteResponse")
 _Topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """Forget each position; each has an error of its own."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     key = broker.group(message.group_id)
     state = broker.groups.do(key, lambda groups, _: (groups.describe(key).state, ()))
     if state not in (State.DEAD, State.EMPTY):
@@ -22,7 +23,8 @@ async def answer(call: KafkaCall) -> Message:
     forget = broker.engine.groups.forget_positions
     topics = []
     for topic in message.topics:
-        numbers, code = [one.partition_index for one in topic.partitions], ErrorCode.NONE
+        numbers = [one.partition_index for one in topic.partitions]
+        code = ErrorCode.NONE
         try:
             name = broker.topic(topic.name)
             await broker.in_thread(forget, name, message.group_id, numbers)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import StorageUnavailable, TMSError
@@ -23,7 +23,7 @@ _LISTS = 8  # the version from which on a request has several groups
 _Committed = Mapping[TopicName, Mapping[int, CommittedPosition]]
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The positions of each group."""
     message = call.message
     if call.version < _LISTS:
@@ -42,10 +42,11 @@ async def answer(call: KafkaCall) -> Message:
 
 
 async def _positions(
-    call: KafkaCall, group: str, wanted: list[Message] | None, made: tuple[Any, Any]
-) -> tuple[ErrorCode, list[Message]]:
+    call: KafkaCall, group: str, wanted: list[KafkaMessage] | None, made: tuple[Any, Any]
+) -> tuple[ErrorCode, list[KafkaMessage]]:
     """The error code of a group, and its positions in these topics, or in all of the namespace."""
-    broker, stable = call.broker, call.message.require_stable
+    broker = call.broker
+    stable = call.message.require_stable
     try:
         names = None if wanted is None else [broker.topic(one.name) for one in wanted]
         committed: _Committed = await broker.in_thread(
@@ -77,7 +78,7 @@ async def _positions(
 
 async def _told(
     broker: Broker, topic: str, partition: int, committed: CommittedPosition | None, made: Any
-) -> Message:
+) -> KafkaMessage:
     result = made(partition_index=partition, committed_offset=-1, metadata="")
     if committed is None:
         return result
@@ -87,7 +88,8 @@ async def _told(
     if position.kind is PositionKind.OFFSET:
         result.committed_offset = position.number
         return result
-    name, fetcher = broker.topic(topic), broker.engine.topics.fetcher
+    name = broker.topic(topic)
+    fetcher = broker.engine.topics.fetcher
     try:
         offsets = await broker.in_thread(
             lambda: fetcher.offsets_here(name, [partition], position, Isolation.UNCOMMITTED)

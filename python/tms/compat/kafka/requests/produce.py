@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tms.block import Flags
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
-from tms.compat.kafka.codec import NO_ID, Message
+from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
 from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
@@ -31,13 +31,14 @@ _BY_ID = 13  # the version from which on topics are named by id
 class _Started(NamedTuple):
     """A batch that was handed to its partition."""
 
-    result: Message
+    result: KafkaMessage
     pending: PendingAppend
 
 
-async def answer(call: KafkaCall) -> Message | None:
+async def answer(call: KafkaCall) -> KafkaMessage | None:
     """Store every batch; None if the client wants no answer."""
-    message, topics = call.message, []
+    message = call.message
+    topics = []
     if message.acks not in _DURABILITIES:
         raise Invalid(f"acks is 0, 1 or -1, got {message.acks}.")
     started: list[_Started] = []
@@ -73,13 +74,15 @@ async def answer(call: KafkaCall) -> Message | None:
     return ProduceResponse(responses=topics)
 
 
-async def _submit(call: KafkaCall, topic: Message, part: Message) -> PendingAppend:
+async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> PendingAppend:
     """Hand the batch of a partition to it. Raises `BadRecords`, and what was wrong."""
-    broker, service = call.broker, call.broker.service
+    broker = call.broker
+    service = call.broker.service
     if call.message.transactional_id is not None:
         raise Forbidden("Transactions are not spoken here; begin them with TMS's own clients.")
     name = broker.named(topic.name, topic.topic_id if call.version >= _BY_ID else NO_ID)
-    record, publisher = broker.record(name), broker.engine.topics.publisher
+    record = broker.record(name)
+    publisher = broker.engine.topics.publisher
     limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
     durability = _DURABILITIES[call.message.acks]
 
@@ -108,11 +111,12 @@ async def _settle(broker: Broker, one: _Started) -> None:
     result.log_append_time_ms = places[-1].time_ms
 
 
-def _refuse(result: Message, code: ErrorCode, why: str) -> None:
-    result.error_code, result.error_message = code, why
+def _refuse(result: KafkaMessage, code: ErrorCode, why: str) -> None:
+    result.error_code = code
+    result.error_message = why
 
 
-def _end_if_refused(topics: list[Message]) -> None:
+def _end_if_refused(topics: list[KafkaMessage]) -> None:
     """Raise an error, which ends the connection: a client that wants no answer learns by this that
     it has to look again."""
     for topic in topics:

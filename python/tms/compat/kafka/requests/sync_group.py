@@ -1,7 +1,7 @@
 """SyncGroup: the leader brings the assignments, and each member gets its own."""
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.codec import Message
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Sender, SyncRequest
@@ -10,9 +10,10 @@ VERSIONS = (0, 5)
 SyncGroupResponse = codec.class_of("SyncGroupResponse")
 
 
-async def answer(call: KafkaCall) -> Message:
+async def answer(call: KafkaCall) -> KafkaMessage:
     """The assignment of the member, once the leader has brought it."""
-    message, broker = call.message, call.broker
+    message = call.message
+    broker = call.broker
     request = SyncRequest(
         Sender(message.member_id, message.generation_id, message.group_instance_id),
         {one.member_id: one.assignment for one in message.assignments},

@@ -1,6 +1,6 @@
 """Kafka's message definitions, as the front end reads them: made from the jar `kafka-clients`.
 
-    python -m kafka.definitions kafka-clients-4.1.1.jar > python/tms/compat/kafka/definitions.json
+    python -m integration.kafka_messages kafka-clients-4.1.1.jar > python/tms/compat/kafka/definitions.json
 
 The jar has one commented JSON file for each message (Apache License 2.0). The messages of `NAMES`
 are kept, without comments and descriptions, one on a line.
