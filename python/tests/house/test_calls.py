@@ -24,8 +24,8 @@ PUBLISH_CALLS = 42
 PUBLISH_MANY_CALLS = 93
 FETCH_CALLS = 37
 COMMIT_CALLS = 128
-RECEIVE_CALLS = 152  # of a message that is acknowledged
-PUBLISH_CALLS_HTTP = 88  # of the client and of the service, whose event loop does everything
+RECEIVE_CALLS = 150  # of a message that is acknowledged
+PUBLISH_CALLS_HTTP = 89  # of the client and of the service, whose event loop does everything
 RECEIVE_CALLS_HTTP = 250  # of client and service
 
 
