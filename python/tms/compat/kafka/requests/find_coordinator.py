@@ -1,4 +1,4 @@
-"""FindCoordinator: the broker that keeps a group."""
+"""FindCoordinator: the broker that keeps a group, or a transactional id."""
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE
@@ -8,13 +8,13 @@ from tms.compat.kafka.requests import Call
 
 VERSIONS = (0, 6)
 FindCoordinatorResponse = codec.class_of("FindCoordinatorResponse")
-_GROUP = 0  # a type of key
+_GROUP, _TRANSACTION = 0, 1  # types of keys
 _LISTS = 4  # the version from which on a request has several keys
-_NOT_HERE = "Transactions are not spoken here; begin them with TMS's own clients."
+_NOT_HERE = "There are coordinators of groups and of transactional ids only."
 
 
 async def answer(call: Call) -> Message:
-    """The only broker, for every group."""
+    """The only broker, for every group and every transactional id."""
     message, options = call.message, call.broker.options
     keys = message.coordinator_keys if call.version >= _LISTS else [message.key]
     found = []
@@ -22,10 +22,9 @@ async def answer(call: Call) -> Message:
         one = FindCoordinatorResponse.Coordinator(
             key=key, node_id=NODE, host=options.host, port=options.port, error_message=""
         )
-        if message.key_type != _GROUP:
+        if message.key_type not in (_GROUP, _TRANSACTION):
             one.node_id, one.host, one.port = -1, "", -1
-            one.error_code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            one.error_message = _NOT_HERE
+            one.error_code, one.error_message = Code.INVALID_REQUEST, _NOT_HERE
         found.append(one)
     if call.version >= _LISTS:
         return FindCoordinatorResponse(coordinators=found)

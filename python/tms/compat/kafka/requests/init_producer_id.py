@@ -1,22 +1,41 @@
-"""InitProducerId: the number of an idempotent producer."""
+"""InitProducerId: the number and epoch of a producer, which may be that of a transactional id."""
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
 from tms.compat.kafka.errors import Code
 from tms.compat.kafka.requests import Call
+from tms.compat.kafka.transactions import attempted, producer_of
+from tms.transactions.transactional_state import Producer
 
 VERSIONS = (0, 5)
 InitProducerIdResponse = codec.class_of("InitProducerIdResponse")
 _EPOCH_MAX = 2**15 - 2
+_FENCED_FROM = 4  # the version from which on a producer is told that it is fenced
 
 
 async def answer(call: Call) -> Message:
     """A new number with the epoch 0; of a producer that has one, the same with the next epoch."""
     message, broker = call.message, call.broker
     if message.transactional_id is not None:
-        return InitProducerIdResponse(error_code=Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return await _of_id(call)
     if message.producer_id > 0 and 0 <= message.producer_epoch <= _EPOCH_MAX:
         epoch = message.producer_epoch + 1
         return InitProducerIdResponse(producer_id=message.producer_id, producer_epoch=epoch)
     number = await broker.in_thread(broker.engine.new_producer)
     return InitProducerIdResponse(producer_id=number, producer_epoch=0)
+
+
+async def _of_id(call: Call) -> Message:
+    message, ids = call.message, call.broker.engine.transactional_ids
+    named, timeout_ms = producer_of(message), message.transaction_timeout_ms
+    expected = None if named == Producer(-1, -1) else named
+    if expected is not None and min(expected) < 0:
+        return InitProducerIdResponse(error_code=Code.INVALID_REQUEST)
+    code, producer = await attempted(
+        call,
+        lambda: ids.initialise(message.transactional_id, timeout_ms, expected),
+        _FENCED_FROM,
+    )
+    if producer is None:
+        return InitProducerIdResponse(error_code=code)
+    return InitProducerIdResponse(producer_id=producer.number, producer_epoch=producer.epoch)

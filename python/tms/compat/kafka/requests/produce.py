@@ -1,9 +1,12 @@
 """Produce: batches of records for partitions; each partition has an answer of its own.
 
 * The batch of a partition is stored as a whole or not at all, and a repeated one once.
+* The batch of a transaction is stored, synced, only while its partition is in the open transaction
+  of its producer. Nothing else is stored for the producer in such a partition.
 * acks: 0 no answer, and no durability; 1 durability `written`; -1 that of the topic.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from tms.block import Flags
@@ -14,10 +17,11 @@ from tms.compat.kafka.errors import Code, code_of
 from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.records_errors import BadRecords
 from tms.compat.kafka.requests import Call
-from tms.errors import Forbidden, Invalid, TMSError, Unavailable
+from tms.errors import Invalid, TMSError, Unavailable
 from tms.log.pending import PendingAppend
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
+from tms.transactions.transactional_state import Producer, RefusalCode, Refused
 
 VERSIONS = (3, 12)
 ADVERTISED_FROM = 0  # older librdkafka sends without compression unless it sees these versions
@@ -27,6 +31,28 @@ _DURABILITIES = {0: Durability.NONE, 1: Durability.WRITTEN, -1: None}
 QUICK_BYTES = 256 << 10  # of a batch that the event loop itself converts
 BATCH_BYTES_MAX = 32 << 20  # of a batch, decompressed
 _BY_ID = 13  # the version from which on topics are named by id
+_REFUSALS = {
+    RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "The batch belongs to a transaction, but the request has no transactional id.",
+    ),
+    RefusalCode.INVALID_PRODUCER_ID_MAPPING: (
+        Code.INVALID_PRODUCER_ID_MAPPING,
+        "The transactional id has another producer, or has not been used for 7 days.",
+    ),
+    RefusalCode.PRODUCER_FENCED: (
+        Code.INVALID_PRODUCER_EPOCH,
+        "A later producer has the transactional id, or the transaction has timed out.",
+    ),
+    RefusalCode.INVALID_TXN_STATE: (
+        Code.INVALID_TXN_STATE,
+        "The partition is in no open transaction of the producer, or the batch belongs to none.",
+    ),
+    RefusalCode.CONCURRENT_TRANSACTIONS: (
+        Code.REQUEST_TIMED_OUT,  # which clients repeat
+        "The transaction is being ended at this moment.",
+    ),
+}
 
 
 class _Started(NamedTuple):
@@ -59,6 +85,8 @@ async def answer(call: Call) -> Message | None:
                             batch_index_error_message=refused.message,
                         )
                     ]
+            except Refused as refused:
+                _refuse(result, *_REFUSALS[refused.code])
             except TMSError as error:
                 _refuse(result, code_of(error), error.message)
         topics.append(
@@ -75,26 +103,27 @@ async def answer(call: Call) -> Message | None:
 
 
 async def _submit(call: Call, topic: Message, part: Message) -> PendingAppend:
-    """Hand the batch of a partition to it. Raises `BadRecords`, and what was wrong."""
+    """Hand the batch of a partition to it. Raises `BadRecords`, `Refused`, and what was wrong."""
     broker, service = call.broker, call.broker.service
-    if call.message.transactional_id is not None:
-        raise Forbidden("Transactions are not spoken here; begin them with TMS's own clients.")
     name = broker.named(topic.name, topic.topic_id if call.version >= _BY_ID else NO_ID)
     record, publisher = broker.record(name), broker.engine.topics.publisher
     limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
-    durability = _DURABILITIES[call.message.acks]
-
-    def submit() -> PendingAppend:
-        batch = records.decode(part.records or b"", limits, Flags.COUNTS_MESSAGES)
-        if batch.transactional:
-            raise Forbidden("The batch is of a transaction; those are not spoken here.")
-        blocks = [NewBlock(part.index, block) for block in batch.blocks]
-        immediate = broker.engine.immediate
-        return publisher.submit(name, blocks, durability, immediate, internal=True)
-
+    decode = partial(records.decode, part.records or b"", limits, Flags.COUNTS_MESSAGES)
     if part.records is None or len(part.records) <= QUICK_BYTES:
-        return submit()
-    return await service.in_turn(service.checking, submit)
+        batch = decode()
+    else:
+        batch = await service.in_turn(service.checking, decode)
+    blocks = [NewBlock(part.index, block) for block in batch.blocks]
+    ids, producer = broker.engine.transactional_ids, Producer(*batch[:2])
+    if batch.transactional:
+        id = call.message.transactional_id
+        if id is None:
+            raise Refused(RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return await broker.in_thread(ids.publish, id, producer, name, blocks)
+    if producer.number > 0 and ids.holds(producer.number, name, part.index):
+        raise Refused(RefusalCode.INVALID_TXN_STATE)
+    durability = _DURABILITIES[call.message.acks]
+    return publisher.submit(name, blocks, durability, broker.engine.immediate, internal=True)
 
 
 async def _settle(broker: Broker, one: _Started) -> None:
