@@ -232,8 +232,8 @@ class TransactionalIds:
         with self._writing:
             self._journaled.load()
             if self._has_notes:
-                self._has_notes = False
                 self._journaled.write([], Durability.SYNCED)
+                self._has_notes = False
             if self._journal.length > ENTRIES_MAX and self._journal.is_worth_a_snapshot:
                 self._journaled.snapshot(lambda state: list(state.records.items()))
 
@@ -328,6 +328,7 @@ class TransactionalIds:
             if record is not None:
                 state.require_room(id, record)
             self._journaled.write([(id, record)], Durability.SYNCED)
+            self._has_notes = False  # they were written, too
 
     def _note(self, id: str, record: TransactionalRecord) -> TransactionalRecord:
         """Set a record that follows from the journals; it is journaled with the next one."""
