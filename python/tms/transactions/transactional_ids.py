@@ -187,9 +187,14 @@ class TransactionalIds:
         return list(self._load().records.items())
 
     def pending(self, group: str) -> set[tuple[TopicName, int]]:
-        """The positions of a group that open transactions will move if they commit. Those that have
-        moved until the call are not among them."""
-        return self._load().pending(group)
+        """The positions of a group that open transactions will move if they commit. The others are
+        those that a look at the positions after this call finds."""
+        return {
+            (TopicName.parse(one.topic), one.partition)
+            for record in self._load().moving(group)
+            for one in record.positions
+            if one.group == group and not self._has_ended(record)
+        }
 
     def holds(self, number: int, name: TopicName, partition: int) -> bool:
         """True if the producer of this number has added a partition to its open transaction: all

@@ -221,7 +221,7 @@ class TransactionalState:
         self.bytes = 0  # of the records as they are stored
         self._ids: dict[int, str] = {}  # by the number of the producer
         self._sizes: dict[str, int] = {}
-        self._pending: dict[str, set[str]] = {}  # ids that move positions of a group
+        self._moving: dict[str, set[str]] = {}  # ids that move positions of a group
 
     def find(self, id: str, producer: Producer) -> TransactionalRecord:
         """The record of an id whose producer this is. Raises `Refused`."""
@@ -235,15 +235,10 @@ class TransactionalState:
         """The record whose producer has this number."""
         return self.records.get(self._ids.get(number, ""))
 
-    def pending(self, group: str) -> set[tuple[TopicName, int]]:
-        """The positions of a group that open transactions will move if they commit."""
-        found = set[tuple[TopicName, int]]()
-        for id in tuple(self._pending.get(group, ())):
-            record = self.records.get(id)
-            for one in () if record is None else record.positions:
-                if one.group == group:
-                    found.add((TopicName.parse(one.topic), one.partition))
-        return found
+    def moving(self, group: str) -> list[TransactionalRecord]:
+        """The records whose transactions move positions of a group if they commit."""
+        ids = tuple(self._moving.get(group, ()))
+        return [record for id in ids if (record := self.records.get(id)) is not None]
 
     def require_room(self, id: str, record: TransactionalRecord) -> None:
         """Raise `TooLarge` for a record that is too large, and `Overloaded` if there are too many,
@@ -278,11 +273,11 @@ class TransactionalState:
             self.bytes += self._sizes[id]
         groups = _groups_of(record)
         for group in groups - _groups_of(before):
-            self._pending.setdefault(group, set()).add(id)
+            self._moving.setdefault(group, set()).add(id)
         for group in _groups_of(before) - groups:
-            self._pending[group].discard(id)
-            if not self._pending[group]:
-                del self._pending[group]
+            self._moving[group].discard(id)
+            if not self._moving[group]:
+                del self._moving[group]
 
 
 def initialised(
