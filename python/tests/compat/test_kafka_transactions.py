@@ -387,6 +387,42 @@ def test_the_coordinator_of_an_id_is_the_broker(kafka: KafkaConnection, broker: 
         assert (found.error_code, found.host, found.port) == (0, *broker.address)
 
 
+def test_transactions_are_listed_and_described(
+    begun: TransactionalProducer, broker: Broker, clock: ManualClock, topic: str
+) -> None:
+    kafka, id = begun.kafka, begun.id
+    assert begun.add(topic, 1) is NONE
+    [state] = kafka.ask("DescribeTransactions", 0, transactional_ids=[id]).transaction_states
+    assert (state.error_code, state.transaction_state) == (0, "Ongoing")
+    assert (state.producer_id, state.producer_epoch) == (begun.number, begun.epoch)
+    assert (state.transaction_timeout_ms, state.transaction_start_time_ms) == (
+        60_000,
+        clock.now_ms(),
+    )
+    [part] = state.topics
+    assert (part.topic, part.partitions) == (topic, [0, 1])
+
+    def listed(version: int = 1, **filters: Any) -> dict[str, str]:
+        answer = kafka.ask("ListTransactions", version, **filters)
+        assert not answer.error_code
+        return {one.transactional_id: one.transaction_state for one in answer.transaction_states}
+
+    assert listed(0)[id] == "Ongoing"
+    assert listed(producer_id_filters=[begun.number]) == {id: "Ongoing"}
+    assert id in listed(state_filters=["Ongoing", "Empty"])
+    assert id not in listed(state_filters=["CompleteCommit"])
+    assert id not in listed(duration_filter=1_000)
+    clock.pass_ms(1_000)
+    assert id in listed(duration_filter=1_000)
+    assert begun.end() is NONE
+    assert listed(producer_id_filters=[begun.number]) == {id: "CompleteCommit"}
+    assert id not in listed(duration_filter=0)
+    strange = kafka.ask("ListTransactions", 0, state_filters=["Strange", "PrepareCommit"])
+    assert strange.unknown_state_filters == ["Strange"]
+    [state] = kafka.ask("DescribeTransactions", 0, transactional_ids=["?"]).transaction_states
+    assert state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
+
+
 # -- time ------------------------------------------------------------------------------------------
 
 
