@@ -12,7 +12,7 @@ from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.transaction import PositionKey
 from tms.transactions.transactional_ids import TransactionalIds
-from tms.transactions.transactional_state import Producer, RefusalCode, Refused
+from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 STREAMED: tuple[Place, Place] = (("streamed", 0), ("streamed", 1))
 GROUP = "streams"
@@ -36,7 +36,7 @@ class Stream:
         self._world = world
         self._name, self._team = name, team
         self._made = 0
-        self._producer: Producer | None = None
+        self._producer: ProducerEpoch | None = None
         self._goes_on = False  # True if it asks for the next epoch of its own
         self._position: Position | None = None
         self._sequences = [0, 0]
@@ -120,12 +120,12 @@ class Stream:
         history.add(Found(began, GROUP, SOURCE, id, history.now(), metadata))
         return Position.earliest() if found is None else found.position
 
-    def _add(self, producer: Producer, made: Made) -> None:
+    def _add(self, producer: ProducerEpoch, made: Made) -> None:
         places = [(topic_of(place), place[1]) for place in STREAMED]
         self._ids.add_partitions(_ID, producer, places)
         self._ids.add_group(_ID, producer, GROUP)
 
-    def _publish(self, producer: Producer, made: Made) -> None:
+    def _publish(self, producer: ProducerEpoch, made: Made) -> None:
         while self._sent < len(STREAMED):
             number, place = self._sent, STREAMED[self._sent]
             if values := made.values[number::2]:
@@ -136,11 +136,11 @@ class Stream:
                 self._sequences[number] += len(values)
             self._sent += 1
 
-    def _move(self, producer: Producer, made: Made) -> None:
+    def _move(self, producer: ProducerEpoch, made: Made) -> None:
         change = moving(PositionKey(GROUP, topic_of(SOURCE), SOURCE[1]), made.last)
         self._ids.add_positions(_ID, producer, GROUP, [change])
 
-    def _commit(self, producer: Producer, made: Made) -> None:
+    def _commit(self, producer: ProducerEpoch, made: Made) -> None:
         history = self._world.history
         if not self._asked:
             moves = ((GROUP, SOURCE, str(made.last.id)),)
@@ -150,7 +150,7 @@ class Stream:
         history.add(Ended(history.now(), made.name, True))
         self._position = made.last
 
-    def _abort(self, producer: Producer, made: Made) -> None:
+    def _abort(self, producer: ProducerEpoch, made: Made) -> None:
         self._ids.end(_ID, producer, committed=False)
         history = self._world.history
         history.add(Ended(history.now(), made.name, False))

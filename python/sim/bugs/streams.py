@@ -5,7 +5,12 @@ from collections.abc import Callable
 from sim.replacing import Replacement
 from tms.model.transaction import Commit
 from tms.transactions.transactional_ids import TransactionalIds
-from tms.transactions.transactional_state import Producer, RefusalCode, Refused, TransactionalRecord
+from tms.transactions.transactional_state import (
+    ProducerEpoch,
+    RefusalCode,
+    Refused,
+    TransactionalRecord,
+)
 
 
 def _move_what_aborts() -> list[Replacement]:
@@ -24,7 +29,7 @@ def _move_what_aborts() -> list[Replacement]:
 def _any_epoch() -> list[Replacement]:
     """A producer is not refused when a later one has its id."""
 
-    def require(self: TransactionalRecord, producer: Producer) -> None:
+    def require(self: TransactionalRecord, producer: ProducerEpoch) -> None:
         if producer.number != self.producer.number:
             raise Refused(RefusalCode.INVALID_PRODUCER_ID_MAPPING)
 

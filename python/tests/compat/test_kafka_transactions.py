@@ -214,11 +214,11 @@ def test_a_number_without_epochs_left_is_replaced(
 ) -> None:
     from msgspec.structs import replace
 
-    from tms.transactions.transactional_state import EPOCH_MAX, Producer
+    from tms.transactions.transactional_state import EPOCH_MAX, ProducerEpoch
 
     ids = broker.served.service.engine.transactional_ids
     before = begun.number
-    last = Producer(before, EPOCH_MAX)
+    last = ProducerEpoch(before, EPOCH_MAX)
     ids._write(begun.id, replace(ids.find(begun.id), producer=last))
     begun.epoch = EPOCH_MAX
     assert begun.initialise(goes_on=True) is NONE

@@ -16,7 +16,12 @@ from tms.model.transaction import Commit, PositionChange, PositionKey
 from tms.topics.sharding import POSITIONS, PRODUCERS, TRANSACTIONS
 from tms.transactions import transactional_ids
 from tms.transactions.transactional_ids import TransactionalIds
-from tms.transactions.transactional_state import Phase, Producer, RefusalCode, Refused
+from tms.transactions.transactional_state import (
+    ProducerEpoch,
+    RefusalCode,
+    Refused,
+    TransactionPhase,
+)
 
 ID, GROUP = "id", "group"
 
@@ -165,10 +170,12 @@ def test_a_refused_batch_fences_its_producer(world: World, stored: bool) -> None
 def test_of_two_that_initialise_at_once_one_is_fenced(world: World) -> None:
     Client(world).begin()
     ids = world.engine.transactional_ids
-    both: list[Future[Producer]] = [in_thread(lambda: ids.initialise(ID, 60_000)) for _ in range(2)]
+    both: list[Future[ProducerEpoch]] = [
+        in_thread(lambda: ids.initialise(ID, 60_000)) for _ in range(2)
+    ]
     epochs = sorted(one.result(PATIENCE_S).epoch for one in both)
     assert epochs == [1, 2]
-    assert code_of(lambda: ids.end(ID, Producer(ids.find(ID).producer.number, 1), True)) is (
+    assert code_of(lambda: ids.end(ID, ProducerEpoch(ids.find(ID).producer.number, 1), True)) is (
         RefusalCode.PRODUCER_FENCED
     )
 
@@ -211,7 +218,7 @@ def test_while_a_commit_goes_on_that_nobody_waits_for_the_id_stays_as_it_is(worl
         ending = in_thread(client.end)
     lingering.result(PATIENCE_S)
     ending.result(PATIENCE_S)
-    assert client.ids.find(ID).phase is Phase.COMPLETE_COMMIT
+    assert client.ids.find(ID).phase is TransactionPhase.COMPLETE_COMMIT
     assert (world.read(), client.position) == ([b"1", b"2"], "offset:6")
 
 

@@ -12,12 +12,12 @@ from tms.transactions import transactional_state as rules
 from tms.transactions.transactional_state import (
     EPOCH_MAX,
     NO_PRODUCER,
-    Phase,
-    Producer,
+    ProducerEpoch,
     RefusalCode,
     Refused,
     TransactionalRecord,
     TransactionalState,
+    TransactionPhase,
     decode_record,
     encode_record,
     initialised,
@@ -33,8 +33,10 @@ def change(group: str, partition: int, offset: int, metadata: str = "") -> Posit
     return PositionChange(key, Position.offset(offset), metadata=metadata, leader_epoch=4)
 
 
-def record(epoch: int = 0, phase: Phase = Phase.EMPTY, transaction: int = 0) -> TransactionalRecord:
-    return TransactionalRecord(Producer(7, epoch), NO_PRODUCER, 60_000, 5, phase, transaction)
+def record(
+    epoch: int = 0, phase: TransactionPhase = TransactionPhase.EMPTY, transaction: int = 0
+) -> TransactionalRecord:
+    return TransactionalRecord(ProducerEpoch(7, epoch), NO_PRODUCER, 60_000, 5, phase, transaction)
 
 
 class Ids(RuleBasedStateMachine):
@@ -44,7 +46,7 @@ class Ids(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.state = TransactionalState()
-        self.given: dict[str, list[Producer]] = {id: [] for id in IDS}
+        self.given: dict[str, list[ProducerEpoch]] = {id: [] for id in IDS}
         self.model: dict[str, dict[tuple[str, int], int]] = {}  # offsets by id, group, partition
         self.numbers = 100
         self.transactions = 0
@@ -63,10 +65,10 @@ class Ids(RuleBasedStateMachine):
     @rule(id=st.sampled_from(IDS), named=st.integers(0, 3), exhausted=st.booleans())
     def initialise(self, id: str, named: int, exhausted: bool) -> None:
         before, given = self.state.records.get(id), self.given[id]
-        if exhausted and before is not None and before.phase is Phase.EMPTY:
+        if exhausted and before is not None and before.phase is TransactionPhase.EMPTY:
             number = before.producer.number
             before = rules.TransactionalRecord(
-                Producer(number, EPOCH_MAX), NO_PRODUCER, 1_000, self.now_ms
+                ProducerEpoch(number, EPOCH_MAX), NO_PRODUCER, 1_000, self.now_ms
             )
             self.apply(id, before)
             given.append(before.producer)
@@ -93,9 +95,9 @@ class Ids(RuleBasedStateMachine):
     @rule(id=st.sampled_from(IDS), late=st.integers(1, 3), partition=st.integers(0, 2))
     def add(self, id: str, late: int, partition: int) -> None:
         before = self.found(id, late)
-        if before is None or before.phase is Phase.PREPARE_ABORT:
+        if before is None or before.phase is TransactionPhase.PREPARE_ABORT:
             return
-        if before.phase is not Phase.ONGOING:
+        if before.phase is not TransactionPhase.ONGOING:
             self.transactions += 1
             before = before.began(self.transactions, self.now_ms)
         after = before.with_partitions([(TOPIC, partition), (OTHER, 1)], self.now_ms)
@@ -118,7 +120,7 @@ class Ids(RuleBasedStateMachine):
             moved = [change(group, partition, offset + 1), change(group, partition, offset)]
             after = before.with_positions(group, moved, self.now_ms)
         except Refused:
-            assert before.phase is not Phase.ONGOING or group not in before.groups
+            assert before.phase is not TransactionPhase.ONGOING or group not in before.groups
             return
         self.model[id][group, partition] = offset
         self.apply(id, after)
@@ -133,7 +135,7 @@ class Ids(RuleBasedStateMachine):
                 assert before.transaction == 0
                 return
         except Refused:
-            assert before.phase is not Phase.ONGOING
+            assert before.phase is not TransactionPhase.ONGOING
             return
         self.model[id] = {}
         after = before if committed else before.aborting(self.now_ms)
@@ -144,7 +146,7 @@ class Ids(RuleBasedStateMachine):
     @rule(id=st.sampled_from(IDS))
     def time_out(self, id: str) -> None:
         before = self.state.records.get(id)
-        if before is not None and before.phase is Phase.ONGOING:
+        if before is not None and before.phase is TransactionPhase.ONGOING:
             after = before.fenced(self.now_ms)
             self.model[id] = {}
             self.given[id].append(after.producer)  # which no client has
@@ -179,8 +181,10 @@ class Ids(RuleBasedStateMachine):
             moved = {(p.group, p.partition): Position.parse(p.position) for p in one.positions}
             wanted = {key: Position.offset(at) for key, at in self.model.get(id, {}).items()}
             assert moved == wanted
-            assert (one.transaction != 0) == (one.phase in (Phase.ONGOING, Phase.PREPARE_ABORT))
-            if one.phase is not Phase.ONGOING:
+            assert (one.transaction != 0) == (
+                one.phase in (TransactionPhase.ONGOING, TransactionPhase.PREPARE_ABORT)
+            )
+            if one.phase is not TransactionPhase.ONGOING:
                 assert not (one.partitions or one.groups or one.positions)
         for group in GROUPS:
             moving = [
@@ -191,7 +195,7 @@ class Ids(RuleBasedStateMachine):
             assert sorted(map(id_of, state.moving(group))) == sorted(map(id_of, moving))
 
 
-def id_of(one: TransactionalRecord) -> Producer:
+def id_of(one: TransactionalRecord) -> ProducerEpoch:
     return one.producer
 
 
@@ -242,16 +246,16 @@ def test_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("phase", "committed", "code"),
     [
-        (Phase.EMPTY, True, RefusalCode.INVALID_TXN_STATE),
-        (Phase.EMPTY, False, RefusalCode.INVALID_TXN_STATE),
-        (Phase.COMPLETE_ABORT, True, RefusalCode.INVALID_TXN_STATE),
-        (Phase.COMPLETE_COMMIT, False, RefusalCode.INVALID_TXN_STATE),
-        (Phase.PREPARE_ABORT, True, RefusalCode.INVALID_TXN_STATE),
-        (Phase.PREPARE_ABORT, False, RefusalCode.CONCURRENT_TRANSACTIONS),
+        (TransactionPhase.EMPTY, True, RefusalCode.INVALID_TXN_STATE),
+        (TransactionPhase.EMPTY, False, RefusalCode.INVALID_TXN_STATE),
+        (TransactionPhase.COMPLETE_ABORT, True, RefusalCode.INVALID_TXN_STATE),
+        (TransactionPhase.COMPLETE_COMMIT, False, RefusalCode.INVALID_TXN_STATE),
+        (TransactionPhase.PREPARE_ABORT, True, RefusalCode.INVALID_TXN_STATE),
+        (TransactionPhase.PREPARE_ABORT, False, RefusalCode.CONCURRENT_TRANSACTIONS),
     ],
 )
 def test_an_end_is_refused_in_a_phase_that_contradicts_it(
-    phase: Phase, committed: bool, code: RefusalCode
+    phase: TransactionPhase, committed: bool, code: RefusalCode
 ) -> None:
     with pytest.raises(Refused) as error:
         record(phase=phase).require_end(committed)

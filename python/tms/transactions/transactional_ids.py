@@ -38,12 +38,12 @@ from tms.topics.sharding import PRODUCERS
 from tms.topics.topics import Topics
 from tms.transactions.edits import Outcome
 from tms.transactions.transactional_state import (
-    Phase,
-    Producer,
+    ProducerEpoch,
     RefusalCode,
     Refused,
     TransactionalRecord,
     TransactionalState,
+    TransactionPhase,
     decode_record,
     encode_record,
     initialised,
@@ -100,7 +100,9 @@ class TransactionalIds:
 
     # -- the calls of a producer -----------------------------------------------------------------
 
-    def initialise(self, id: str, timeout_ms: int, expected: Producer | None = None) -> Producer:
+    def initialise(
+        self, id: str, timeout_ms: int, expected: ProducerEpoch | None = None
+    ) -> ProducerEpoch:
         """Begin as the producer of an id, or with `expected` go on after an error as the next epoch
         of that producer. The transaction of the producer before is aborted; `timeout_ms` is for
         those to come."""
@@ -120,17 +122,17 @@ class TransactionalIds:
             return record.producer
 
     def add_partitions(
-        self, id: str, producer: Producer, places: Sequence[tuple[TopicName, int]]
+        self, id: str, producer: ProducerEpoch, places: Sequence[tuple[TopicName, int]]
     ) -> None:
         """Add partitions to the transaction; the first ones begin it. They need not exist."""
         self._add(id, producer, lambda record, ms: record.with_partitions(places, ms))
 
-    def add_group(self, id: str, producer: Producer, group: str) -> None:
+    def add_group(self, id: str, producer: ProducerEpoch, group: str) -> None:
         """Add a group, whose positions the transaction may move; the first one begins it."""
         self._add(id, producer, lambda record, ms: record.with_group(group, ms))
 
     def add_positions(
-        self, id: str, producer: Producer, group: str, changes: Sequence[PositionChange]
+        self, id: str, producer: ProducerEpoch, group: str, changes: Sequence[PositionChange]
     ) -> None:
         """Move positions of a group when the transaction commits. Raises `Refused` unless the group
         was added."""
@@ -139,13 +141,13 @@ class TransactionalIds:
             self._write(id, record.with_positions(group, changes, self._clock.now_ms()))
 
     def publish(
-        self, id: str, producer: Producer, name: TopicName, blocks: Sequence[NewBlock]
+        self, id: str, producer: ProducerEpoch, name: TopicName, blocks: Sequence[NewBlock]
     ) -> PendingAppend:
         """Store blocks, synced, before the transaction commits. Raises `Refused` unless all their
         partitions were added, and as `Transactions.submit`."""
         record = self._load().find(id, producer)
         added = all(record.has(name, new.partition) for new in blocks)
-        if record.phase is not Phase.ONGOING or not added:
+        if record.phase is not TransactionPhase.ONGOING or not added:
             raise Refused(RefusalCode.INVALID_TXN_STATE)
         try:
             return self._transactions.submit(name, blocks, record.transaction)
@@ -156,7 +158,7 @@ class TransactionalIds:
         except Conflict:  # it is being ended
             raise Refused(RefusalCode.INVALID_TXN_STATE) from None
 
-    def end(self, id: str, producer: Producer, committed: bool) -> None:
+    def end(self, id: str, producer: ProducerEpoch, committed: bool) -> None:
         """Commit or abort the transaction. May be repeated. Raises `Refused` if there is none, or
         if it ended otherwise."""
         with self._turn(id):
@@ -247,13 +249,13 @@ class TransactionalIds:
     def _add(
         self,
         id: str,
-        producer: Producer,
+        producer: ProducerEpoch,
         add: Callable[[TransactionalRecord, int], TransactionalRecord],
     ) -> None:
         with self._turn(id):
             before, now_ms = self._open(id, producer), self._clock.now_ms()
             record = before
-            if record.phase is not Phase.ONGOING:
+            if record.phase is not TransactionPhase.ONGOING:
                 begun = self._transactions.begin(timeout_s=record.timeout_ms / 1_000)
                 record = record.began(begun.transaction_id, now_ms)
             record = add(record, now_ms)
@@ -280,7 +282,7 @@ class TransactionalIds:
         self._write(id, aborting)
         self._settled(id, aborting)
 
-    def _open(self, id: str, producer: Producer) -> TransactionalRecord:
+    def _open(self, id: str, producer: ProducerEpoch) -> TransactionalRecord:
         """The record of a producer that no end of a transaction is under way for. The caller has
         the turn."""
         self._settled(id, self._load().find(id, producer))
@@ -293,7 +295,7 @@ class TransactionalIds:
         if not record.transaction:
             return record
         outcome, now_ms = self._outcome(record), self._clock.now_ms()
-        if record.phase is Phase.PREPARE_ABORT:
+        if record.phase is TransactionPhase.PREPARE_ABORT:
             if outcome is Outcome.OPEN:
                 self._transactions.abort(record.transaction)
             return self._note(id, record.ended(committed=False, now_ms=now_ms))

@@ -58,17 +58,17 @@ class Refused(Exception):
         self.code = code
 
 
-class Producer(NamedTuple):
+class ProducerEpoch(NamedTuple):
     """The number and epoch that a producer names itself by."""
 
     number: int
     epoch: int
 
 
-NO_PRODUCER = Producer(0, -1)
+NO_PRODUCER = ProducerEpoch(0, -1)
 
 
-class Phase(StrEnum):
+class TransactionPhase(StrEnum):
     """The phase of an id, by Kafka's names."""
 
     EMPTY = "Empty"
@@ -115,18 +115,18 @@ class TransactionalRecord(msgspec.Struct, frozen=True, array_like=True):
     again. `transaction` is the id of the transaction of TMS, 0 if there is none. Times are in ms.
     """
 
-    producer: Producer
-    previous: Producer
+    producer: ProducerEpoch
+    previous: ProducerEpoch
     timeout_ms: int
     used_ms: int
-    phase: Phase = Phase.EMPTY
+    phase: TransactionPhase = TransactionPhase.EMPTY
     transaction: int = 0
     began_ms: int = 0
     partitions: dict[str, tuple[int, ...]] = {}  # by topic
     groups: tuple[str, ...] = ()
     positions: tuple[PendingPosition, ...] = ()
 
-    def require(self, producer: Producer) -> None:
+    def require(self, producer: ProducerEpoch) -> None:
         """Raise `Refused` for another producer than that of the id."""
         if producer.number != self.producer.number:
             raise Refused(RefusalCode.INVALID_PRODUCER_ID_MAPPING)
@@ -139,7 +139,7 @@ class TransactionalRecord(msgspec.Struct, frozen=True, array_like=True):
 
     def began(self, transaction: int, now_ms: int) -> "TransactionalRecord":
         """A transaction of TMS began for this producer."""
-        return self._idle(Phase.ONGOING, now_ms, transaction, now_ms)
+        return self._idle(TransactionPhase.ONGOING, now_ms, transaction, now_ms)
 
     def with_partitions(
         self, places: Iterable[tuple[TopicName, int]], now_ms: int
@@ -164,7 +164,7 @@ class TransactionalRecord(msgspec.Struct, frozen=True, array_like=True):
     ) -> "TransactionalRecord":
         """The transaction moves these positions of a group, too; the last change of a position
         counts. Raises `Refused` unless the transaction has the group."""
-        if self.phase is not Phase.ONGOING or group not in self.groups:
+        if self.phase is not TransactionPhase.ONGOING or group not in self.groups:
             raise Refused(RefusalCode.INVALID_TXN_STATE)
         moved = {one.place: one for one in self.positions}
         moved |= {one.place: one for one in map(PendingPosition.of, changes)}
@@ -173,34 +173,36 @@ class TransactionalRecord(msgspec.Struct, frozen=True, array_like=True):
     def require_end(self, committed: bool) -> bool:
         """True if the transaction has to be ended; False if it ended so before. Raises `Refused` if
         there is none, or if it ended otherwise."""
-        if self.phase is Phase.ONGOING:
+        if self.phase is TransactionPhase.ONGOING:
             return True
-        if self.phase is Phase.PREPARE_ABORT and not committed:
+        if self.phase is TransactionPhase.PREPARE_ABORT and not committed:
             raise Refused(RefusalCode.CONCURRENT_TRANSACTIONS)
-        if self.phase is not (Phase.COMPLETE_COMMIT if committed else Phase.COMPLETE_ABORT):
+        if self.phase is not (
+            TransactionPhase.COMPLETE_COMMIT if committed else TransactionPhase.COMPLETE_ABORT
+        ):
             raise Refused(RefusalCode.INVALID_TXN_STATE)
         return False
 
     def aborting(self, now_ms: int) -> "TransactionalRecord":
         """The transaction is to be aborted."""
-        return self._idle(Phase.PREPARE_ABORT, now_ms, self.transaction, self.began_ms)
+        return self._idle(TransactionPhase.PREPARE_ABORT, now_ms, self.transaction, self.began_ms)
 
     def ended(self, committed: bool, now_ms: int) -> "TransactionalRecord":
         """The transaction has ended."""
-        phase = Phase.COMPLETE_COMMIT if committed else Phase.COMPLETE_ABORT
+        phase = TransactionPhase.COMPLETE_COMMIT if committed else TransactionPhase.COMPLETE_ABORT
         return self._idle(phase, now_ms)
 
     def fenced(self, now_ms: int) -> "TransactionalRecord":
         """TMS has ended the transaction, which its producer may not know: it is refused from now
         on, and has to begin anew."""
         number, epoch = self.producer
-        idle = self._idle(Phase.COMPLETE_ABORT, now_ms)
+        idle = self._idle(TransactionPhase.COMPLETE_ABORT, now_ms)
         return msgspec.structs.replace(
-            idle, producer=Producer(number, epoch + 1), previous=NO_PRODUCER
+            idle, producer=ProducerEpoch(number, epoch + 1), previous=NO_PRODUCER
         )
 
     def _idle(
-        self, phase: Phase, now_ms: int, transaction: int = 0, began_ms: int = 0
+        self, phase: TransactionPhase, now_ms: int, transaction: int = 0, began_ms: int = 0
     ) -> "TransactionalRecord":
         return TransactionalRecord(
             self.producer,
@@ -223,7 +225,7 @@ class TransactionalState:
         self._sizes: dict[str, int] = {}
         self._moving: dict[str, set[str]] = {}  # ids that move positions of a group
 
-    def find(self, id: str, producer: Producer) -> TransactionalRecord:
+    def find(self, id: str, producer: ProducerEpoch) -> TransactionalRecord:
         """The record of an id whose producer this is. Raises `Refused`."""
         record = self.records.get(id)
         if record is None:
@@ -282,7 +284,7 @@ class TransactionalState:
 
 def initialised(
     record: TransactionalRecord | None,
-    expected: Producer | None,
+    expected: ProducerEpoch | None,
     timeout_ms: int,
     now_ms: int,
     new_number: Callable[[], int],
@@ -291,19 +293,21 @@ def initialised(
     number and epoch. Returns the record itself for a request that is repeated. `new_number` gives
     a number if the id has none, or no epoch is left. Raises `Refused`."""
     if record is None:
-        return TransactionalRecord(Producer(new_number(), 0), NO_PRODUCER, timeout_ms, now_ms)
+        return TransactionalRecord(ProducerEpoch(new_number(), 0), NO_PRODUCER, timeout_ms, now_ms)
     if expected is not None and expected == record.previous:
         return record
     if expected is not None and expected != record.producer:
         raise Refused(RefusalCode.PRODUCER_FENCED)
     number, epoch = record.producer
-    producer = Producer(new_number(), 0) if epoch >= EPOCH_MAX else Producer(number, epoch + 1)
+    producer = (
+        ProducerEpoch(new_number(), 0) if epoch >= EPOCH_MAX else ProducerEpoch(number, epoch + 1)
+    )
     return TransactionalRecord(
         producer,
         expected or NO_PRODUCER,
         timeout_ms,
         now_ms,
-        Phase.PREPARE_ABORT if record.transaction else Phase.EMPTY,
+        TransactionPhase.PREPARE_ABORT if record.transaction else TransactionPhase.EMPTY,
         record.transaction,
         record.began_ms,
     )

@@ -7,14 +7,14 @@ from tms.compat.kafka.codec import Message
 from tms.compat.kafka.errors import Code, code_of
 from tms.compat.kafka.requests import Call
 from tms.errors import Closed, NotOwner, TMSError, Unavailable
-from tms.transactions.transactional_state import Producer, Refused
+from tms.transactions.transactional_state import ProducerEpoch, Refused
 
 T = TypeVar("T")
 
 
-def producer_of(message: Message) -> Producer:
+def producer_of(message: Message) -> ProducerEpoch:
     """The producer that a request names."""
-    return Producer(message.producer_id, message.producer_epoch)
+    return ProducerEpoch(message.producer_id, message.producer_epoch)
 
 
 async def attempted(

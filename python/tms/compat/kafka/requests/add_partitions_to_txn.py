@@ -10,7 +10,7 @@ from tms.compat.kafka.requests import Call
 from tms.compat.kafka.transactions import attempted
 from tms.errors import TMSError
 from tms.model.topic import TopicName
-from tms.transactions.transactional_state import Producer
+from tms.transactions.transactional_state import ProducerEpoch
 
 VERSIONS = (0, 3)
 AddPartitionsToTxnResponse = codec.class_of("AddPartitionsToTxnResponse")
@@ -26,7 +26,7 @@ async def answer(call: Call) -> Message:
     wanted = [
         (one.name, number) for one in message.v3_and_below_topics for number in one.partitions
     ]
-    producer = Producer(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
+    producer = ProducerEpoch(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
 
     def add() -> _Codes:
         unknown: _Codes = {}

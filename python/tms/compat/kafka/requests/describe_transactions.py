@@ -1,5 +1,7 @@
 """DescribeTransactions: the producer of each transactional id, and its open transaction."""
 
+from functools import partial
+
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
 from tms.compat.kafka.requests import Call
@@ -17,7 +19,7 @@ async def answer(call: Call) -> Message:
     """The state of each id; each has an error of its own."""
     ids, states = call.broker.engine.transactional_ids, []
     for id in call.message.transactional_ids:
-        code, record = await attempted(call, lambda id=id: ids.find(id))
+        code, record = await attempted(call, partial(ids.find, id))
         state = _State(transactional_id=id, error_code=code)
         states.append(state if record is None else _filled(call, state, record))
     return DescribeTransactionsResponse(transaction_states=states)

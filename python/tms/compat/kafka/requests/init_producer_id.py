@@ -5,7 +5,7 @@ from tms.compat.kafka.codec import Message
 from tms.compat.kafka.errors import Code
 from tms.compat.kafka.requests import Call
 from tms.compat.kafka.transactions import attempted, producer_of
-from tms.transactions.transactional_state import Producer
+from tms.transactions.transactional_state import ProducerEpoch
 
 VERSIONS = (0, 5)
 InitProducerIdResponse = codec.class_of("InitProducerIdResponse")
@@ -28,7 +28,7 @@ async def answer(call: Call) -> Message:
 async def _of_id(call: Call) -> Message:
     message, ids = call.message, call.broker.engine.transactional_ids
     named, timeout_ms = producer_of(message), message.transaction_timeout_ms
-    expected = None if named == Producer(-1, -1) else named
+    expected = None if named == ProducerEpoch(-1, -1) else named
     if expected is not None and min(expected) < 0:
         return InitProducerIdResponse(error_code=Code.INVALID_REQUEST)
     code, producer = await attempted(

@@ -4,7 +4,7 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.codec import Message
 from tms.compat.kafka.requests import Call
 from tms.compat.kafka.transactions import attempted
-from tms.transactions.transactional_state import Phase
+from tms.transactions.transactional_state import TransactionPhase
 
 VERSIONS = (0, 1)
 ListTransactionsResponse = codec.class_of("ListTransactionsResponse")
@@ -29,6 +29,6 @@ async def answer(call: Call) -> Message:
     ]
     return ListTransactionsResponse(
         error_code=code,
-        unknown_state_filters=sorted(states - set(Phase) - _NEVER_HERE),
+        unknown_state_filters=sorted(states - set(TransactionPhase) - _NEVER_HERE),
         transaction_states=found,
     )

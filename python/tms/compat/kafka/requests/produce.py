@@ -21,7 +21,7 @@ from tms.errors import Invalid, TMSError, Unavailable
 from tms.log.pending import PendingAppend
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
-from tms.transactions.transactional_state import Producer, RefusalCode, Refused
+from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 VERSIONS = (3, 12)
 ADVERTISED_FROM = 0  # older librdkafka sends without compression unless it sees these versions
@@ -114,7 +114,7 @@ async def _submit(call: Call, topic: Message, part: Message) -> PendingAppend:
     else:
         batch = await service.in_turn(service.checking, decode)
     blocks = [NewBlock(part.index, block) for block in batch.blocks]
-    ids, producer = broker.engine.transactional_ids, Producer(*batch[:2])
+    ids, producer = broker.engine.transactional_ids, ProducerEpoch(*batch[:2])
     if batch.transactional:
         id = call.message.transactional_id
         if id is None:
