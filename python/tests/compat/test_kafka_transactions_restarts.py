@@ -185,6 +185,54 @@ def test_a_commit_whose_answer_a_crash_took_is_answered_when_it_is_repeated(
         assert values(kafka, OUT) == [b"a", b"b", b"d", b"e"]
 
 
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_abort_that_a_crash_cut_short_is_finished(
+    is_before: bool, ends: bool, fast_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An abort that the producer asks for, and one because it goes on with the next epoch."""
+    data = fast_path / "data"
+    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
+        create(kafka)
+        producer = TransactionalProducer(kafka, "id")
+        take(kafka, producer, STEPS[:7])
+        named = (producer.number, producer.epoch)
+        transactions = broker.served.service.engine.transactions
+        copies: list[Path] = []
+
+        def crash(id: int) -> object:
+            if is_before:
+                copies.append(killed(data))
+            result = abort(id)
+            if not is_before:
+                copies.append(killed(data))
+            return result
+
+        abort = transactions.abort
+        monkeypatch.setattr(transactions, "abort", crash)
+        assert (
+            producer.end(committed=False) if ends else producer.initialise(goes_on=True)
+        ) is NONE
+        producer.number, producer.epoch = named  # the answer is lost
+    [data] = copies
+    with kafka_serving(LevelDBStore(data, create=False)) as broker, broker.connect() as kafka:
+        producer.kafka = kafka
+        if ends:
+            assert producer.end() is Code.INVALID_TXN_STATE
+            assert producer.end(committed=False) is NONE
+        else:
+            assert producer.end() is Code.PRODUCER_FENCED
+            assert producer.initialise(goes_on=True) is NONE
+            assert (producer.number, producer.epoch) == (named[0], named[1] + 1)
+        assert offset_of(kafka, GROUP, TOPIC, stable=True) == -1
+        found = committed(kafka, OUT)
+        assert found.last_stable_offset == found.high_watermark == 3
+        take(kafka, producer, STEPS[1:2])
+        assert producer.produce(OUT, b"e") is NONE
+        assert producer.end() is NONE
+        assert values(kafka, OUT) == [b"e"]
+
+
 def test_a_deleted_topic_does_not_keep_a_transaction_from_ending(fast_path: Path) -> None:
     data = fast_path / "data"
     with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:

@@ -103,7 +103,9 @@ class Ids(RuleBasedStateMachine):
         after = before.with_partitions([(TOPIC, partition), (OTHER, 1)], self.now_ms)
         assert after.has(TOPIC, partition) and after.has(OTHER, 1) and not after.has(OTHER, 7)
         assert after.with_partitions([(OTHER, 1)], self.now_ms) is after
-        self.apply(id, after.with_group(GROUPS[partition % 2], self.now_ms))
+        after = after.with_group(GROUPS[partition % 2], self.now_ms)
+        if after is not self.state.records[id]:
+            self.apply(id, after)
 
     @rule(
         id=st.sampled_from(IDS),
@@ -186,6 +188,9 @@ class Ids(RuleBasedStateMachine):
             )
             if one.phase is not TransactionPhase.ONGOING:
                 assert not (one.partitions or one.groups or one.positions)
+        assert state.open == {id for id, one in state.records.items() if one.transaction}
+        used = [one.used_ms for one in state.records.values()]
+        assert used == sorted(used)
         for group in GROUPS:
             moving = [
                 one

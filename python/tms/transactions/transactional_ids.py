@@ -21,6 +21,7 @@ Locks: the turn of an id is held over all of a change, and no lock is held when 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice, takewhile
 
 from tms.errors import (
     Conflict,
@@ -186,7 +187,9 @@ class TransactionalIds:
 
     def all(self) -> list[tuple[str, TransactionalRecord]]:
         """All ids with their records."""
-        return list(self._load().records.items())
+        state = self._load()
+        with self._lock:
+            return list(state.records.items())
 
     def pending(self, group: str) -> set[tuple[TopicName, int]]:
         """The positions of a group that open transactions will move if they commit. The others are
@@ -204,6 +207,10 @@ class TransactionalIds:
         record = self._load().of_number(number)
         return record is not None and record.has(name, partition)
 
+    def load(self) -> None:
+        """Read the journal, unless its state is known."""
+        self._load()
+
     # -- operating -------------------------------------------------------------------------------
 
     def tidy(self) -> None:
@@ -211,18 +218,19 @@ class TransactionalIds:
         shorten the journal."""
         if not (self._journaled.known or self._is_used()):
             return
-        now_ms = self._clock.now_ms()
-        unused: list[str] = []
-        for id, record in self.all():
-            if record.transaction and self._has_ended(record):
-                with suppress(Refused), self._turn(id):
-                    self._settled(id, self.find(id))
-            elif not record.transaction and record.used_ms + UNUSED_MS < now_ms:
-                unused.append(id)
-        for id in unused[:FORGOTTEN_MAX]:
+        state, before_ms = self._load(), self._clock.now_ms() - UNUSED_MS
+        with self._lock:
+            under_way = sorted(state.open)
+            oldest = list(islice(state.records.items(), FORGOTTEN_MAX))
+        for id in under_way:
             with suppress(Refused), self._turn(id):
-                found = self.find(id)
-                if not found.transaction and found.used_ms + UNUSED_MS < now_ms:
+                record = self.find(id)
+                if record.transaction and self._has_ended(record):
+                    self._settled(id, record)
+        for id, _ in takewhile(lambda one: one[1].used_ms < before_ms, oldest):
+            with suppress(Refused), self._turn(id):
+                record = self.find(id)
+                if not record.transaction and record.used_ms < before_ms:
                     self._write(id, None)
         self._shorten()
 

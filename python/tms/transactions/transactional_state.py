@@ -18,6 +18,7 @@ Invariants
 * Records, and their bytes, are bounded: `RECORDS_MAX`, `RECORD_BYTES_MAX`, `BYTES_MAX`.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -216,10 +217,12 @@ class TransactionalRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionalState:
-    """The records of all ids. One thread at a time changes it; any thread may look."""
+    """The records of all ids, the one that was used longest ago first; `open` are the ids that have
+    a transaction. One thread at a time changes it; any thread may look a record up."""
 
     def __init__(self) -> None:
-        self.records: dict[str, TransactionalRecord] = {}
+        self.records: OrderedDict[str, TransactionalRecord] = OrderedDict()
+        self.open: set[str] = set()
         self.bytes = 0  # of the records as they are stored
         self._ids: dict[int, str] = {}  # by the number of the producer
         self._sizes: dict[str, int] = {}
@@ -270,9 +273,11 @@ class TransactionalState:
             self.records.pop(id, None)
         else:
             self.records[id] = record
+            self.records.move_to_end(id)
             self._ids[record.producer.number] = id
             self._sizes[id] = len(encode_record(record))
             self.bytes += self._sizes[id]
+        (self.open.add if record is not None and record.transaction else self.open.discard)(id)
         groups = _groups_of(record)
         for group in groups - _groups_of(before):
             self._moving.setdefault(group, set()).add(id)
