@@ -36,6 +36,9 @@ from sim.actors.producers import Producer
 from sim.actors.readers import Reader
 from sim.actors.renewers import Renewer
 from sim.actors.replays import Replayer
+from sim.actors.streams import GROUP as STREAMS
+from sim.actors.streams import STREAMED, Stream, Team
+from sim.actors.streams import tidy as tidy_ids
 from sim.actors.truncators import Truncator
 from sim.actors.workers import ORDERED, PLAIN, WORKS, Work, Worker
 from sim.bounds.drawing import Bounds
@@ -55,7 +58,7 @@ from sim.replacing import Replacement, replaced
 from sim.rules.checker import check
 from sim.rules.findings import Finding
 from sim.serving import Servers
-from sim.world import Stuck, World, quietly, shorten, shorten_positions
+from sim.world import FOREVER, Stuck, World, quietly, shorten, shorten_positions
 from tms.errors import TopicNotFound, Unavailable
 from tms.log import counting
 from tms.model.keys import Partitioner
@@ -87,6 +90,7 @@ SETTLE_ROUNDS = 400  # more than blocks in a partition: a reader may take one a 
 KEYED_SHARE = 0.3  # of the runs
 RENEWED_SHARE = 0.2
 COUNTING_SHARE = 0.25
+STREAMED_SHARE = 0.2
 
 
 class Outcome(NamedTuple):
@@ -167,6 +171,8 @@ class Simulation:
             CountingProducer(world, f"n{number}", place, numbering)
             for number, place in enumerate((numbering.choice(PLACES[1:]), CUT) if counted else ())
         ]
+        # Kafka's producers are served by a single process.
+        self._streams = of is World and Random(f"streams {seed}").random() < STREAMED_SHARE
         self._at: Actor | None = None  # the actor whose step runs
         self.often: list[Actor] = []  # the actors that a run is mostly about
         if random.random() < KEYED_SHARE:
@@ -174,6 +180,8 @@ class Simulation:
         else:
             subjects = ((), deciders * 4, staging * 4, (*jobs, *self.takers[:5]) * 2)
             self.often += random.choice(subjects)
+        if self._streams:
+            self._add_streams()
         world.step(self._declare)
         world.between = self._glance
 
@@ -230,7 +238,20 @@ class Simulation:
         self.actors += keyed
         self.often += keyed * 6
 
+    def _add_streams(self) -> None:
+        """Add the producers of a transactional id, and readers of what they make."""
+        world = self.world
+        team = Team()
+        streams = [Stream(world, f"s{number}", team) for number in range(2)]
+        readers = [Reader(world, f"streamed-{place[1]}", place, True) for place in STREAMED]
+        self.readers += readers
+        self.remembering += readers
+        self.actors += [*streams, *readers]
+        self.often += [*streams * 16, *readers * 2, *self.producers[:1] * 8]
+
     def _declare(self) -> None:
+        if self._streams:
+            self.world.engine.create_topic(topic_of(STREAMED[0]), FOREVER)
         self.world.engine.create_topic(topic_of(KEPT), KEEPING)
         dead = TopicSettings(len(ORDERED.dead), None, partitioner=self._partitioner)
         self.world.engine.create_topic(topic_of(ORDERED.dead[0]), dead)
@@ -264,6 +285,7 @@ class Simulation:
             case 0 | 1 | 2:
                 self._pass(random.random() < 0.02)
                 quietly(engine.transactions.manager.expire)
+                tidy_ids(world)
                 quietly(engine.queues.tidy)
                 quietly(engine.groups.tidy)
             case 3:
@@ -328,6 +350,7 @@ class Simulation:
         look(world)
         dead = [place for work in WORKS for place in work.dead]
         ours = (*PLACES, OUTPUT, KEPT, *NAMED, *HANDED, *dead, CUT, *SHARED, JOINED, *LATER)
+        ours += STREAMED if self._streams else ()
         for place in ours:
             history.add(Final(history.now(), place, self._all(place)))
         world.drop_unreadable()
@@ -339,6 +362,7 @@ class Simulation:
             history.add(Drained(history.now(), work.group, work.place, work.dead, by_key, homes))
         groups = [(Transformer.GROUP, SOURCE, OUTPUT[0])]
         groups += [(MEMBERS, place, JOINED[0]) for place in SHARED]
+        groups += [(STREAMS, SOURCE, STREAMED[0][0])] if self._streams else []
         for group, (topic, partition), output in groups:
             place, name = (topic, partition), topic_of((topic, partition))
             found = world.engine.groups.committed(group, [name])[name].get(partition)

@@ -13,6 +13,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from tests.http_kit import Served, serving
 from tms.compat.kafka import codec
 from tms.compat.kafka.settings import KafkaSection
+from tms.runtime.clock import Clock
 from tms.serve.config import ServerSection, Settings
 from tms.serve.listeners import bind
 from tms.serve.running import open_fronts
@@ -44,14 +45,17 @@ class Broker:
 
 
 @contextlib.contextmanager
-def kafka_serving(store: Store | None = None, **given: Any) -> Iterator[Broker]:
-    """A service with these settings of its section `kafka`."""
+def kafka_serving(
+    store: Store | None = None, clock: Clock | None = None, **given: Any
+) -> Iterator[Broker]:
+    """A service with these settings of its section `kafka`; `clock` is the engine's."""
     section = KafkaSection(port=0, rebalance_delay_ms=0, **given)
     settings = Settings(data=Path("unused"), server=ServerSection(port=0), kafka=section)
     with contextlib.closing(bind(settings)) as listeners:
         address = listeners.fronts["kafka"].getsockname()[:2]
         with serving(
             store,
+            clock=clock,
             listener=listeners.http[0],
             open_fronts=lambda service: open_fronts(
                 settings, service, listeners, CLIENTS_MAX, None

@@ -10,6 +10,7 @@ from sim.bugs.following import FOLLOWING
 from sim.bugs.found import ELSEWHERE
 from sim.bugs.gone import GONE
 from sim.bugs.pages import PAGES
+from sim.bugs.streams import STREAMS
 from sim.replacing import Replacement, replaced
 from tms.log import visibility
 from tms.log.partition import PartitionState
@@ -354,6 +355,7 @@ BUGS: dict[str, Callable[[], list[Replacement]]] = {
     **FOLLOWING,
     **GONE,
     **PAGES,
+    **STREAMS,
     "acknowledge-before-write": _acknowledge_before_write,
     "any-member": _any_member,
     "any-position": _any_position,

@@ -132,6 +132,7 @@ PURE = {
     "transactions/pruning.py",
     "transactions/state.py",
     "transactions/state_snapshot.py",
+    "transactions/transactional_state.py",
     "access/grants.py",
     "access/jwks.py",
     "access/jwt.py",

@@ -12,6 +12,7 @@ from tms.model.topic import Durability
 from tms.model.transaction import Commit, CommitResult
 from tms.topics.owners import At, Here
 from tms.transactions.tables import Tables
+from tms.transactions.transactional_ids import TransactionalIds
 from tms.transactions.transactions import Transactions
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ class Coordination(NamedTuple):
 
     transactions: Transactions
     tables: Tables
+    transactional_ids: TransactionalIds
 
 
 class Commits:

@@ -36,6 +36,7 @@ from tms.topics.compaction.compaction import Compaction
 from tms.topics.topics import Topics
 from tms.topics.upkeep import CLOSE_TIMEOUT_S, Maintenance
 from tms.transactions.tables import Tables
+from tms.transactions.transactional_ids import TransactionalIds
 from tms.transactions.transactions import Transactions
 
 _log = EventLog(__name__)
@@ -105,6 +106,12 @@ class Engine(TopicOperations):
         return self._coordination.get().tables
 
     @property
+    def transactional_ids(self) -> TransactionalIds:
+        """The transactional ids of Kafka's producers, while this process coordinates transactions.
+        Raises `NotOwner`."""
+        return self._coordination.get().transactional_ids
+
+    @property
     def coordinates(self) -> bool:
         """True if this process coordinates transactions."""
         return self.roles.coordinates
@@ -161,6 +168,7 @@ class Engine(TopicOperations):
         coordination = self._coordination.held
         if coordination is not None:
             coordination.transactions.tidy()
+            coordination.transactional_ids.tidy()
         self.shards.tidy()
         self.backups.tidy()
         self.topics.fetcher.look_again()
@@ -194,6 +202,7 @@ class Engine(TopicOperations):
             self.shards.shorten_journals()
             coordination = self._coordination.held
             if coordination is not None:
+                coordination.transactional_ids.tidy()
                 coordination.transactions.manager.shorten(CLOSING_EDITS)
         except TMSError as error:
             _log.warning("shortening_failed", error=error.message)

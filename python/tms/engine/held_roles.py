@@ -18,9 +18,10 @@ from tms.engine.roles import Role
 from tms.engine.shards import ShardRoles
 from tms.errors import TMSError, Unavailable
 from tms.model.topic import TopicName
-from tms.topics.sharding import SHARD_JOURNALS, TRANSACTIONS
+from tms.topics.sharding import PRODUCERS, SHARD_JOURNALS, TRANSACTIONS
 from tms.topics.topics import Topics
 from tms.transactions.tables import Tables
+from tms.transactions.transactional_ids import TransactionalIds
 from tms.transactions.transactions import Transactions
 
 
@@ -112,7 +113,7 @@ class HeldRoles:
 
     def _lose(self, journal: TopicName, number: int) -> None:
         """Close the role whose journal another instance takes over."""
-        if journal == TRANSACTIONS:
+        if journal in (TRANSACTIONS, PRODUCERS):
             self.coordination.close()
         elif journal in SHARD_JOURNALS:
             self.shards.close(number)
@@ -122,7 +123,11 @@ class HeldRoles:
         transactions = Transactions(
             self._topics, self._lifetime_ms, shards.participants, shards.invalidate
         )
-        return Coordination(transactions, Tables(self._topics.store, transactions.manager))
+        return Coordination(
+            transactions,
+            Tables(self._topics.store, transactions.manager),
+            TransactionalIds(self._topics, transactions),
+        )
 
     def _end(self, coordination: Coordination | None) -> None:
         if self._cluster is not None:

@@ -113,7 +113,8 @@ class Commit(Struct, frozen=True):
 
     `transaction_id` 0: it begins with this request, and `token`, which a repetition carries too,
     keeps it from being done twice. `changes` are the keys that it changed elsewhere. Staged blocks
-    come before `blocks`. `settlements` are messages of queues that it acknowledges.
+    come before `blocks`. `settlements` are messages of queues that it acknowledges. A commit that
+    `overtakes` moves its positions even if another transaction has moved them since it began.
     """
 
     transaction_id: int = 0
@@ -124,6 +125,7 @@ class Commit(Struct, frozen=True):
     durability: Durability | None = None  # None: the strongest of the topics'
     staged: tuple[TopicStaged, ...] = ()
     settlements: tuple[Settlement, ...] = ()
+    overtakes: bool = False
 
 
 class CommitResult(Struct, frozen=True):

@@ -29,6 +29,7 @@ GROUPS = TopicName(SYSTEM_NAMESPACE, "_groups")
 POSITIONS = TopicName(SYSTEM_NAMESPACE, "_positions")
 QUEUES = TopicName(SYSTEM_NAMESPACE, "_queues")
 TRANSACTIONS = TopicName(SYSTEM_NAMESPACE, "_transactions")
+PRODUCERS = TopicName(SYSTEM_NAMESPACE, "_producers")  # with transactional ids
 SHARD_JOURNALS = (GROUPS, POSITIONS, QUEUES)
 COUNT_MAX = 1_024
 T = TypeVar("T")

@@ -7,6 +7,7 @@ pure
     state_snapshot   snapshots of the state in the journal
     images           the state for readers in other processes
     pruning          decisions about which transactions leave the invalid list
+    transactional_state  the transactional ids of Kafka's producers, and the rules about them
 
 over the journal
     journal          the journaled state
@@ -22,6 +23,7 @@ over topics
     commit           one commit on its way
     participants     the ports of the states that commits change besides messages
     transactions     the facade for the engine and the rooms above
+    transactional_ids    transactional ids, and the journal of their producers
 
 user data
     tables           versioned keys and values that transactions write beside messages

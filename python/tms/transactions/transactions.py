@@ -239,7 +239,7 @@ class Transactions:
         levels: list[Durability] = []
         for participant in participants:
             levels.append(participant.verify())
-            changes += participant.keys()
+            changes += () if request.overtakes else participant.keys()
         durability = request.durability or self._strongest(request, levels)
         if id:
             self.manager.intend(id, changes)

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from struct import Struct
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -11,7 +12,7 @@ from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.groups import Coordinator
 from tms.compat.kafka.records import encode
 from tms.compat.kafka.records_cache import EncodedBatches, identity
-from tms.errors import TopicNotFound
+from tms.errors import TMSError, TopicNotFound
 from tms.groups.classic_calls import ClassicKey
 from tms.model import keys
 from tms.model.message import Buffer, StoredBlock
@@ -55,6 +56,8 @@ class Broker:
         self.draining = False
         self._batches = EncodedBatches(CACHE_BYTES)
         self.groups = Coordinator(service)
+        with suppress(TMSError):  # else it is read when it is needed
+            service.engine.transactional_ids.load()
 
     # -- topics --------------------------------------------------------------------------------
 

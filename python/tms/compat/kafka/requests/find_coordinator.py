@@ -1,4 +1,4 @@
-"""FindCoordinator: the broker that keeps a group."""
+"""FindCoordinator: the broker that keeps a group, or a transactional id."""
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
@@ -8,13 +8,14 @@ from tms.compat.kafka.requests import KafkaCall
 
 VERSIONS = (0, 6)
 FindCoordinatorResponse = codec.class_of("FindCoordinatorResponse")
-_GROUP = 0  # a type of key
+_GROUP = 0
+_TRANSACTION = 1
 _LISTS = 4  # the version from which on a request has several keys
-_NOT_HERE = "Transactions are not spoken here; begin them with TMS's own clients."
+_NOT_HERE = "There are coordinators of groups and of transactional ids only."
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
-    """The only broker, for every group."""
+    """The only broker, for every group and every transactional id."""
     broker = call.broker
     message = call.message
     keys = message.coordinator_keys if call.version >= _LISTS else [message.key]
@@ -32,12 +33,12 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 
 
 def _coordinator(broker: Broker, key: str, kind: int) -> KafkaMessage:
-    if kind != _GROUP:
+    if kind not in (_GROUP, _TRANSACTION):
         return FindCoordinatorResponse.Coordinator(
             key=key,
             node_id=-1,
             port=-1,
-            error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            error_code=ErrorCode.INVALID_REQUEST,
             error_message=_NOT_HERE,
         )
     options = broker.options

@@ -21,7 +21,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     sender = Sender(
         message.member_id, message.generation_id_or_member_epoch, message.group_instance_id
     )
-    code = await _may_commit(call, sender)
+    code = await may_commit(call, sender)
     topics = []
     changes = []
     moved = []
@@ -32,10 +32,10 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             results.append(result)
             if not code:
                 try:
-                    changes.append(_change(call, topic.name, part, sender))
+                    changes.append(change_of(call, topic.name, part, sender))
                     moved.append(result)
                 except TMSError as error:
-                    result.error_code = _code(error)
+                    result.error_code = position_code(error)
         topics.append(
             OffsetCommitResponse.OffsetCommitResponseTopic(name=topic.name, partitions=results)
         )
@@ -44,21 +44,23 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             await broker.in_thread(lambda: broker.engine.groups.move(changes))
         except TMSError as error:
             for result in moved:
-                result.error_code = _code(error)
+                result.error_code = position_code(error)
     return OffsetCommitResponse(topics=topics)
 
 
-async def _may_commit(call: KafkaCall, sender: Sender) -> ErrorCode:
+async def may_commit(call: KafkaCall, sender: Sender, is_transactional: bool = False) -> ErrorCode:
     """The code that refuses the whole commit, or `NONE`."""
     try:
         key = call.broker.group(call.message.group_id)
-        may_commit = call.broker.groups.shard(key).may_commit
-        return ErrorCode(await call.broker.in_thread(may_commit, key, sender))
+        shard = call.broker.groups.shard(key)
+        return ErrorCode(
+            await call.broker.in_thread(shard.may_commit, key, sender, is_transactional)
+        )
     except TMSError as error:
         return code_of(error)
 
 
-def _change(call: KafkaCall, topic: str, part: KafkaMessage, sender: Sender) -> PositionChange:
+def change_of(call: KafkaCall, topic: str, part: KafkaMessage, sender: Sender) -> PositionChange:
     """The change of a position. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
     broker = call.broker
     name = broker.topic(topic)
@@ -81,7 +83,8 @@ def _change(call: KafkaCall, topic: str, part: KafkaMessage, sender: Sender) -> 
     )
 
 
-def _code(error: TMSError) -> ErrorCode:
+def position_code(error: TMSError) -> ErrorCode:
+    """The code of a position that cannot be moved."""
     if isinstance(error, Fenced):
         return ErrorCode.ILLEGAL_GENERATION
     if isinstance(error, Conflict):

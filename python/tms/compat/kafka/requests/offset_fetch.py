@@ -1,9 +1,11 @@
 """OffsetFetch: the positions of a group, as offsets, with their metadata.
 
-A position that one of TMS's own clients has moved is an id; the offset of its message is told.
+A position that one of TMS's own clients has moved is an id; the offset of its message is told. A
+client that wants stable positions is refused those that a transaction may still move.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tms.compat.kafka import codec
@@ -46,14 +48,10 @@ async def _positions(
 ) -> tuple[ErrorCode, list[KafkaMessage]]:
     """The error code of a group, and its positions in these topics, or in all of the namespace."""
     broker = call.broker
-    stable = call.message.require_stable
     try:
         names = None if wanted is None else [broker.topic(one.name) for one in wanted]
-        committed: _Committed = await broker.in_thread(
-            lambda: broker.engine.groups.committed(group, names, stable)
-        )
-    except StorageUnavailable as error:
-        return (ErrorCode.UNSTABLE_OFFSET_COMMIT if stable else code_of(error)), []
+        looked = partial(_looked, broker, group, names, call.message.require_stable)
+        committed, unstable = await broker.in_thread(looked)
     except TMSError as error:
         return code_of(error), []
     here = {
@@ -69,11 +67,31 @@ async def _positions(
     topics = []
     for name, partitions in asked.items():
         at = here.get(name, {})
-        parts = [
-            await _told(broker, name, number, at.get(number), made[1]) for number in partitions
-        ]
+        parts = []
+        for number in partitions:
+            if unstable(broker.topic(name), number):
+                code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                parts.append(made[1](partition_index=number, committed_offset=-1, error_code=code))
+            else:
+                parts.append(await _told(broker, name, number, at.get(number), made[1]))
         topics.append(made[0](name=name, partitions=parts))
     return ErrorCode.NONE, topics
+
+
+def _looked(
+    broker: Broker, group: str, names: list[TopicName] | None, stable: bool
+) -> tuple[_Committed, Callable[[TopicName, int], bool]]:
+    """The positions of a group, and a function that says which of them are not stable."""
+    engine = broker.engine
+    # A transaction that ends between the two looks has moved its positions by the second one.
+    pending = engine.transactional_ids.pending(group) if stable else set()
+    try:
+        committed = engine.groups.committed(group, names, stable)
+    except StorageUnavailable:
+        if not stable:
+            raise
+        return engine.groups.committed(group, names), lambda name, number: True
+    return committed, lambda name, number: (name, number) in pending
 
 
 async def _told(

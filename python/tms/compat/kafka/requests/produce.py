@@ -1,9 +1,12 @@
 """Produce: batches of records for partitions; each partition has an answer of its own.
 
 * The batch of a partition is stored as a whole or not at all, and a repeated one once.
+* The batch of a transaction is stored, synced, only while its partition is in the open transaction
+  of its producer. Nothing else is stored for the producer in such a partition.
 * acks: 0 no answer, and no durability; 1 durability `written`; -1 that of the topic.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from tms.block import Flags
@@ -13,10 +16,11 @@ from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
 from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
-from tms.errors import Forbidden, Invalid, TMSError, Unavailable
+from tms.errors import Invalid, TMSError, Unavailable
 from tms.log.pending import PendingAppend
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
+from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 VERSIONS = (3, 12)
 ADVERTISED_FROM = 0  # older librdkafka sends without compression unless it sees these versions
@@ -26,6 +30,28 @@ _DURABILITIES = {0: Durability.NONE, 1: Durability.WRITTEN, -1: None}
 QUICK_BYTES = 256 << 10  # of a batch that the event loop itself converts
 BATCH_BYTES_MAX = 32 << 20  # of a batch, decompressed
 _BY_ID = 13  # the version from which on topics are named by id
+_REFUSALS = {
+    RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "The batch belongs to a transaction, but the request has no transactional id.",
+    ),
+    RefusalCode.INVALID_PRODUCER_ID_MAPPING: (
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        "The transactional id has another producer, or has not been used for 7 days.",
+    ),
+    RefusalCode.PRODUCER_FENCED: (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        "A later producer has the transactional id, or the transaction has timed out.",
+    ),
+    RefusalCode.INVALID_TXN_STATE: (
+        ErrorCode.INVALID_TXN_STATE,
+        "The partition is in no open transaction of the producer, or the batch belongs to none.",
+    ),
+    RefusalCode.CONCURRENT_TRANSACTIONS: (
+        ErrorCode.REQUEST_TIMED_OUT,  # which clients repeat
+        "The transaction is being ended at this moment.",
+    ),
+}
 
 
 class _Started(NamedTuple):
@@ -51,7 +77,7 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
                 pending = await _submit(call, topic, part)
                 started.append(_Started(result, pending))
             except BadRecords as refused:
-                _refuse(result, refused.code, refused.message)
+                _refuse(result, ErrorCode(refused.code), refused.message)
                 if refused.index is not None:
                     result.record_errors = [
                         _Result.BatchIndexAndErrorMessage(
@@ -59,6 +85,8 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
                             batch_index_error_message=refused.message,
                         )
                     ]
+            except Refused as refused:
+                _refuse(result, *_REFUSALS[refused.code])
             except TMSError as error:
                 _refuse(result, code_of(error), error.message)
         topics.append(
@@ -75,28 +103,30 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
 
 
 async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> PendingAppend:
-    """Hand the batch of a partition to it. Raises `BadRecords`, and what was wrong."""
+    """Hand the batch of a partition to it. Raises `BadRecords`, `Refused`, and what was wrong."""
     broker = call.broker
     service = call.broker.service
-    if call.message.transactional_id is not None:
-        raise Forbidden("Transactions are not spoken here; begin them with TMS's own clients.")
     name = broker.named(topic.name, topic.topic_id if call.version >= _BY_ID else NO_ID)
     record = broker.record(name)
     publisher = broker.engine.topics.publisher
     limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
-    durability = _DURABILITIES[call.message.acks]
-
-    def submit() -> PendingAppend:
-        batch = records.decode(part.records or b"", limits, Flags.COUNTS_MESSAGES)
-        if batch.transactional:
-            raise Forbidden("The batch is of a transaction; those are not spoken here.")
-        blocks = [NewBlock(part.index, block) for block in batch.blocks]
-        immediate = broker.engine.immediate
-        return publisher.submit(name, blocks, durability, immediate, internal=True)
-
+    decode = partial(records.decode, part.records or b"", limits, Flags.COUNTS_MESSAGES)
     if part.records is None or len(part.records) <= QUICK_BYTES:
-        return submit()
-    return await service.in_turn(service.checking, submit)
+        batch = decode()
+    else:
+        batch = await service.in_turn(service.checking, decode)
+    blocks = [NewBlock(part.index, block) for block in batch.blocks]
+    ids = broker.engine.transactional_ids
+    producer = ProducerEpoch(*batch[:2])
+    if batch.transactional:
+        id = call.message.transactional_id
+        if id is None:
+            raise Refused(RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return await broker.in_thread(ids.publish, id, producer, name, blocks)
+    if producer.number > 0 and ids.holds(producer.number, name, part.index):
+        raise Refused(RefusalCode.INVALID_TXN_STATE)
+    durability = _DURABILITIES[call.message.acks]
+    return publisher.submit(name, blocks, durability, broker.engine.immediate, internal=True)
 
 
 async def _settle(broker: Broker, one: _Started) -> None:

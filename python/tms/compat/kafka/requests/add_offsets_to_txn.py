@@ -1,0 +1,23 @@
+"""AddOffsetsToTxn: a group whose offsets a transaction commits."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import KafkaMessage
+from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.transactions import attempted, producer_of
+
+VERSIONS = (0, 4)
+AddOffsetsToTxnResponse = codec.class_of("AddOffsetsToTxnResponse")
+_FENCED_FROM = 2  # the version from which on a producer is told that it is fenced
+
+
+async def answer(call: KafkaCall) -> KafkaMessage:
+    """Begin the transaction if it has not begun, and add the group. Raises `Invalid`."""
+    message = call.message
+    ids = call.broker.engine.transactional_ids
+    group = call.broker.group(message.group_id).group
+    code, _ = await attempted(
+        call,
+        lambda: ids.add_group(message.transactional_id, producer_of(message), group),
+        _FENCED_FROM,
+    )
+    return AddOffsetsToTxnResponse(error_code=code)

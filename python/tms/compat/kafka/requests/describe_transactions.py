@@ -1,0 +1,38 @@
+"""DescribeTransactions: the producer of each transactional id, and its open transaction."""
+
+from functools import partial
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import KafkaMessage
+from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.transactions import attempted
+from tms.model.topic import TopicName
+from tms.transactions.transactional_state import TransactionalRecord
+
+VERSIONS = (0, 0)
+DescribeTransactionsResponse = codec.class_of("DescribeTransactionsResponse")
+_State = DescribeTransactionsResponse.TransactionState
+_NEVER = -1  # began a transaction that is not open
+
+
+async def answer(call: KafkaCall) -> KafkaMessage:
+    """The state of each id; each has an error of its own."""
+    ids = call.broker.engine.transactional_ids
+    states = []
+    for id in call.message.transactional_ids:
+        code, record = await attempted(call, partial(ids.find, id))
+        state = _State(transactional_id=id, error_code=code)
+        states.append(state if record is None else _filled(call, state, record))
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def _filled(call: KafkaCall, state: KafkaMessage, record: TransactionalRecord) -> KafkaMessage:
+    state.transaction_state = record.phase
+    state.transaction_timeout_ms = record.timeout_ms
+    state.transaction_start_time_ms = record.began_ms or _NEVER
+    state.producer_id, state.producer_epoch = record.producer
+    for text, partitions in record.partitions.items():
+        name = TopicName.parse(text)
+        if name.namespace == call.broker.options.namespace:
+            state.topics.append(_State.TopicData(topic=name.topic, partitions=list(partitions)))
+    return state

@@ -1,0 +1,22 @@
+"""EndTxn: commit or abort a transaction."""
+
+from tms.compat.kafka import codec
+from tms.compat.kafka.codec import KafkaMessage
+from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.transactions import attempted, producer_of
+
+VERSIONS = (0, 4)
+EndTxnResponse = codec.class_of("EndTxnResponse")
+_FENCED_FROM = 2  # the version from which on a producer is told that it is fenced
+
+
+async def answer(call: KafkaCall) -> KafkaMessage:
+    """End the transaction; a repeated request is answered like the first."""
+    message = call.message
+    ids = call.broker.engine.transactional_ids
+    code, _ = await attempted(
+        call,
+        lambda: ids.end(message.transactional_id, producer_of(message), message.committed),
+        _FENCED_FROM,
+    )
+    return EndTxnResponse(error_code=code)

@@ -1,0 +1,40 @@
+"""The calls of transactional producers, with their outcomes as Kafka's error codes."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tms.compat.kafka.codec import KafkaMessage
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.requests import KafkaCall
+from tms.errors import Closed, NotOwner, TMSError, Unavailable
+from tms.transactions.transactional_state import ProducerEpoch, Refused
+
+T = TypeVar("T")
+
+
+def producer_of(message: KafkaMessage) -> ProducerEpoch:
+    """The producer that a request names."""
+    return ProducerEpoch(message.producer_id, message.producer_epoch)
+
+
+async def attempted(
+    call: KafkaCall, work: Callable[[], T], fenced_from: int = 0
+) -> tuple[ErrorCode, T | None]:
+    """Do the work of a request outside of the event loop; returns its result, or the code that
+    refuses it. `fenced_from` is the version from which on clients know `PRODUCER_FENCED`."""
+    try:
+        return ErrorCode.NONE, await call.broker.in_thread(work)
+    except Refused as refused:
+        code = ErrorCode(refused.code)
+        if code is ErrorCode.PRODUCER_FENCED and call.version < fenced_from:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return code, None
+    except TMSError as error:
+        return coordinator_code(error), None
+
+
+def coordinator_code(error: TMSError) -> ErrorCode:
+    """The code for an error of the coordinator of transactions: clients repeat what may pass."""
+    if isinstance(error, NotOwner | Unavailable | Closed):
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if error.retriable else code_of(error)
