@@ -308,6 +308,16 @@ def test_a_group_is_deleted_once_it_has_no_members(kafka: KafkaConnection, group
     assert describe(kafka, group).group_state == "Dead"
 
 
+def test_positions_go_with_their_topic(kafka: KafkaConnection, group: str) -> None:
+    made = codec.class_of("CreateTopicsRequest").CreatableTopic
+    topic = made(name="again", num_partitions=1, replication_factor=-1)
+    kafka.ask("CreateTopics", 7, topics=[topic])
+    assert commit(kafka, group, 7, topic="again") is ErrorCode.NONE
+    kafka.ask("DeleteTopics", 5, topic_names=["again"])
+    kafka.ask("CreateTopics", 7, topics=[topic])
+    assert kafka.ask("OffsetFetch", 7, group_id=group, topics=None).topics == []
+
+
 def test_single_positions_are_forgotten(kafka: KafkaConnection, group: str) -> None:
     commit(kafka, group, 2)
     commit(kafka, group, 3, partition=1)

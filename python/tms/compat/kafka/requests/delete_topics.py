@@ -4,7 +4,9 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
+from tms.engine.engine import Engine
 from tms.errors import TMSError
+from tms.model.topic import TopicName
 
 VERSIONS = (1, 6)
 DeleteTopicsResponse = codec.class_of("DeleteTopicsResponse")
@@ -21,12 +23,21 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     return DeleteTopicsResponse(responses=[await _delete(call, *one) for one in wanted])
 
 
+def _delete_with_positions(engine: Engine, topic: TopicName) -> None:
+    """Delete a topic, and the positions of its groups: offsets mean nothing in a later topic of the
+    name. Raises `TopicNotFound`."""
+    groups = [one.group for one in engine.groups.list_groups(topic)]
+    engine.delete_topic(topic)
+    for group in groups:
+        engine.groups.forget_positions(topic, group)
+
+
 async def _delete(call: KafkaCall, name: str | None, id: bytes) -> KafkaMessage:
     broker = call.broker
     result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=id)
     try:
         topic = broker.named(name or "", id if name is None else NO_ID)
-        await broker.in_thread(lambda: broker.engine.delete_topic(topic))
+        await broker.in_thread(_delete_with_positions, broker.engine, topic)
         result.name = topic.topic
     except TMSError as error:
         result.error_code = code_of(error)
