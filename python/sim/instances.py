@@ -7,6 +7,8 @@ Invariants
 * As for one engine (`world`): the same seed takes the same steps.
 * Between any two operations of the store of one instance another one may take over what it owns.
 * An instance that is busy further down on the stack answers no request: it is slow.
+* While a step waits briefly, the leader of a group commit whose turn is held further down on the
+  stack waits, as its thread would. During a longer wait it is an error (`Stuck`).
 """
 
 from collections import Counter
@@ -37,6 +39,7 @@ from tms.cluster.ownership import Ownership, SharedBy
 from tms.engine.engine import Engine
 from tms.engine.held_roles import HeldRoles
 from tms.errors import NotOwner, StorageUnavailable, TimedOut, TMSError, Unavailable
+from tms.log.group_commit import GroupCommit
 from tms.log.records import key_after
 from tms.model import keys
 from tms.model.cluster import ClusterEvent
@@ -50,6 +53,7 @@ INSTANCES = 3
 ROLES = ("transactions", "tables")  # of the coordinator
 KEPT = ("groups", "queues", "delayed")  # in shards
 SETTLING = 9  # rounds
+BRIEF_S = 2.0  # a thread may wait for so long while it keeps others from writing
 LEADERLESS_MAX = 300  # requests in a row that no instance could answer
 IN_VAIN_MAX = 1_000  # waits without progress
 RUNS_MAX = 10_000  # pieces of other work during a wait
@@ -187,8 +191,28 @@ class Waiting(Background):
     def __init__(self) -> None:
         super().__init__()
         self.in_vain = 0
+        self._brief = 0  # waits on the stack that end soon by themselves
+        self._put_off: list[Callable[[], object]] = []
+
+    def puts_off(self, work: Callable[[], object], leader: GroupCommit[Any]) -> bool:
+        """Put the work of a leader off until a brief wait is over if its turn is held meanwhile;
+        True if so."""
+        if not self._brief or not leader._turn.locked():
+            return False
+        self._put_off.append(work)
+        return True
 
     def passes(self, gate: Lock, timeout_s: float | None) -> bool:
+        brief = timeout_s is not None and timeout_s <= BRIEF_S
+        self._brief += brief
+        try:
+            return self._passes(gate)
+        finally:
+            self._brief -= brief
+            self.waiting.extendleft(reversed(self._put_off))
+            self._put_off.clear()
+
+    def _passes(self, gate: Lock) -> bool:
         passed, runs = gate.acquire(blocking=False), 0
         while not passed and self.run():
             passed, runs = gate.acquire(blocking=False), runs + 1
@@ -210,13 +234,17 @@ class InstanceBackground(Background):
         self._instance, self._life = instance, instance.life
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        instance, life = self._instance, self._life
+        instance, life, background = self._instance, self._life, self._instance.world.background
+        leader = getattr(fn, "__self__", None)
 
         def work() -> None:
-            if instance.life == life and instance.engine is not None:
-                instance.world.aside(partial(fn, *args, **kwargs))
+            if instance.life != life or instance.engine is None:
+                return
+            if isinstance(leader, GroupCommit) and background.puts_off(work, leader):
+                return
+            instance.world.aside(partial(fn, *args, **kwargs))
 
-        return instance.world.background.submit(work)
+        return background.submit(work)
 
 
 class Instance:

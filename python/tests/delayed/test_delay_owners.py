@@ -3,6 +3,7 @@ steps may interleave. An acknowledged message is delivered once, wherever it was
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -12,15 +13,20 @@ from tests.clocks import ManualClock
 from tests.delay_kit import A, World
 from tests.log_kit import KeptStore
 from tests.run_seed import drawn
-from tests.waiting import PATIENCE_S
-from tms.block import encode
+from tests.waiting import PATIENCE_S, until
+from tms.block import Flags, encode
 from tms.delayed.delayed import CLOSE_S
+from tms.delayed.entries import GROUP, Moved
 from tms.delayed.topic_queue import DelayQueue
-from tms.errors import TMSError
+from tms.engine.config import EngineConfig
+from tms.errors import StorageUnavailable, TMSError
+from tms.log.groups import Stamp
+from tms.log.pending import Pending
 from tms.model import keys
-from tms.model.delayed import Due
+from tms.model.delayed import Deferred, Due
 from tms.model.message import NewBlock
-from tms.model.topic import TopicName, TopicSettings
+from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.transaction import Commit, PositionChange, PositionKey
 
 SEEDS = 60
 SETTLED_S = 0.02  # a thread that came to no step by then waits for another one
@@ -191,3 +197,68 @@ def test_closing_a_shard_of_many_topics_waits_no_longer_than_for_one(
     monkeypatch.setattr(DelayQueue, "retire", retire)
     engine.shards.close(number)
     assert len(waits) >= 3 and sum(waits) == CLOSE_S
+
+
+class Held(World):
+    """A topic whose delayed messages must be read again while an open transaction moves their
+    position. The engine has one thread in the background."""
+
+    def __init__(self) -> None:
+        super().__init__(config=EngineConfig(threads=1))
+        self.later(b"1", delay_ms=1_000)
+        (self.queue,) = self.delayed._topics()
+        self.id = self.engine.transactions.begin(long=True).transaction_id
+        change = PositionChange(
+            PositionKey(GROUP, A, 0), Moved().position(), None, self.queue.stored.position_owner
+        )
+        stamp = Stamp(Flags.TRANSACTIONAL | Flags.ISSUED, self.id)
+        positions = self.engine.groups._positions_of(A, GROUP)
+        synced = Durability.SYNCED
+        positions.prepare([change], self.id, synced, stamp, synced).result(PATIENCE_S)
+        self.queue.release()
+
+    def look_and_publish(self) -> tuple[threading.Thread, Pending[list[Deferred]]]:
+        """A thread that waits for the transaction, with the turn of a leader that waits, and the
+        publish that this leader will write."""
+        looking = threading.Thread(target=lambda: suppressed(self.queue.look), daemon=True)
+        looking.start()
+        until(self.queue.writing.locked)
+        pending = self.delayed.submit(A, [NewBlock(0, encode([b"2"]))], Due(delay_ms=1_000))
+        assert self.queue._changes.busy
+        return looking, pending
+
+
+def suppressed(do: Callable[[], object]) -> None:
+    with suppress(TMSError):
+        do()
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
+def test_a_transaction_ends_while_a_thread_and_a_leader_behind_it_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    monkeypatch.setattr("tms.groups.group_positions.WAIT_S", 3 * PATIENCE_S)
+    world = Held()
+    looking, pending = world.look_and_publish()
+    if committed:
+        world.engine.transactions.commit(Commit(world.id))
+    else:
+        world.engine.transactions.abort(world.id)
+    assert len(pending.result(PATIENCE_S)[0]) == 1
+    looking.join(PATIENCE_S)
+    assert not looking.is_alive() and world.delayed.info(A).waiting == 2
+
+
+def test_a_leader_waits_no_longer_than_its_turn_and_itself_for_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tms.groups.group_positions.WAIT_S", 0.2)
+    world = Held()
+    looking, pending = world.look_and_publish()
+    with pytest.raises(StorageUnavailable, match="does not end"):
+        pending.result(PATIENCE_S)
+    looking.join(PATIENCE_S)
+    assert not looking.is_alive() and not world.queue.stored.trusted
+    world.engine.transactions.abort(world.id)
+    world.later(b"3", delay_ms=1_000)
+    assert world.delayed.info(A).waiting == 2
