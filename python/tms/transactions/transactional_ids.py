@@ -218,7 +218,8 @@ class TransactionalIds:
         shorten the journal."""
         if not (self._journaled.known or self._is_used()):
             return
-        state, before_ms = self._load(), self._clock.now_ms() - UNUSED_MS
+        state = self._load()
+        before_ms = self._clock.now_ms() - UNUSED_MS
         with self._lock:
             under_way = sorted(state.open)
             oldest = list(islice(state.records.items(), FORGOTTEN_MAX))
@@ -261,7 +262,8 @@ class TransactionalIds:
         add: Callable[[TransactionalRecord, int], TransactionalRecord],
     ) -> None:
         with self._turn(id):
-            before, now_ms = self._open(id, producer), self._clock.now_ms()
+            before = self._open(id, producer)
+            now_ms = self._clock.now_ms()
             record = before
             if record.phase is not TransactionPhase.ONGOING:
                 begun = self._transactions.begin(timeout_s=record.timeout_ms / 1_000)
@@ -302,7 +304,8 @@ class TransactionalIds:
         `Refused` while a commit is under way."""
         if not record.transaction:
             return record
-        outcome, now_ms = self._outcome(record), self._clock.now_ms()
+        outcome = self._outcome(record)
+        now_ms = self._clock.now_ms()
         if record.phase is TransactionPhase.PREPARE_ABORT:
             if outcome is Outcome.OPEN:
                 self._transactions.abort(record.transaction)

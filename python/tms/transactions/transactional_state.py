@@ -92,7 +92,8 @@ class PendingPosition(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, change: PositionChange) -> "PendingPosition":
         """The position of a change; only the change of a member that was checked counts here."""
-        (group, topic, partition), position = change.key, str(change.position)
+        (group, topic, partition) = change.key
+        position = str(change.position)
         return cls(group, str(topic), partition, position, change.metadata, change.leader_epoch)
 
     @property
@@ -248,7 +249,8 @@ class TransactionalState:
     def require_room(self, id: str, record: TransactionalRecord) -> None:
         """Raise `TooLarge` for a record that is too large, and `Overloaded` if there are too many,
         or too many bytes of them."""
-        size, before = len(encode_record(record)), self._sizes.get(id, 0)
+        size = len(encode_record(record))
+        before = self._sizes.get(id, 0)
         if size > RECORD_BYTES_MAX:
             raise TooLarge(
                 f"The transaction of {id!r:.80} has more partitions, groups and positions than "
