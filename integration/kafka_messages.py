@@ -1,6 +1,7 @@
-"""Kafka's message definitions, as the front end reads them: made from the jar `kafka-clients`.
+"""Kafka's message definitions, as the front end reads them: made from the jar `kafka-clients`. The
+result belongs into `python/tms/compat/kafka/`.
 
-    python -m integration.kafka_messages kafka-clients-4.1.1.jar > python/tms/compat/kafka/definitions.json
+    python -m integration.kafka_messages kafka-clients-4.1.1.jar > definitions.json
 
 The jar has one commented JSON file for each message (Apache License 2.0). The messages of `NAMES`
 are kept, without comments and descriptions, one on a line.

@@ -235,6 +235,7 @@ class InstanceBackground(Background):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         instance, life, background = self._instance, self._life, self._instance.world.background
+        assert isinstance(background, Waiting), "instances share work that may be put off"
         leader = getattr(fn, "__self__", None)
 
         def work() -> None:

@@ -9,7 +9,7 @@ from tms.model.topic import TopicName
 VERSIONS = (0, 5)
 ListGroupsResponse = codec.class_of("ListGroupsResponse")
 _TYPE = "classic"
-_PAGE = 1_000  # groups that are looked at together
+PAGE = 1_000  # groups that are looked at together
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
@@ -38,8 +38,8 @@ def _with_positions(call: KafkaCall) -> set[str]:
     found = set()
     after: tuple[str, str] | None = None
     while True:
-        page = broker.engine.groups.page(broker.options.namespace, after, _PAGE)
+        page = broker.engine.groups.page(broker.options.namespace, after, PAGE)
         found |= {one.group for one in page if not one.members}
-        if len(page) < _PAGE:
+        if len(page) < PAGE:
             return found
         after = (TopicName.parse(page[-1].topic).topic, page[-1].group)
