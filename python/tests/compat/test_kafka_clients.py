@@ -1,0 +1,284 @@
+"""Kafka's clients for Python, as they come, on a running service: confluent-kafka (librdkafka),
+kafka-python and aiokafka."""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import aiokafka
+import confluent_kafka
+import kafka as kafka_python
+import pytest
+from confluent_kafka import admin as confluent_admin
+
+import tms
+from tests.kafka_kit import Broker, kafka_serving
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
+PATIENCE_S = 30.0
+Row = tuple[bytes | None, bytes | None]
+ROWS: list[Row] = [
+    *((b"k%d" % (number % 7), b"value %d" % number) for number in range(200)),
+    (None, b"without a key"),
+    (b"", b""),
+    (b"k1", None),
+]
+names = (f"topic-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with kafka_serving() as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    """A topic of its own for each test, made by librdkafka, with three partitions."""
+    name = next(names)
+    client = confluent_admin.AdminClient({"bootstrap.servers": broker.servers})
+    [made] = client.create_topics([confluent_admin.NewTopic(name, 3)]).values()
+    made.result(PATIENCE_S)
+    return name
+
+
+def in_tms(broker: Broker, topic: str) -> list[Row]:
+    """All messages as TMS's own consumer reads them, sorted."""
+    with (
+        tms.connect(broker.url) as bus,
+        bus.consumer(topic, start="earliest", stop_at_end=True) as consumer,
+    ):
+        return sorted(((one.key, one.value) for one in consumer), key=repr)
+
+
+def in_order(rows: list[Row]) -> dict[bytes | None, list[bytes | None]]:
+    """The values by key, in the order in which they came."""
+    found: dict[bytes | None, list[bytes | None]] = {}
+    for key, value in rows:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+# -- the clients: each publishes rows, and reads so many as a member of a group --------------------
+
+
+def confluent_publish(broker: Broker, topic: str, codec: str) -> None:
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.servers,
+            "enable.idempotence": True,
+            "compression.type": codec,
+            "linger.ms": 5,
+            "partitioner": "murmur2_random",
+        }
+    )
+    for key, value in ROWS:
+        producer.produce(topic, key=key, value=value, headers=[("h", b"1")])
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def confluent_read(broker: Broker, topic: str, group: str, count: int) -> list[Row]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[Row] = []
+    until = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < until:
+        for one in consumer.consume(count, 0.5):
+            assert one.error() is None
+            found.append((one.key(), one.value()))
+    consumer.close()
+    return found
+
+
+def kafka_python_publish(broker: Broker, topic: str, codec: str) -> None:
+    compression = None if codec == "none" else codec
+    producer = kafka_python.KafkaProducer(
+        bootstrap_servers=broker.servers, compression_type=compression
+    )
+    sent = [
+        producer.send(topic, key=key, value=value, headers=[("h", b"1")]) for key, value in ROWS
+    ]
+    for one in sent:
+        one.get(PATIENCE_S)
+    producer.close()
+
+
+def kafka_python_read(broker: Broker, topic: str, group: str, count: int) -> list[Row]:
+    consumer = kafka_python.KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.servers,
+        group_id=group,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        consumer_timeout_ms=int(PATIENCE_S * 1_000),
+    )
+    found = [(one.key, one.value) for one in itertools.islice(consumer, count)]
+    consumer.close()
+    return found
+
+
+def aiokafka_publish(broker: Broker, topic: str, codec: str) -> None:
+    async def publish() -> None:
+        compression = None if codec == "none" else codec
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=broker.servers, enable_idempotence=True, compression_type=compression
+        ) as producer:
+            for key, value in ROWS:
+                await producer.send(topic, key=key, value=value, headers=[("h", b"1")])
+
+    asyncio.run(publish())
+
+
+def aiokafka_read(broker: Broker, topic: str, group: str, count: int) -> list[Row]:
+    async def read() -> list[Row]:
+        found: list[Row] = []
+        async with (
+            aiokafka.AIOKafkaConsumer(
+                topic,
+                bootstrap_servers=broker.servers,
+                group_id=group,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+            ) as consumer,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            while len(found) < count:
+                one = await consumer.getone()
+                found.append((one.key, one.value))
+        return found
+
+    return asyncio.run(read())
+
+
+Publish = Callable[[Broker, str, str], None]
+Read = Callable[[Broker, str, str, int], list[Row]]
+CLIENTS: dict[str, tuple[Publish, Read]] = {
+    "confluent": (confluent_publish, confluent_read),
+    "kafka-python": (kafka_python_publish, kafka_python_read),
+    "aiokafka": (aiokafka_publish, aiokafka_read),
+}
+CODECS = {  # that the clients have without another library
+    "confluent": ("none", "gzip", "snappy", "lz4", "zstd"),
+    "kafka-python": ("none", "gzip"),
+    "aiokafka": ("none", "gzip"),
+}
+
+
+@pytest.mark.parametrize(
+    ("client", "codec"), [(client, codec) for client in CLIENTS for codec in CODECS[client]]
+)
+def test_tms_reads_what_a_client_publishes(
+    broker: Broker, topic: str, client: str, codec: str
+) -> None:
+    CLIENTS[client][0](broker, topic, codec)
+    assert in_tms(broker, topic) == sorted(ROWS, key=repr)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_reads_what_tms_publishes_and_goes_on_where_it_was(
+    broker: Broker, topic: str, client: str
+) -> None:
+    _, read = CLIENTS[client]
+    with tms.connect(broker.url) as bus:
+        for key, value in ROWS:
+            bus.publish(topic, value, key=key)
+        keyed = in_order([row for row in ROWS if row[0] is not None])
+        found = read(broker, topic, f"group of {topic}", len(ROWS))
+        assert sorted(found, key=repr) == sorted(ROWS, key=repr)
+        assert in_order([row for row in found if row[0] is not None]) == keyed
+        bus.publish(topic, b"more", key=b"k")
+        assert read(broker, topic, f"group of {topic}", 1) == [(b"k", b"more")]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_two_members_share_the_partitions(broker: Broker, topic: str, client: str) -> None:
+    publish, read = CLIENTS[client]
+    found: list[Row] = []
+
+    def member() -> None:
+        found.extend(read(broker, topic, f"shared {topic}", 1))
+
+    members = [threading.Thread(target=member) for _ in range(2)]
+    for one in members:
+        one.start()
+    time.sleep(1)
+    until = time.monotonic() + PATIENCE_S
+    while any(one.is_alive() for one in members) and time.monotonic() < until:
+        publish(broker, topic, "none")
+        time.sleep(0.5)
+    for one in members:
+        one.join(PATIENCE_S)
+    assert len(found) == 2
+
+
+def test_transactions_of_librdkafka_are_seen_whole_or_not_at_all(
+    broker: Broker, topic: str
+) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.servers, "transactional.id": f"id of {topic}"}
+    )
+    producer.init_transactions(PATIENCE_S)
+    for outcome in ("kept", "dropped", "kept too"):
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(topic, value=f"{outcome} {number}".encode())
+        if outcome == "dropped":
+            producer.flush(PATIENCE_S)
+            producer.abort_transaction(PATIENCE_S)
+        else:
+            producer.commit_transaction(PATIENCE_S)
+    found = confluent_read(broker, topic, f"reads {topic}", 20)
+    wanted = [
+        (None, f"{kept} {number}".encode()) for kept in ("kept", "kept too") for number in range(10)
+    ]
+    assert sorted(found, key=repr) == sorted(wanted, key=repr) == in_tms(broker, topic)
+
+
+def test_a_transaction_of_aiokafka_moves_offsets_with_its_messages(
+    broker: Broker, topic: str
+) -> None:
+    async def transform() -> None:
+        source = aiokafka.TopicPartition(topic, 0)
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=broker.servers, transactional_id=f"moves {topic}"
+        ) as producer:
+            for offset, keeps in ((3, False), (5, True)):
+                await producer.begin_transaction()
+                await producer.send_and_wait(topic, b"%d" % offset, partition=1)
+                await producer.send_offsets_to_transaction({source: offset}, f"moved {topic}")
+                await (producer.commit_transaction() if keeps else producer.abort_transaction())
+        client = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=broker.servers, group_id=f"moved {topic}", enable_auto_commit=False
+        )
+        await client.start()
+        assert await client.committed(source) == 5
+        await client.stop()
+
+    asyncio.run(transform())
+    assert in_tms(broker, topic) == [(None, b"5")]
+
+
+def test_tools_of_librdkafka_look_at_topics_and_groups(broker: Broker, topic: str) -> None:
+    confluent_publish(broker, topic, "none")
+    confluent_read(broker, topic, f"seen {topic}", len(ROWS))
+    client = confluent_admin.AdminClient({"bootstrap.servers": broker.servers})
+    assert len(client.list_topics(topic, PATIENCE_S).topics[topic].partitions) == 3
+    resource = confluent_admin.ConfigResource(confluent_admin.RESOURCE_TOPIC, topic)
+    [configs] = client.describe_configs([resource]).values()
+    assert configs.result(PATIENCE_S)["cleanup.policy"].value == "delete"
+    listed = client.list_consumer_groups().result(PATIENCE_S).valid
+    assert f"seen {topic}" in {one.group_id for one in listed}
+    [deleted] = client.delete_consumer_groups([f"seen {topic}"]).values()
+    deleted.result(PATIENCE_S)
+    [gone] = client.delete_topics([topic]).values()
+    gone.result(PATIENCE_S)
+    assert topic not in client.list_topics(timeout=PATIENCE_S).topics
