@@ -9,7 +9,7 @@ from tests.gate_kit import in_thread
 from tests.transactions.test_transactions_repeated import TOPIC, World
 from tests.waiting import PATIENCE_S
 from tms.block import count_messages, encode
-from tms.errors import StorageUnavailable
+from tms.errors import StorageUnavailable, TransactionNotFound
 from tms.model.message import NewBlock
 from tms.model.position import Position
 from tms.model.transaction import Commit, PositionChange, PositionKey
@@ -222,18 +222,38 @@ def test_while_a_commit_goes_on_that_nobody_waits_for_the_id_stays_as_it_is(worl
     assert (world.read(), client.position) == ([b"1", b"2"], "offset:6")
 
 
-def test_the_end_of_a_transaction_is_known_longer_than_its_outcome(world: World) -> None:
+def test_the_end_of_a_transaction_is_known_longer_than_its_outcome(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tms.transactions.state.ENDED_REMEMBERED", 1)
     client = Client(world)
     client.begin()
+    transaction = client.ids.find(ID).transaction
     client.end()
     world.engine._tidy()
     world.clock.pass_ms(3 * 86_400_000)
-    for _ in range(2):
-        world.tx.begin()
+    for _ in range(3):
+        world.tx.commit(Commit(world.tx.begin().transaction_id))
         world.tx.manager.shorten(0)
     world.restart()
+    with pytest.raises(TransactionNotFound):
+        world.tx.manager.outcome(transaction)
     client.end()
     assert client.ids.find(ID).producer == client.producer
+
+
+def test_a_power_loss_takes_no_epoch_and_no_position(world: World) -> None:
+    client = Client(world)
+    client.begin()
+    world.tx.manager.confirm()  # syncs the begin, which a power loss might take otherwise
+    client.move(9)
+    later = Client(world, "later")
+    later.producer = later.ids.initialise("later", 60_000)
+    world.store.crash()
+    world.open()
+    assert client.ids.find("later").producer == later.producer
+    client.end()
+    assert (world.read(), client.position) == ([b"1"], "offset:9")
 
 
 def test_a_snapshot_shortens_the_journal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
