@@ -491,6 +491,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "cluster.workers.records.REMEMBERED_MAX",
         "client.topic_cache._*",
         "compat.kafka.broker.CACHE_BYTES",
+        "compat.kafka.broker.NAMES_MAX",
         "compat.kafka.codec.ELEMENTS_MAX",
         "compat.kafka.requests.*.PAGE",
         "compat.kafka.requests.produce.*_BYTES*",

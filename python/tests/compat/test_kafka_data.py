@@ -231,6 +231,31 @@ def test_limits_of_bytes_leave_at_least_one_batch(kafka: KafkaConnection, topic:
     assert len(records_in(fetched(kafka, topic, max_bytes=1).records)) == 1
 
 
+def test_a_full_answer_leaves_other_partitions_to_the_next_one(
+    kafka: KafkaConnection, topic: str
+) -> None:
+    for _ in range(3):
+        produced(kafka, topic, batch([(None, bytes(10_000))]), batch([(None, bytes(10_000))]))
+    made = codec.class_of("FetchRequest").FetchTopic
+    parts = [
+        made.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
+        for number in (0, 1)
+    ]
+    wanted = [made(topic=topic, partitions=parts)]
+    answer = kafka.ask(
+        "Fetch", 12, topics=wanted, max_wait_ms=10_000, min_bytes=1 << 20, max_bytes=10_000
+    )
+    first, second = answer.responses[0].partitions
+    assert len(records_in(first.records)) == 1
+    assert (second.records, second.error_code) == (b"", 0)
+
+
+def test_acks_are_none_one_or_all(kafka: KafkaConnection, topic: str) -> None:
+    [answer] = produced(kafka, topic, batch([(None, b"x")]), acks=2)
+    assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert offset(kafka, topic, LATEST).offset == 0
+
+
 def test_an_offset_that_is_not_there_is_out_of_range(kafka: KafkaConnection, topic: str) -> None:
     produced(kafka, topic, batch([(None, b"x")]))
     assert fetched(kafka, topic, offset=1).error_code == 0

@@ -24,6 +24,7 @@ from tms.server.service import Service
 from tms.topics.registry import TopicRecord
 
 NODE = 0  # the id of the only broker
+NAMES_MAX = 100_000  # of topics, by their ids; others are looked up
 CACHE_BYTES = 32 << 20  # of encoded batches
 _TOPIC_ID = Struct(">8sII")  # of the store, uid, generation
 _P = ParamSpec("_P")
@@ -68,6 +69,8 @@ class Broker:
     def topic_id(self, name: TopicName, uid: int, generation: int) -> bytes:
         """The id of a topic, which no other topic of any store has."""
         id = _TOPIC_ID.pack(self._store_id, uid, generation)
+        if len(self._names) >= NAMES_MAX:  # some may be of topics that are gone
+            self._names.clear()
         self._names[id] = name
         return id
 

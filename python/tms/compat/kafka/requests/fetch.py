@@ -109,7 +109,11 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
                     topic.topic, topic.topic_id if call.version >= _BY_ID else NO_ID
                 )
                 wanted = min(part.partition_max_bytes, left - size)
+                wanted = wanted if size else max(1, wanted)  # an answer has at least one batch
                 fetched = await _fetch(call.broker, name, part, wanted, isolation)
+                if fetched is None:
+                    is_urgent = True  # there is no room left, so nothing is waited for
+                    continue
                 size += _fill(call.broker, name, result, part, fetched)
                 if isolation is Isolation.COMMITTED:
                     await _tell_stable(call.broker, name, result, fetched)
@@ -130,8 +134,9 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
 
 async def _fetch(
     broker: Broker, name: TopicName, part: KafkaMessage, bytes_max: int, isolation: Isolation
-) -> Fetched:
-    """The blocks that are there in a partition. Without room for bytes, only its end."""
+) -> Fetched | None:
+    """The blocks that are there in a partition. Without room for bytes only its end, and None if
+    that would have to be read from the store."""
     engine = broker.engine
     service = broker.service
     if part.fetch_offset < 0:
@@ -140,12 +145,13 @@ async def _fetch(
     fetched = engine.fetch_cached(name, place, max(0, bytes_max), isolation)
     if fetched is not None:
         return fetched
-    grant = max(1, bytes_max)
-    await service.fetching.claim(grant)
+    if bytes_max <= 0:
+        return None
+    await service.fetching.claim(bytes_max)
     try:
-        return await service.in_thread(engine.fetch, name, place, grant, 0, isolation)
+        return await service.in_thread(engine.fetch, name, place, bytes_max, 0, isolation)
     finally:
-        service.fetching.release(grant)
+        service.fetching.release(bytes_max)
 
 
 def _fill(

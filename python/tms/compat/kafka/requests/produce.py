@@ -16,7 +16,7 @@ from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
 from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
-from tms.errors import Invalid, TMSError, Unavailable
+from tms.errors import TMSError, Unavailable
 from tms.log.pending import PendingAppend
 from tms.model.message import NewBlock
 from tms.model.topic import Durability
@@ -65,14 +65,16 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
     """Store every batch; None if the client wants no answer."""
     message = call.message
     topics = []
-    if message.acks not in _DURABILITIES:
-        raise Invalid(f"acks is 0, 1 or -1, got {message.acks}.")
     started: list[_Started] = []
     for topic in message.topic_data:
         results = []
         for part in topic.partition_data:
             result = _Result(index=part.index, base_offset=-1, error_message=None)
             results.append(result)
+            if message.acks not in _DURABILITIES:
+                why = f"acks is 0, 1 or -1, got {message.acks}."
+                _refuse(result, ErrorCode.INVALID_REQUIRED_ACKS, why)
+                continue
             try:
                 pending = await _submit(call, topic, part)
                 started.append(_Started(result, pending))
