@@ -524,7 +524,7 @@ class ClusterWorld(World):
         self.history = History()
         ahead = _apart(Random(f"apart {seed}"))
         self.clock = VirtualClock(self.history, max(ahead))
-        self.background = Waiting()
+        self.background: Waiting = Waiting()
         self.life = self.era = 0
         self.between = lambda: None
         self.busy: Counter[str] = Counter()  # instances, with their number of frames on the stack

@@ -17,6 +17,7 @@ from tests.waiting import PATIENCE_S, until
 from tms.block import Flags, encode
 from tms.delayed.delayed import CLOSE_S
 from tms.delayed.entries import GROUP, Moved
+from tms.delayed.stored_queue import StoredDelayQueue
 from tms.delayed.topic_queue import DelayQueue
 from tms.engine.config import EngineConfig
 from tms.errors import StorageUnavailable, TMSError
@@ -262,3 +263,62 @@ def test_a_leader_waits_no_longer_than_its_turn_and_itself_for_a_transaction(
     world.engine.transactions.abort(world.id)
     world.later(b"3", delay_ms=1_000)
     assert world.delayed.info(A).waiting == 2
+
+
+class CountingLock:
+    """A lock that counts the threads that have come for it."""
+
+    def __init__(self) -> None:
+        self._lock, self.came = threading.Lock(), 0
+        self.acquire, self.release = self._lock.acquire, self._lock.release
+
+    def __enter__(self) -> None:
+        self.came += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("recovers", [False, True], ids=["", "recovers"])
+@pytest.mark.parametrize("look", ["info", "alone"])
+def test_threads_that_wait_for_a_load_that_fails_do_not_each_load_again(
+    monkeypatch: pytest.MonkeyPatch, look: str, recovers: bool
+) -> None:
+    """Each attempt waits for a transaction, so the last thread would wait as often as there are
+    threads."""
+    monkeypatch.setattr("tms.groups.group_positions.WAIT_S", 0.02)
+    world, errors, loads = Held(), list[TMSError](), list[object]()
+    queue, turn, load = world.queue, CountingLock(), StoredDelayQueue.ready
+
+    def counting(stored: StoredDelayQueue, create: bool) -> bool:
+        loads.append(stored)
+        return load(stored, create)
+
+    def come() -> None:
+        try:
+            queue.info() if look == "info" else queue.alone(lambda: None)
+        except TMSError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(StoredDelayQueue, "ready", counting)
+    monkeypatch.setattr(queue, "writing", turn)
+    threads = [threading.Thread(target=come, daemon=True) for _ in range(4)]
+    with turn:
+        for thread in threads:
+            thread.start()
+        until(lambda: turn.came == 5)
+        with pytest.raises(StorageUnavailable, match="does not end"):
+            queue._ready(create=False)
+        if recovers:
+            world.engine.transactions.abort(world.id)
+            queue._ready(create=False)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    if recovers:
+        assert not errors and len(loads) == 2
+        return
+    assert len(loads) == 1
+    assert [error.message for error in errors] == [queue._failure.message] * 4
+    world.engine.transactions.abort(world.id)
+    assert queue.info().waiting == 1, "a caller that comes later loads"

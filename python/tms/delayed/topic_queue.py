@@ -82,6 +82,7 @@ class DelayQueue:
         self._new: DelayedId | None = None  # the earliest that was stored while entries were taken
         self._cancelled: deque[tuple[float, DelayedId, bool]] = deque()
         self._known_s = 0.0  # when everything was loaded
+        self._failure: TMSError | None = None  # of the last attempt to load that failed
         self.retired: TMSError | None = None
 
     # -- publishing and cancelling -----------------------------------------------------------------
@@ -124,10 +125,11 @@ class DelayQueue:
     def alone(self, do: Callable[[], T]) -> T:
         """Run `do` while no other thread changes the stored rows; for a caller that has seen an
         entry."""
+        failure = self._failure
         with self.writing:
             if self.retired is not None:
                 raise again(self.retired)
-            self._ready(create=False)
+            self._ready_unless_failed_since(failure)
             return do()
 
     def is_taken(self, id: DelayedId) -> bool:
@@ -290,11 +292,12 @@ class DelayQueue:
 
     def info(self) -> DelayedInfo:
         """The number of waiting messages, and the time at which the first is due."""
+        failure = self._failure
         with self.writing:
             if self.retired is not None:
                 raise again(self.retired)
             if not self.stored.lost:
-                self._ready(create=False)
+                self._ready_unless_failed_since(failure)
             if self.stored.trusted:
                 with self._state:
                     following = self._next
@@ -320,8 +323,9 @@ class DelayQueue:
         try:
             exists = self.stored.ready(create)
             following = self.stored.first(self.stored.begin) if exists else None
-        except BaseException:
+        except BaseException as error:
             self._invalidate()
+            self._failure = _as_error(error)
             raise
         self._known_s = self._clock.monotonic_s()
         if following is None:
@@ -331,6 +335,14 @@ class DelayQueue:
         if following is not None:
             self._woken(following.due_ms)
         return exists
+
+    def _ready_unless_failed_since(self, failure: TMSError | None) -> None:
+        """As `_ready`. If loading has failed after `_failure` was `failure`, raises that error: the
+        threads that wait for `writing` would each wait as long for another attempt."""
+        failed = self._failure
+        if failed is not None and failed is not failure and not self.stored.trusted:
+            raise again(failed)
+        self._ready(create=False)
 
     def _invalidate(self) -> None:
         self.stored.trusted = False
