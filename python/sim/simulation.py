@@ -91,6 +91,7 @@ KEYED_SHARE = 0.3  # of the runs
 RENEWED_SHARE = 0.2
 COUNTING_SHARE = 0.25
 STREAMED_SHARE = 0.2
+EXPIRING = 4  # minutes after which all transactions have ended: a pointer may be ahead of the clock
 
 
 class Outcome(NamedTuple):
@@ -322,8 +323,11 @@ class Simulation:
         self.world.settle()
         self._settle_all([*self.actors, *self._counting])
         self._settle_all(self.followers)
-        self.world.clock.pass_ms(60_000)  # so that no message is held back any more
-        self._expire()
+        for _ in range(EXPIRING):  # so that no message is held back any more
+            self.world.clock.pass_ms(60_000)
+            self._expire()
+            if not self.world.engine.transactions.manager.state.open:
+                break
         self._settle_all(self.takers)
         self._settle_all([self.mover])
         self._conclude()

@@ -23,6 +23,7 @@ from tms.errors import (
     TooLarge,
 )
 from tms.log.pending import PendingAppend
+from tms.log.writer import PartitionWriter, WriteGroup
 from tms.model.message import NewBlock
 from tms.model.topic import Durability, TopicSettings
 
@@ -151,6 +152,23 @@ def test_an_interrupted_leader_without_other_threads_leaves_a_working_one(
                 bench.submit(block(b"b"), durability=SYNCED)
         assert bench.publish(b"c", durability=SYNCED).base_offset == 1
         assert bench.values() == [b"a", b"c"]
+
+
+def test_a_leader_that_is_interrupted_while_it_answers_believes_the_store_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(writer: PartitionWriter, group: WriteGroup) -> bool:
+        raise KeyboardInterrupt
+
+    with Bench() as bench:
+        bench.publish(b"a")
+        (log,) = bench.engine.topics.partitions.opened()
+        with monkeypatch.context() as patched, log.state.owner:
+            patched.setattr(PartitionWriter, "_join", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.writer._join_last(WriteGroup([], 0, (0, 0)))
+        assert not log.state.loaded, "the group may be in the store"
+        assert bench.publish(b"b").base_offset == 1
 
 
 @pytest.mark.parametrize("durability", [WRITTEN, SYNCED])

@@ -153,8 +153,17 @@ class PartitionWriter:
             if not batch:
                 break
             before = self._write(batch, before, go_on=True)
-        if before is not None and not self._join(before):
-            self._state.invalidate()
+        if before is not None:
+            self._join_last(before)
+
+    def _join_last(self, group: WriteGroup) -> None:
+        """Answer a group that was handed on, behind which nothing is written in this turn."""
+        counts = False
+        try:
+            counts = self._join(group)
+        finally:
+            if not counts:  # also after a control-C while this thread answered
+                self._state.invalidate()
 
     def _write(
         self, batch: Sequence[Ticket], before: WriteGroup | None = None, go_on: bool = False
