@@ -85,11 +85,10 @@ def test_a_fault_of_the_request_is_none_of_the_service(spans: InMemorySpanExport
 def test_a_fault_of_the_service_is_an_error_of_its_span(
     spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving() as served:
-        with monkeypatch.context() as while_asked:  # the end of the service looks topics up, too
-            registry = served.service.engine.topics.registry
-            while_asked.setattr(registry, "find", lambda *_: 1 // 0)
-            served.connect().request("GET", f"{TOPICS}/t", traceparent=PARENT)
+    with serving() as served, monkeypatch.context() as before_its_end:
+        registry = served.service.engine.topics.registry
+        before_its_end.setattr(registry, "find", lambda *_: 1 // 0)
+        served.connect().request("GET", f"{TOPICS}/t", traceparent=PARENT)
     (span,) = spans.get_finished_spans()
     assert attributes(span)["http.response.status_code"] == 500
     assert attributes(span)["error.type"] == "500"
