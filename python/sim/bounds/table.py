@@ -495,6 +495,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compat.kafka.codec.ELEMENTS_MAX",
         "compat.kafka.requests.*.PAGE",
         "compat.kafka.requests.produce.*_BYTES*",
+        "compat.kafka.requests.produce.QUICK_RECORDS",
         "compat.cdap.answers.*",
         "compat.cdap.app.*",
         "compat.cdap.poll.*_BYTES",

@@ -13,6 +13,7 @@ from tests.log_kit import encode
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.errors import ErrorCode
+from tms.compat.kafka.requests.produce import _is_quick
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 
@@ -153,6 +154,14 @@ def test_a_message_beyond_the_limit_of_the_topic_is_too_large(kafka: KafkaConnec
     assert offset(kafka, "small", LATEST).offset == 0
 
 
+def test_batches_that_take_long_are_converted_by_a_thread() -> None:
+    row = (None, b"v")
+    assert _is_quick(batch([row] * 2_000, compression=1))
+    assert not _is_quick(batch([row] * 2_001, compression=1)), "it may grow when it is unpacked"
+    assert _is_quick(batch([(None, bytes(200_000))]))
+    assert not _is_quick(batch([(None, bytes(300_000))]))
+
+
 # -- idempotence -----------------------------------------------------------------------------------
 
 
@@ -242,9 +251,11 @@ def test_a_full_answer_leaves_other_partitions_to_the_next_one(
         for number in (0, 1)
     ]
     wanted = [made(topic=topic, partitions=parts)]
+    began = time.monotonic()
     answer = kafka.ask(
         "Fetch", 12, topics=wanted, max_wait_ms=10_000, min_bytes=1 << 20, max_bytes=10_000
     )
+    assert time.monotonic() - began < 5, "it does not wait for more than it may return"
     first, second = answer.responses[0].partitions
     assert len(records_in(first.records)) == 1
     assert (second.records, second.error_code) == (b"", 0)

@@ -129,7 +129,7 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
                 topic=topic.topic, topic_id=topic.topic_id, partitions=results
             )
         )
-    return _Found(topics, places, size, is_urgent)
+    return _Found(topics, places, size, is_urgent or size >= left)
 
 
 async def _fetch(

@@ -18,7 +18,7 @@ from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError, Unavailable
 from tms.log.pending import PendingAppend
-from tms.model.message import NewBlock
+from tms.model.message import Buffer, NewBlock
 from tms.model.topic import Durability
 from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
@@ -28,6 +28,8 @@ ProduceResponse = codec.class_of("ProduceResponse")
 _Result = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
 _DURABILITIES = {0: Durability.NONE, 1: Durability.WRITTEN, -1: None}
 QUICK_BYTES = 256 << 10  # of a batch that the event loop itself converts
+QUICK_RECORDS = 2_000  # of such a batch, which may be compressed
+_COUNT = slice(57, 61)  # of a batch: the number of its records
 BATCH_BYTES_MAX = 32 << 20  # of a batch, decompressed
 _BY_ID = 13  # the version from which on topics are named by id
 _REFUSALS = {
@@ -113,7 +115,7 @@ async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> P
     publisher = broker.engine.topics.publisher
     limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
     decode = partial(records.decode, part.records or b"", limits, Flags.COUNTS_MESSAGES)
-    if part.records is None or len(part.records) <= QUICK_BYTES:
+    if _is_quick(part.records or b""):
         batch = decode()
     else:
         batch = await service.in_turn(service.checking, decode)
@@ -129,6 +131,14 @@ async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> P
         raise Refused(RefusalCode.INVALID_TXN_STATE)
     durability = _DURABILITIES[call.message.acks]
     return publisher.submit(name, blocks, durability, broker.engine.immediate, internal=True)
+
+
+def _is_quick(batch: Buffer) -> bool:
+    """True if converting a batch takes little time. A batch with more records than it says is
+    refused before they are read."""
+    if len(batch) > QUICK_BYTES:
+        return False
+    return int.from_bytes(batch[_COUNT], "big") <= QUICK_RECORDS
 
 
 async def _settle(broker: Broker, one: _Started) -> None:
