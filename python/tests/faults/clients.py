@@ -18,12 +18,22 @@ from typing import NamedTuple, Self
 
 import tms
 from integration.cluster.site import free_ports
-from sim.history import Asked, Crashed, Done, Ended, Final, History, Place, Read, Sent
+from sim.history import (
+    Asked,
+    Crashed,
+    Done,
+    Ended,
+    Final,
+    History,
+    Place,
+    Read,
+    Sent,
+    metadata_of,
+)
 from sim.rules.checker import check
 from tests.waiting import busily
 from tms.client.client import Bus
 from tms.errors import Conflict, TMSError
-from tms.model.position import Position
 from tms.model.topic import DEFAULT_NAMESPACE
 
 A, B, MADE = ("a", 0), ("b", 0), ("made", 0)
@@ -229,10 +239,9 @@ def finish(run: Run) -> None:
             found = bus.consumer(run.topic(place[0]), stop_at_end=True)
             messages = tuple((str(m.id), (m.value or b"").decode()) for m in found)
             history.add(Final(history.now(), place, messages))
-        for one in bus.describe_group(run.topic("a"), group="g").partitions:
-            if one.position is not None:
-                id = str(Position.parse(one.position).id)
-                history.add(Done(history.now(), "g", A, id, "made", one.metadata))
+        for position in bus.positions(run.topic("a"), group="g").values():
+            id = str(position.id)  # an ack commits no metadata; simulated groups do
+            history.add(Done(history.now(), "g", A, id, "made", metadata_of(id)))
 
 
 class Progress(NamedTuple):
