@@ -34,6 +34,7 @@ from sim.rules.checker import check
 from tests.waiting import busily
 from tms.client.client import Bus
 from tms.errors import Conflict, TMSError
+from tms.model.position import Position
 from tms.model.topic import DEFAULT_NAMESPACE
 
 A, B, MADE = ("a", 0), ("b", 0), ("made", 0)
