@@ -16,7 +16,7 @@ from tms.errors import TMSError, TopicNotFound
 from tms.groups.classic_calls import ClassicKey
 from tms.model import keys
 from tms.model.message import Buffer, StoredBlock
-from tms.model.topic import TopicInfo, TopicName, TopicSettings
+from tms.model.topic import TopicName
 from tms.model.transaction import check_group
 from tms.server.framed import FramedConnection
 from tms.server.http.exchange import settle
@@ -105,10 +105,6 @@ class Broker:
     def group(self, name: str) -> ClassicKey:
         """The key of a group. Raises `Invalid`, `Forbidden`."""
         return ClassicKey(self.options.namespace, check_group(name))
-
-    async def create(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        """Create a topic. Raises as `Engine.create_topic`."""
-        return await self.service.in_thread(self.engine.create_topic, name, settings)
 
     def batch(self, name: TopicName, stored: StoredBlock) -> Buffer:
         """A stored block as a batch of records. Raises `DataCorrupt`."""

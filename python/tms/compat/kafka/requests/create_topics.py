@@ -6,7 +6,7 @@ from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import described, settings_of
 from tms.errors import Invalid, TMSError, TopicExists, TopicNotFound
-from tms.model.topic import PARTITIONS_MAX, TopicInfo, TopicSettings
+from tms.model.topic import PARTITIONS_MAX, TopicSettings
 
 VERSIONS = (2, 7)
 CreateTopicsResponse = codec.class_of("CreateTopicsResponse")
@@ -61,11 +61,7 @@ async def _create(call: KafkaCall, one: KafkaMessage) -> KafkaMessage:
     info, new = await broker.in_thread(lambda: broker.engine.create_new_topic(name, settings))
     if not new:
         raise TopicExists(f"The topic {name} exists.")
-    return _result(one.name, broker.id_of(name), _settings(info))
-
-
-def _settings(info: TopicInfo) -> TopicSettings:
-    return info.settings
+    return _result(one.name, broker.id_of(name), info.settings)
 
 
 def _partitions(one: KafkaMessage, default: int) -> int:

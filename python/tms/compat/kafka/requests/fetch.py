@@ -30,7 +30,6 @@ from tms.server.http.exchange import settle_from_thread
 VERSIONS = (4, 17)
 FetchResponse = codec.class_of("FetchResponse")
 _Partition = FetchResponse.FetchableTopicResponse.PartitionData
-_BY_ID = 13  # the version from which on topics are named by id
 
 
 class _Tail(NamedTuple):
@@ -105,9 +104,7 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
             result.records = []
             results.append(result)
             try:
-                name = call.broker.named(
-                    topic.topic, topic.topic_id if call.version >= _BY_ID else NO_ID
-                )
+                name = call.broker.named(topic.topic, topic.topic_id)
                 wanted = min(part.partition_max_bytes, left - size)
                 wanted = wanted if size else max(1, wanted)  # an answer has at least one batch
                 fetched = await _fetch(call.broker, name, part, wanted, isolation)
@@ -122,7 +119,7 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
             except TMSError as error:
                 result.error_code = code_of(error)
                 is_urgent = True
-                if call.version >= _BY_ID and isinstance(error, TopicNotFound):
+                if topic.topic_id != NO_ID and isinstance(error, TopicNotFound):
                     result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
         topics.append(
             FetchResponse.FetchableTopicResponse(

@@ -59,7 +59,7 @@ async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> Ka
                 raise
         settings = settings_of({}, broker.options.partitions)
         with suppress(TopicExists):  # another client has created it meanwhile
-            await broker.create(topic, settings)
+            await broker.in_thread(broker.engine.create_topic, topic, settings)
         return _topic(broker, topic, broker.record(topic))
     except TMSError as error:
         code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else code_of(error)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tms.block import Flags
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
-from tms.compat.kafka.codec import NO_ID, KafkaMessage
+from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
 from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
@@ -31,7 +31,6 @@ QUICK_BYTES = 256 << 10  # of a batch that the event loop itself converts
 QUICK_RECORDS = 2_000  # of such a batch, which may be compressed
 _COUNT = slice(57, 61)  # of a batch: the number of its records
 BATCH_BYTES_MAX = 32 << 20  # of a batch, decompressed
-_BY_ID = 13  # the version from which on topics are named by id
 _REFUSALS = {
     RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -81,7 +80,7 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
                 pending = await _submit(call, topic, part)
                 started.append(_Started(result, pending))
             except BadRecords as refused:
-                _refuse(result, ErrorCode(refused.code), refused.message)
+                _refuse(result, refused.code, refused.message)
                 if refused.index is not None:
                     result.record_errors = [
                         _Result.BatchIndexAndErrorMessage(
@@ -110,7 +109,7 @@ async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> P
     """Hand the batch of a partition to it. Raises `BadRecords`, `Refused`, and what was wrong."""
     broker = call.broker
     service = call.broker.service
-    name = broker.named(topic.name, topic.topic_id if call.version >= _BY_ID else NO_ID)
+    name = broker.named(topic.name, topic.topic_id)
     record = broker.record(name)
     publisher = broker.engine.topics.publisher
     limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
