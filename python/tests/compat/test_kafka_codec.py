@@ -131,6 +131,14 @@ def test_a_count_is_held_against_the_bytes_that_are_left(version: int, raw: byte
         codec.reader("MetadataRequest", version)(raw, 0)
 
 
+def test_a_message_has_a_bounded_number_of_elements() -> None:
+    read = codec.reader("MetadataRequest", 1)
+    most = ELEMENTS_MAX.to_bytes(4, "big") + bytes(2 * ELEMENTS_MAX)  # empty names
+    assert len(read(most, 0).topics) == ELEMENTS_MAX
+    with pytest.raises(Malformed, match="elements"):
+        read((ELEMENTS_MAX + 1).to_bytes(4, "big") + bytes(2 * ELEMENTS_MAX + 2), 0)
+
+
 def test_null_is_refused_where_it_has_no_meaning() -> None:
     with pytest.raises(Malformed, match="null"):
         codec.reader("HeartbeatRequest", 0)(b"\xff\xff" + bytes(6), 0)
