@@ -66,6 +66,7 @@ BENCHMARKS = {
     "hbase": hbase.run,
     "instances": instances.run,
     "workers": workers.run,
+    "kafka": _later("bench.kafka"),
     "kafka_records": _later("bench.kafka_records"),
     "spark": _later("bench.spark.decode"),
     "spark_stream": _later("bench.spark.streaming"),
@@ -77,7 +78,7 @@ BENCHMARKS = {
 }
 # Run only by name: they need Java, minutes, or the extra `kafka`.
 ALONE = {name for name in BENCHMARKS if name.startswith("spark")}
-ALONE |= {"hbase", "instances", "kafka_records", "delayed_million", "backup_4gib"}
+ALONE |= {"hbase", "instances", "kafka", "kafka_records", "delayed_million", "backup_4gib"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
