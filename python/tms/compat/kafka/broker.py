@@ -8,7 +8,6 @@ from functools import partial
 from struct import Struct
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.groups import Coordinator
 from tms.compat.kafka.records import encode
 from tms.compat.kafka.records_cache import EncodedBatches, identity
@@ -84,11 +83,8 @@ class Broker:
         registry = self.engine.topics.registry
         return registry.known.get(name) or registry.find(name)
 
-    def named(self, name: str, id: bytes) -> TopicName:
-        """The topic that a request names by name or, in newer versions, by id. Raises `Invalid`,
-        `TopicNotFound`."""
-        if id == NO_ID:
-            return self.topic(name)
+    def with_id(self, id: bytes) -> TopicName:
+        """The topic with this id. Raises `TopicNotFound`."""
         found = self._names.get(id)
         store, uid, generation = _TOPIC_ID.unpack(id)
         if found is None and store == self._store_id:

@@ -51,7 +51,11 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -69,6 +73,7 @@ class ErrorCode(IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -107,7 +112,6 @@ _CODES: tuple[tuple[type[TMSError], ErrorCode], ...] = (
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (SequenceReused, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     (TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
-    (Forbidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     (NotOwner, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
     (StorageUnavailable, ErrorCode.KAFKA_STORAGE_ERROR),
@@ -127,12 +131,24 @@ _FIELDS = {
     "group": ErrorCode.INVALID_GROUP_ID,
     "metadata": ErrorCode.OFFSET_METADATA_TOO_LARGE,
 }
+# So does the kind of a resource, or the field, that is forbidden.
+_KINDS = {
+    "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    "some-group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    "some-topic": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "cluster": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "service": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "transactions": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 
 
 def code_of(error: TMSError) -> ErrorCode:
     """The code that tells a client of Kafka what this error says."""
     if isinstance(error, Invalid) and error.details.get("field") in _FIELDS:
         return _FIELDS[error.details["field"]]
+    if isinstance(error, Forbidden):
+        named = error.details.get("field") or error.details.get("resource", "")
+        return _KINDS.get(str(named).partition(":")[0], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return next(
         (code for cls, code in _CODES if isinstance(error, cls)), ErrorCode.UNKNOWN_SERVER_ERROR
     )

@@ -6,6 +6,7 @@ from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import described, settings_of
 from tms.errors import Invalid, TMSError, TopicExists, TopicNotFound
+from tms.model.access import Access
 from tms.model.topic import PARTITIONS_MAX, TopicSettings
 
 VERSIONS = (2, 7)
@@ -43,7 +44,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 
 async def _create(call: KafkaCall, one: KafkaMessage) -> KafkaMessage:
     broker = call.broker
-    name = broker.topic(one.name)
+    name = call.topic(one.name, Access.MANAGE)
     partitions = _partitions(one, broker.options.partitions)
     try:
         settings = settings_of({two.name: two.value for two in one.configs}, partitions)

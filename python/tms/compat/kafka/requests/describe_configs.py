@@ -6,9 +6,10 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import code_of
-from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.requests import CLUSTER, KafkaCall
 from tms.compat.kafka.topics import BOOLEAN, INT, LONG, STRING, Setting, described
 from tms.errors import Invalid, TMSError
+from tms.model.access import Access
 from tms.model.topic import MESSAGE_BYTES_DEFAULT, RETENTION_MS_DEFAULT
 
 VERSIONS = (1, 4)
@@ -26,7 +27,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     for one in call.message.resources:
         result = _Result(resource_type=one.resource_type, resource_name=one.resource_name)
         try:
-            settings = await _settings(call.broker, one)
+            settings = await _settings(call, one)
             result.configs = list(_configs(settings, one.configuration_keys))
         except TMSError as error:
             result.error_code = code_of(error)
@@ -35,11 +36,13 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     return DescribeConfigsResponse(results=results)
 
 
-async def _settings(broker: Broker, one: KafkaMessage) -> Iterable[Setting]:
+async def _settings(call: KafkaCall, one: KafkaMessage) -> Iterable[Setting]:
+    broker = call.broker
     if one.resource_type == _TOPIC:
-        name = broker.topic(one.resource_name)
+        name = call.topic(one.resource_name, Access.OBSERVE)
         return described((await broker.in_thread(lambda: broker.record(name))).settings)
     if one.resource_type == _BROKER and one.resource_name in ("", str(NODE)):
+        call.require(Access.OBSERVE, CLUSTER)
         return _of_broker(broker)
     raise Invalid("Settings are those of topics, and of the broker 0.")
 

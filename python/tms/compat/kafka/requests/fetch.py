@@ -20,6 +20,7 @@ from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import OffsetOutOfRange, TMSError, TopicNotFound
+from tms.model.access import Access
 from tms.model.message import Buffer, Fetched, Holder, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
@@ -104,7 +105,7 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
             result.records = []
             results.append(result)
             try:
-                name = call.broker.named(topic.topic, topic.topic_id)
+                name = call.named(topic.topic, topic.topic_id, Access.CONSUME)
                 wanted = min(part.partition_max_bytes, left - size)
                 wanted = wanted if size else max(1, wanted)  # an answer has at least one batch
                 fetched = await _fetch(call.broker, name, part, wanted, isolation)

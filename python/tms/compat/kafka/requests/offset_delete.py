@@ -6,6 +6,7 @@ from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
 from tms.groups.classic_calls import State
+from tms.model.access import Access
 
 VERSIONS = (0, 0)
 OffsetDeleteResponse = codec.class_of("OffsetDeleteResponse")
@@ -16,7 +17,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     """Forget each position; each has an error of its own."""
     message = call.message
     broker = call.broker
-    key = broker.group(message.group_id)
+    key = call.group(message.group_id, Access.MANAGE)
     state = broker.groups.do(key, lambda groups, _: (groups.describe(key).state, ()))
     if state not in (State.DEAD, State.EMPTY):
         return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP)
@@ -26,7 +27,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         numbers = [one.partition_index for one in topic.partitions]
         code = ErrorCode.NONE
         try:
-            name = broker.topic(topic.name)
+            name = call.group_of(topic.name, message.group_id, Access.MANAGE)
             await broker.in_thread(forget, name, message.group_id, numbers)
         except TMSError as error:
             code = code_of(error)
