@@ -5,6 +5,7 @@ from tms.compat.kafka.authentication import AuthenticationFailed
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
+from tms.errors import Unavailable
 
 VERSIONS = (0, 2)
 SaslAuthenticateResponse = codec.class_of("SaslAuthenticateResponse")
@@ -21,6 +22,9 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     except AuthenticationFailed as failed:
         call.end_after(failed)
         return _refusal(failed.code, failed.message)
+    except Unavailable as error:  # an error code would be final for the client
+        call.connection.refuse(error)
+        return _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, error.message)
     return SaslAuthenticateResponse(
         error_message=None, auth_bytes=said, session_lifetime_ms=authentication.lifetime_ms
     )
