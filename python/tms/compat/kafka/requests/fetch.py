@@ -2,7 +2,8 @@
 
 * A block is sent as one batch. In place of messages that are gone or were rolled back, an empty
   batch carries the reader over their offsets.
-* A wait ends when there are enough bytes, at its time-out, and when the service drains.
+* A wait ends when there are enough bytes, at its time-out, and when the client leaves or the
+  service drains.
 * Bytes are counted until the client has taken the answer: slow readers get less.
 * A request stands alone: no fetch session is kept, which clients notice by the session id 0.
 """
@@ -65,7 +66,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         found = await _look(call, isolation)
         left_s = deadline - loop.time()
         enough = found.size >= message.min_bytes or found.is_urgent
-        if enough or left_s <= 0 or broker.draining:
+        if enough or left_s <= 0 or broker.draining or call.connection.has_left:
             break
         woken = loop.create_future()
         wake = partial(settle_from_thread, loop, woken)
