@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 import pytest
 
 from tms.access import scram
-from tms.access.scram import ScramExchange, Verifier
+from tms.access.scram import ScramExchange, ScramVerifier
 from tms.errors import Malformed
 
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -141,4 +141,4 @@ def test_every_truncation_of_a_last_message_proves_nothing() -> None:
 def test_principals_have_salts_of_their_own() -> None:
     assert scram.salt_of("ann") != scram.salt_of("bob")
     assert len(scram.salt_of("ann")) == scram.SALT_BYTES
-    assert isinstance(PENCIL, Verifier)
+    assert isinstance(PENCIL, ScramVerifier)

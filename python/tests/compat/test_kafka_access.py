@@ -3,6 +3,7 @@ without a row fails."""
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -373,7 +374,7 @@ def test_a_fetch_is_decided_for_each_partition(known: Known) -> None:
         assert found == {"orders": 0, "secret": TOPIC}
 
 
-def test_a_long_poll_ends_with_what_allowed_it(known: Known) -> None:
+def test_a_long_poll_of_kafka_ends_with_what_allowed_it(known: Known) -> None:
     name = "FetchRequest.FetchTopic"
     parts = topics(f"{name}.FetchPartition", fetch_offset=0, partition_max_bytes=9)
     created = made("CreateTopicsRequest.CreatableTopic", name="empty", num_partitions=1)
@@ -401,6 +402,22 @@ def test_a_long_poll_ends_with_what_allowed_it(known: Known) -> None:
         known.people.access.remove_grant("waits", "all", "topic:empty")
         thread.join(PATIENCE_S)
         assert isinstance(ended[0], (EOFError, OSError))
+
+
+def test_a_long_poll_ends_when_its_token_expires(known: Known) -> None:
+    token = known.people.access.create_token("brief", expires_s=2).token
+    name = "FetchRequest.FetchTopic"
+    parts = topics(f"{name}.FetchPartition", partition_max_bytes=9)
+    fields = {"topics": topics(name, topic="quiet", partitions=parts), "max_wait_ms": 30_000}
+    known.people.access.add_grant("brief", "all", "topic:quiet")
+    with known.broker.connect("brief", token) as connection:
+        created = made("CreateTopicsRequest.CreatableTopic", name="quiet", num_partitions=1)
+        created.replication_factor = 1
+        connection.ask("CreateTopics", 7, topics=[created])
+        began = time.monotonic()
+        with pytest.raises((EOFError, OSError)):
+            connection.ask("Fetch", 12, min_bytes=1, **fields)
+        assert time.monotonic() - began < 9
 
 
 def test_a_revoked_token_ends_its_connection_at_the_next_request(known: Known) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 
 from tms.model.access import Access, Grant
 
-_SOME_TOPIC, _SOME_GROUP = "some-topic", "some-group"  # kinds that no pattern names
+_SOME_TOPIC = "some-topic"  # kinds that no pattern names
+_SOME_GROUP = "some-group"
 
 
 class Grants:

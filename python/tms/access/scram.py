@@ -28,7 +28,7 @@ MESSAGE_BYTES_MAX = 4 << 10
 _NO_BINDING = ("n", "y")  # of the channel
 
 
-class Verifier(NamedTuple):
+class ScramVerifier(NamedTuple):
     """The keys that hold a client's proof against a token, and prove to the client that the service
     knows it."""
 
@@ -41,23 +41,25 @@ def salt_of(principal: str) -> bytes:
     return sha256(b"tms scram " + principal.encode()).digest()[:SALT_BYTES]
 
 
-def verifier(algorithm: str, password: bytes, salt: bytes) -> Verifier:
+def verifier(algorithm: str, password: bytes, salt: bytes) -> ScramVerifier:
     """The verifier of a password, or of a token."""
     salted = pbkdf2_hmac(algorithm, password, salt, ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", algorithm)
-    return Verifier(_hash(algorithm, client_key), hmac.digest(salted, b"Server Key", algorithm))
+    return ScramVerifier(
+        _hash(algorithm, client_key), hmac.digest(salted, b"Server Key", algorithm)
+    )
 
 
-def packed(of: Verifier) -> str:
+def packed(of: ScramVerifier) -> str:
     """A verifier as it is stored: its two keys in hexadecimal digits."""
     return (of.stored_key + of.server_key).hex()
 
 
-def unpacked(text: str) -> Verifier:
+def unpacked(text: str) -> ScramVerifier:
     """A stored verifier. Raises `ValueError`."""
     keys = bytes.fromhex(text)
     half = len(keys) // 2
-    return Verifier(keys[:half], keys[half:])
+    return ScramVerifier(keys[:half], keys[half:])
 
 
 class ScramExchange:
@@ -92,7 +94,9 @@ class ScramExchange:
         self._challenge = f"r={self._nonce},s={b64encode(salt).decode()},i={ITERATIONS}"
         return self._challenge.encode()
 
-    def finish(self, message: bytes, verifiers: Sequence[Verifier]) -> tuple[int, bytes] | None:
+    def finish(
+        self, message: bytes, verifiers: Sequence[ScramVerifier]
+    ) -> tuple[int, bytes] | None:
         """Read a client's last message: the index of the verifier that its proof is right for, and
         the answer. None: it is right for none of them."""
         text, comma, last = _text(message).rpartition(",")

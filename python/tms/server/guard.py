@@ -71,7 +71,7 @@ _NOT_VALID = (
 _T = TypeVar("_T")
 
 
-class Session(NamedTuple):
+class PrincipalSession(NamedTuple):
     """The principal of a connection, the expiry of its token in ms since 1970 (0: never), and a
     function that says if the token is still valid."""
 
@@ -148,7 +148,9 @@ class Guard:
 
     # -- connections with sessions -----------------------------------------------------------------
 
-    async def session(self, request: AccessRequest, principal: str, token: bytes) -> Session:
+    async def session(
+        self, request: AccessRequest, principal: str, token: bytes
+    ) -> PrincipalSession:
         """A session of a principal that shows its token. Raises `Unauthenticated`, `Unavailable`,
         after a pause if the client guesses."""
         try:
@@ -159,18 +161,18 @@ class Guard:
             await self.refuse(request, "wrong token")
             raise
         if self._issuer is not None and b"." in token:
-            return Session(name, expires_ms, partial(self._is_named_by, token, principal))
+            return PrincipalSession(name, expires_ms, partial(self._is_named_by, token, principal))
         return self._session_of(principal, digest(token), expires_ms)
 
-    def session_of(self, token: TokenRecord) -> Session:
+    def session_of(self, token: TokenRecord) -> PrincipalSession:
         """A session of a principal that has proved to know this token."""
         return self._session_of(token.principal, token.digest, token.expires_ms)
 
-    def session_by_certificate(self, name: str) -> Session | None:
+    def session_by_certificate(self, name: str) -> PrincipalSession | None:
         """A session of the principal that a verified certificate names."""
-        return Session(name, 0, lambda: True) if _may_be_named(name) else None
+        return PrincipalSession(name, 0, lambda: True) if _may_be_named(name) else None
 
-    def begin(self, request: AccessRequest, session: Session) -> None:
+    def begin(self, request: AccessRequest, session: PrincipalSession) -> None:
         """Begin a request of a session: it is aborted once its principal may not do what it
         requires, and soon after its token has expired."""
         self._loop = self._loop or asyncio.get_running_loop()
@@ -184,9 +186,9 @@ class Guard:
         if self.decisions.note_refusal(request, why) > GUESSES_FREE:
             await asyncio.sleep(GUESS_S)
 
-    def _session_of(self, principal: str, digest: str, expires_ms: int) -> Session:
+    def _session_of(self, principal: str, digest: str, expires_ms: int) -> PrincipalSession:
         valid = self._records.valid
-        return Session(principal, expires_ms, lambda: valid(digest) is not None)
+        return PrincipalSession(principal, expires_ms, lambda: valid(digest) is not None)
 
     def _is_named_by(self, token: bytes, principal: str) -> bool:
         try:

@@ -24,14 +24,14 @@ from tms.errors import Forbidden, Malformed, Unauthenticated
 from tms.model.access import Access
 from tms.runtime.clock import Clock
 from tms.server.framed import SMALL_BYTES, FramedConnection
-from tms.server.guard import Guard, Session
+from tms.server.guard import Guard, PrincipalSession
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *scram.ALGORITHMS)
 DENIALS_LOGGED = 5  # of one request; the others are answered only
 _BEFORE = ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
 _NONCE_BYTES = 24
-_NOBODY = scram.Verifier(secrets.token_bytes(64), secrets.token_bytes(64))
+_NOBODY = scram.ScramVerifier(secrets.token_bytes(64), secrets.token_bytes(64))
 _NOT_VALID = (
     "The principal or its token is not valid here. The user name is the principal, the password "
     "its token. The token was mistyped, revoked, or has expired; or it cannot be used with SCRAM, "
@@ -50,7 +50,7 @@ class AuthenticationFailed(Exception):
         self.ends = ends
 
 
-class Caller:
+class KafkaCaller:
     """A request of a connection, as decisions about access see it: an `AccessRequest`."""
 
     def __init__(self, guard: Guard, connection: FramedConnection, name: str, number: int) -> None:
@@ -76,7 +76,7 @@ class Caller:
         """End the connection: its client connects again, and learns the reason."""
         self._connection.abort()
 
-    def begin(self, session: Session, received: int) -> None:
+    def begin(self, session: PrincipalSession, received: int) -> None:
         """Begin a request of a session, of so many bytes."""
         self.principal = session.principal
         self.received = received
@@ -129,7 +129,7 @@ class Authentication:
         self._records = records
         self._clock = clock
         self._connection = connection
-        self._session: Session | None = None
+        self._session: PrincipalSession | None = None
         self._mechanism = ""  # of the authentication under way
         self._last_mechanism = ""  # of the session
         self._is_raw = False  # its messages come without a header: version 0 of SaslHandshake
@@ -160,7 +160,7 @@ class Authentication:
             return 0
         return max(1, self._session.expires_ms - self._clock.now_ms())
 
-    def admit(self, name: str) -> Session | None:
+    def admit(self, name: str) -> PrincipalSession | None:
         """The session of a request; None if it may come before there is one. Raises `Malformed` for
         a request that is not answered now, which ends the connection."""
         if self._session is None and not self._mechanism and not self._failed:
@@ -194,19 +194,19 @@ class Authentication:
         self._mechanism = mechanism
         self._is_raw = version == 0
 
-    async def step(self, caller: Caller, message: bytes) -> bytes:
+    async def step(self, caller: KafkaCaller, message: bytes) -> bytes:
         """The answer to a message of the mechanism. Raises `AuthenticationFailed`, and
         `Unavailable` while the keys of an issuer are."""
         if not self._mechanism:
             why = "SaslHandshake comes before SaslAuthenticate."
-            is_known = self._session is not None
-            if is_known:
+            if self._session is not None:
                 raise AuthenticationFailed(ErrorCode.ILLEGAL_SASL_STATE, why, ends=False)
             raise self._failure(ErrorCode.ILLEGAL_SASL_STATE, why)
         self._failed = True  # unless it goes on
         try:
             if self._mechanism == PLAIN:
-                session, answer = await self._plain(caller, message), b""
+                session = await self._plain(caller, message)
+                answer = b""
             elif self._scram is None:
                 answer = self._begin_scram(message)
                 self._failed = False
@@ -223,7 +223,8 @@ class Authentication:
             why = f"The session belongs to {renewed.principal}, and to no other principal."
             raise self._failure(ErrorCode.SASL_AUTHENTICATION_FAILED, why)
         self._last_mechanism = self._mechanism
-        self._mechanism, self._scram, self._failed = "", None, False
+        self._failed = False
+        self._forget()
         self._open(session)
         caller.principal = session.principal
         self._connection.rest(caller.owed_s)  # a new connection brings no new quota
@@ -231,7 +232,7 @@ class Authentication:
 
     # -- mechanisms --------------------------------------------------------------------------------
 
-    async def _plain(self, caller: Caller, message: bytes) -> Session:
+    async def _plain(self, caller: KafkaCaller, message: bytes) -> PrincipalSession:
         parts = message.split(b"\0")
         try:
             authorized, user, token = parts
@@ -249,7 +250,9 @@ class Authentication:
         self._scram = exchange, principal
         return exchange.challenge(scram.salt_of(principal))
 
-    async def _finish_scram(self, caller: Caller, message: bytes) -> tuple[Session, bytes]:
+    async def _finish_scram(
+        self, caller: KafkaCaller, message: bytes
+    ) -> tuple[PrincipalSession, bytes]:
         assert self._scram is not None
         exchange, principal = self._scram
         algorithm = scram.ALGORITHMS[self._mechanism]
@@ -264,15 +267,19 @@ class Authentication:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _open(self, session: Session | None) -> None:
+    def _open(self, session: PrincipalSession | None) -> None:
         self._session = session
         if session is not None:
             self.end()
             self._connection.allow_frames()
 
+    def _forget(self) -> None:
+        self._mechanism = ""
+        self._scram = None
+
     def _failure(self, code: ErrorCode, why: str) -> AuthenticationFailed:
         """The connection gets this error, and nothing more."""
         self._failed = True
         self._session = None
-        self._mechanism, self._scram = "", None
+        self._forget()
         return AuthenticationFailed(code, why)

@@ -18,7 +18,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from tms.compat.kafka import codec, requests
-from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, Caller
+from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, KafkaCaller
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
@@ -72,8 +72,9 @@ class KafkaServer(FramedServer):
         """Count a new connection, which has to authenticate itself; False if it may not stay."""
         admitted = super().admit(connection, peer)
         if admitted and self._guard is not None:
-            access, clock = self._broker.engine.access, self._broker.engine.topics.clock
-            authentication = Authentication(self._guard, access, clock, connection)
+            engine = self._broker.engine
+            clock = engine.topics.clock
+            authentication = Authentication(self._guard, engine.access, clock, connection)
             authentication.begin(self.limits.frame_timeout_s)
             self._authentications[connection] = authentication
         return admitted
@@ -105,7 +106,7 @@ class KafkaServer(FramedServer):
         message = codec.reader(request.name + "Request", head.version)(frame, at)
         caller = None
         if self._guard is not None:
-            caller = Caller(self._guard, connection, request.name, head.correlation)
+            caller = KafkaCaller(self._guard, connection, request.name, head.correlation)
             if session is not None:
                 caller.begin(session, len(frame))
         call = KafkaCall(
@@ -154,7 +155,7 @@ class KafkaServer(FramedServer):
     ) -> bytes:
         """The answer to a message of SASL without a header. Raises `Malformed`."""
         assert self._guard is not None
-        caller = Caller(self._guard, connection, "SaslAuthenticate", 0)
+        caller = KafkaCaller(self._guard, connection, "SaslAuthenticate", 0)
         try:
             answer = await authentication.step(caller, frame)
         except AuthenticationFailed as failed:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from tms.access.decisions import topic_resource
 from tms.access.grants import some_group, some_topic
 from tms.compat.kafka import codec
-from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, Caller
+from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, KafkaCaller
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage, Versions
 from tms.errors import Forbidden, TMSError
@@ -48,7 +48,7 @@ class KafkaCall(NamedTuple):
     connection: FramedConnection
     requests: Mapping[int, "RequestType"]
     authentication: Authentication | None = None
-    caller: Caller | None = None
+    caller: KafkaCaller | None = None
 
     # -- access --------------------------------------------------------------------------------
 

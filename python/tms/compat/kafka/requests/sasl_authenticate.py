@@ -14,7 +14,8 @@ _OPEN = "This service does not control access: connect without SASL."
 
 async def answer(call: KafkaCall) -> KafkaMessage:
     """The mechanism's answer, and how long the session lasts once it has begun."""
-    authentication, caller = call.authentication, call.caller
+    authentication = call.authentication
+    caller = call.caller
     if authentication is None or caller is None:
         return _refusal(ErrorCode.ILLEGAL_SASL_STATE, _OPEN)
     try:
