@@ -107,6 +107,10 @@ class KafkaConnection:
 
     def send_body(self, name: str, version: int, body: bytes) -> None:
         """Send a request whose body is made already."""
+        self.socket.sendall(self.framed(name, version, body))
+
+    def framed(self, name: str, version: int, body: bytes) -> bytes:
+        """A request as a frame, for the caller to send; its answer comes in turn."""
         definition = codec.definitions()[f"{name}Request"]
         number = next(self._numbers)
         head = definition.key.to_bytes(2, "big") + version.to_bytes(2, "big")
@@ -114,7 +118,7 @@ class KafkaConnection:
         if version in definition.flexible:
             head += b"\0"
         self._sent.append((name, version, number))
-        self.socket.sendall((len(head) + len(body)).to_bytes(4, "big") + head + body)
+        return (len(head) + len(body)).to_bytes(4, "big") + head + body
 
     def answer(self) -> Any:
         """The answer to the oldest request that has none."""

@@ -26,11 +26,11 @@ def begun(first: bytes = FIRST, algorithm: str = "sha256") -> ScramExchange:
     return exchange
 
 
-def final(password: bytes, algorithm: str, exchange: ScramExchange, challenge: bytes) -> bytes:
+def final(password: bytes, algorithm: str, challenge: bytes, nonce: str = CLIENT + SERVER) -> bytes:
     """The last message of a client, by the formulas of RFC 5802."""
     salted = hashlib.pbkdf2_hmac(algorithm, password, SALT, 4_096)
     key = hmac.digest(salted, b"Client Key", algorithm)
-    without = f"c=biws,r={CLIENT}{SERVER}"
+    without = f"c=biws,r={nonce}"
     about = b",".join((FIRST[3:], challenge, without.encode()))
     signature = hmac.digest(hashlib.new(algorithm, key).digest(), about, algorithm)
     proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
@@ -53,7 +53,7 @@ def test_a_proof_is_compared_with_each_token_of_a_principal(algorithm: str) -> N
         exchange = ScramExchange(algorithm, SERVER)
         exchange.begin(FIRST)
         challenge = exchange.challenge(SALT)
-        found = exchange.finish(final(password, algorithm, exchange, challenge), verifiers)
+        found = exchange.finish(final(password, algorithm, challenge), verifiers)
         assert found is not None and found[0] == index
     assert begun(algorithm=algorithm).finish(FINAL, []) is None
 
@@ -75,6 +75,14 @@ def test_a_verifier_is_stored_and_read() -> None:
 )
 def test_what_proves_nothing_is_refused(message: str) -> None:
     assert begun().finish(message.encode(), [PENCIL, OTHER]) is None
+
+
+def test_a_client_that_knows_the_token_names_the_nonce_of_the_exchange() -> None:
+    for nonce, is_right in ((CLIENT + SERVER, True), (CLIENT, False), (CLIENT + "x", False)):
+        exchange = ScramExchange("sha256", SERVER)
+        exchange.begin(FIRST)
+        message = final(b"pencil", "sha256", exchange.challenge(SALT), nonce)
+        assert (exchange.finish(message, [PENCIL]) is not None) is is_right
 
 
 def test_a_proof_is_valid_for_one_exchange_and_one_token() -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving
 from tests.waiting import PATIENCE_S, until
 from tms.compat.kafka import codec, requests
 from tms.compat.kafka.errors import ErrorCode
+from tms.errors import Forbidden
 from tms.model.access import VERBS, Access
 from tms.server import guard as guarding
 from tms.server.service import AccessLimits
@@ -26,6 +28,7 @@ TOPIC, GROUP, CLUSTER, ID = (
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
+ENDED = (EOFError, ConnectionError)
 OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}  # before there is a principal
 KNOWN = {"DescribeCluster"}  # for every principal
 LISTS = {"ListGroups", "ListTransactions"}  # of what the principal may see
@@ -177,6 +180,8 @@ def _of_groups() -> Iterator[Row]:
     yield Row("OffsetDelete", 0, fields, Access.MANAGE, **absent)
     manages = {**OF_GROUP, "verb": Access.MANAGE}
     yield Row("DeleteGroups", 2, {"groups_names": ["absent"]}, **manages)
+    doomed = {**IN_TOPIC, "on": "group:orders/doomed", "code": GROUP}
+    yield Row("DeleteGroups", 2, {"groups_names": ["doomed"]}, Access.MANAGE, **doomed)
 
 
 def _of_transactions() -> Iterator[Row]:
@@ -258,7 +263,8 @@ def known() -> Iterator[Known]:
                 owner.ask(
                     "InitProducerId", 4, transactional_id="owned", transaction_timeout_ms=9_000
                 )
-                owner.ask("OffsetCommit", 8, **_commit("desks"))
+                for group in ("desks", "doomed"):
+                    assert codes(owner.ask("OffsetCommit", 8, **_commit(group))) == {0}
             yield found
 
 
@@ -330,6 +336,53 @@ def test_a_transactional_id_belongs_to_the_principal_that_began_with_it(known: K
         assert codes(operator.ask("EndTxn", 3, transactional_id="mine")) != {ID}
 
 
+def test_a_transaction_shows_topics_that_a_principal_may_see(known: Known) -> None:
+    wanted = topics(
+        "AddPartitionsToTxnRequest.AddPartitionsToTxnTopic", name="orders", partitions=[0]
+    )
+    with known.principal("shown", "publish topic:orders") as owner:
+        begun = owner.ask(
+            "InitProducerId", 4, transactional_id="shown", transaction_timeout_ms=9_000
+        )
+        added = owner.ask(
+            "AddPartitionsToTxn",
+            3,
+            v3_and_below_transactional_id="shown",
+            v3_and_below_producer_id=begun.producer_id,
+            v3_and_below_producer_epoch=begun.producer_epoch,
+            v3_and_below_topics=wanted,
+        )
+        assert codes(added) == {0}
+        assert _topics_of(owner) == ["orders"]
+    with known.principal("sees-ids", "operate transactions") as operator:
+        assert _topics_of(operator) == []
+
+
+def _topics_of(connection: KafkaConnection) -> list[str]:
+    fields = {"transactional_ids": ["shown"]}
+    [state] = connection.ask("DescribeTransactions", 0, **fields).transaction_states
+    assert not state.error_code
+    return [one.topic for one in state.topics]
+
+
+def test_a_refused_part_of_a_request_does_not_end_it_with_the_next_change(known: Known) -> None:
+    guard = known.broker.served.service.guard
+    assert guard is not None
+    decisions = guard.decisions
+    request = MagicMock(principal="partly", instance="", operation="x", peer_address="here")
+    known.people.token("partly", "consume topic:orders")
+    decisions.begin(request, lambda: True)
+    decisions.require(request, Access.CONSUME, "topic:default:orders")
+    with pytest.raises(Forbidden):
+        decisions.require(request, Access.CONSUME, "topic:default:other")
+    decisions.changed()
+    request.abort.assert_not_called()
+    known.people.access.remove_grant("partly", "consume", "topic:orders")
+    decisions.changed()
+    request.abort.assert_called_once()
+    decisions.leave(request)
+
+
 def _ids(connection: KafkaConnection) -> list[str]:
     return [
         one.transactional_id for one in connection.ask("ListTransactions", 0).transaction_states
@@ -389,7 +442,7 @@ def test_a_long_poll_of_kafka_ends_with_what_allowed_it(known: Known) -> None:
         def poll() -> None:
             try:
                 ended.append(connection.ask("Fetch", 12, min_bytes=1, **fields))
-            except (EOFError, OSError) as error:
+            except (*ENDED, TimeoutError) as error:
                 ended.append(error)
 
         thread = threading.Thread(target=poll)
@@ -401,7 +454,7 @@ def test_a_long_poll_of_kafka_ends_with_what_allowed_it(known: Known) -> None:
         )
         known.people.access.remove_grant("waits", "all", "topic:empty")
         thread.join(PATIENCE_S)
-        assert isinstance(ended[0], (EOFError, OSError))
+        assert isinstance(ended[0], ENDED)
 
 
 def test_a_long_poll_ends_when_its_token_expires(known: Known) -> None:
@@ -415,7 +468,7 @@ def test_a_long_poll_ends_when_its_token_expires(known: Known) -> None:
         created.replication_factor = 1
         connection.ask("CreateTopics", 7, topics=[created])
         began = time.monotonic()
-        with pytest.raises((EOFError, OSError)):
+        with pytest.raises(ENDED):
             connection.ask("Fetch", 12, min_bytes=1, **fields)
         assert time.monotonic() - began < 9
 
@@ -426,7 +479,7 @@ def test_a_revoked_token_ends_its_connection_at_the_next_request(known: Known) -
     with known.broker.connect("leaver", made_one.token) as connection:
         connection.ask("DescribeCluster", 0)
         access.revoke_token(made_one.id)
-        with pytest.raises((EOFError, OSError)):
+        with pytest.raises(ENDED):
             connection.ask("DescribeCluster", 0)
 
 
@@ -452,7 +505,9 @@ def test_a_request_writes_few_refusals_to_the_audit_log(
 def test_a_principal_above_its_quota_is_told_to_wait_and_waits(known: Known) -> None:
     with known.principal("hasty", "observe topic:orders") as connection:
         known.people.access.set_quota("hasty", requests_s=2)
-        told = [connection.ask("ListGroups", 4).throttle_time_ms for _ in range(4)]
+        began = time.monotonic()
+        told = [connection.ask("ListGroups", 4).throttle_time_ms for _ in range(6)]
         assert told[0] == 0 and 0 < max(told) <= 1_000
+        assert time.monotonic() - began > 1.0  # 2 at once, then 2 a second
         with known.principal("other-one") as other:  # which has no quota
             assert other.ask("ListGroups", 4).throttle_time_ms == 0

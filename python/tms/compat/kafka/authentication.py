@@ -176,7 +176,7 @@ class Authentication:
                 f"its sasl.mechanism to one of {', '.join(MECHANISMS)}."
             )
         if not self._session.is_known():
-            raise Malformed("The token of the connection's principal was revoked, or has expired.")
+            raise Malformed(f"The token of {self._session.principal} was revoked, or has expired.")
         return self._session
 
     def choose(self, mechanism: str, version: int) -> None:

@@ -89,7 +89,8 @@ class KafkaServer(FramedServer):
     async def _answer_frame(
         self, connection: FramedConnection, frame: bytes
     ) -> bytes | Sequence[Buffer] | None:
-        authentication = self._authentications.get(connection)
+        # Without one there is no access control: a connection that has lost it gets an error.
+        authentication = None if self._guard is None else self._authentications[connection]
         if authentication is not None and authentication.takes_raw:
             return await self._answer_raw(authentication, connection, frame)
         head = _head(frame)
