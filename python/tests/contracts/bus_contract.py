@@ -128,6 +128,22 @@ class TopicContract:
         bus.truncate_topic("orders")
         assert all_values(bus, "orders") == []
 
+    def test_truncating_a_partition_leaves_the_others(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=2)
+        for number in range(6):
+            bus.publish("orders", b"%d" % number, partition=number % 2)
+        for _ in range(2):
+            [cut] = bus.truncate_topic("orders", "offset:2", partition=1).partition_infos
+            assert (cut.partition, cut.start_offset, cut.end_offset) == (1, 2, 3)
+        assert sorted(all_values(bus, "orders")) == [b"0", b"2", b"4", b"5"]
+        [cut] = bus.truncate_topic("orders", "offset:100", partition=0).partition_infos
+        assert (cut.partition, cut.start_offset, cut.end_offset) == (0, 3, 3)
+        assert all_values(bus, "orders") == [b"5"]
+        for partition in (2, -1):
+            with pytest.raises((PartitionNotFound, Invalid)):
+                bus.truncate_topic("orders", partition=partition)
+        assert all_values(bus, "orders") == [b"5"]
+
     def test_truncating_may_cut_through_messages_published_together(self, bus: Bus) -> None:
         bus.create_topic("orders")
         ids = bus.publish_many("orders", [b"%d" % n for n in range(6)])
