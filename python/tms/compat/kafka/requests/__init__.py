@@ -6,12 +6,13 @@ and returns the response; None: the client wants no answer. Where clients have t
 version than any that is answered, it has `ADVERTISED_FROM`, too.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
@@ -21,6 +22,7 @@ from tms.server.framed import FramedConnection
 from tms.server.http.request import Budget
 
 API_VERSIONS = 18
+H = TypeVar("H", bound=Hashable)
 
 
 class KafkaCall(NamedTuple):
@@ -65,6 +67,11 @@ class RequestType:
         if "error_message" in response.__struct_fields__:
             answer.error_message = error.message
         return answer
+
+
+def repeated(names: Iterable[H]) -> set[H]:
+    """The names that a request has more than once."""
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def load() -> Mapping[int, RequestType]:
