@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tms
+from tests.cli_kit import tms_command
 from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving
 from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
@@ -406,6 +407,25 @@ def test_a_group_has_members_of_one_protocol_at_a_time(broker: Broker, group: st
         consumer = bus.consumer("orders", group=group)
         with consumer, pytest.raises(Conflict, match="Kafka"):
             consumer.poll(5)
+
+
+def test_operators_see_that_a_group_has_members_of_kafka(broker: Broker, group: str) -> None:
+    with broker.connect() as kafka, tms.connect(broker.url) as bus:
+        joined = join(kafka, group)
+        sync(kafka, group, joined, **{joined.member_id: b""})
+        commit(kafka, group, 3, joined)
+        assert bus.describe_group("orders", group=group).kind is tms.GroupKind.CLASSIC
+        [seen] = [one for one in bus.list_groups("orders") if one.group == group]
+        assert (seen.kind, seen.members) == (tms.GroupKind.CLASSIC, 0)
+        at = ("--url", broker.url, "--yes")
+        refused = tms_command("group", "reset", "orders", group, *at)
+        assert refused.returncode != 0
+        assert "has members of Kafka's protocol" in refused.stderr
+        assert positions(kafka, group)[0] == (3, "")
+        kafka.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
+        assert bus.describe_group("orders", group=group).kind is None
+        assert tms_command("group", "reset", "orders", group, *at).returncode == 0
+        assert positions(kafka, group)[0] == (-1, "")
 
 
 def test_positions_are_for_both_protocols(broker: Broker, group: str) -> None:
