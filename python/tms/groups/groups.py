@@ -355,6 +355,11 @@ class LogGroups:
             text = str(at.position) if number in positions else None
             more = at.metadata, at.leader_epoch
             partitions_.append(GroupPartition(number, name, epoch, text, lag, lag_ms, *more))
-        kind = self.of(key.group).kind(ClassicKey(key.topic.namespace, key.group))
-        name, generation = str(key.topic), membership.generation
-        return GroupInfo(key.group, name, generation, tuple(members), tuple(partitions_), kind)
+        return GroupInfo(
+            key.group,
+            str(key.topic),
+            membership.generation,
+            tuple(members),
+            tuple(partitions_),
+            self.of(key.group).kind(ClassicKey(key.topic.namespace, key.group)),
+        )
