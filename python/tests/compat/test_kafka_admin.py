@@ -412,6 +412,9 @@ def test_only_topics_that_are_there_are_altered(kafka: KafkaConnection, topic: s
     for kind, name in ((BROKER, "0"), (BROKER, ""), (BROKER_LOGGER, "0"), (99, topic)):
         assert alter(kafka, name, change, kind=kind) is ErrorCode.INVALID_REQUEST
     assert alter(kafka, topic, change, change) is ErrorCode.INVALID_REQUEST
+    for long in (("x" * 32_000, SET, None), ("x" * 32_000, SET, "1"), ("x" * 32_000, APPEND, "1")):
+        assert alter(kafka, topic, long, version=0) is not ErrorCode.NONE
+        assert alter(kafka, topic, long, long, version=0) is ErrorCode.INVALID_REQUEST
     made = codec.class_of("AlterConfigsRequest").AlterConfigsResource
     twice = [made(resource_type=TOPIC, resource_name=topic)] * 2
     results = kafka.ask("AlterConfigs", 2, resources=twice).responses

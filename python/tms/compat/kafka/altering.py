@@ -43,9 +43,8 @@ async def _alter(call: KafkaCall, one: KafkaMessage, changes: Changes) -> None:
             "Only settings of topics are changed here. Those of the service are in its "
             "configuration; restart it to change them."
         )
-    names = repeated(config.name for config in one.configs)
-    if names:
-        raise Invalid(f"The request has the settings {', '.join(sorted(names))} more than once.")
+    for name in repeated(config.name for config in one.configs):
+        raise Invalid(f"The request has the setting {name!r:.80} more than once.")
     topic = broker.topic(one.resource_name)
     record = await broker.in_thread(lambda: broker.record(topic))
     wanted = changes(one, record.settings)

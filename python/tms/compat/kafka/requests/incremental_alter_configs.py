@@ -37,7 +37,7 @@ def _value(config: KafkaMessage, settings: TopicSettings) -> str | None:
             f"A setting is set (0), deleted (1), added to (2) or taken from (3), got {operation}."
         )
     if config.value is None:
-        raise Invalid(f"{config.name} has no value; delete the setting to get its default.")
+        raise Invalid(f"{config.name!r:.80} has no value; delete the setting to get its default.")
     if operation == _SET:
         return str(config.value)
     present = list_of(settings, config.name)
