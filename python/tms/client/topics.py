@@ -132,8 +132,11 @@ class TopicCalls(BusCalls):
     ) -> TopicInfo:
         """Make the messages before a position unreadable, in all partitions or in one; before an
         offset beyond the end, all messages that are there. After a failure, repeat it. Returns the
-        topic with the partitions in question. Raises `TopicNotFound`, `PartitionNotFound`."""
+        topic with the partitions in question. Raises `TopicNotFound`, `PartitionNotFound`,
+        `Invalid`."""
         at = as_position(before)
+        if partition is not None:
+            whole("partition", partition, 0, PARTITIONS_MAX - 1)
         return self._transport.truncate_topic(TopicName.parse(topic), at, partition)
 
     def erase(
