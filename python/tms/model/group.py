@@ -121,9 +121,10 @@ class GroupLag(NamedTuple):
     def summary(self) -> GroupSummary:
         """The totals over all partitions."""
         known = [lag for lag in self.lags if lag is not None]
+        if len(known) < len(self.lags):
+            return GroupSummary(self.group, self.topic, self.members, None, None, self.kind)
         messages, ms = sum(lag.messages for lag in known), max((lag.ms for lag in known), default=0)
-        lag = (None, None) if len(known) < len(self.lags) else (messages, ms)
-        return GroupSummary(self.group, self.topic, self.members, *lag, self.kind)
+        return GroupSummary(self.group, self.topic, self.members, messages, ms, self.kind)
 
 
 def check_member(member: str) -> str:

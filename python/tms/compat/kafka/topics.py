@@ -208,7 +208,7 @@ def changes_of(given: Mapping[str, str | None]) -> dict[str, object]:
 def all_changes_of(given: Mapping[str, str | None]) -> dict[str, object]:
     """Changes that set all settings: those that are not given to their defaults. Raises
     `Invalid`."""
-    return changes_of(dict.fromkeys(_KEPT) | given)
+    return changes_of({**dict.fromkeys(_KEPT), **given})
 
 
 def list_of(settings: TopicSettings, name: str) -> list[str]:
