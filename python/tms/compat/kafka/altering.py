@@ -6,8 +6,7 @@ from typing import Any
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import code_of
 from tms.compat.kafka.requests import KafkaCall, repeated
-from tms.compat.kafka.requests.describe_configs import TOPIC
-from tms.compat.kafka.topics import with_changes
+from tms.compat.kafka.topics import TOPIC_RESOURCE, with_changes
 from tms.errors import Invalid, TMSError
 from tms.model.topic import TopicSettings
 
@@ -38,7 +37,7 @@ async def altered(call: KafkaCall, changes: Changes, made: Any) -> list[KafkaMes
 
 async def _alter(call: KafkaCall, one: KafkaMessage, changes: Changes) -> None:
     broker = call.broker
-    if one.resource_type != TOPIC:
+    if one.resource_type != TOPIC_RESOURCE:
         raise Invalid(
             "Only settings of topics are changed here. Those of the service are in its "
             "configuration; restart it to change them."

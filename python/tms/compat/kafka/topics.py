@@ -31,6 +31,8 @@ from tms.model.topic import (
 )
 from tms.topics.registry import changed
 
+TOPIC_RESOURCE = 2  # the kinds of resources that have settings
+BROKER_RESOURCE = 4
 LONG_MAX = 2**63 - 1
 BOOLEAN = 1
 STRING = 2

@@ -7,15 +7,23 @@ from tms.compat.kafka.broker import NODE, Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import code_of
 from tms.compat.kafka.requests import KafkaCall, repeated
-from tms.compat.kafka.topics import BOOLEAN, INT, LONG, STRING, Setting, Source, described
+from tms.compat.kafka.topics import (
+    BOOLEAN,
+    BROKER_RESOURCE,
+    INT,
+    LONG,
+    STRING,
+    TOPIC_RESOURCE,
+    Setting,
+    Source,
+    described,
+)
 from tms.errors import Invalid, TMSError
 from tms.model.topic import MESSAGE_BYTES_DEFAULT
 
 VERSIONS = (1, 4)
 DescribeConfigsResponse = codec.class_of("DescribeConfigsResponse")
 _Result = DescribeConfigsResponse.DescribeConfigsResult
-TOPIC = 2
-BROKER = 4
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
@@ -43,11 +51,11 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 
 
 async def _settings(broker: Broker, one: KafkaMessage) -> Iterable[Setting]:
-    if one.resource_type == TOPIC:
+    if one.resource_type == TOPIC_RESOURCE:
         name = broker.topic(one.resource_name)
         record = await broker.in_thread(lambda: broker.record(name))
         return described(record.settings, broker.defaults)
-    if one.resource_type == BROKER and one.resource_name in ("", str(NODE)):
+    if one.resource_type == BROKER_RESOURCE and one.resource_name in ("", str(NODE)):
         return _of_broker(broker)
     raise Invalid("Settings are those of topics, and of the broker 0.")
 
