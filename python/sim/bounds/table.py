@@ -500,6 +500,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compat.kafka.broker.NAMES_MAX",
         "compat.kafka.codec.ELEMENTS_MAX",
         "compat.kafka.requests.*.PAGE",
+        "compat.kafka.requests.describe_producers.*",
         "compat.kafka.requests.produce.*_BYTES*",
         "compat.kafka.requests.produce.QUICK_RECORDS",
         "compat.cdap.answers.*",

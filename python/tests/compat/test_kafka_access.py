@@ -30,8 +30,12 @@ TOPIC, GROUP, CLUSTER, ID = (
 )
 ENDED = (EOFError, ConnectionError)
 OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}  # before there is a principal
-KNOWN = {"DescribeCluster"}  # for every principal
-LISTS = {"ListGroups", "ListTransactions"}  # of what the principal may see
+KNOWN = {  # for every principal: nothing depends on what it may
+    "DescribeAcls",
+    "DescribeCluster",
+    "ListPartitionReassignments",
+}
+LISTS = {"DescribeLogDirs", "ListGroups", "ListTransactions"}  # of what the principal may see
 
 
 class Row(NamedTuple):
@@ -116,7 +120,12 @@ def rows() -> Iterator[Row]:
         yield Row(
             "DescribeConfigs", 4, {"resources": fields}, Access.OBSERVE, on, code, ("topic:other",)
         )
+    for request in ("AlterConfigs", "IncrementalAlterConfigs"):
+        resource = f"{request}Request.AlterConfigsResource"
+        fields = topics(resource, resource_type=2, resource_name="orders")
+        yield Row(request, 1, {"resources": fields}, Access.MANAGE, "topic:orders", TOPIC)
     yield from _of_messages()
+    yield from _of_partitions()
     yield from _of_groups()
     yield from _of_transactions()
 
@@ -143,6 +152,27 @@ def _of_messages() -> Iterator[Row]:
     yield Row("ListOffsets", 7, {"topics": asked}, Access.OBSERVE, on, TOPIC, ("topic:other",))
     elsewhere = ("topic:other:orders", "group:orders/desks", "transactions")
     yield Row("InitProducerId", 4, {}, Access.PUBLISH, "topic:some", CLUSTER, elsewhere)
+
+
+def _of_partitions() -> Iterator[Row]:
+    wanted = topics("CreatePartitionsRequest.CreatePartitionsTopic", name="orders", count=1)
+    grown = {"topics": wanted}
+    yield Row("CreatePartitions", 3, grown, Access.MANAGE, "topic:orders", TOPIC)
+    name = "DeleteRecordsRequest.DeleteRecordsTopic"
+    parts = topics(f"{name}.DeleteRecordsPartition", offset=0)
+    deleted = {"topics": topics(name, name="orders", partitions=parts)}
+    yield Row("DeleteRecords", 2, deleted, Access.MANAGE, "topic:orders", TOPIC)
+    name = "DescribeProducersRequest.TopicRequest"
+    described = {"topics": topics(name, name="orders", partition_indexes=[0])}
+    name = "OffsetForLeaderEpochRequest.OffsetForLeaderTopic"
+    parts = topics(f"{name}.OffsetForLeaderPartition")
+    asked = {"topics": topics(name, topic="orders", partitions=parts)}
+    for request, version, fields in (
+        ("DescribeProducers", 0, described),
+        ("OffsetForLeaderEpoch", 4, asked),
+    ):
+        on, elsewhere = "topic:orders", ("topic:other",)
+        yield Row(request, version, fields, Access.OBSERVE, on, TOPIC, elsewhere)
 
 
 def _of_groups() -> Iterator[Row]:
@@ -299,13 +329,17 @@ def test_requests_get_names_by_a_verb_only() -> None:
     the engine to names that a request does not have."""
     ways = r"broker\.(?:topic|with_id|group)\(|TopicName\.of\(|ClassicKey\(|list_topics\("
     allowed = {
-        "__init__.py": 4,  # those methods
-        "metadata.py": 1,  # lists what the principal may see
-        "offset_fetch.py": 2,  # after the decision
+        "broker.py": 2,  # names that those methods make
+        "requests/__init__.py": 4,  # those methods
+        "requests/describe_log_dirs.py": 1,  # lists what the principal may see, as does
+        "requests/metadata.py": 1,
+        "requests/offset_fetch.py": 2,  # after the decision
     }
-    for module in Path(requests.__file__).parent.glob("*.py"):
+    folder = Path(requests.__file__).parent.parent
+    for module in folder.rglob("*.py"):
         found = re.findall(ways, module.read_text())
-        assert len(found) == allowed.get(module.name, 0), f"{module.name}: {found}"
+        name = module.relative_to(folder).as_posix()
+        assert len(found) == allowed.get(name, 0), f"{name}: {found}"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{n}-{row.name}" for n, row in enumerate(ROWS)])
@@ -408,6 +442,16 @@ def test_lists_have_what_a_principal_may_see(known: Known) -> None:
         assert not connection.ask("Metadata", 12, topics=None).topics
         assert "desks" not in [one.group_id for one in connection.ask("ListGroups", 4).groups]
         assert not connection.ask("OffsetFetch", 7, **everything).topics
+
+
+def test_sizes_are_those_of_topics_that_a_principal_may_see(known: Known) -> None:
+    named = topics("DescribeLogDirsRequest.DescribableLogDirTopic", topic="orders", partitions=[0])
+    for grant, seen in (("observe topic:orders", ["orders"]), ("observe topic:others", [])):
+        with known.principal(f"sizes-{len(seen)}", grant) as connection:
+            for wanted in (None, named):
+                [found] = connection.ask("DescribeLogDirs", 4, topics=wanted).results
+                assert [one.name for one in found.topics] == seen
+                assert found.total_bytes == -1  # which takes `observe cluster`
 
 
 def test_a_topic_that_is_not_there_looks_like_one_that_one_may_not_see(known: Known) -> None:

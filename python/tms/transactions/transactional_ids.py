@@ -217,8 +217,13 @@ class TransactionalIds:
     def holds(self, number: int, name: TopicName, partition: int) -> bool:
         """True if the producer of this number has added a partition to its open transaction: all
         that it stores there belongs to the transaction."""
+        return self.transaction_of(number, name, partition) is not None
+
+    def transaction_of(self, number: int, name: TopicName, partition: int) -> int | None:
+        """The write pointer of the open transaction to which the producer of this number has added
+        a partition; None if there is none."""
         record = self._load().of_number(number)
-        return record is not None and record.has(name, partition)
+        return record.transaction if record is not None and record.has(name, partition) else None
 
     def load(self) -> None:
         """Read the journal, unless its state is known."""

@@ -15,7 +15,7 @@ from tms.errors import TMSError, TopicNotFound
 from tms.groups.classic_calls import ClassicKey
 from tms.model import keys
 from tms.model.message import Buffer, StoredBlock
-from tms.model.topic import TopicName
+from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import check_group
 from tms.server.framed import FramedConnection
 from tms.server.http.exchange import settle
@@ -97,6 +97,12 @@ class Broker:
                 return found
         self._names.pop(id, None)
         raise TopicNotFound(f"There is no topic with the id {uuid.UUID(bytes=id)}.")
+
+    @property
+    def defaults(self) -> TopicSettings:
+        """The settings that a topic has if no one chooses."""
+        default_ms = self.engine.topics.registry.default_retention_ms
+        return TopicSettings(retention_ms=default_ms, retention_is_default=True)
 
     def group(self, name: str) -> ClassicKey:
         """The key of a group. Raises `Invalid`, `Forbidden`."""

@@ -6,6 +6,7 @@ from tms.errors import (
     Closed,
     Conflict,
     CrcMismatch,
+    FewerPartitions,
     Forbidden,
     Invalid,
     Malformed,
@@ -63,6 +64,7 @@ class ErrorCode(IntEnum):
     INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_CONFIG = 40
     INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
@@ -71,6 +73,7 @@ class ErrorCode(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     SASL_AUTHENTICATION_FAILED = 58
@@ -78,10 +81,12 @@ class ErrorCode(IntEnum):
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
+    UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
@@ -107,6 +112,7 @@ _CODES: tuple[tuple[type[TMSError], ErrorCode], ...] = (
     (TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (PartitionNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (FewerPartitions, ErrorCode.INVALID_PARTITIONS),
     (CrcMismatch, ErrorCode.CORRUPT_MESSAGE),
     (StaleEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
@@ -130,6 +136,10 @@ _FIELDS = {
     "topic": ErrorCode.INVALID_TOPIC_EXCEPTION,
     "group": ErrorCode.INVALID_GROUP_ID,
     "metadata": ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    "partitions": ErrorCode.INVALID_PARTITIONS,
+    "replication_factor": ErrorCode.INVALID_REPLICATION_FACTOR,
+    "assignments": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    "config": ErrorCode.INVALID_CONFIG,
 }
 # So does the kind of a resource, or the field, that is forbidden.
 _KINDS = {

@@ -11,12 +11,13 @@ name of a request into one of the engine. `tests/compat/test_kafka_access.py` ha
 module, and fails for a module without one.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tms.access.decisions import topic_resource
 from tms.access.grants import some_group, some_topic
@@ -34,6 +35,7 @@ from tms.server.http.request import Budget
 API_VERSIONS = 18
 CLUSTER = "cluster"  # the resource of the broker
 TRANSACTIONS = "transactions"  # and of other principals' transactional ids
+H = TypeVar("H", bound=Hashable)
 
 
 class KafkaCall(NamedTuple):
@@ -153,6 +155,11 @@ class RequestType:
 def group_resource(topic: TopicName, group: str) -> str:
     """A group of a topic as a resource."""
     return f"group:{topic.namespace}:{topic.topic}/{group}"
+
+
+def repeated(names: Iterable[H]) -> set[H]:
+    """The names that a request has more than once."""
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def load() -> Mapping[int, RequestType]:

@@ -114,7 +114,12 @@ async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> P
     name = call.named(topic.name, topic.topic_id, Access.PUBLISH)
     record = broker.record(name)
     publisher = broker.engine.topics.publisher
-    limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
+    limits = RecordLimits(
+        BATCH_BYTES_MAX,
+        publisher.block_bytes,
+        record.message_bytes_max,
+        record.cleanup.compacts,
+    )
     decode = partial(records.decode, part.records or b"", limits, Flags.COUNTS_MESSAGES)
     if _is_quick(part.records or b""):
         batch = decode()
