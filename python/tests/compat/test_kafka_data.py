@@ -10,6 +10,7 @@ import pytest
 import tms
 from tests.kafka_kit import Broker, KafkaConnection, batch, covered, kafka_serving, records_in
 from tests.log_kit import encode
+from tests.waiting import until
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.errors import ErrorCode
@@ -229,6 +230,19 @@ def test_a_wait_ends_at_its_time(kafka: KafkaConnection, topic: str) -> None:
     found = fetched(kafka, topic, max_wait_ms=300)
     assert 0.3 <= time.monotonic() - began < 5
     assert (found.error_code, found.records, found.high_watermark) == (0, b"", 0)
+
+
+def test_a_wait_ends_with_its_client(broker: Broker, topic: str) -> None:
+    [front] = broker.served.server._fronts.values()
+    made = codec.class_of("FetchRequest").FetchTopic
+    parts = [made.FetchPartition(partition=0, partition_max_bytes=9)]
+    wanted = [made(topic=topic, partitions=parts)]
+    others = len(front.connections)
+    with broker.connect() as kafka:
+        kafka.send("Fetch", 12, topics=wanted, max_wait_ms=30_000, min_bytes=1)
+        until(lambda: front._broker._waiting, "it waits")
+    until(lambda: not front._broker._waiting, "the wait has ended", 15)
+    until(lambda: len(front.connections) == others, "the connection is forgotten", 15)
 
 
 def test_limits_of_bytes_leave_at_least_one_batch(kafka: KafkaConnection, topic: str) -> None:

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tms import block
-from tms.api.operation import POSITION_TEXT, Codec
+from tms.api.operation import Codec
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
 from tms.model.keys import Partitioner
 from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
@@ -272,17 +272,6 @@ def _changes_body(changes: Mapping[str, object]) -> dict[str, object]:
 NEW_TOPIC: Codec[TopicSettings] = Codec(SettingsBody, _settings, _settings_body)
 TOPIC_CHANGES: Codec[Mapping[str, object]] = Codec(
     Annotated[SettingsBody, SOMETHING], _changes, _changes_body
-)
-
-
-class TruncateBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST …/truncate: messages before this position become unreadable."""
-
-    before: POSITION_TEXT = "latest"
-
-
-BEFORE: Codec[Position] = Codec(
-    TruncateBody, lambda body: Position.parse(body.before), lambda at: TruncateBody(str(at))
 )
 
 

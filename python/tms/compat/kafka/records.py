@@ -72,11 +72,13 @@ _VARINT_BITS_MAX = 70
 class RecordLimits(NamedTuple):
     """Bounds in bytes of one batch: `batch_bytes_max` of its records once decompressed, of which a
     header counts as 100 at least; `block_bytes_max` of a block that it becomes; `message_bytes_max`
-    of a message's key, value and headers, as the topic has it."""
+    of a message's key, value and headers, as the topic has it; and whether messages need a key, as
+    those of a compacted topic do."""
 
     batch_bytes_max: int
     block_bytes_max: int
     message_bytes_max: int
+    needs_keys: bool = False
 
 
 class DecodedBatch(NamedTuple):
@@ -133,6 +135,8 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
             "limit: send smaller batches.",
         )
     cells = _parsed(payload, batch.records, limits.batch_bytes_max)
+    if limits.needs_keys and None in cells.keys:
+        raise _invalid("A compacted topic takes no message without a key.", cells.keys.index(None))
     cuts = _cuts(cells, len(payload), limits)
     packed = [_block(cells, start, stop, batch) for start, stop in pairwise(cuts)]
     if batch.producer_id != _NONE:

@@ -6,6 +6,7 @@ from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
+from tms.model.access import Access
 from tms.model.ids import TIME_MS_MAX
 from tms.model.message import PartitionPosition
 from tms.model.position import EARLIEST, LATEST, Position
@@ -33,7 +34,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             result = _Result(partition_index=part.partition_index)
             results.append(result)
             try:
-                name = call.broker.topic(topic.name)
+                name = call.topic(topic.name, Access.OBSERVE)
                 await _fill(call.broker, name, part, isolation, result)
             except TMSError as error:
                 result.error_code = code_of(error)

@@ -16,10 +16,12 @@ from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
 from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.transactions import require_id
 from tms.errors import TMSError, Unavailable
 from tms.log.pending import PendingAppend
+from tms.model.access import Access
 from tms.model.message import Buffer, NewBlock
-from tms.model.topic import Durability
+from tms.model.topic import Durability, TopicName
 from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 VERSIONS = (3, 12)
@@ -109,10 +111,15 @@ async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> P
     """Hand the batch of a partition to it. Raises `BadRecords`, `Refused`, and what was wrong."""
     broker = call.broker
     service = call.broker.service
-    name = broker.named(topic.name, topic.topic_id)
+    name = call.named(topic.name, topic.topic_id, Access.PUBLISH)
     record = broker.record(name)
     publisher = broker.engine.topics.publisher
-    limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
+    limits = RecordLimits(
+        BATCH_BYTES_MAX,
+        publisher.block_bytes,
+        record.message_bytes_max,
+        record.cleanup.compacts,
+    )
     decode = partial(records.decode, part.records or b"", limits, Flags.COUNTS_MESSAGES)
     if _is_quick(part.records or b""):
         batch = decode()
@@ -125,11 +132,18 @@ async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> P
         id = call.message.transactional_id
         if id is None:
             raise Refused(RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return await broker.in_thread(ids.publish, id, producer, name, blocks)
+        return await broker.in_thread(_publish, call, id, (producer, name, blocks))
     if producer.number > 0 and ids.holds(producer.number, name, part.index):
         raise Refused(RefusalCode.INVALID_TXN_STATE)
     durability = _DURABILITIES[call.message.acks]
     return publisher.submit(name, blocks, durability, broker.engine.immediate, internal=True)
+
+
+def _publish(
+    call: KafkaCall, id: str, batch: tuple[ProducerEpoch, TopicName, list[NewBlock]]
+) -> PendingAppend:
+    require_id(call, id)
+    return call.broker.engine.transactional_ids.publish(id, *batch)
 
 
 def _is_quick(batch: Buffer) -> bool:
