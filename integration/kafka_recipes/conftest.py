@@ -1,0 +1,7 @@
+"""The service of the lane for Kafka's clients, and a directory for each recipe."""
+
+import pytest
+
+from integration.kafka_clients.conftest import service, service_log, topic
+
+__all__ = ["service", "service_log", "topic"]

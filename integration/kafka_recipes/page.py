@@ -1,0 +1,82 @@
+"""The sections of docs/kafka-recipes.md, whose files and commands the tests run.
+
+A block ```` ```properties connect.properties ```` is a file; a block ```` ```sh ```` holds commands.
+Addresses in them are replaced by those of the test. A command of Maven names a profile of a pom and
+a folder: the jars are resolved once for all runs, and linked as that folder.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from integration.cluster.process import Process
+from integration.cluster.runtime import jars
+from integration.kafka_clients.service import KafkaService
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "kafka-recipes.md"
+SERVERS = "127.0.0.1:9092"  # on the page
+COMMAND_S = 120
+_BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MAVEN = re.compile(r"mvn .* -f (\S+) -P(\S+) -DoutputDirectory=(\S+)")
+
+
+class Recipe:
+    """A section of the page in a directory, for a service; `others` are addresses of the page with
+    those to use instead."""
+
+    def __init__(
+        self,
+        title: str,
+        directory: Path,
+        service: KafkaService,
+        others: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self._environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMS_URL": service.url,
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        text = PAGE.read_text()
+        for shown, used in {SERVERS: service.servers, **(others or {})}.items():
+            text = text.replace(shown, used)
+        (section,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+        self._commands: list[str] = []
+        for language, name, body in _BLOCK.findall(section):
+            if name:
+                (directory / name).write_text(body)
+            elif language == "sh":
+                self._commands += body.replace("\\\n", "").splitlines()
+        for pom, profile, folder in _MAVEN.findall("\n".join(self._commands)):
+            link = directory / folder
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(jars(profile, ROOT / pom, profile))
+
+    def run(self, begin: str) -> str:
+        """The output of the command that begins so, once it has ended well."""
+        command = self._command(begin)
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command],
+            cwd=self.directory,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def process(self, begin: str, name: str) -> Process:
+        """The command that begins so as a process, not yet started; its log is NAME.log."""
+        command = shlex.split(self._command(begin))
+        return Process(name, command, self.directory / f"{name}.log")
+
+    def _command(self, begin: str) -> str:
+        (found,) = [one for one in self._commands if one.startswith(begin)]
+        return found
