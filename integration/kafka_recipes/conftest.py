@@ -1,6 +1,4 @@
-"""The service of the lane for Kafka's clients, and a directory for each recipe."""
-
-import pytest
+"""The service of the lane for Kafka's clients, for the recipes."""
 
 from integration.kafka_clients.conftest import service, service_log, topic
 

@@ -1,10 +1,12 @@
 """The sections of docs/kafka-recipes.md, whose files and commands the tests run.
 
-A block ```` ```properties connect.properties ```` is a file; a block ```` ```sh ```` holds commands.
-Addresses in them are replaced by those of the test. A command of Maven names a profile of a pom and
-a folder: the jars are resolved once for all runs, and linked as that folder.
+A block ```` ```properties connect.properties ```` is a file; a block ```` ```sh ```` has commands.
+Addresses in them are replaced by those of the test. A command of Maven that names a profile of a
+pom and a folder, and one of pip that names a lock file and an environment, fill their folder once
+for all runs; the recipe has a link to it.
 """
 
+import hashlib
 import os
 import re
 import shlex
@@ -14,15 +16,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from integration.cluster.process import Process
-from integration.cluster.runtime import jars
+from integration.cluster.runtime import cache, filled, jars, succeed
 from integration.kafka_clients.service import KafkaService
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "kafka-recipes.md"
 SERVERS = "127.0.0.1:9092"  # on the page
 COMMAND_S = 120
+INSTALL_S = 300
 _BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MAVEN = re.compile(r"mvn .* -f (\S+) -P(\S+) -DoutputDirectory=(\S+)")
+_PIP = re.compile(r"(\S+)/bin/pip install .*--requirement (\S+)")
 
 
 class Recipe:
@@ -53,10 +57,11 @@ class Recipe:
                 (directory / name).write_text(body)
             elif language == "sh":
                 self._commands += body.replace("\\\n", "").splitlines()
-        for pom, profile, folder in _MAVEN.findall("\n".join(self._commands)):
-            link = directory / folder
-            link.parent.mkdir(exist_ok=True)
-            link.symlink_to(jars(profile, ROOT / pom, profile))
+        commands = "\n".join(self._commands)
+        for pom, profile, folder in _MAVEN.findall(commands):
+            self._link(folder, jars(profile, ROOT / pom, profile))
+        for folder, lock in _PIP.findall(commands):
+            self._link(folder, _environment(ROOT / lock))
 
     def run(self, begin: str) -> str:
         """The output of the command that begins so, once it has ended well."""
@@ -77,6 +82,25 @@ class Recipe:
         command = shlex.split(self._command(begin))
         return Process(name, command, self.directory / f"{name}.log")
 
+    def _link(self, folder: str, target: Path) -> None:
+        link = self.directory / folder
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(target)
+
     def _command(self, begin: str) -> str:
         (found,) = [one for one in self._commands if one.startswith(begin)]
         return found
+
+
+def _environment(lock: Path) -> Path:
+    """The folder of an environment with the packages of a lock file."""
+    digest = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    return filled(cache() / f"kafka-recipes-{digest}", lambda fresh: _install(lock, fresh))
+
+
+def _install(lock: Path, fresh: Path) -> None:
+    uv = str(Path(sys.executable).parent / "uv")
+    wrong = f"uv could not install the packages of {lock}; check the network and try again"
+    succeed([uv, "venv", "-q", "--relocatable", "--python", sys.executable, str(fresh)], 60, wrong)
+    install = (uv, "pip", "install", "-q", "--python", str(fresh), "--require-hashes")
+    succeed([*install, "--requirement", str(lock)], INSTALL_S, wrong)
