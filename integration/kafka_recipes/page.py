@@ -1,8 +1,8 @@
 """The sections of docs/kafka-recipes.md, whose files and commands the tests run.
 
 A block ```` ```properties connect.properties ```` is a file; a block ```` ```sh ```` has commands.
-Addresses in them are replaced by those of the test. A command of Maven that names a profile of a
-pom and a folder, and one of pip that names a lock file and an environment, fill their folder once
+Addresses in them are replaced by those of the test. A command of Maven that names a pom and a
+folder, and one of pip that names a lock file and an environment, fill their folder once
 for all runs; the recipe has a link to it.
 """
 
@@ -25,7 +25,7 @@ SERVERS = "127.0.0.1:9092"  # on the page
 COMMAND_S = 120
 INSTALL_S = 300
 _BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MAVEN = re.compile(r"mvn .* -f (\S+) -P(\S+) -DoutputDirectory=(\S+)")
+_MAVEN = re.compile(r"mvn .* -f (\S+)(?: -P(\S+))? -DoutputDirectory=(\S+)")
 _PIP = re.compile(r"(\S+)/bin/pip install .*--requirement (\S+)")
 
 
@@ -59,7 +59,8 @@ class Recipe:
                 self._commands += body.replace("\\\n", "").splitlines()
         commands = "\n".join(self._commands)
         for pom, profile, folder in _MAVEN.findall(commands):
-            self._link(folder, jars(profile, ROOT / pom, profile))
+            profiles = [profile] if profile else []
+            self._link(folder, jars(folder, ROOT / pom, *profiles))
         for folder, lock in _PIP.findall(commands):
             self._link(folder, _environment(ROOT / lock))
 
