@@ -1,30 +1,48 @@
-"""A service for each module of tests, with topics of its own for each test."""
+"""A service for each client of each module of tests, with topics of its own for each test.
+
+A module defines the fixture `client`.
+"""
 
 import itertools
 from collections.abc import Iterator
 
 import pytest
 
+from integration.kafka_clients import table
+from integration.kafka_clients.programs import Client
 from integration.kafka_clients.service import KafkaService
 
+PARTITIONS = 3
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaService]:
-    """The service of a module; its log is printed if a test fails."""
-    with KafkaService(tmp_path_factory.mktemp("kafka") / "data") as running:
+def service(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, client: Client
+) -> Iterator[KafkaService]:
+    """The service that a client uses; the requests are noted for the table of clients."""
+    directory = tmp_path_factory.mktemp("kafka") / "data"
+    with KafkaService(directory, "--kafka-partitions", str(PARTITIONS)) as running:
         yield running
+        module = request.module.__name__.rpartition(".")[2]
+        table.note(module, client.name, client.version, running.recorder.requests)
 
 
 @pytest.fixture(autouse=True)
-def service_log(service: KafkaService) -> Iterator[None]:
+def service_log(request: pytest.FixtureRequest) -> Iterator[None]:
     """Print the end of the service's log: pytest shows it if the test fails."""
     yield
-    print(f"the service logged:\n{service.log}")
+    if "service" in request.fixturenames:
+        print(f"the service logged:\n{request.getfixturevalue('service').log}")
 
 
 @pytest.fixture
 def topic() -> str:
-    """The name of a topic that no other test uses."""
+    """The name of a topic that no other test uses. Asked for, it gets three partitions."""
     return f"topic-{next(_numbers)}"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the table of clients, once all workers have ended."""
+    if not hasattr(session.config, "workerinput") and table.NOTES.is_dir():
+        table.TABLE.write_text(table.table())

@@ -1,0 +1,144 @@
+"""The clients' programs, installed on first use and kept in the user's cache.
+
+    python -m integration.kafka_clients.install     # before the tests, so that none waits for it
+
+Versions are pinned in `javascript/package-lock.json`, `go/go.mod` and `java/pom.xml`. kcat comes
+from the system's packages.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from integration.cluster.runtime import Runtime, Unavailable, filled, jars, java, succeed
+
+HERE = Path(__file__).parent
+GO, JAVA, JAVASCRIPT = HERE / "go", HERE / "java", HERE / "javascript"
+INSTALL_S = 900
+HEAP_MB = 128
+_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+
+
+def pins() -> dict[str, str]:
+    """The pinned version of each client. kcat has that of the system's packages."""
+    packages = json.loads((JAVASCRIPT / "package-lock.json").read_text())["packages"]
+    go = re.search(r"twmb/franz-go v(\S+)", (GO / "go.mod").read_text())
+    tools = re.search(
+        r"kafka-tools</artifactId>\s*<version>([^<]+)", (JAVA / "pom.xml").read_text()
+    )
+    assert go and tools
+    return {
+        "Kafka's Java client and tools": tools[1],
+        "franz-go": go[1],
+        "KafkaJS": packages["node_modules/kafkajs"]["version"],
+    }
+
+
+def program(name: str, package: str) -> str:
+    """The path of a program. Raises `Unavailable` if it is not there."""
+    found = shutil.which(name)
+    if found is None:
+        raise Unavailable(
+            f"{name} is needed and not on PATH; install it (on Debian: apt-get install {package}), "
+            "or let `make test-kafka` install it as root"
+        )
+    return found
+
+
+@cache
+def java_program(main: str) -> list[str]:
+    """The command that runs a Java file of ours."""
+    runtime = Runtime(java(), _jars())
+    classes = runtime.compiled(JAVA / f"{main}.java")
+    return _java(f"{classes}:{runtime.lib}/*", main)
+
+
+def java_tool(main: str) -> list[str]:
+    """The command that runs a class of Kafka's tools."""
+    return _java(f"{_jars()}/*", f"org.apache.kafka.tools.{main}")
+
+
+def _java(path: str, main: str) -> list[str]:
+    return [java(), f"-Xmx{HEAP_MB}m", *_JVM, "-cp", path, main]
+
+
+def _jars() -> Path:
+    return jars("kafka-clients", JAVA / "pom.xml")
+
+
+@cache
+def javascript_program() -> list[str]:
+    """The command that runs the program with KafkaJS."""
+    node, npm = program("node", "nodejs"), program("npm", "npm")
+
+    def fill(fresh: Path) -> None:
+        shutil.copytree(JAVASCRIPT, fresh)
+        command = (npm, "ci", "--no-audit", "--no-fund")
+        succeed(command, INSTALL_S, "npm could not install KafkaJS", fresh)
+
+    return [node, str(filled(_cached(JAVASCRIPT), fill) / "client.js")]
+
+
+@cache
+def go_program() -> list[str]:
+    """The command that runs the program with franz-go."""
+
+    def fill(fresh: Path) -> None:
+        shutil.copytree(GO, fresh)
+        command = (_go(), "build", "-trimpath", "-o", "client", ".")
+        succeed(command, INSTALL_S, "Go could not build the program with franz-go", fresh)
+
+    return [str(filled(_cached(GO), fill) / "client")]
+
+
+@cache
+def franz_go_tests() -> Path:
+    """The program that runs franz-go's own tests, built from its module."""
+
+    def fill(fresh: Path) -> None:
+        module = ("mod", "download", "-json", "github.com/twmb/franz-go")
+        told = subprocess.run(
+            (_go(), *module), cwd=GO, capture_output=True, text=True, timeout=INSTALL_S
+        )
+        if told.returncode != 0:
+            raise Unavailable(f"Go could not fetch franz-go:\n{told.stdout}{told.stderr}")
+        copy = ("cp", "-r", "--no-preserve=mode", json.loads(told.stdout)["Dir"], str(fresh))
+        succeed(copy, INSTALL_S, "franz-go could not be copied")
+        command = (_go(), "test", "-c", "-o", "kgo.test", "./pkg/kgo")
+        succeed(command, INSTALL_S, "Go could not build franz-go's tests", fresh)
+
+    return filled(_cached(GO, "tests"), fill) / "kgo.test"
+
+
+def _go() -> str:
+    go = program("go", "golang-go")
+    told = subprocess.run((go, "env", "GOVERSION"), capture_output=True, text=True, timeout=60)
+    has = tuple(int(part) for part in re.findall(r"\d+", told.stdout)[:2])
+    needs = re.search(r"^go (\d+)\.(\d+)", (GO / "go.mod").read_text(), re.MULTILINE)
+    assert needs
+    if has < (int(needs[1]), int(needs[2])) and has < (1, 21):  # later ones fetch what they need
+        raise Unavailable(
+            f"franz-go needs Go {needs[1]}.{needs[2]} and {go} is {told.stdout.strip()}; put a "
+            "newer Go on PATH (from 1.21 on, Go fetches the release that it needs by itself)"
+        )
+    return go
+
+
+def _cached(source: Path, *more: str) -> Path:
+    """A folder of the cache that belongs to the files of a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(source.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tms"
+    return root / "-".join(["kafka", source.name, *more, digest.hexdigest()[:16]])
+
+
+if __name__ == "__main__":
+    program("kcat", "kcat")
+    java_program("Client"), java_program("Console"), javascript_program(), go_program()
+    franz_go_tests()
