@@ -12,18 +12,12 @@ import base64
 import itertools
 import json
 import re
-import subprocess
-import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from integration.kafka_clients import install
-from tests.waiting import busily
-
-PRODUCE_S = 60.0
-ERRORS_MAX = 200  # lines
+from integration.kafka_clients.running import Running, run
 
 
 class Row(NamedTuple):
@@ -34,73 +28,27 @@ class Row(NamedTuple):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-class Member:
-    """A running consumer, with the rows that it has read and the partitions that it has."""
+class Member(Running):
+    """A consumer, with the rows that it has read and the partitions that it has."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.rows: list[Row] = []
         self._assigned: set[int] = set()
-        self._errors: deque[str] = deque(maxlen=ERRORS_MAX)
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        works = (self._read, self._read_errors)
-        self._readers = [threading.Thread(target=work, daemon=True) for work in works]
-        for reader in self._readers:
-            reader.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.kill()
-        if error is not None:
-            error.add_note(f"a member printed:\n{self.errors}")
+        super().__init__(command)
 
     @property
     def assigned(self) -> set[int]:
         """The partitions that it has."""
         return self._assigned
 
-    @property
-    def errors(self) -> str:
-        """The last lines of its standard error."""
-        return "".join(list(self._errors))
-
-    def kill(self) -> None:
-        """Send SIGKILL, if it still runs."""
-        self.process.kill()
-        self.process.wait()
-        self._end_reading()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it has read all its rows, committed and left."""
-        code = self.process.wait(busily(seconds))
-        self._end_reading()
-        assert code == 0, f"a member ended with {code}:\n{self.errors}"
-
     def understand(self, line: bytes) -> None:
-        """Take a line of its output."""
+        """Take a row or an assignment."""
         told = json.loads(line)
         if "assigned" in told:
             self._assigned = set(told["assigned"])
         elif "key" in told:
             headers = tuple((one["name"], _bytes(one["value"]) or b"") for one in told["headers"])
             self.rows.append(Row(_bytes(told["key"]), _bytes(told["value"]), headers))
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.understand(line)
-
-    def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._errors.append(line.decode(errors="replace"))
-
-    def _end_reading(self) -> None:
-        for reader in self._readers:
-            reader.join()
 
 
 class Client(ABC):
@@ -227,14 +175,6 @@ class _KcatMember(Member):
 
 
 CLIENTS: tuple[Client, ...] = (Kcat(), KafkaJS(), FranzGo(), Java())
-
-
-def run(command: Sequence[str], given: bytes = b"", seconds: float = PRODUCE_S) -> str:
-    """Run a program to its end; its standard output. Fails if the program does."""
-    done = subprocess.run(command, input=given, capture_output=True, timeout=busily(seconds))
-    said = done.stderr.decode(errors="replace")[-4000:]
-    assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{said}"
-    return done.stdout.decode()
 
 
 def _of_run(row: Row) -> tuple[tuple[tuple[str, bytes], ...], bool]:

@@ -134,7 +134,9 @@ final class Console {
     Map<TopicPartition, RecordsToDelete> first =
         Map.of(partition, RecordsToDelete.beforeOffset(1));
     tell("deleteRecords", () -> admin.deleteRecords(first).all().get());
-    Map<TopicPartition, OffsetAndMetadata> moved = Map.of(partition, new OffsetAndMetadata(0));
+    OffsetAndMetadata start = new OffsetAndMetadata(0);
+    Map<TopicPartition, OffsetAndMetadata> moved =
+        Map.of(partition, start, new TopicPartition(topic, 1), start);
     tell(
         "alterConsumerGroupOffsets",
         () -> admin.alterConsumerGroupOffsets(group, moved).all().get());
