@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from integration.kafka_clients import table
-from integration.kafka_clients.programs import Client
+from integration.kafka_clients.programs import Client, PythonClient
 from integration.kafka_clients.service import KafkaService
 
 PARTITIONS = 3
@@ -18,14 +18,13 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def service(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, client: Client
+    tmp_path_factory: pytest.TempPathFactory, client: Client | PythonClient
 ) -> Iterator[KafkaService]:
     """The service that a client uses; the requests are noted for the table of clients."""
     directory = tmp_path_factory.mktemp("kafka") / "data"
     with KafkaService(directory, "--kafka-partitions", str(PARTITIONS)) as running:
         yield running
-        module = request.module.__name__.rpartition(".")[2]
-        table.note(module, client.name, client.version, running.recorder.requests)
+        table.note(client.name, client.version, running.recorder.requests)
 
 
 @pytest.fixture(autouse=True)

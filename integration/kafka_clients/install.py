@@ -2,8 +2,8 @@
 
     python -m integration.kafka_clients.install     # before the tests, so that none waits for it
 
-Versions are pinned in `javascript/package-lock.json`, `go/go.mod` and `java/pom.xml`. kcat comes
-from the system's packages.
+Versions are pinned in `javascript/package-lock.json`, `go/go.mod`, `java/pom.xml` and
+`requirements-dev.lock`. kcat comes from the system's packages.
 """
 
 import hashlib
@@ -19,6 +19,8 @@ from integration.cluster.runtime import Runtime, Unavailable, filled, jars, java
 
 HERE = Path(__file__).parent
 GO, JAVA, JAVASCRIPT = HERE / "go", HERE / "java", HERE / "javascript"
+LOCK = HERE.parents[1] / "requirements-dev.lock"
+PYTHON = ("aiokafka", "confluent-kafka", "kafka-python")  # in the environment of all tests
 INSTALL_S = 900
 HEAP_MB = 128
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
@@ -26,6 +28,7 @@ _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Sta
 
 def pins() -> dict[str, str]:
     """The pinned version of each client. kcat has that of the system's packages."""
+    locked = dict(re.findall(r"^([\w-]+)==(\S+)", LOCK.read_text(), re.MULTILINE))
     packages = json.loads((JAVASCRIPT / "package-lock.json").read_text())["packages"]
     go = re.search(r"twmb/franz-go v(\S+)", (GO / "go.mod").read_text())
     tools = re.search(
@@ -36,6 +39,7 @@ def pins() -> dict[str, str]:
         "Kafka's Java client and tools": tools[1],
         "franz-go": go[1],
         "KafkaJS": packages["node_modules/kafkajs"]["version"],
+        **{name: locked[name] for name in PYTHON},
     }
 
 
@@ -140,5 +144,8 @@ def _cached(source: Path, *more: str) -> Path:
 
 if __name__ == "__main__":
     program("kcat", "kcat")
-    java_program("Client"), java_program("Console"), javascript_program(), go_program()
+    for main in "Client", "Console":
+        java_program(main)
+    javascript_program()
+    go_program()
     franz_go_tests()

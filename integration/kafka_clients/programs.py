@@ -9,6 +9,7 @@ A member commits what it printed, and leaves its group after so many rows.
 """
 
 import base64
+import importlib.metadata
 import itertools
 import json
 import re
@@ -172,6 +173,17 @@ class _KcatMember(Member):
         """The partitions of its last assignment."""
         found = re.findall(r"assigned: ?(.*)", self.errors)
         return {int(one) for one in re.findall(r"\[(\d+)\]", found[-1])} if found else set()
+
+
+class PythonClient(NamedTuple):
+    """A package for Python. Its programs are those of `make test`."""
+
+    name: str
+
+    @property
+    def version(self) -> str:
+        """The version that is installed."""
+        return importlib.metadata.version(self.name)
 
 
 CLIENTS: tuple[Client, ...] = (Kcat(), KafkaJS(), FranzGo(), Java())

@@ -2,14 +2,13 @@
 
     python -m integration.kafka_clients.table     # puts the last run's table into docs/kafka.md
 
-Each module of tests notes the requests of its client in `build/tests/kafka/`; the end of the run
-writes the table of all notes to `build/tests/kafka-clients.md`.
+Each client's requests are noted in `build/tests/kafka/`; the end of the run writes the table of all
+notes to `build/tests/kafka-clients.md`.
 """
 
 import json
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -32,44 +31,45 @@ class Used(NamedTuple):
     requests: Mapping[str, int]
 
 
-def note(
-    module: str, client: str, version: str, recorded: Iterable[tuple[int, int]], into: Path = NOTES
-) -> None:
-    """Keep the requests of a module of tests. Versions that are not answered count as unused: a
+def note(client: str, version: str, recorded: Iterable[tuple[int, int]]) -> None:
+    """Add requests of a client to its notes. Versions that are not answered count as unused: a
     client begins with its newest version of ApiVersions, and goes on with the newest of both
     sides."""
     spoken = requests.load()
+    path = NOTES / f"{re.sub('[^a-z]+', '-', client.lower())}.json"
     highest: dict[str, int] = {}
+    if path.exists() and (before := Used(**json.loads(path.read_text()))).version == version:
+        highest.update(before.requests)
     for key, asked in recorded:
         request = spoken.get(key)
         if request is not None and asked in request.versions:
             highest[request.name] = max(asked, highest.get(request.name, 0))
-    into.mkdir(parents=True, exist_ok=True)
-    used = Used(client, version, highest)
-    (into / f"{module}-{re.sub('[^a-z]+', '-', client.lower())}.json").write_text(
-        json.dumps(used._asdict())
-    )
+    NOTES.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(Used(client, version, highest)._asdict()))
 
 
-def table(notes: Path = NOTES) -> str:
+def table() -> str:
     """The table of all notes: a row for each client."""
-    rows: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    for path in sorted(notes.glob("*.json")):
-        used = Used(**json.loads(path.read_text()))
-        row = rows[used.client, used.version]
-        for name, version in used.requests.items():
-            row[name] = max(version, row.get(name, 0))
+    noted = [Used(**json.loads(path.read_text())) for path in NOTES.glob("*.json")]
     lines = [
-        f"| {client} | {version} | {', '.join(f'{name} {row[name]}' for name in sorted(row))} |\n"
-        for (client, version), row in sorted(rows.items())
+        f"| {one.client} | {one.version} | {_listed(one.requests)} |\n"
+        for one in sorted(noted, key=lambda one: one.client.lower())
     ]
     return _HEAD + "".join(lines)
 
 
-def versions(text: str) -> dict[str, str]:
-    """The version of each client in a table."""
-    cells = [line.strip("| \n").split(" | ") for line in text.splitlines()[2:]]
-    return {row[0]: row[1] for row in cells}
+def _listed(highest: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(highest.items()))
+
+
+def read(text: str) -> list[Used]:
+    """The rows of a table."""
+    rows = []
+    for line in text.splitlines()[2:]:
+        client, version, listed = line.strip("| ").split(" | ")
+        named = (one.rsplit(" ", 1) for one in listed.split(", "))
+        rows.append(Used(client, version, {name: int(highest) for name, highest in named}))
+    return rows
 
 
 def of_page(page: Path = PAGE) -> str:
@@ -83,7 +83,8 @@ def main() -> int:
         print(f"{TABLE} does not exist; run `make test-kafka` first", file=sys.stderr)
         return 1
     new = TABLE.read_text()
-    if missing := pins().items() - versions(new).items():
+    found = {(one.client, one.version) for one in read(new)}
+    if missing := pins().items() - found:
         print(f"the last run left out {sorted(missing)}; run `make test-kafka`", file=sys.stderr)
         return 1
     text = PAGE.read_text()
