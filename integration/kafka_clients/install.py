@@ -105,13 +105,8 @@ def franz_go_tests() -> Path:
     """The program that runs franz-go's own tests, built from its module."""
 
     def fill(fresh: Path) -> None:
-        module = ("mod", "download", "-json", "github.com/twmb/franz-go")
-        told = subprocess.run(
-            (_go(), *module), cwd=GO, capture_output=True, text=True, timeout=INSTALL_S
-        )
-        if told.returncode != 0:
-            raise Unavailable(f"Go could not fetch franz-go:\n{told.stdout}{told.stderr}")
-        copy = ("cp", "-r", "--no-preserve=mode", json.loads(told.stdout)["Dir"], str(fresh))
+        module = _module(_go(), "github.com/twmb/franz-go", GO)
+        copy = ("cp", "-r", "--no-preserve=mode", str(module), str(fresh))
         succeed(copy, INSTALL_S, "franz-go could not be copied")
         command = (_go(), "test", "-c", "-o", "kgo.test", "./pkg/kgo")
         succeed(command, INSTALL_S, "Go could not build franz-go's tests", fresh)
@@ -119,18 +114,40 @@ def franz_go_tests() -> Path:
     return filled(_cached(GO, "tests"), fill) / "kgo.test"
 
 
+@cache
 def _go() -> str:
+    """The path of Go, of the release that `go.mod` names or a later one. Where that on PATH is
+    older, as Debian's is, it fetches the module that holds the release."""
     go = program("go", "golang-go")
     told = subprocess.run((go, "env", "GOVERSION"), capture_output=True, text=True, timeout=60)
-    has = tuple(int(part) for part in re.findall(r"\d+", told.stdout)[:2])
-    needs = re.search(r"^go (\d+)\.(\d+)", (GO / "go.mod").read_text(), re.MULTILINE)
+    needs = re.search(r"^go (\S+)", (GO / "go.mod").read_text(), re.MULTILINE)
     assert needs
-    if has < (int(needs[1]), int(needs[2])) and has < (1, 21):  # later ones fetch what they need
-        raise Unavailable(
-            f"franz-go needs Go {needs[1]}.{needs[2]} and {go} is {told.stdout.strip()}; put a "
-            "newer Go on PATH (from 1.21 on, Go fetches the release that it needs by itself)"
-        )
-    return go
+    if _release(told.stdout) >= _release(needs[1]):
+        return go
+    system = subprocess.run((go, "env", "GOOS", "GOARCH"), capture_output=True, text=True)
+    release = f"v0.0.1-go{needs[1]}.{'-'.join(system.stdout.split())}"
+    folder = _module(go, f"golang.org/toolchain@{release}", Path("/"))
+    for tool in *(folder / "bin").iterdir(), *folder.glob("pkg/tool/*/*"):
+        tool.chmod(0o555)  # older releases unpack modules without this
+    return str(folder / "bin" / "go")
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def _module(go: str, name: str, within: Path) -> Path:
+    """The folder of a module, fetched with the versions and hashes of the module in `within`."""
+    told = subprocess.run(
+        (go, "mod", "download", "-json", name),
+        cwd=within,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+    )
+    if told.returncode != 0:
+        raise Unavailable(f"Go could not fetch {name}:\n{told.stdout}{told.stderr}")
+    return Path(json.loads(told.stdout)["Dir"])
 
 
 def _cached(source: Path, *more: str) -> Path:
