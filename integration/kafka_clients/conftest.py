@@ -24,15 +24,19 @@ def service(
     directory = tmp_path_factory.mktemp("kafka") / "data"
     with KafkaService(directory, "--kafka-partitions", str(PARTITIONS)) as running:
         yield running
+        assert not running.faults
         table.note(client.name, client.version, running.recorder.requests)
 
 
 @pytest.fixture(autouse=True)
 def service_log(request: pytest.FixtureRequest) -> Iterator[None]:
     """Print the end of the service's log: pytest shows it if the test fails."""
-    yield
+    running: KafkaService | None = None
     if "service" in request.fixturenames:
-        print(f"the service logged:\n{request.getfixturevalue('service').log}")
+        running = request.getfixturevalue("service")
+    yield
+    if running is not None:
+        print(f"the service logged:\n{running.log}")
 
 
 @pytest.fixture

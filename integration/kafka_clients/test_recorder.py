@@ -1,6 +1,10 @@
 """The relay before the service counts requests, and survives the service."""
 
 import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from integration.kafka_clients.recorder import _Frames
 from integration.kafka_clients.service import KafkaService
@@ -20,6 +24,13 @@ def test_heads_are_found_wherever_the_stream_is_cut() -> None:
             chunks = stream[:first], stream[first:second], stream[second:]
             found = [head for chunk in chunks for head in frames.heads(chunk)]
             assert found == [(18, 3), (0, 12), (1, 17)]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[KafkaService]:
+    """A service that is not noted in the table of clients."""
+    with KafkaService(tmp_path / "data") as running:
+        yield running
 
 
 def test_requests_are_counted_and_the_address_stays_when_the_service_is_killed(
