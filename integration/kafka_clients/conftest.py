@@ -1,7 +1,5 @@
-"""A service for each client of each module of tests, with topics of its own for each test.
-
-A module defines the fixture `client`.
-"""
+"""A service for each module of tests, with topics of its own for each test. A module in this folder
+defines the fixture `client`, whose requests are noted for the table of clients."""
 
 import itertools
 from collections.abc import Iterator
@@ -12,36 +10,38 @@ from integration.kafka_clients import table
 from integration.kafka_clients.programs import Client, PythonClient
 from integration.kafka_clients.service import KafkaService
 
-PARTITIONS = 3
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def service(
-    tmp_path_factory: pytest.TempPathFactory, client: Client | PythonClient
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[KafkaService]:
-    """The service that a client uses; the requests are noted for the table of clients."""
-    directory = tmp_path_factory.mktemp("kafka") / "data"
-    with KafkaService(directory, "--kafka-partitions", str(PARTITIONS)) as running:
+    """The service of a module, which may add to its command by `FLAGS`."""
+    flags = getattr(request.module, "FLAGS", ())
+    with KafkaService(tmp_path_factory.mktemp("kafka") / "data", *flags) as running:
         yield running
         assert not running.faults
-        table.note(client.name, client.version, running.recorder.requests)
 
 
 @pytest.fixture(autouse=True)
-def service_log(request: pytest.FixtureRequest) -> Iterator[None]:
+def service_log(service: KafkaService) -> Iterator[None]:
     """Print the end of the service's log: pytest shows it if the test fails."""
-    running: KafkaService | None = None
-    if "service" in request.fixturenames:
-        running = request.getfixturevalue("service")
     yield
-    if running is not None:
-        print(f"the service logged:\n{running.log}")
+    print(f"the service logged:\n{service.log}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def noted(service: KafkaService, client: Client | PythonClient) -> Iterator[None]:
+    """Note the requests of a client for the table."""
+    service.recorder.requests.clear()
+    yield
+    table.note(client.name, client.version, service.recorder.requests)
 
 
 @pytest.fixture
 def topic() -> str:
-    """The name of a topic that no other test uses. Asked for, it gets three partitions."""
+    """The name of a topic that no other test uses."""
     return f"topic-{next(_numbers)}"
 
 

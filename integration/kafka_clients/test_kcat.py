@@ -9,6 +9,8 @@ from integration.kafka_clients.programs import Kcat, Row
 from integration.kafka_clients.running import run
 from integration.kafka_clients.service import KafkaService
 
+FLAGS = ("--kafka-partitions", "3")
+
 
 @pytest.fixture(scope="module")
 def client() -> Kcat:

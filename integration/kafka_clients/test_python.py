@@ -10,6 +10,7 @@ from integration.kafka_clients.programs import PythonClient
 from integration.kafka_clients.service import KafkaService
 from tests.compat import test_kafka_clients as kafka_clients
 
+FLAGS = ("--kafka-partitions", "3")
 pytestmark = kafka_clients.pytestmark
 
 
