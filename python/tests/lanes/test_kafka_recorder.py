@@ -1,4 +1,4 @@
-"""Before the service of the lane `kafka`, a relay counts the requests of each client for a table, and
+"""The relay before the service of the lane `kafka` counts requests, for the table of clients, and
 survives the service."""
 
 import socket
