@@ -143,7 +143,12 @@ test-long: env system-tools kafka-tools hbase-2.5-jars
 	@cd python && ../$(PY) -m lanes long $(LANES)
 
 test-kafka: env system-tools kafka-tools
+	@$(PY) -m integration.kafka_clients.install
 	@cd python && ../$(PY) -m lanes long kafka
+
+# The table of clients in docs/kafka.md, as the last `make test-kafka` saw them.
+kafka-table: env
+	@PYTHONPATH=python:. $(PY) -m integration.kafka_clients.table
 
 # One after the other: two Mavens would write to the same local repository.
 jars:

@@ -27,7 +27,7 @@ class Recorder(TcpProxy):
     def relay(self, client: socket.socket, server: socket.socket) -> None:
         """Pass both directions on, and count what the client asks."""
         self.start(_answers, server, client)
-        frames = _Frames()
+        frames = Frames()
         with contextlib.suppress(OSError):
             while chunk := client.recv(_CHUNK):
                 heads = frames.heads(chunk)
@@ -44,7 +44,7 @@ def _answers(server: socket.socket, client: socket.socket) -> None:
     end(client)
 
 
-class _Frames:
+class Frames:
     """Finds the heads of frames in a stream."""
 
     def __init__(self) -> None:

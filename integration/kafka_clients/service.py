@@ -8,7 +8,7 @@ Both addresses stay the same when the service is killed and started.
 """
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from integration.cluster.site import LOCAL, free_ports
 from integration.kafka_clients.recorder import Recorder
@@ -27,7 +27,7 @@ class KafkaService:
         self._directory = directory
         ports = ("--port", str(http), "--kafka-port", str(kafka))
         self._flags = (*ports, "--kafka-advertised", self.servers, *flags)
-        self._service: Service | None = None
+        self._lives: list[Service] = []
 
     def __enter__(self) -> Self:
         self.recorder.__enter__()
@@ -45,16 +45,21 @@ class KafkaService:
     @property
     def log(self) -> str:
         """The last lines of the service's log."""
-        return "" if self._service is None else "\n".join(self._service.lines[-30:])
+        return "\n".join(line for life in self._lives[-1:] for line in life.lines[-30:])
+
+    @property
+    def faults(self) -> list[dict[str, Any]]:
+        """Requests that the service failed to answer through a fault of its own."""
+        return [event for life in self._lives for event in life.events("kafka_request_failed")]
 
     def start(self) -> None:
         """Start the service; returns once it is ready."""
-        self._service = Service(self._directory, *self._flags)
+        self._lives.append(Service(self._directory, *self._flags))
 
     def kill(self) -> None:
         """Send SIGKILL; returns once the service has ended."""
-        if self._service is not None and self._service.running():
-            self._service.kill()
+        if self._lives and self._lives[-1].running():
+            self._lives[-1].kill()
 
     def restart(self) -> None:
         """Kill the service, and start it on the same directory."""
