@@ -144,6 +144,7 @@ test-long: env system-tools kafka-tools hbase-2.5-jars
 
 test-kafka: env system-tools kafka-tools
 	@$(PY) -m integration.kafka_clients.install
+	@PYTHONPATH=python:. $(PY) -m integration.kafka_recipes.page
 	@cd python && ../$(PY) -m lanes long kafka
 
 # The table of clients in docs/kafka.md, as the last `make test-kafka` saw them.
@@ -215,7 +216,7 @@ bench: env $(if $(findstring spark_connector,$(BENCH_FLAGS)),env-spark35 spark35
 # systemd checks its unit. openssl makes the certificates of tests. Maven and a JDK build the coprocessor, and fetch and run HBase.
 JDK := openjdk-17-jdk-headless
 system-tools: TOOLS := strace:strace openssl:openssl systemd-analyze:systemd javac:$(JDK) mvn:maven
-kafka-tools: TOOLS := kcat:kcat node:nodejs npm:npm go:golang-go
+kafka-tools: TOOLS := kcat:kcat node:nodejs npm:npm go:golang-go curl:curl pg_ctlcluster:postgresql
 system-tools kafka-tools:
 	@missing=""; \
 	for tool in $(TOOLS); do command -v "$${tool%%:*}" >/dev/null || missing+=" $${tool#*:}"; done; \

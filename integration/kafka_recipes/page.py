@@ -2,8 +2,10 @@
 
 A block ```` ```properties connect.properties ```` is a file; a block ```` ```sh ```` has commands.
 Addresses in them are replaced by those of the test. A command of Maven that names a pom and a
-folder, and one of pip that names a lock file and an environment, fill their folder once
-for all runs; the recipe has a link to it.
+folder, and one of pip that names a lock file and an environment, fill their folder once for all
+runs; the recipe has a link to it.
+
+    python -m integration.kafka_recipes.page     # before the tests, so that none waits for it
 """
 
 import hashlib
@@ -12,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from integration.cluster.process import Process
@@ -22,7 +24,8 @@ from integration.kafka_clients.service import KafkaService
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "kafka-recipes.md"
 SERVERS = "127.0.0.1:9092"  # on the page
-COMMAND_S = 120
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # programs run for seconds
+COMMAND_S = 240
 INSTALL_S = 300
 _BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MAVEN = re.compile(r"mvn .* -f (\S+)(?: -P(\S+))? -DoutputDirectory=(\S+)")
@@ -45,6 +48,7 @@ class Recipe:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "TMS_URL": service.url,
+            "JAVA_TOOL_OPTIONS": JAVA,
         }
         directory.mkdir(parents=True, exist_ok=True)
         text = PAGE.read_text()
@@ -57,12 +61,10 @@ class Recipe:
                 (directory / name).write_text(body)
             elif language == "sh":
                 self._commands += body.replace("\\\n", "").splitlines()
-        commands = "\n".join(self._commands)
-        for pom, profile, folder in _MAVEN.findall(commands):
-            profiles = [profile] if profile else []
-            self._link(folder, jars(folder, ROOT / pom, *profiles))
-        for folder, lock in _PIP.findall(commands):
-            self._link(folder, _environment(ROOT / lock))
+        for folder, target in _fetched("\n".join(self._commands)):
+            link = directory / folder
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(target)
 
     def run(self, begin: str) -> str:
         """The output of the command that begins so, once it has ended well."""
@@ -83,14 +85,24 @@ class Recipe:
         command = shlex.split(self._command(begin))
         return Process(name, command, self.directory / f"{name}.log")
 
-    def _link(self, folder: str, target: Path) -> None:
-        link = self.directory / folder
-        link.parent.mkdir(exist_ok=True)
-        link.symlink_to(target)
-
     def _command(self, begin: str) -> str:
         (found,) = [one for one in self._commands if one.startswith(begin)]
         return found
+
+
+def fetch() -> None:
+    """Fetch what the commands of all recipes need."""
+    for _ in _fetched(PAGE.read_text().replace("\\\n", "")):
+        pass
+
+
+def _fetched(commands: str) -> Iterator[tuple[str, Path]]:
+    """Each folder that the commands fill, and the one that is filled in its place."""
+    for pom, profile, folder in _MAVEN.findall(commands):
+        profiles = [profile] if profile else []
+        yield folder, jars(folder, ROOT / pom, *profiles)
+    for folder, lock in _PIP.findall(commands):
+        yield folder, _environment(ROOT / lock)
 
 
 def _environment(lock: Path) -> Path:
@@ -105,3 +117,7 @@ def _install(lock: Path, fresh: Path) -> None:
     succeed([uv, "venv", "-q", "--relocatable", "--python", sys.executable, str(fresh)], 60, wrong)
     install = (uv, "pip", "install", "-q", "--python", str(fresh), "--require-hashes")
     succeed([*install, "--requirement", str(lock)], INSTALL_S, wrong)
+
+
+if __name__ == "__main__":
+    fetch()

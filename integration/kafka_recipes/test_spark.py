@@ -47,7 +47,7 @@ class Till:
             self._producer.abort_transaction(SEND_S)
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)
 def test_batches_and_streams_read_committed_sales_once(
     service: KafkaService, tmp_path: Path
 ) -> None:
