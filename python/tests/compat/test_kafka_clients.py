@@ -162,12 +162,12 @@ def aiokafka_read(broker: Broker, topic: str, group: str, count: int) -> list[Ro
 Publish = Callable[[Broker, str, str], None]
 Read = Callable[[Broker, str, str, int], list[Row]]
 CLIENTS: dict[str, tuple[Publish, Read]] = {
-    "confluent": (confluent_publish, confluent_read),
+    "confluent-kafka": (confluent_publish, confluent_read),
     "kafka-python": (kafka_python_publish, kafka_python_read),
     "aiokafka": (aiokafka_publish, aiokafka_read),
 }
 CODECS = {  # that the clients have without another library
-    "confluent": ("none", "gzip", "snappy", "lz4", "zstd"),
+    "confluent-kafka": ("none", "gzip", "snappy", "lz4", "zstd"),
     "kafka-python": ("none", "gzip"),
     "aiokafka": ("none", "gzip"),
 }
