@@ -17,13 +17,16 @@ class Topic:
         self._rows: list[tuple[str, str]] = []
 
     def rows(self) -> list[tuple[str, str]]:
-        """Keys and values of all messages so far, as text; nothing is an empty text."""
-        while (message := self._consumer.poll(POLL_S)) is not None:
+        """Keys and values of the messages so far, as text; nothing is an empty text. Each call
+        reads what has come since the last one, as far as it need not wait."""
+        message = self._consumer.poll(POLL_S)
+        while message is not None:
             self._rows.append(((message.key or b"").decode(), (message.value or b"").decode()))
+            message = self._consumer.poll(0)
         return self._rows
 
     def values(self) -> list[str]:
-        """The values of all messages so far."""
+        """The values of the messages so far."""
         return [value for _, value in self.rows()]
 
 
