@@ -5,6 +5,7 @@
     retention.bytes       of a partition; -1 for no limit
     max.message.bytes     of a batch of Kafka, of a message of TMS
     delete.retention.ms   of tombstones
+    message.timestamp.type  CreateTime
 
 Settings of Kafka that have no meaning here (segments, replicas, flushes) are accepted, since tools
 send them along, and described with the value that the service has. Unknown ones are refused.
@@ -43,6 +44,9 @@ class Setting(NamedTuple):
     is_default: bool
 
 
+_TIME_TYPE = "message.timestamp.type"
+_CREATE_TIME = "CreateTime"
+
 # Settings without an effect, with the value that says what the service does.
 _WITHOUT_EFFECT = {
     "compression.type": ("producer", STRING),
@@ -63,7 +67,7 @@ _WITHOUT_EFFECT = {
     "message.timestamp.after.max.ms": (str(LONG_MAX), LONG),
     "message.timestamp.before.max.ms": (str(LONG_MAX), LONG),
     "message.timestamp.difference.max.ms": (str(LONG_MAX), LONG),
-    "message.timestamp.type": ("LogAppendTime", STRING),
+    _TIME_TYPE: (_CREATE_TIME, STRING),
     "min.cleanable.dirty.ratio": ("0.5", DOUBLE),
     "min.compaction.lag.ms": ("0", LONG),
     "min.insync.replicas": ("1", INT),
@@ -85,6 +89,13 @@ def settings_of(given: Mapping[str, str | None], partitions: int) -> TopicSettin
         "partitioner": Partitioner.MURMUR2,  # so that keys keep their order whoever publishes
     }
     for name, text in given.items():
+        if name == _TIME_TYPE and text not in (None, _CREATE_TIME):
+            raise Invalid(
+                f"{name} is {_CREATE_TIME}, got {text!r:.40}: messages keep the times that their "
+                "producers gave. Leave the setting out; a batch without times gets its append "
+                "time.",
+                field=name,
+            )
         if text is None or name in _WITHOUT_EFFECT:
             continue
         if name == "cleanup.policy":

@@ -51,7 +51,7 @@ def _of_broker(broker: Broker) -> Iterator[Setting]:
     yield Setting("default.replication.factor", "1", INT, True)
     yield Setting("delete.topic.enable", "true", BOOLEAN, True)
     yield Setting("inter.broker.protocol.version", "4.0", STRING, True)
-    yield Setting("log.message.timestamp.type", "LogAppendTime", STRING, True)
+    yield Setting("log.message.timestamp.type", "CreateTime", STRING, True)
     yield Setting("log.retention.ms", str(RETENTION_MS_DEFAULT), LONG, True)
     yield Setting("message.max.bytes", str(MESSAGE_BYTES_DEFAULT), INT, True)
     yield Setting("min.insync.replicas", "1", INT, True)
