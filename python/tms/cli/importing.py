@@ -196,6 +196,6 @@ def _publish(bus: "tms.Bus", topic: str, checked: _Checked, by_key: bool) -> boo
                 )
             partition = None if by_key else message.partition
             cells = message.value, message.key, message.headers, partition
-            tx.send(topic, *cells, event_time_ms=message.event_time_ms)
+            tx.send(topic, *cells, None, message.event_time_ms)
         tx.ack(token)
     return True
