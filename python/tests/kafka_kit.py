@@ -149,12 +149,15 @@ def batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     compression: int = 0,
     transactional: bool = False,
+    times_ms: Sequence[int] | None = None,
 ) -> bytes:
     """A batch of records with these keys and values, as a producer makes it; `producer` is its
-    number, its epoch and the sequence of the first record."""
+    number, its epoch and the sequence of the first record. Records without `times_ms` have the time
+    -1, which is none."""
     builder = DefaultRecordBatchBuilder(2, compression, int(transactional), *producer, 1 << 30)
     for number, (key, value) in enumerate(rows):
-        builder.append(number, 1_000 + number, key, value, [])
+        time_ms = -1 if times_ms is None else times_ms[number]
+        builder.append(number, time_ms, key, value, [])
     return bytes(builder.build())
 
 
@@ -164,6 +167,15 @@ def records_in(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
     reading = MemoryRecords(bytes(data))
     while reading.has_next():
         found += [(one.offset, one.key, one.value) for one in reading.next_batch()]
+    return found
+
+
+def times_in(data: bytes) -> list[tuple[int, int]]:
+    """Time and type of the time (0: of the producer, 1: of the log) of the records of batches."""
+    found = []
+    reading = MemoryRecords(bytes(data))
+    while reading.has_next():
+        found += [(one.timestamp, one.timestamp_type) for one in reading.next_batch()]
     return found
 
 

@@ -5,6 +5,7 @@
     retention.bytes       of a partition; -1 for no limit
     max.message.bytes     of a batch of Kafka, of a message of TMS
     delete.retention.ms   of tombstones
+    message.timestamp.type  CreateTime
 
 Settings of Kafka that have no meaning here (segments, replicas, flushes) are accepted, since tools
 send them along, and described as read only, with the value that the service has. Unknown ones, and
@@ -134,6 +135,9 @@ _KEPT = {
     ),
     "retention.ms": _Kept("retention_ms", LONG, "log.retention.ms", _RETENTION, partial(_or, -1)),
 }
+_TIME_TYPE = "message.timestamp.type"
+_CREATE_TIME = "CreateTime"
+
 # Settings without an effect, with the value that says what the service does, and its type.
 _WITHOUT_EFFECT = {
     "compression.type": ("producer", STRING),
@@ -154,7 +158,7 @@ _WITHOUT_EFFECT = {
     "message.timestamp.after.max.ms": (str(LONG_MAX), LONG),
     "message.timestamp.before.max.ms": (str(LONG_MAX), LONG),
     "message.timestamp.difference.max.ms": (str(LONG_MAX), LONG),
-    "message.timestamp.type": ("LogAppendTime", STRING),
+    _TIME_TYPE: (_CREATE_TIME, STRING),
     "min.cleanable.dirty.ratio": ("0.5", DOUBLE),
     "min.compaction.lag.ms": ("0", LONG),
     "min.insync.replicas": ("1", INT),
@@ -266,6 +270,11 @@ def _check(name: str, text: str | None) -> None:
     if name not in _WITHOUT_EFFECT:
         raise Invalid(f"There is no setting {name!r:.80} of a topic.")
     _, type = _WITHOUT_EFFECT[name]
+    if name == _TIME_TYPE and text not in (None, _CREATE_TIME):
+        raise Invalid(
+            f"{name} is {_CREATE_TIME}, got {text!r:.40}: messages keep the times that their "
+            "producers gave. Leave the setting out; a batch without times gets its append time."
+        )
     if text is None or type in (STRING, LIST):
         return
     if type == BOOLEAN:

@@ -74,7 +74,7 @@ def _of_broker(broker: Broker) -> Iterator[Setting]:
         ("default.replication.factor", "1", INT, default),
         ("delete.topic.enable", "true", BOOLEAN, default),
         ("inter.broker.protocol.version", "4.0", STRING, default),
-        ("log.message.timestamp.type", "LogAppendTime", STRING, default),
+        ("log.message.timestamp.type", "CreateTime", STRING, default),
         ("log.retention.ms", str(broker.defaults.retention_ms), LONG, default),
         ("message.max.bytes", str(MESSAGE_BYTES_DEFAULT), INT, default),
         ("min.insync.replicas", "1", INT, default),
