@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -159,10 +160,18 @@ def _cached(source: Path, *more: str) -> Path:
     return root / "-".join(["kafka", source.name, *more, digest.hexdigest()[:16]])
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Install all programs."""
     program("kcat", "kcat")
-    for main in "Client", "Console":
-        java_program(main)
+    for name in "Client", "Console":
+        java_program(name)
     javascript_program()
     go_program()
     franz_go_tests()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Unavailable as error:
+        sys.exit(f"error: {error}")

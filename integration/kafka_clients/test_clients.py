@@ -10,6 +10,7 @@ from integration.kafka_clients.programs import CLIENTS, Client, Member, Row
 from integration.kafka_clients.service import KafkaService
 from tests.waiting import busily, until
 
+pytestmark = pytest.mark.long
 FLAGS = ("--kafka-partitions", "3")
 READ_S = 60.0
 HEADERS = (("trace", b"a1"), ("kind", b"order"))

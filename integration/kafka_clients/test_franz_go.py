@@ -11,6 +11,7 @@ from integration.kafka_clients.programs import FranzGo
 from integration.kafka_clients.service import KafkaService
 from tests.waiting import busily
 
+pytestmark = pytest.mark.long
 TEST_S = 180.0
 ETL_S = 300.0
 RECORDS = 2_000

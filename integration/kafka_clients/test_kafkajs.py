@@ -8,6 +8,7 @@ from integration.kafka_clients.programs import KafkaJS
 from integration.kafka_clients.running import Tool, run
 from integration.kafka_clients.service import KafkaService
 
+pytestmark = pytest.mark.long
 CALLS = {  # that end otherwise than with "ok"
     "describeAcls": "KafkaJSServerDoesNotSupportApiKey",
     "alterConfigs": "KafkaJSServerDoesNotSupportApiKey",

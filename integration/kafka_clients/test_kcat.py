@@ -9,6 +9,7 @@ from integration.kafka_clients.programs import Kcat, Row
 from integration.kafka_clients.running import run
 from integration.kafka_clients.service import KafkaService
 
+pytestmark = pytest.mark.long
 FLAGS = ("--kafka-partitions", "3")
 
 

@@ -11,7 +11,7 @@ from integration.kafka_clients.service import KafkaService
 from tests.compat import test_kafka_clients as kafka_clients
 
 FLAGS = ("--kafka-partitions", "3")
-pytestmark = kafka_clients.pytestmark
+pytestmark = [pytest.mark.long, kafka_clients.pytestmark]
 
 
 @pytest.fixture(scope="module", params=PYTHON)

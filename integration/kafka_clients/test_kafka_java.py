@@ -14,6 +14,7 @@ from integration.kafka_clients.running import Tool, run
 from integration.kafka_clients.service import KafkaService
 from tests.waiting import busily, until
 
+pytestmark = pytest.mark.long
 WAIT_S = 120.0
 NUMBERS = 4_000
 CALLS = {  # that end otherwise than with "ok"
