@@ -28,8 +28,8 @@ JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # programs run for seconds
 COMMAND_S = 240
 INSTALL_S = 300
 _BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MAVEN = re.compile(r"mvn .* -f (\S+)(?: -P(\S+))? -DoutputDirectory=(\S+)")
-_PIP = re.compile(r"(\S+)/bin/pip install .*--requirement (\S+)")
+_MAVEN = re.compile(r"mvn .* -f \$TMS/(\S+)(?: -P(\S+))? -DoutputDirectory=\$PWD/(\S+)")
+_PIP = re.compile(r"(\S+)/bin/pip install .*--requirement \$TMS/(\S+)")
 
 
 class Recipe:
@@ -47,13 +47,14 @@ class Recipe:
         self._environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMS": str(ROOT),
             "TMS_URL": service.url,
             "JAVA_TOOL_OPTIONS": JAVA,
         }
         directory.mkdir(parents=True, exist_ok=True)
-        text = PAGE.read_text()
-        for shown, used in {SERVERS: service.servers, **(others or {})}.items():
-            text = text.replace(shown, used)
+        used = {SERVERS: service.servers, **(others or {})}
+        shown = re.compile(rf"\b(?:{'|'.join(map(re.escape, used))})\b")
+        text = shown.sub(lambda match: used[match[0]], PAGE.read_text())
         (section,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
         self._commands: list[str] = []
         for language, name, body in _BLOCK.findall(section):

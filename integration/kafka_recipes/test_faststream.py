@@ -26,7 +26,7 @@ def test_each_order_gets_an_invoice_though_the_service_is_killed(
         recipe.run("seq")
         if client == "confluent-kafka":
             recipe.run("sed")
-        app = recipe.process("python/bin/faststream", "faststream")
+        app = recipe.process("venv/bin/faststream", "faststream")
         app.start()
         try:
             invoices = Topic(bus, "invoices")

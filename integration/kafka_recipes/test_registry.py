@@ -28,7 +28,7 @@ def test_schemas_keep_their_ids_though_registry_and_service_are_killed(
             for _ in range(2):
                 registry.start()
                 registry.wait_until(lambda: answer(subjects) is not None, START_S, "it answers")
-                assert recipe.run("python/bin/python readings.py") == READING
+                assert recipe.run("venv/bin/python readings.py") == READING
                 assert answer(subjects) == '["readings-value"]'
                 assert answer(f"{subjects}/readings-value/versions") == "[1]"
                 registry.kill()
