@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from tms.model.message import Headers
-
 Row = Mapping[str, object]
 
 _CONTROL = re.compile(
@@ -76,7 +74,7 @@ def json_message(
     facts: Mapping[str, object],
     key: bytes | None,
     value: bytes | None,
-    headers: Headers,
+    headers: Mapping[str, bytes | None],
 ) -> dict[str, object]:
     """A message in the form of `/v2`: text, or base64 for all of it when one part is not UTF-8."""
     try:
