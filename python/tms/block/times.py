@@ -99,8 +99,9 @@ def check_times(block: Buffer, at: int, count: int) -> int:
     `Invalid` with `index`."""
     head = times_head(block, at, count)
     times = times_of(block, head) or (head.latest_ms,)
-    for index, time in enumerate(times):
-        check_event_time(None if time == _NONE else time, index)
+    if min(times) < _NONE or max(times) > TIME_MS_MAX:
+        for index, time in enumerate(times):
+            check_event_time(None if time == _NONE else time, index)
     if max(times) != head.latest_ms or times.count(_NONE) != head.nulls:
         raise BadBlock("The event times of the block contradict their beginning.")
     return head.end
