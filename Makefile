@@ -4,6 +4,8 @@
 #   make test    what a landing needs: Python, Java, Spark, HBase with instances (installs what is missing, or says what to);
 #                LANES="python spark" only these
 #   make test-long   the rest, for hours: HDFS, HBase 2.5, kills of Spark, half an hour of soak, 6,000 fresh seeds, mutants, Pythons
+#   make test-kafka  Kafka's clients in C, Java, Go, JavaScript and Python on a running service; a part of make test-long
+#   make kafka-table put the clients and requests that the last make test-kafka saw into docs/kafka.md
 #   make check   format, lint, types, and what the house promises of itself: directions of imports, constructors, calls, bounds
 #   make quick   a minute on two cores, no JVM: the rooms that only compute, the log, the engine, the contracts in one process
 #   make test-pythons   make quick's tests and a bare wheel on every Python that there is or uv can fetch: PYTHONS="3.11 3.12 3.13 3.14"
@@ -42,6 +44,7 @@ HBASE_PORT ?= 9090
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help env env-spark35 check quick test test-long test-pythons java jar jars wheel hbase hbase-jars hbase-2.5-jars spark35-jars spark-java run chart sim soak mutants orders bench lock clean system-tools
+.PHONY: test-kafka kafka-clients kafka-tools kafka-table
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -136,9 +139,20 @@ test: env system-tools
 	@$(MAKE) -j2 env-spark35 jars
 	@cd python && ../$(PY) -m lanes test $(LANES)
 
-test-long: env system-tools hbase-2.5-jars
+test-long: env system-tools hbase-2.5-jars kafka-clients
 	@$(MAKE) -j2 env-spark35 jars
 	@cd python && ../$(PY) -m lanes long $(LANES)
+
+test-kafka: kafka-clients
+	@cd python && ../$(PY) -m lanes long kafka
+
+kafka-clients: env system-tools kafka-tools
+	@$(PY) -m integration.kafka_clients.install
+	@PYTHONPATH=python:. $(PY) -m integration.kafka_recipes.page
+
+# The table of clients in docs/kafka.md, as the last `make test-kafka` saw them.
+kafka-table: env
+	@PYTHONPATH=python:. $(PY) -m integration.kafka_clients.table
 
 # One after the other: two Mavens would write to the same local repository.
 jars:
@@ -204,13 +218,11 @@ bench: env $(if $(findstring spark_connector,$(BENCH_FLAGS)),env-spark35 spark35
 # strace injects the faults of the crash tests: kill, I/O error, full disk at the n-th system call.
 # systemd checks its unit. openssl makes the certificates of tests. Maven and a JDK build the coprocessor, and fetch and run HBase.
 JDK := openjdk-17-jdk-headless
-system-tools:
+system-tools: TOOLS := strace:strace openssl:openssl systemd-analyze:systemd javac:$(JDK) mvn:maven
+kafka-tools: TOOLS := kcat:kcat node:nodejs npm:npm go:golang-go curl:curl pg_ctlcluster:postgresql
+system-tools kafka-tools:
 	@missing=""; \
-	command -v strace >/dev/null || missing+=" strace"; \
-	command -v openssl >/dev/null || missing+=" openssl"; \
-	command -v systemd-analyze >/dev/null || missing+=" systemd"; \
-	command -v javac >/dev/null || missing+=" $(JDK)"; \
-	command -v mvn >/dev/null || missing+=" maven"; \
+	for tool in $(TOOLS); do command -v "$${tool%%:*}" >/dev/null || missing+=" $${tool#*:}"; done; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "installing$$missing"; \

@@ -17,6 +17,7 @@ from typing import Any
 NAMES = (
     "AddOffsetsToTxn",
     "AddPartitionsToTxn",
+    "AlterConfigs",
     "ApiVersions",
     "CreatePartitions",
     "CreateTopics",
@@ -40,6 +41,7 @@ NAMES = (
     "LeaveGroup",
     "ListGroups",
     "ListOffsets",
+    "ListPartitionReassignments",
     "ListTransactions",
     "Metadata",
     "OffsetCommit",

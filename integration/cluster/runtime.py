@@ -129,10 +129,14 @@ def resolve_connector() -> Path:
 
 def jars(name: str, pom: Path, *profiles: str) -> Path:
     """The folder of the jars that a pom lists, with these profiles."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tms"
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
-    lib = cache / "-".join([*(profiles or [name]), digest])
+    lib = cache() / "-".join([*(profiles or [name]), digest])
     return filled(lib, lambda fresh: _fill(fresh, pom, profiles))
+
+
+def cache() -> Path:
+    """The folder of what is fetched once."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tms"
 
 
 def succeed(command: Sequence[str], timeout_s: float, wrong: str, cwd: Path | None = None) -> None:

@@ -25,6 +25,7 @@ OPENAPI = "python/tests/api/test_server_openapi.py"  # collecting it takes many 
 FRESH_SEEDS = "1000,5000"  # of one engine, and of several instances
 MUTANTS = 50  # per room
 NOTICED = "0.8"  # of them, at least
+KAFKA = ("integration/kafka_clients", "integration/kafka_recipes")  # and what is built on them
 WITH_WORKERS = ("python",)  # lanes in which files compete for workers
 LANDING_AT_ONCE = 4 if CORES > 1 else 2
 LONG_AT_ONCE = 2
@@ -51,6 +52,11 @@ def _python(name: str, mark: str) -> Lane:
     return Lane(name, _pytest(name, "-m", mark, "-p", "no:schemathesis", *spread, "python/tests"))
 
 
+def _hbase(name: str, mark: str) -> Lane:
+    others = (f"--ignore={folder}" for folder in KAFKA)
+    return Lane(name, _pytest(name, "-m", mark, *others, "integration"))
+
+
 def _spark35(name: str, mark: str) -> Lane:
     """A lane with both Sparks: 3.5, which has a connector to HBase, and 4 in a process beside
     it."""
@@ -59,7 +65,7 @@ def _spark35(name: str, mark: str) -> Lane:
 
 
 LANDING: tuple[Lane, ...] = (
-    Lane("hbase", _pytest("hbase", "-m", "not long", "integration")),
+    _hbase("hbase", "not long"),
     Lane("spark", _pytest("spark", "-m", "not long", "python/tests/spark")),
     _python("python", "not long"),
     Lane("openapi", _pytest("openapi", OPENAPI)),
@@ -77,7 +83,8 @@ def long_lanes() -> Iterator[Lane]:
     yield Lane("soak-instances", (*soak, "--instances", "3"))
     fresh = _pytest("seeds", "-n", "1", "python/tests/simulation", "-k", "fresh")
     yield Lane("seeds", fresh, (("TMS_TEST_SEEDS", FRESH_SEEDS),))
-    yield Lane("hbase-long", _pytest("hbase-long", "-m", "long", "integration"))
+    yield _hbase("hbase-long", "long")
+    yield Lane("kafka", _pytest("kafka", *KAFKA))
     yield Lane("spark-long", _pytest("spark-long", "-m", "long", "python/tests/spark"))
     yield _spark35("spark35-long", "long")
     yield _python("python-long", "long")

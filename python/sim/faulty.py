@@ -17,7 +17,7 @@ from random import Random
 
 from tms.errors import DataCorrupt, StorageFull, StorageUnavailable, TMSError
 from tms.model.topic import Durability
-from tms.store.base import Map, MapRow, Store, StoreImage
+from tms.store.base import Map, MapRow, Store, StoreImage, Volume
 
 Undo = list[tuple[bytes, bytes | None]]  # what the keys of one write held before it
 CRASHED = "The store has crashed; open what `crash` returned."
@@ -153,6 +153,10 @@ class FaultyStore:
     def default_retention_ms(self) -> int | None:
         """The default retention of the inner store."""
         return self.inner.default_retention_ms()
+
+    def volume(self) -> Volume | None:
+        """The volume of the inner store."""
+        return self.inner.volume()
 
     def close(self) -> None:
         """Close the inner store; after a crash the opener of its successor does that."""

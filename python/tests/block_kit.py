@@ -1,14 +1,14 @@
 """Blocks that `tms.block` did not make: pyarrow's, and broken ones with a right CRC."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import google_crc32c
 import pyarrow as pa
 
 from tms.block import HEADER_BYTES, check, decode, schema
-from tms.model.message import Buffer
+from tms.model.message import Buffer, Headers
 
 LIMITS = {"message_bytes_max": 1 << 20, "decompressed_bytes_max": 1 << 24}
 
@@ -18,7 +18,7 @@ class Messages(NamedTuple):
 
     values: list[bytes | None]
     keys: list[bytes | None]
-    headers: list[dict[str, bytes]]
+    headers: list[dict[str, bytes | None]]
 
 
 def unpack(block: Buffer) -> Messages:
@@ -31,7 +31,7 @@ def unpack(block: Buffer) -> Messages:
 def batch_of(
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Mapping[str, bytes] | None] | None = None,
+    headers: Sequence[Headers | None] | None = None,
 ) -> pa.RecordBatch:
     """The record batch that pyarrow builds of these messages; None makes a null map of headers."""
     rows = None if headers is None else [None if r is None else list(r.items()) for r in headers]

@@ -402,7 +402,7 @@ def _spoiled(gone: Case) -> list[Case]:
     bad = [
         block[:47],
         b"",
-        block[:4] + b"\x02" + block[5:],
+        block[:4] + b"\x03" + block[5:],
         block[:7] + b"\x01" + block[8:],
         block[:8] + bytes(4) + block[12:],
         block[:8] + (65_537).to_bytes(4, "big") + block[12:],
@@ -412,6 +412,7 @@ def _spoiled(gone: Case) -> list[Case]:
     staged = payload_row(1, 0, pointer(40), NOW - 40 * DAY, 0)
     return [
         *[(table, row, one, "damaged") for one in bad],
+        (table, row, block[:4] + b"\x02" + block[5:], "expired"),  # with event times
         *[("messages", one, block, "damaged") for kind, one in refused_rows() if kind == table],
         ("payloads", staged, header(MINE | 2, pointer(41)), "damaged"),
         ("payloads", staged, header(MINE | 2, pointer(40)), "expired"),

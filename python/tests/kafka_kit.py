@@ -14,9 +14,12 @@ from tests.http_kit import Served, serving
 from tms.compat.kafka import codec
 from tms.compat.kafka.settings import KafkaSection
 from tms.runtime.clock import Clock
+from tms.runtime.tls import ServerTls
 from tms.serve.config import ServerSection, Settings
 from tms.serve.listeners import bind
 from tms.serve.running import open_fronts
+from tms.server.certificates import Certificates
+from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.base import Store
 
 CLIENTS_MAX = 50
@@ -39,16 +42,27 @@ class Broker:
         """The address as clients take it."""
         return f"{self.address[0]}:{self.address[1]}"
 
-    def connect(self) -> "KafkaConnection":
-        """A connection that sends requests of any version."""
-        return KafkaConnection(socket.create_connection(self.address, 10))
+    def connect(self, principal: str = "", token: str = "") -> "KafkaConnection":
+        """A connection that sends requests of any version; with a token, that of a principal."""
+        connection = KafkaConnection(socket.create_connection(self.address, 10))
+        if token:
+            connection.ask("SaslHandshake", 1, mechanism="PLAIN")
+            said = f"\0{principal}\0{token}".encode()
+            answer = connection.ask("SaslAuthenticate", 2, auth_bytes=said)
+            assert not answer.error_code, answer.error_message
+        return connection
 
 
 @contextlib.contextmanager
 def kafka_serving(
-    store: Store | None = None, clock: Clock | None = None, **given: Any
+    store: Store | None = None,
+    clock: Clock | None = None,
+    access: AccessLimits | None = None,
+    tls: ServerTls | None = None,
+    **given: Any,
 ) -> Iterator[Broker]:
-    """A service with these settings of its section `kafka`; `clock` is the engine's."""
+    """A service with these settings of its section `kafka`; `clock` is the engine's. With `access`
+    it controls that, with `tls` it speaks TLS only."""
     section = KafkaSection(port=0, rebalance_delay_ms=0, **given)
     settings = Settings(data=Path("unused"), server=ServerSection(port=0), kafka=section)
     with contextlib.closing(bind(settings)) as listeners:
@@ -57,8 +71,10 @@ def kafka_serving(
             store,
             clock=clock,
             listener=listeners.http[0],
+            tls=tls,
+            network=NetworkOptions(access),
             open_fronts=lambda service: open_fronts(
-                settings, service, listeners, CLIENTS_MAX, None
+                settings, service, listeners, CLIENTS_MAX, tls and Certificates(tls)
             ),
         ) as served:
             yield Broker(served, address)
@@ -91,6 +107,10 @@ class KafkaConnection:
 
     def send_body(self, name: str, version: int, body: bytes) -> None:
         """Send a request whose body is made already."""
+        self.socket.sendall(self.framed(name, version, body))
+
+    def framed(self, name: str, version: int, body: bytes) -> bytes:
+        """A request as a frame, for the caller to send; its answer comes in turn."""
         definition = codec.definitions()[f"{name}Request"]
         number = next(self._numbers)
         head = definition.key.to_bytes(2, "big") + version.to_bytes(2, "big")
@@ -98,7 +118,7 @@ class KafkaConnection:
         if version in definition.flexible:
             head += b"\0"
         self._sent.append((name, version, number))
-        self.socket.sendall((len(head) + len(body)).to_bytes(4, "big") + head + body)
+        return (len(head) + len(body)).to_bytes(4, "big") + head + body
 
     def answer(self) -> Any:
         """The answer to the oldest request that has none."""
@@ -129,12 +149,15 @@ def batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     compression: int = 0,
     transactional: bool = False,
+    times_ms: Sequence[int] | None = None,
 ) -> bytes:
     """A batch of records with these keys and values, as a producer makes it; `producer` is its
-    number, its epoch and the sequence of the first record."""
+    number, its epoch and the sequence of the first record. Records without `times_ms` have the time
+    -1, which is none."""
     builder = DefaultRecordBatchBuilder(2, compression, int(transactional), *producer, 1 << 30)
     for number, (key, value) in enumerate(rows):
-        builder.append(number, 1_000 + number, key, value, [])
+        time_ms = -1 if times_ms is None else times_ms[number]
+        builder.append(number, time_ms, key, value, [])
     return bytes(builder.build())
 
 
@@ -144,6 +167,15 @@ def records_in(data: bytes) -> list[tuple[int, bytes | None, bytes | None]]:
     reading = MemoryRecords(bytes(data))
     while reading.has_next():
         found += [(one.offset, one.key, one.value) for one in reading.next_batch()]
+    return found
+
+
+def times_in(data: bytes) -> list[tuple[int, int]]:
+    """Time and type of the time (0: of the producer, 1: of the log) of the records of batches."""
+    found = []
+    reading = MemoryRecords(bytes(data))
+    while reading.has_next():
+        found += [(one.timestamp, one.timestamp_type) for one in reading.next_batch()]
     return found
 
 

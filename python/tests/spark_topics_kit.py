@@ -21,6 +21,7 @@ from tests.http_kit import serving
 from tests.log_kit import HOUR_MS
 from tms.block import encode
 from tms.engine.engine import Engine
+from tms.model.ids import utc
 from tms.model.message import Message, NewBlock
 from tms.model.snapshot import POINTERS_PER_MS
 from tms.model.topic import TopicName
@@ -181,9 +182,10 @@ def topic(request: pytest.FixtureRequest, world: Topics) -> str:
 
 
 def row_of(message: Message) -> Row:
-    """A message as a row with all columns."""
+    """A message as a row with all columns; with an event time only if it has one."""
     headers = [{"key": name, "value": value} for name, value in message.headers.items()]
-    return {
+    time_ms = message.event_time_ms
+    return ({} if time_ms is None else {"event_time": utc(time_ms)}) | {
         "key": message.key,
         "value": message.value,
         "topic": message.topic,

@@ -21,7 +21,8 @@ from tms.model.topic import TopicName, parse_cleanup, parse_retention
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 
-Row = tuple[bytes | None, bytes | None, dict[str, bytes]]
+Row = tuple[bytes | None, bytes | None, dict[str, bytes | None]]
+Times = list[int | None]
 
 
 @cache
@@ -191,6 +192,14 @@ NINE: list[Row] = [
     (b"B6", b"eighth", {"a": b"1", "b": b"2", "c": b"3"}),
     (b"B6", b"ninth", {}),
 ]
+NULL_HEADERS: list[Row] = [
+    (b"k", b"first", {"set": b"1", "null": None, "empty": b""}),
+    (None, b"second", {}),
+    (None, None, {"null": None}),
+]
+TIME = 1_700_000_000_000
+TIMES: Times = [TIME + 5, None, TIME, 0, TIME_MS_MAX, 1, TIME, None, TIME]
+LZ4 = Compression.LZ4
 MANY: list[Row] = [(b"key %d" % (i % 3), b"the value of message %d" % i, {}) for i in range(40)]
 
 
@@ -217,11 +226,22 @@ def blocks() -> dict[str, Any]:
             _block("ZSTD", MANY, _encoded(MANY, Compression.ZSTD), False),
             _block("null maps of headers", NINE, _foreign(NINE, None), False),
             _block("another flatbuffer layout", NINE, _foreign(NINE, {"a": "b"}), False),
+            _block("headers without a value", NULL_HEADERS, _encoded(NULL_HEADERS), True),
+            _block("one event time", ONE, _encoded(ONE, times=[TIME]), True, [TIME]),
+            _block(
+                "one event time for all", NINE, _encoded(NINE, times=[TIME] * 9), True, [TIME] * 9
+            ),
+            _block("event times", NINE, _encoded(NINE, times=TIMES), True, TIMES),
+            _block(
+                "event times, LZ4", MANY, _encoded(MANY, LZ4, [*range(40)]), False, [*range(40)]
+            ),
         ],
         "sparse": [
             _sparse("the last of nine is left", NINE, [8]),
             _sparse("four of nine are left", NINE, [0, 3, 4, 7]),
             _sparse("every third of forty is left", MANY, list(range(0, 40, 3))),
+            _sparse("two of nine with event times are left", NINE, [2, 5], TIMES),
+            _sparse("no event time is left", NINE, [1, 7], TIMES),
         ],
         "refused": [
             _refused("bad-block", "a sparse block", thin(_encoded(NINE), [1, 2])),
@@ -245,6 +265,7 @@ def blocks() -> dict[str, Any]:
                 "a value that ends outside of its column",
                 with_right_crc(_changed(lone, 500, b"\x06")),
             ),
+            *_refused_times(),
             _refused(
                 "decompressed-too-large",
                 "16 MiB in 1 KiB",
@@ -254,17 +275,44 @@ def blocks() -> dict[str, Any]:
     }
 
 
-def _sparse(name: str, rows: list[Row], index: list[int]) -> dict[str, Any]:
+def _refused_times() -> list[dict[str, Any]]:
+    """Blocks with event times that contradict the block or each other."""
+    timed = _encoded(NINE, times=TIMES)
+    shared = _encoded(NINE, times=[TIME] * 9)
+
+    def wrong(name: str, error: str, block: bytearray) -> dict[str, Any]:
+        return _refused(error, name, with_right_crc(block))
+
+    return [
+        wrong("event times without a body", "bad-block", timed[:136]),
+        wrong("event times that end early", "bad-block", timed[:52]),
+        wrong("more event times than messages", "bad-block", _changed(timed, 48, b"\x0a")),
+        wrong("more null times than messages", "bad-block", _changed(shared, 52, b"\x01")),
+        wrong("another number of null times", "bad-block", _changed(timed, 52, b"\x01")),
+        wrong("another latest time", "bad-block", _changed(timed, 56, b"\x01")),
+        wrong("a negative event time", "invalid", _changed(timed, 64, b"\xfe" + b"\xff" * 7)),
+        wrong("no event time for all", "bad-block", _changed(shared, 56, b"\xff" * 8)),
+        wrong("an event time in the year 10000", "invalid", _changed(shared, 60, b"\x80\xe6\0\0")),
+        wrong("event times in version 1", "bad-block", _changed(timed, 4, b"\x01")),
+    ]
+
+
+def _sparse(
+    name: str, rows: list[Row], index: list[int], times: Times | None = None
+) -> dict[str, Any]:
     """The rest of a block of these messages, stored at an offset; canonical."""
-    whole = _encoded(rows)
+    whole = _encoded(rows, times=times)
     place(whole, 1_000, 17, 2**60)
-    left = _block(name, [rows[at] for at in index], thin(whole, index), True)
+    left_times = times and [times[at] for at in index]
+    left = _block(name, [rows[at] for at in index], thin(whole, index), True, left_times)
     return {"name": name, "index": index, **left}
 
 
-def _encoded(rows: list[Row], compression: Compression = Compression.NONE) -> bytearray:
+def _encoded(
+    rows: list[Row], compression: Compression = Compression.NONE, times: Times | None = None
+) -> bytearray:
     message_keys, values, headers = zip(*rows, strict=True)
-    return encode(values, message_keys, headers, compression=compression)
+    return encode(values, message_keys, headers, times, compression=compression)
 
 
 def _foreign(rows: list[Row], custom: dict[str, str] | None) -> bytearray:
@@ -277,17 +325,22 @@ def _changed(block: bytearray, at: int, to: bytes) -> bytearray:
     return block[:at] + to + block[at + len(to) :]
 
 
-def _block(name: str, rows: list[Row], block: bytearray, canonical: bool) -> dict[str, Any]:
+def _block(
+    name: str, rows: list[Row], block: bytearray, canonical: bool, times: Times | None = None
+) -> dict[str, Any]:
     compression = next((c for c in Compression if c in name.lower()), Compression.NONE)
     header = structs.asdict(read_header(block))
+    assert header.pop("has_times") == any(time is not None for time in times or ())
     messages = [
         {
             "key": None if key is None else key.hex(),
             "value": None if value is None else value.hex(),
-            "headers": {name: text.hex() for name, text in headers.items()},
+            "headers": {n: None if text is None else text.hex() for n, text in headers.items()},
         }
         for key, value, headers in rows
     ]
+    for message, time in zip(messages, times or (), strict=times is not None):
+        message["event_time_ms"] = time
     return {
         "name": name,
         "canonical": canonical,

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tms.model.delayed import DelayedMessage as DelayedMessage
     from tms.model.filter import Filter as Filter
     from tms.model.group import GroupInfo as GroupInfo
+    from tms.model.group import GroupKind as GroupKind
     from tms.model.group import GroupSummary as GroupSummary
     from tms.model.ids import MessageId as MessageId
     from tms.model.keys import Partitioner as Partitioner
@@ -102,6 +103,7 @@ _HOMES = {  # of the names of this module, for which type checkers see the impor
     "DeadLetter": "tms.client.queue",
     "TokenResult": "tms.model.queue",
     "GroupInfo": "tms.model.group",
+    "GroupKind": "tms.model.group",
     "BackupInfo": "tms.model.backup",
     "DelayedId": "tms.model.delayed",
     "DelayedInfo": "tms.model.delayed",

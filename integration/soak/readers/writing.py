@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from integration.soak.content import digest, name_of, value_digest
 from integration.soak.load.consuming import cells
+from tms.model.message import Headers
 
 __all__ = ["Place", "cells", "row", "write"]
 
@@ -26,7 +27,7 @@ def row(
     id: str | None,
     key: bytes | None,
     value: bytes | None,
-    headers: dict[str, bytes],
+    headers: Headers,
 ) -> list[object]:
     """A message as a row of a reading that shows every field."""
     name = name_of(value, headers)

@@ -5,7 +5,6 @@ Every actor survives any error, and a crash between any two steps, as a user mus
 unanswered request unchanged, or gives it up and leaves it open.
 """
 
-from collections.abc import Mapping
 from typing import Protocol
 from zlib import crc32
 
@@ -14,7 +13,7 @@ from sim.world import World
 from tms.block import Compression, decode, encode
 from tms.block.placing import places
 from tms.model.ids import MessageId
-from tms.model.message import Fetched
+from tms.model.message import Fetched, Headers
 from tms.model.position import Position, PositionKind
 from tms.model.topic import Durability, TopicName
 
@@ -92,10 +91,10 @@ def block(
     )
 
 
-def text_of(value: bytes | None, headers: Mapping[str, bytes]) -> str:
+def text_of(value: bytes | None, headers: Headers) -> str:
     """The text from which `block` made a message; another text if the message is damaged."""
-    if "value" in headers:
-        text = headers["value"].decode()
+    if (named := headers.get("value")) is not None:
+        text = named.decode()
     else:
         text = (value or b"").rstrip(b"\0").decode()
     return text if value == _payload(text) else f"{text} with {len(value or b'')} bytes"

@@ -10,14 +10,14 @@ _EVENTS_MAX = 200  # how far back the actor looks for a message
 
 
 class Truncator:
-    """Truncates some topics before, or behind, a message that a reader saw."""
+    """Truncates partitions of some topics before, or behind, a message that a reader saw."""
 
     def __init__(self, world: World, places: tuple[Place, ...]) -> None:
         self._world = world
         self._places = places
 
     def step(self) -> None:
-        """Truncate a topic; rarely to its end."""
+        """Truncate a partition; rarely to its end."""
         random, history = self._world.random, self._world.history
         place = random.choice(self._places)
         known: list[str] = []
@@ -36,7 +36,7 @@ class Truncator:
 
         def truncate() -> None:
             nonlocal done
-            self._world.engine.truncate_topic(topic_of(place), position)
+            self._world.engine.truncate_topic(topic_of(place), position, place[1])
             done = True
 
         try:

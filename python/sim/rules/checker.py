@@ -255,9 +255,17 @@ def _order(run: Checker) -> Iterator[Finding]:
         shown = [numbers[value] for id, value in seen if run.id.get(value) == id]
         start = sum(1 for id, _ in content if id <= reads[0].after)
         for before_number, number in pairwise([start - 1, *shown]):
-            if number > before_number + 1:
-                passed = content[before_number + 1][1]
-                yield Finding(Kind.UNSTABLE, f"{reader} passed {passed} in {place}")
+            for id, passed in content[before_number + 1 : number]:
+                if not _took_its_id(run, reads, id, passed):
+                    yield Finding(Kind.UNSTABLE, f"{reader} passed {passed} in {place}")
+                    break
+
+
+def _took_its_id(run: Checker, reads: list[Read], id: str, passed: str) -> bool:
+    """True if a message has an id that a reader had seen of another one, or behind which it stood,
+    before a power loss took that."""
+    at = next((one.at for one in reads if one.messages and one.messages[-1][0] >= id), NEVER)
+    return run.power_lost(at, run.cut.known(passed))
 
 
 def _matches(read: Read, value: str) -> bool:

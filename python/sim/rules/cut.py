@@ -38,6 +38,10 @@ class Cut:
             for one in self._truncated
         )
 
+    def known(self, value: str) -> int:
+        """When a message was first known to be there; `NEVER` if only at the end."""
+        return self._known.get(value, NEVER)
+
     def _place(self, value: str) -> Place:
         return self._sent.get(value, (("", 0), NEVER))[0]
 

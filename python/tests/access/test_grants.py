@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tms.access.grants import Grants
+from tms.access.grants import Grants, example_of, some_group, some_topic
 from tms.access.tokens import digest, make
 from tms.errors import Invalid
 from tms.model.access import (
@@ -154,3 +154,45 @@ def test_grants_reach_into_whatever_they_allow_a_part_of(
     beginnings = [pattern.rstrip("*") for _, pattern in granted]
     near = [one.startswith(within) or within.startswith(one) for one in beginnings]
     assert not grants.reach_into(within) or any(near)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topics", "groups"),
+    [  # of the namespace `default`, and of its group `desks`
+        ("*", True, True),
+        ("namespace:default", True, True),
+        ("namespace:def*", True, True),
+        ("namespace:other", False, False),
+        ("namespace:other*", False, False),
+        ("topic:default:orders", True, True),
+        ("topic:default:o*", True, True),
+        ("topic:other:orders", False, False),
+        ("topic:defaults:orders", False, False),
+        ("group:default:orders/desks", False, True),
+        ("group:default:orders/de*", False, True),
+        ("group:default:ord*", False, True),
+        ("group:default:orders/others", False, False),
+        ("group:default:orders/other*", False, False),
+        ("group:other:orders/desks", False, False),
+        ("queue:default:orders/desks", False, False),
+        ("access", False, False),
+        ("cluster", False, False),
+    ],
+)
+def test_a_grant_covers_some_topic_or_some_group(pattern: str, topics: bool, groups: bool) -> None:
+    resources = ((some_topic("default"), topics), (some_group("default", "desks"), groups))
+    for resource, covered in resources:
+        grants = Grants([Grant("ann", Access.CONSUME, pattern)])
+        for verb in (Access.CONSUME, Access.OBSERVE):
+            assert (grants.find(verb, resource) is not None) is covered
+        assert grants.find(Access.MANAGE, resource) is None
+        everything = Grants([Grant("ann", Access.ALL, pattern)])
+        assert (everything.find(Access.MANAGE, resource) is not None) is covered
+
+
+def test_an_example_of_a_grant_covers_its_resource() -> None:
+    for resource in (some_topic("default"), some_group("default", "a:b/c"), "topic:default:orders"):
+        pattern = example_of(resource)
+        grants = Grants([Grant("ann", Access.PUBLISH, pattern)])
+        assert grants.find(Access.PUBLISH, resource) is not None, pattern
+    assert check_pattern(example_of(some_group("default", "desks"))) == "group:default:TOPIC/desks"

@@ -21,6 +21,7 @@ from tms.block import (
     HEADERS_MAX,
     MESSAGES_MAX,
     Compression,
+    arrow,
     check,
     decode,
     encode,
@@ -34,6 +35,7 @@ from tms.errors import (
     TMSError,
     TooLarge,
 )
+from tms.model.message import Headers
 
 COMPRESSED = [Compression.LZ4, Compression.ZSTD]
 # Checks of TMS and checks of pyarrow.
@@ -317,7 +319,19 @@ def test_a_null_map_of_headers_holds_nothing(extra: int) -> None:
     check(foreign_headers(names, [0, 0, 2 + extra], 2, [True, False]), **LIMITS)
 
 
-def test_the_value_of_a_header_is_not_null() -> None:
-    batch = batch_of([b"v"], None, [{"name": None}])  # type: ignore[dict-item]
-    with pytest.raises(BadBlock, match="cannot be null"):
-        check(block_of(body_of(batch), 1), **LIMITS)
+@pytest.mark.parametrize("count", [1, 40])
+def test_the_value_of_a_header_may_be_null(count: int) -> None:
+    headers: list[Headers] = [{"name": None, "other": b"", "third": b"x"}] * count
+    batch = batch_of([b"v"] * count, None, headers)
+    assert unpack(block_of(body_of(batch), count)).headers == headers
+    assert encode([b"v"] * count, headers=headers)[HEADER_BYTES:] == body_of(batch)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_null_values_of_headers_are_as_many_as_the_block_says(count: int) -> None:
+    headers: list[Headers] = [{"name": None}] * count
+    whole = encode([b"v"] * count, headers=headers)
+    layout, body = arrow.read(whole, HEADER_BYTES)
+    whole[body + layout.buffers[2 * arrow.HEADER_VALUE]] |= 1
+    with pytest.raises(BadBlock):
+        check(with_right_crc(whole), **LIMITS)

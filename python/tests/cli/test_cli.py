@@ -155,6 +155,18 @@ def test_a_dry_run_changes_nothing(run: Run, greetings: Path) -> None:
     assert sum(one["end_offset"] - one["start_offset"] for one in described["partition_infos"]) == 3
 
 
+def test_truncating_takes_one_partition_too(run: Run, greetings: Path) -> None:
+    where = ("topic", "truncate", "greetings", "--before", "offset:1", "-p", "0")
+    assert "1 partitions" in run(*where, "--dry-run").err
+    assert run(*where, "--yes").code == 0
+    described = run("topic", "describe", "greetings", "--json").json["partition_infos"]
+    assert [(one["start_offset"], one["end_offset"]) for one in described] == [(1, 2), (0, 1)]
+    for more in ("--dry-run", "--yes"):
+        gone = run("topic", "truncate", "greetings", "-p", "2", more)
+        assert gone.code == 3
+        assert "partition 2 of greetings" in gone.err
+
+
 def test_destruction_without_a_person_or_yes_is_refused(run: Run, greetings: Path) -> None:
     for command in ("truncate", "delete"):
         made = run("topic", command, "greetings", stdin=b"greetings\n")

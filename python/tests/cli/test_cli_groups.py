@@ -26,6 +26,7 @@ def test_groups_are_listed_and_shown_with_members_and_lag(bus: tms.Bus, cli: Tms
         assert (code, first["group"], first["members"], first["lag"]) == (0, "g", 0, 3)
         assert first["lag_seconds"] > 0
         assert (second["group"], second["members"]) == ("h", 1)
+        assert (first["kind"], second["kind"]) == (None, "tms")
         code, shown = cli("group", "show", "in", "h")
         (member,) = shown["members"]
         assert [one["owner"] for one in shown["partitions"]] == [member["member"]] * 2

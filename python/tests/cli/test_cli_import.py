@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +23,9 @@ from tests.cli.test_cli import Run, data, greetings, run  # noqa: F401
 from tests.waiting import PATIENCE_S
 from tms.client import transaction
 from tms.client.client import Bus
+from tms.model.ids import TIME_MS_MAX
 from tms.model.keys import Partitioner
+from tms.model.message import Headers
 from tms.spark.rows import WantedColumns, arrow_schema
 
 # ruff: noqa: F811
@@ -190,7 +193,8 @@ def test_an_exported_parquet_file_has_the_rows_that_spark_sees(
     file = tmp_path / "varied.parquet"
     run("export", "varied", "--to", str(file))
     table = pq.read_table(file)
-    assert table.schema.equals(arrow_schema(WantedColumns(headers=True, message_id=True)))
+    everything = WantedColumns(headers=True, message_id=True, event_time=True)
+    assert table.schema.equals(arrow_schema(everything))
     row = next(row for row in table.to_pylist() if row["key"] == b"ann")
     assert row["headers"] == [{"key": "lang", "value": b"en"}]
     assert (row["topic"], row["partition"], row["timestampType"]) == ("varied", 1, 1)
@@ -246,7 +250,9 @@ def test_parquet_of_other_programs_is_imported(
             {"value": ["1"], "headers": [[{"key": "h", "value": "1"}, {"key": "h", "value": "2"}]]},
             "row 1: its header 'h' stands twice",
         ),
-        ({"value": ["1"], "headers": [[{"key": "h", "value": None}]]}, "'h' has no value"),
+        ({"value": ["1"], "headers": [[{"key": None, "value": "1"}]]}, "headers has no name"),
+        ({"value": ["1"], "event_time": ["2026"]}, "type string, and not a timestamp"),
+        ({"value": ["1"], "event_time": [datetime(1969, 1, 1, tzinfo=UTC)]}, "An event time is"),
     ],
 )
 def test_a_column_that_cannot_be_imported_is_named_with_what_is_allowed(
@@ -454,3 +460,39 @@ def test_a_file_too_large_for_a_transaction_is_refused_before_publishing(
     assert "split the file" in ended.err
     with tms.open(data) as bus:
         assert content(bus, "copies") == []
+
+
+@pytest.mark.parametrize("suffix", ["ndjson", "parquet"])
+def test_event_times_and_headers_without_a_value_are_exported_and_imported(
+    suffix: str, run: Run, data: Path, tmp_path: Path
+) -> None:
+    headers: Headers = {"null": None, "empty": b"", "set": b"1"}
+    assert run("topic", "create", "timed").code == run("topic", "create", "again").code == 0
+    published = run("publish", "timed", "--event-time", "1970-01-01T00:00:01Z", stdin=b"first\n")
+    assert published.code == 0
+    with tms.open(data) as bus:
+        bus.publish("timed", b"second", headers=headers)
+        bus.publish("timed", b"third", headers=headers, event_time_ms=TIME_MS_MAX)
+    file = tmp_path / f"timed.{suffix}"
+    assert run("export", "timed", "--to", str(file)).code == 0
+    assert run("import", "again", str(file)).code == 0
+    for topic in ("timed", "again"):
+        with tms.open(data) as bus:
+            found = [
+                (one.value, one.event_time_ms, one.headers)
+                for one in bus.consumer(topic, stop_at_end=True)
+            ]
+        assert found == [
+            (b"first", 1_000, {}),
+            (b"second", None, headers),
+            (b"third", TIME_MS_MAX, headers),
+        ]
+    shown = run("consume", "again", "-e", "--format", r"%v %E %h\n").out
+    assert shown.splitlines() == [
+        b"first 1000 ",
+        b"second  null,empty=,set=1",
+        b"third %d null,empty=,set=1" % TIME_MS_MAX,
+    ]
+    lines = [json.loads(line) for line in run("consume", "again", "-e", "--json").out.splitlines()]
+    assert [line.get("event_time_ms") for line in lines] == [1_000, None, TIME_MS_MAX]
+    assert lines[1]["headers"] == {"null": None, "empty": "", "set": "1"}

@@ -133,7 +133,7 @@ def test_pandas_and_polars_have_the_same_rows(bus: tms.Bus) -> None:
 
 def test_a_topic_without_messages_is_a_table_without_rows(bus: tms.Bus) -> None:
     assert bus.consumer(TOPIC, stop_at_end=True).to_arrow().schema == arrow_schema()
-    assert bus.consumer(TOPIC, stop_at_end=True).to_polars().shape == (0, 7)
+    assert bus.consumer(TOPIC, stop_at_end=True).to_polars().shape == (0, 8)
 
 
 def test_a_consumer_without_an_end_has_no_table(bus: tms.Bus) -> None:

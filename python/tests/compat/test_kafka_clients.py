@@ -162,12 +162,12 @@ def aiokafka_read(broker: Broker, topic: str, group: str, count: int) -> list[Ro
 Publish = Callable[[Broker, str, str], None]
 Read = Callable[[Broker, str, str, int], list[Row]]
 CLIENTS: dict[str, tuple[Publish, Read]] = {
-    "confluent": (confluent_publish, confluent_read),
+    "confluent-kafka": (confluent_publish, confluent_read),
     "kafka-python": (kafka_python_publish, kafka_python_read),
     "aiokafka": (aiokafka_publish, aiokafka_read),
 }
 CODECS = {  # that the clients have without another library
-    "confluent": ("none", "gzip", "snappy", "lz4", "zstd"),
+    "confluent-kafka": ("none", "gzip", "snappy", "lz4", "zstd"),
     "kafka-python": ("none", "gzip"),
     "aiokafka": ("none", "gzip"),
 }
@@ -282,3 +282,89 @@ def test_tools_of_librdkafka_look_at_topics_and_groups(broker: Broker, topic: st
     [gone] = client.delete_topics([topic]).values()
     gone.result(PATIENCE_S)
     assert topic not in client.list_topics(timeout=PATIENCE_S).topics
+
+
+def test_the_administrator_of_librdkafka_changes_topics(broker: Broker, topic: str) -> None:
+    client = confluent_admin.AdminClient({"bootstrap.servers": broker.servers})
+    confluent_publish(broker, topic, "none")
+    place = confluent_kafka.TopicPartition(topic, 0)
+    [end] = client.list_offsets({place: confluent_admin.OffsetSpec.latest()}).values()
+    upto = end.result(PATIENCE_S).offset
+    assert upto > 1
+    cut = confluent_kafka.TopicPartition(topic, 0, upto - 1)
+    [deleted] = client.delete_records([cut]).values()
+    assert deleted.result(PATIENCE_S).low_watermark == upto - 1
+    [first] = client.list_offsets({place: confluent_admin.OffsetSpec.earliest()}).values()
+    assert first.result(PATIENCE_S).offset == upto - 1
+    beyond = confluent_kafka.TopicPartition(topic, 0, upto + 1)
+    [refused] = client.delete_records([beyond]).values()
+    with pytest.raises(confluent_kafka.KafkaException, match="OFFSET_OUT_OF_RANGE"):
+        refused.result(PATIENCE_S)
+    [grown] = client.create_partitions([confluent_admin.NewPartitions(topic, 5)]).values()
+    grown.result(PATIENCE_S)
+    assert len(client.list_topics(topic, PATIENCE_S).topics[topic].partitions) == 5
+    [refused] = client.create_partitions([confluent_admin.NewPartitions(topic, 5)]).values()
+    with pytest.raises(confluent_kafka.KafkaException, match="INVALID_PARTITIONS"):
+        refused.result(PATIENCE_S)
+
+
+def test_the_administrator_of_librdkafka_changes_settings(broker: Broker, topic: str) -> None:
+    client = confluent_admin.AdminClient({"bootstrap.servers": broker.servers})
+    operations = confluent_admin.AlterConfigOpType
+    entry = confluent_admin.ConfigEntry
+    kind = confluent_admin.ConfigResource.Type.TOPIC
+
+    def told(name: str) -> tuple[str, bool]:
+        [found] = client.describe_configs([confluent_admin.ConfigResource(kind, topic)]).values()
+        one = found.result(PATIENCE_S)[name]
+        return one.value, one.is_default
+
+    for value, operation, wanted in (
+        ("compact", operations.APPEND, ("compact,delete", False)),
+        ("delete", operations.SUBTRACT, ("compact", False)),
+        (None, operations.DELETE, ("delete", True)),
+    ):
+        change = entry("cleanup.policy", value, incremental_operation=operation)
+        resource = confluent_admin.ConfigResource(kind, topic, incremental_configs=[change])
+        [altered] = client.incremental_alter_configs([resource]).values()
+        altered.result(PATIENCE_S)
+        assert told("cleanup.policy") == wanted
+    resource = confluent_admin.ConfigResource(kind, topic, set_config={"retention.ms": "5000"})
+    [altered] = client.alter_configs([resource]).values()
+    altered.result(PATIENCE_S)
+    assert told("retention.ms") == ("5000", False)
+    assert told("cleanup.policy") == ("delete", True)
+
+
+def test_the_administrator_of_kafka_python_changes_and_measures_topics(
+    broker: Broker, topic: str
+) -> None:
+    kafka_python_publish(broker, topic, "none")
+    client = kafka_python.KafkaAdminClient(bootstrap_servers=broker.servers)
+    try:
+        place = kafka_python.TopicPartition(topic, 1)
+        end = in_end(broker, topic, 1)
+        deleted = client.delete_records({place: -1})
+        assert deleted[place]["low_watermark"] == end > 0
+        client.create_partitions({topic: 4})
+        [described] = client.describe_topics([topic])
+        assert len(described["partitions"]) == 4
+        resource = kafka_python.admin.ConfigResource
+        kind = kafka_python.admin.ConfigResourceType.TOPIC
+        client.alter_configs([resource(kind, topic, {"retention.ms": ("SET", "5000")})])
+        [changed] = client.describe_configs([resource(kind, topic)])["topic"].values()
+        assert {name: one["value"] for name, one in changed.items()} == {"retention.ms": "5000"}
+        [directory] = client.describe_log_dirs([topic])[0]["log_dirs"]
+        sizes = [one["partition_size"] for one in directory["topics"][0]["partitions"]]
+        assert (len(sizes), min(sizes[0], sizes[2]) > 0, sizes[3]) == (4, True, 0)
+        assert not client.list_partition_reassignments()
+        known = client.describe_producers([place])[place].active_producers
+        assert [one.current_transaction_start_offset for one in known] == [-1]
+    finally:
+        client.close()
+
+
+def in_end(broker: Broker, topic: str, partition: int) -> int:
+    """The end of a partition, as TMS tells it."""
+    with tms.connect(broker.url) as bus:
+        return bus.offsets(topic)[partition]

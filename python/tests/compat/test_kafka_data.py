@@ -8,12 +8,22 @@ from typing import Any
 import pytest
 
 import tms
-from tests.kafka_kit import Broker, KafkaConnection, batch, covered, kafka_serving, records_in
+from tests.kafka_kit import (
+    Broker,
+    KafkaConnection,
+    batch,
+    covered,
+    kafka_serving,
+    records_in,
+    times_in,
+)
 from tests.log_kit import encode
+from tests.waiting import until
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests.produce import _is_quick
+from tms.model.ids import TIME_MS_MAX
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 
@@ -231,6 +241,19 @@ def test_a_wait_ends_at_its_time(kafka: KafkaConnection, topic: str) -> None:
     assert (found.error_code, found.records, found.high_watermark) == (0, b"", 0)
 
 
+def test_a_wait_ends_with_its_client(broker: Broker, topic: str) -> None:
+    [front] = broker.served.server._fronts.values()
+    made = codec.class_of("FetchRequest").FetchTopic
+    parts = [made.FetchPartition(partition=0, partition_max_bytes=9)]
+    wanted = [made(topic=topic, partitions=parts)]
+    others = len(front.connections)
+    with broker.connect() as kafka:
+        kafka.send("Fetch", 12, topics=wanted, max_wait_ms=30_000, min_bytes=1)
+        until(lambda: front._broker._waiting, "it waits")
+    until(lambda: not front._broker._waiting, "the wait has ended", 15)
+    until(lambda: len(front.connections) == others, "the connection is forgotten", 15)
+
+
 def test_limits_of_bytes_leave_at_least_one_batch(kafka: KafkaConnection, topic: str) -> None:
     large = batch([(None, bytes(10_000))])
     for _ in range(5):
@@ -334,6 +357,54 @@ def test_empty_batches_lead_over_what_was_rolled_back(broker: Broker, topic: str
         end = fetched(kafka, topic, offset=4, isolation_level=1)
         assert (records_in(end.records), end.high_watermark) == ([], 6)
         assert covered(end.records) == (4, 6), "a reader comes to the end of the log"
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+
+def test_records_keep_the_times_of_their_producer(kafka: KafkaConnection, topic: str) -> None:
+    rows = [(None, b"%d" % number) for number in range(3)]
+    [told] = produced(kafka, topic, batch(rows, times_ms=[7, 5, TIME_MS_MAX]))
+    assert (told.error_code, told.log_append_time_ms) == (0, -1), "the producer's times are right"
+    assert times_in(fetched(kafka, topic).records) == [(7, 0), (5, 0), (TIME_MS_MAX, 0)]
+    [told] = produced(kafka, topic, batch(rows[:1]))
+    assert times_in(fetched(kafka, topic, 3).records) == [(told.log_append_time_ms, 1)]
+
+
+def test_times_that_are_none_are_refused(kafka: KafkaConnection, topic: str) -> None:
+    for time_ms in (-2, TIME_MS_MAX + 1):
+        [told] = produced(kafka, topic, batch([(None, b"1"), (None, b"2")], times_ms=[7, time_ms]))
+        assert told.error_code == ErrorCode.INVALID_TIMESTAMP
+        assert [one.batch_index for one in told.record_errors] == [1]
+    assert offset(kafka, topic, LATEST).offset == 0
+
+
+def test_times_and_null_headers_are_those_of_tms(broker: Broker, topic: str) -> None:
+    with tms.connect(broker.url) as bus, broker.connect() as kafka:
+        produced(kafka, topic, batch([(b"k", b"1"), (b"k", b"2")], times_ms=[7, -1]))
+        bus.publish(topic, b"3", headers={"a": None}, partition=0, event_time_ms=9)
+        bus.publish(topic, b"4", partition=0)
+        found = bus.fetch(topic, {0: "earliest"}).messages()
+        assert [one.event_time_ms for one in found] == [7, None, 9, None]
+        shown = times_in(fetched(kafka, topic).records)
+        assert [one[1] for one in shown] == [0, 0, 0, 1]
+        assert [one[0] for one in shown[::2]] == [7, 9]
+        assert min(shown[1][0], shown[3][0]) > 1_600_000_000_000, "the publish time"
+
+
+def test_offsets_by_event_time(kafka: KafkaConnection, topic: str) -> None:
+    for times in ([1_000, 1_200], [1_100], [3_000, 2_000]):
+        rows = [(None, b"v")] * len(times)
+        assert not produced(kafka, topic, batch(rows, times_ms=times))[0].error_code
+    for wanted, found, time_ms in [
+        *((0, 0, 1_000), (1_000, 0, 1_000), (1_001, 1, 1_200), (1_201, 3, 3_000)),
+        (3_000, 3, 3_000),
+        (3_001, 0, 1_000),  # none is so late: from the first message that was published then
+    ]:
+        told = offset(kafka, topic, wanted)
+        assert (told.offset, told.timestamp) == (found, time_ms)
+    newest = offset(kafka, topic, NEWEST)
+    assert (newest.offset, newest.timestamp) == (4, 2_000), "the last one"
 
 
 # -- offsets ---------------------------------------------------------------------------------------

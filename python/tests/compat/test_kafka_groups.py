@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tms
+from tests.cli_kit import tms_command
 from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving
 from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
@@ -329,6 +330,69 @@ def test_single_positions_are_forgotten(kafka: KafkaConnection, group: str) -> N
     assert positions(kafka, group) == {0: (-1, ""), 1: (3, "")}
 
 
+def forget(kafka: KafkaConnection, group: str, *topics: str) -> Any:
+    """The code of the whole request, and those of the topics."""
+    made = codec.class_of("OffsetDeleteRequest").OffsetDeleteRequestTopic
+    part = made.OffsetDeleteRequestPartition(partition_index=0)
+    wanted = [made(name=name, partitions=[part]) for name in topics]
+    answer = kafka.ask("OffsetDelete", 0, group_id=group, topics=wanted)
+    return answer.error_code, [one.partitions[0].error_code for one in answer.topics]
+
+
+def subscribed(*topics: bytes) -> bytes:
+    """A consumer's metadata, as Kafka's clients spell them."""
+    names = b"".join(len(name).to_bytes(2, "big") + name for name in topics)
+    return b"\0\1" + len(topics).to_bytes(4, "big") + names + b"\xff" * 4
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_read"),
+    [
+        (subscribed(b"orders"), [True, False]),
+        (subscribed(b"other", b"orders"), [True, True]),
+        (subscribed(), [False, False]),
+        (b"", [True, True]),  # unknown, so perhaps all
+        (b"\0\1\x7f\xff\xff\xff", [True, True]),
+        (b"\0\1\x7f\xff\xff\xff\xff\xfe", [True, True]),
+        (b"\0\1\0\0\0\1\0\x09other", [True, True]),
+        (subscribed(b"\xff"), [True, True]),
+    ],
+)
+def test_positions_of_topics_that_members_read_stay(
+    kafka: KafkaConnection, broker: Broker, group: str, metadata: bytes, is_read: list[bool]
+) -> None:
+    with tms.connect(broker.url) as bus:
+        bus.create_topic("other")
+    for topic in ("orders", "other"):
+        assert commit(kafka, group, 2, topic=topic) is ErrorCode.NONE
+    protocol = codec.class_of("JoinGroupRequest").JoinGroupRequestProtocol
+    protocols = [protocol(name="range", metadata=metadata)]
+    first = kafka.ask("JoinGroup", 5, **joining(group, protocols=protocols))
+    joined = kafka.ask("JoinGroup", 5, **joining(group, first.member_id, protocols=protocols))
+    reads = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert forget(kafka, group, "orders", "other") == (0, [reads, reads]), "it rebalances"
+    sync(kafka, group, joined, **{joined.member_id: b""})
+    codes = [reads if one else 0 for one in is_read]
+    assert forget(kafka, group, "orders", "other") == (0, codes)
+    left = kafka.ask("OffsetFetch", 7, group_id=group, topics=None).topics
+    assert len(left) == sum(is_read)
+    kafka.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
+    assert forget(kafka, group, "orders", "other") == (0, [0, 0])
+    assert kafka.ask("OffsetFetch", 7, group_id=group, topics=None).topics == []
+
+
+def test_positions_of_members_that_are_no_consumers_stay(
+    kafka: KafkaConnection, group: str
+) -> None:
+    commit(kafka, group, 2)
+    first = kafka.ask("JoinGroup", 5, **joining(group, protocol_type="connect"))
+    member = joining(group, first.member_id, protocol_type="connect")
+    joined = kafka.ask("JoinGroup", 5, **member)
+    sync(kafka, group, joined, **{joined.member_id: b""})
+    assert forget(kafka, group, "orders") == (ErrorCode.NON_EMPTY_GROUP, [])
+    assert positions(kafka, group)[0] == (2, "")
+
+
 # -- both worlds -----------------------------------------------------------------------------------
 
 
@@ -343,6 +407,25 @@ def test_a_group_has_members_of_one_protocol_at_a_time(broker: Broker, group: st
         consumer = bus.consumer("orders", group=group)
         with consumer, pytest.raises(Conflict, match="Kafka"):
             consumer.poll(5)
+
+
+def test_operators_see_that_a_group_has_members_of_kafka(broker: Broker, group: str) -> None:
+    with broker.connect() as kafka, tms.connect(broker.url) as bus:
+        joined = join(kafka, group)
+        sync(kafka, group, joined, **{joined.member_id: b""})
+        commit(kafka, group, 3, joined)
+        assert bus.describe_group("orders", group=group).kind is tms.GroupKind.CLASSIC
+        [seen] = [one for one in bus.list_groups("orders") if one.group == group]
+        assert (seen.kind, seen.members) == (tms.GroupKind.CLASSIC, 0)
+        at = ("--url", broker.url, "--yes")
+        refused = tms_command("group", "reset", "orders", group, *at)
+        assert refused.returncode != 0
+        assert "has members of Kafka's protocol" in refused.stderr
+        assert positions(kafka, group)[0] == (3, "")
+        kafka.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
+        assert bus.describe_group("orders", group=group).kind is None
+        assert tms_command("group", "reset", "orders", group, *at).returncode == 0
+        assert positions(kafka, group)[0] == (-1, "")
 
 
 def test_positions_are_for_both_protocols(broker: Broker, group: str) -> None:

@@ -128,6 +128,24 @@ class TopicContract:
         bus.truncate_topic("orders")
         assert all_values(bus, "orders") == []
 
+    def test_truncating_a_partition_leaves_the_others(self, bus: Bus) -> None:
+        bus.create_topic("orders", partitions=2)
+        for number in range(6):
+            bus.publish("orders", b"%d" % number, partition=number % 2)
+        for _ in range(2):
+            [cut] = bus.truncate_topic("orders", "offset:2", partition=1).partition_infos
+            assert (cut.partition, cut.start_offset, cut.end_offset) == (1, 2, 3)
+        assert sorted(all_values(bus, "orders")) == [b"0", b"2", b"4", b"5"]
+        [cut] = bus.truncate_topic("orders", "offset:100", partition=0).partition_infos
+        assert (cut.partition, cut.start_offset, cut.end_offset) == (0, 3, 3)
+        assert all_values(bus, "orders") == [b"5"]
+        with pytest.raises(PartitionNotFound):
+            bus.truncate_topic("orders", partition=2)
+        for wrong in (-1, 1_024, 0.5, "0", True):
+            with pytest.raises(Invalid):
+                bus.truncate_topic("orders", partition=wrong)  # type: ignore[arg-type]
+        assert all_values(bus, "orders") == [b"5"]
+
     def test_truncating_may_cut_through_messages_published_together(self, bus: Bus) -> None:
         bus.create_topic("orders")
         ids = bus.publish_many("orders", [b"%d" % n for n in range(6)])

@@ -15,7 +15,7 @@ from tms.errors import TopicNotFound
 from tms.groups.groups import LogGroups
 from tms.log.segments import SegmentChain
 from tms.model import keys
-from tms.model.group import GroupSummary
+from tms.model.group import GroupKind, GroupSummary
 from tms.model.ids import MessageId
 from tms.model.lag import LagPlace, TopicSize
 from tms.model.message import NewBlock
@@ -125,7 +125,7 @@ def test_groups_of_all_topics_of_a_namespace_come_by_topic_and_name(
     assert groups == [
         GroupSummary("g", "a", 0, 0, 0),
         GroupSummary("h", "a", 0, 3, 4_000),
-        GroupSummary("m", "a", 1, 4, 4_000),
+        GroupSummary("m", "a", 1, 4, 4_000, GroupKind.TMS),
         GroupSummary("g", "a-b", 0, 2, 1_000),
     ]
     assert [one.topic for one in engine.glance.groups("far")] == ["far:a"]

@@ -1,7 +1,7 @@
 """A data directory with files of every class, to be damaged, and the outcomes of reading it."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from tms.client.client import Bus
 from tms.errors import ConfigError, DataCorrupt
 
 TOPIC = "orders"
+_FOOTER_BYTES = 48  # of a table: where its filters and its index are, padding, and
+_MAGIC_BYTES = 8
 
 
 class Outcome(Enum):
@@ -85,3 +87,33 @@ def file_classes(path: Path) -> Iterator[tuple[str, Path]]:
             found = [one for one in directory.glob(name) if one.stat().st_size]
             if found:
                 yield f"{kind} {name}", sorted(found)[-1].relative_to(path)
+
+
+def significant(file: Path) -> Sequence[int]:
+    """The places of the bytes that are read. In a table of LevelDB nobody reads the list of
+    filters, which is empty, where it is, and the padding of the footer."""
+    size = file.stat().st_size
+    if file.suffix != ".ldb":
+        return range(size)
+    table = file.read_bytes()
+    footer = size - _FOOTER_BYTES
+    filters, at = _varint(table, footer)
+    _, index_handle = _varint(table, at)
+    index, at = _varint(table, index_handle)
+    _, padding = _varint(table, at)
+    return [
+        *range(filters),
+        *range(index, footer),
+        *range(index_handle, padding),
+        *range(size - _MAGIC_BYTES, size),
+    ]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number and the place behind it."""
+    number = shift = 0
+    while data[at] & 0x80:
+        number |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+    return number | data[at] << shift, at + 1

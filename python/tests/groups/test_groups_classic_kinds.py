@@ -26,7 +26,7 @@ from tms.groups.classic_calls import (
     SyncRequest,
 )
 from tms.groups.classic_shard import ClassicShard
-from tms.groups.groups import GroupKind
+from tms.model.group import GroupKind
 from tms.model.position import Position
 from tms.model.topic import Durability, TopicName, TopicSettings
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey
@@ -136,6 +136,28 @@ def test_a_group_with_members_of_kafka_takes_none_of_tms(world: World, topic: To
     world.leave(member)
     assert world.kind is None
     world.poll(topic)
+
+
+def test_a_group_is_shown_with_the_protocol_of_its_members(world: World) -> None:
+    groups = world.engine.groups
+    for topic in (A, B, OTHER):
+        groups.move([PositionChange(PositionKey("g", topic, 0), Position.offset(0))])
+
+    def kinds() -> list[GroupKind | None]:
+        """Of the group in `A`, `B` and `OTHER`; both ways to look at it agree."""
+        described = [groups.describe(topic, "g").kind for topic in (A, B, OTHER)]
+        assert described == [groups.list_groups(topic)[0].kind for topic in (A, B, OTHER)]
+        assert described == [groups.describe(topic, "g").summary().kind for topic in (A, B, OTHER)]
+        return described
+
+    assert kinds() == [None, None, None]
+    world.poll(A)
+    assert kinds() == [GroupKind.TMS, GroupKind.TMS, None]
+    groups.leave(A, "g", "m")
+    member = world.stable()
+    assert kinds() == [GroupKind.CLASSIC, GroupKind.CLASSIC, None]
+    world.leave(member)
+    assert kinds() == [None, None, None]
 
 
 def test_a_group_of_the_same_name_in_another_namespace_is_another_group(world: World) -> None:

@@ -136,6 +136,7 @@ PURE = {
     "access/grants.py",
     "access/jwks.py",
     "access/jwt.py",
+    "access/scram.py",
     "access/quotas.py",
     "access/tokens.py",
     "cluster/placement.py",

@@ -92,7 +92,7 @@ WRONG_ROWS = {
         FIRST._replace(landing=FIRST.landing[1:]),
         f"fault 1 lacks {FIRST.landing[0]}, which has its number",
     ),
-    "no test": (FIRST._replace(number=11, landing=()), "fault 11 has no test; "),
+    "no test": (FIRST._replace(number=11, landing=(), long=()), "fault 11 has no test; "),
     "a test that is not there": (
         FIRST._replace(landing=(*FIRST.landing, NOWHERE)),
         f"fault 1 names {NOWHERE}, which does not exist",

@@ -336,6 +336,25 @@ def test_truncation_frees_whole_segments_and_keeps_the_rest_exactly() -> None:
                 assert len(bench.maps()) < before
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_truncation_that_a_crash_ends_between_partitions_is_repeated(stored: bool) -> None:
+    with Bench(TopicSettings(partitions=3)) as bench:
+        for partition in range(3):
+            for value in (b"0", b"1", b"2"):
+                bench.publish(value, partition=partition)
+        bench.store.fail_write(2, stored=stored, prefix="metadata")
+        with pytest.raises(StorageUnavailable):
+            bench.engine.truncate_topic(NAME, Position.offset(2))
+        bench.kill()
+        starts = [bench.partition(number).start_offset for number in range(3)]
+        assert starts == [2, 2 if stored else 0, 0]
+        bench.engine.truncate_topic(NAME, Position.offset(1), 2)
+        bench.engine.truncate_topic(NAME, Position.offset(2))
+        bench.lose_power()
+        for number in range(3):
+            assert bench.values(partition=number) == [b"2"]
+
+
 def test_truncating_everything_frees_everything() -> None:
     with Bench(limits=small(segment_bytes=2_500)) as bench:
         count = _publish_until_segments(bench, 4)

@@ -47,14 +47,26 @@ def test_the_vectors_of_blocks_are_what_the_code_makes_where_only_one_way_is_rig
     assert made == committed
 
 
-def cells_of(vector: dict[str, Any]) -> tuple[list[Any], list[Any], list[dict[str, bytes]]]:
+def header_of(block: bytes, vector: dict[str, Any]) -> dict[str, Any]:
+    """The header of a block, as vectors have it."""
+    header = structs.asdict(read_header(block))
+    assert header.pop("has_times") == any(times_of(vector))
+    return header
+
+
+def times_of(vector: dict[str, Any]) -> list[int | None]:
+    """The event times of a vector's messages."""
+    return [message.get("event_time_ms") for message in vector["messages"]]
+
+
+def cells_of(vector: dict[str, Any]) -> tuple[list[Any], list[Any], list[dict[str, Any]]]:
     """Values, keys and headers of a vector's messages."""
 
     def raw(text: str | None) -> bytes | None:
         return None if text is None else bytes.fromhex(text)
 
     messages = vector["messages"]
-    headers = [{n: bytes.fromhex(t) for n, t in m["headers"].items()} for m in messages]
+    headers = [{n: raw(t) for n, t in m["headers"].items()} for m in messages]
     return [raw(m["value"]) for m in messages], [raw(m["key"]) for m in messages], headers
 
 
@@ -62,8 +74,9 @@ def cells_of(vector: dict[str, Any]) -> tuple[list[Any], list[Any], list[dict[st
 def test_a_block_of_the_vectors_holds_its_messages(vector: dict[str, Any]) -> None:
     block = bytes.fromhex(vector["block"])
     assert check(block, **load("blocks")["limits"]) == read_header(block)
-    assert structs.asdict(read_header(block)) == vector["header"]
+    assert header_of(block, vector) == vector["header"]
     assert unpack(block) == cells_of(vector)
+    assert decode(block).event_times() == times_of(vector)
     batch, expected = decode(block).record_batch(), batch_of(*cells_of(vector))
     assert batch.columns[:2] == expected.columns[:2]
     assert batch.columns[2] == expected.columns[2] or vector["name"] == "null maps of headers"
@@ -74,6 +87,7 @@ def test_a_canonical_block_of_the_vectors_is_what_a_producer_makes(vector: dict[
     header = vector["header"]
     block = encode(
         *cells_of(vector),
+        times_of(vector),
         producer_id=header["producer_id"],
         producer_sequence=header["producer_sequence"],
         compression=Compression(vector["compression"]),
@@ -86,7 +100,8 @@ def test_a_canonical_block_of_the_vectors_is_what_a_producer_makes(vector: dict[
 def test_a_sparse_block_of_the_vectors_holds_what_is_left(vector: dict[str, Any]) -> None:
     block = bytes.fromhex(vector["block"])
     columns = decode(block)
-    assert structs.asdict(read_header(block)) == vector["header"]
+    assert header_of(block, vector) == vector["header"]
+    assert columns.event_times() == times_of(vector)
     assert [*columns.index] == vector["index"]
     assert (columns.values(), columns.keys(), columns.headers()) == cells_of(vector)
 

@@ -81,3 +81,69 @@ def test_the_log_says_for_which_error_a_connection_was_ended(
     asyncio.run(send())
     [line] = [record.getMessage() for record in caplog.records]
     assert "echo_connection_ended" in line and reason in line
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_a_connection_that_rests_begins_no_frame_before_it_may() -> None:
+    owed = [0.02, 0.01, 0.0]
+    answered: list[bytes] = []
+
+    async def answer(connection: FramedConnection, frame: bytes) -> bytes:
+        answered.append(frame)
+        if len(answered) == 1:
+            connection.rest(lambda: owed.pop(0) if owed else 0.0)
+        return frame
+
+    async def send() -> None:
+        server, transport = server_of(answer), transport_to()
+        connection = FramedConnection(server)
+        connection.connection_made(transport)
+        connection.data_received(FRAME * 2)
+        await turns()
+        assert len(answered) == 1 and connection.size == 0  # it keeps no room meanwhile
+        await asyncio.sleep(0.2)
+        assert len(answered) == 2 and not owed
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize("end", ["eof_received", "end_reading"])
+def test_a_rest_ends_with_its_connection(end: str) -> None:
+    async def answer(connection: FramedConnection, frame: bytes) -> bytes:
+        connection.rest(lambda: 1_000.0)
+        return frame
+
+    async def send() -> None:
+        server, transport = server_of(answer), transport_to()
+        connection = FramedConnection(server)
+        connection.connection_made(transport)
+        connection.data_received(FRAME * 2)
+        await turns()
+        assert transport.writelines.call_count == 1
+        getattr(connection, end)()
+        await turns()
+        assert transport.writelines.call_count == 2  # what was received is answered
+        assert transport.close.called
+        connection.connection_lost(None)
+        assert connection.has_left and not server.connections
+
+    asyncio.run(send())
+
+
+def test_a_connection_takes_small_frames_until_it_may_send_large_ones() -> None:
+    async def send() -> None:
+        for is_allowed in (False, True):
+            connection, transport = FramedConnection(server_of(echo)), transport_to()
+            connection.connection_made(transport)
+            connection.limit_frames(10)
+            if is_allowed:
+                connection.allow_frames()
+            connection.data_received((11).to_bytes(4, "big"))
+            assert transport.abort.called is not is_allowed
+            connection.connection_lost(None)
+
+    asyncio.run(send())

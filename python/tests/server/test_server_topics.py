@@ -82,6 +82,26 @@ def test_truncating_hides_what_was_before(client: Client, topic: str) -> None:
     assert client.request("GET", f"{topic}/messages").json["messages"] == []
 
 
+def test_truncating_takes_one_partition_too(client: Client, topic: str) -> None:
+    for partition in (0, 1):
+        publish(client, topic, "a", "b", partition=partition)
+    body = b'{"before":"offset:1","partition":1}'
+    answer = client.request("POST", f"{topic}/truncate", body)
+    assert [(p["partition"], p["start_offset"]) for p in answer.json["partition_infos"]] == [(1, 1)]
+    described = client.request("GET", topic).json["partition_infos"]
+    assert [p["start_offset"] for p in described] == [0, 1]
+    for wrong, problem in (
+        (b'{"partition":2}', "partition-not-found"),
+        (b'{"partition":-1}', "invalid"),
+        (b'{"partition":"1"}', "invalid"),
+        (b'{"partition":1.5}', "invalid"),
+        (b'{"partitions":[1]}', "invalid"),
+    ):
+        assert client.request("POST", f"{topic}/truncate", wrong).problem == problem
+    described = client.request("GET", topic).json["partition_infos"]
+    assert [p["start_offset"] for p in described] == [0, 1]
+
+
 def test_a_patch_that_changes_nothing_is_refused(client: Client, topic: str) -> None:
     assert client.request("PATCH", topic, b"{}").problem == "invalid"
 

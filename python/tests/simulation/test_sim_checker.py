@@ -195,6 +195,25 @@ def test_a_power_loss_excuses_what_was_not_synced() -> None:
     assert kinds([*lost, Crashed(6, power=True)]) == set()
 
 
+def test_a_message_may_have_the_id_of_one_that_a_power_loss_took_from_a_reader() -> None:
+    def history(*crashed: Event) -> History:
+        return History(
+            [
+                Sent(1, A, ("lost",)),
+                Read(2, "r", 0, A, False, "", (("01", "lost"),), 3),
+                *crashed,
+                Sent(5, A, ("same", "next")),
+                Acknowledged(6, A, (("01", "same"), ("02", "next")), synced=True),
+                Read(7, "r", 0, A, False, "01", (("02", "next"),), 8),
+                Final(9, A, (("01", "same"), ("02", "next"))),
+            ]
+        )
+
+    assert not check(history(Crashed(4, power=True)))
+    found = [one.kind for one in check(history(Crashed(4, power=False)))]
+    assert Kind.UNSTABLE in found and Kind.REUSED in found
+
+
 def test_a_power_loss_does_not_excuse_what_was_synced() -> None:
     lost = without(right(), 22, Final(22, A, (("03", "t0"),)))
     assert Kind.LOST in kinds([*lost, Crashed(6, power=True)])

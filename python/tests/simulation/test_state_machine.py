@@ -24,7 +24,14 @@ from tests.waiting import until
 from tests.worlds import EmbeddedWorld, HttpWorld, MemoryWorld, World
 from tms.client import sending as producing
 from tms.client.client import Bus
-from tms.errors import FewerPartitions, OffsetOutOfRange, TMSError, TopicExists, TopicNotFound
+from tms.errors import (
+    FewerPartitions,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    TMSError,
+    TopicExists,
+    TopicNotFound,
+)
 from tms.model.ids import MessageId
 from tms.model.keys import Partitioner
 from tms.model.message import Message
@@ -141,13 +148,18 @@ class Agreement(RuleBasedStateMachine):
     @rule(data=st.data(), topic=NAMES)
     def truncate(self, data: st.DataObject, topic: str) -> None:
         before = data.draw(self._positions(topic), label="before")
-        found = self._each(lambda bus: bus.truncate_topic(topic, before))
+        partition = data.draw(st.none() | st.integers(0, 3), label="partition")
+        found = self._each(lambda bus: bus.truncate_topic(topic, before, partition))
         known = self.topics.get(topic)
         if known is None:
             assert found is TopicNotFound
             return
-        for partition in known.partitions:
-            partition.truncate(before)
+        if partition is not None and partition >= len(known.partitions):
+            assert found is PartitionNotFound
+            return
+        cut = slice(None) if partition is None else slice(partition, partition + 1)
+        for one in known.partitions[cut]:
+            one.truncate(before)
         self._compare(topic, Position.earliest(), 1 << 20)
 
     # -- publishing ----------------------------------------------------------------------------

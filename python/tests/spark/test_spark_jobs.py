@@ -37,10 +37,12 @@ def rows_of(spark: "SparkSession", directory: Path) -> list[Row]:
         cells = row.asDict(recursive=True)
         assert cells.pop("date") == cells["timestamp"].astimezone(UTC).date()
         cells["timestamp"] = cells["timestamp"].astimezone(UTC)
+        if (time := cells.pop("event_time")) is not None:
+            cells["event_time"] = time.astimezone(UTC)
         for name in ("key", "value"):
             cells[name] = None if cells[name] is None else bytes(cells[name])
         for header in cells["headers"] or ():
-            header["value"] = bytes(header["value"])
+            header["value"] = None if header["value"] is None else bytes(header["value"])
         found.append(cells)
     return in_order(found)
 
@@ -213,14 +215,15 @@ def by_partition(messages: list[Row]) -> dict[int, list[Any]]:
     found: dict[int, list[Any]] = {}
     for one in messages:
         place = found.setdefault(one["partition"], [])
-        place.append((one["key"], one["value"], one["headers"]))
+        place.append((one["key"], one["value"], one["headers"], one.get("event_time")))
     return found
 
 
-def test_what_is_restored_has_its_partitions_order_keys_and_headers(
+def test_what_is_restored_has_its_partitions_order_keys_headers_and_times(
     spark: "SparkSession", world: Topics, topic: str, tmp_path: Path
 ) -> None:
     world.fill(Random(9), topic, 2, 30)
+    world.bus.publish(topic, b"timed", headers={"null": None}, event_time_ms=1_000)
     jobs.archive(spark, topic, str(tmp_path), world.url, rows_per_batch=100, rows_per_file=25)
     archived = rows_of(spark, tmp_path)
     done = jobs.restore(spark, str(tmp_path), f"{topic}-b", world.url, source=topic)

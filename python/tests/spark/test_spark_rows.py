@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from datetime import datetime
 from random import Random
 
 import pyarrow as pa
@@ -15,16 +16,18 @@ from tests.spark_topics_kit import row_of
 from tms.block import Compression, decode, encode, place, thin
 from tms.client.cursor import Batch
 from tms.errors import DataCorrupt
-from tms.model.message import Buffer, Staged, StoredBlock
+from tms.model.ids import TIME_MS_MAX, utc
+from tms.model.message import Buffer, Message, Staged, StoredBlock
 from tms.spark.rows import WantedColumns, arrow_schema, batches, spark_ddl
 
 TIME_MS = 1_700_000_000_000
 EVERYTHING = 1 << 62
-ALL = WantedColumns(headers=True, message_id=True)
+ALL = WantedColumns(headers=True, message_id=True, event_time=True)
 
 cells = st.none() | st.binary(max_size=40)
-header_maps = st.dictionaries(st.text("abé", min_size=1, max_size=3), st.binary(max_size=9))
-messages = st.tuples(cells, cells, header_maps)
+header_maps = st.dictionaries(st.text("abé", min_size=1, max_size=3), cells)
+times = st.none() | st.integers(0, TIME_MS_MAX)
+messages = st.tuples(cells, cells, header_maps, times)
 
 
 def stored(
@@ -51,10 +54,14 @@ def rows(
     return found
 
 
+def time_of(message: Message) -> datetime | None:
+    return None if message.event_time_ms is None else utc(message.event_time_ms)
+
+
 def as_rows(blocks: Sequence[StoredBlock], start: int, stop: int) -> list[dict[str, object]]:
     """The messages that a consumer of TMS gets, in the form of rows."""
     return [
-        row_of(message)
+        row_of(message) | {"event_time": time_of(message)}
         for block in blocks
         for message in Batch("t", block).messages()
         if start <= message.offset < stop
@@ -69,11 +76,12 @@ def partitions(draw: st.DrawFn) -> list[StoredBlock]:
     for number in range(draw(st.integers(0, 5))):
         content = draw(st.lists(messages, min_size=1, max_size=4))
         content *= draw(st.sampled_from([1, 1, 3, 40]))
-        keys, values, headers = (list(column) for column in zip(*content, strict=True))
+        keys, values, headers, times = (list(column) for column in zip(*content, strict=True))
         with_headers = headers if draw(st.booleans()) else None
+        with_times = times if draw(st.booleans()) else None
         compression = draw(st.sampled_from([*Compression]))
         one = stored(
-            encode(values, keys, with_headers, compression=compression),
+            encode(values, keys, with_headers, with_times, compression=compression),
             offset,
             last=len(content) + 7,
             time_ms=TIME_MS + number,
@@ -268,10 +276,12 @@ def test_columns_stand_in_kafkas_order_and_those_asked_for_behind() -> None:
     always = "key binary, value binary, topic string, partition int, offset bigint,"
     always += " timestamp timestamp, timestampType int"
     headers, id = ", headers array<struct<key: string, value: binary>>", ", id string"
+    event_time = ", event_time timestamp"
     assert spark_ddl(WantedColumns()) == always
     assert spark_ddl(WantedColumns(headers=True)) == always + headers
     assert spark_ddl(WantedColumns(message_id=True)) == always + id
-    assert spark_ddl(ALL) == always + headers + id
+    assert spark_ddl(WantedColumns(event_time=True)) == always + event_time
+    assert spark_ddl(ALL) == always + headers + id + event_time
     for columns in (
         WantedColumns(),
         WantedColumns(headers=True),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tms.block import check, decode
 from tms.errors import Invalid, PartitionNotFound, TMSError, TooLarge, TopicNotFound
+from tms.model.ids import TIME_MS_MAX
 from tms.model.keys import Partitioner
 from tms.model.topic import TopicName
 from tms.spark.sink.columns import shape_of
@@ -27,6 +28,7 @@ TYPES = {
     "headers": HEADERS,
     "topic": pa.string(),
     "partition": pa.int32(),
+    "event_time": pa.timestamp("us", tz="UTC"),
 }
 SPARK = {
     "key": "binary",
@@ -34,12 +36,13 @@ SPARK = {
     "headers": "array<struct<key:string,value:binary>>",
     "topic": "string",
     "partition": "int",
+    "event_time": "timestamp",
 }
 PARTITIONS = {"a": 3, "b": 1, "other:c": 7}
 PARTITIONERS = {"a": Partitioner.CRC32C, "b": Partitioner.CRC32C, "other:c": Partitioner.MURMUR2}
 LIMIT = 1_000
 
-Message = tuple[bytes | None, bytes | None, dict[str, bytes]]
+Message = tuple[bytes | None, bytes | None, dict[str, bytes | None], int | None]
 Written = dict[tuple[str, int], list[Message]]
 
 
@@ -76,7 +79,9 @@ def write(
         assert (header.producer_id, header.producer_sequence) == (7, numbers.get(place, 0))
         numbers[place] = header.producer_sequence + 1
         columns = decode(block)
-        messages = zip(columns.keys(), columns.values(), columns.headers(), strict=True)
+        messages = zip(
+            columns.keys(), columns.values(), columns.headers(), columns.event_times(), strict=True
+        )
         written.setdefault(place, []).extend(messages)
     assert {(str(name), p): n for (name, p), n in filler.blocks.items()} == numbers
     return written
@@ -89,9 +94,10 @@ ROWS = st.lists(
         {
             "key": CELLS,
             "value": CELLS,
-            "headers": st.none() | st.dictionaries(NAMES, st.binary(max_size=5), max_size=3),
+            "headers": st.none() | st.dictionaries(NAMES, CELLS, max_size=3),
             "topic": st.sampled_from(sorted(PARTITIONS)),
             "partition": st.none() | st.just(0),
+            "event_time": st.none() | st.integers(0, TIME_MS_MAX * 1_000 + 999),
         }
     ),
     max_size=40,
@@ -102,6 +108,10 @@ def as_spark(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with its headers as a list of pairs."""
     headers = row["headers"]
     return {**row, "headers": None if headers is None else [*headers.items()]}
+
+
+def in_ms(time_us: int | None) -> int | None:
+    return None if time_us is None else time_us // 1_000
 
 
 def expected(rows: Iterable[Mapping[str, Any]], turns: Iterable[int]) -> Written:
@@ -115,7 +125,7 @@ def expected(rows: Iterable[Mapping[str, Any]], turns: Iterable[int]) -> Written
             partition = PARTITIONERS[row["topic"]].partition_of(row["key"], count)
         else:
             partition = turn % count
-        message = (row["key"], row["value"], dict(row["headers"] or {}))
+        message = (row["key"], row["value"], dict(row["headers"] or {}), in_ms(row["event_time"]))
         found.setdefault((row["topic"], partition), []).append(message)
     return found
 
@@ -145,7 +155,9 @@ def test_text_is_written_as_utf_8_and_large_columns_too() -> None:
     for text in (pa.string(), pa.large_string()):
         columns = {"key": pa.array(["ä", None], text), "value": pa.array(["ö", ""], text)}
         written = write([pa.record_batch(columns)], "b")
-        assert written == {("b", 0): [("ä".encode(), "ö".encode(), {}), (None, b"", {})]}
+        assert written == {
+            ("b", 0): [("ä".encode(), "ö".encode(), {}, None), (None, b"", {}, None)]
+        }
 
 
 def test_the_option_topic_holds_for_all_rows() -> None:
@@ -197,7 +209,12 @@ def test_held_rows_are_written_when_they_take_too_much_memory() -> None:
         ({"value": b"", "topic": "a", "headers": [(None, b"")]}, Invalid, "headers: a name"),
         ({"value": b"", "topic": "a", "headers": [("", b"")]}, Invalid, "headers: a name"),
         ({"value": b"", "topic": "a", "headers": [None]}, Invalid, "headers: a name"),
-        ({"value": b"", "topic": "a", "headers": [("n", None)]}, Invalid, "value of 'n' is null"),
+        ({"value": b"", "topic": "a", "event_time": -1}, Invalid, "event_time is from 1970"),
+        (
+            {"value": b"", "topic": "a", "event_time": (TIME_MS_MAX + 1) * 1_000},
+            Invalid,
+            "event_time is from 1970",
+        ),
         (
             {"value": b"", "topic": "a", "headers": [("n", b"1"), ("n", b"2")]},
             Invalid,
@@ -226,7 +243,9 @@ def test_a_row_that_no_topic_takes_is_refused(
 def test_the_same_header_in_two_messages_is_no_header_twice() -> None:
     row = {"value": b"", "headers": [("n", b"1")]}
     columns = ("value", "headers")
-    assert write([batch([row, row], columns)], "b") == {("b", 0): [(None, b"", {"n": b"1"})] * 2}
+    assert write([batch([row, row], columns)], "b") == {
+        ("b", 0): [(None, b"", {"n": b"1"}, None)] * 2
+    }
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,11 @@ def test_a_topic_has_the_columns_of_kafka(spark: SparkSession, world: Topics, to
     assert more.columns == [*COLUMNS, "headers", "id"]
     headers = "array<struct<key:string,value:binary>>"
     assert more.dtypes[-2:] == [("headers", headers), ("id", "string")]
+    timed = table(spark, world, subscribe=topic, includeEventTime="true")
+    assert timed.dtypes[-1] == ("event_time", "timestamp")
+    world.bus.publish(topic, b"timed", event_time_ms=1_000)
+    last = timed.where("value = 'timed'").selectExpr("unix_millis(event_time)").collect()
+    assert last == [(1_000,)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

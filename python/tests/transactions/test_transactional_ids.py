@@ -128,6 +128,26 @@ def test_an_initialisation_whose_write_failed_fences_the_producer_before(
     assert (world.read(), client.position) == ([], "")
 
 
+def test_an_id_belongs_to_the_principal_that_began_with_it(world: World) -> None:
+    ids = world.engine.transactional_ids
+    denied = RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    ids.initialise(ID, 60_000)  # access was not controlled: it belongs to nobody
+    assert ids.owner(ID) == ids.owner("unknown") == ""
+    before = ids.initialise(ID, 60_000, owner="ann")
+    assert code_of(lambda: ids.initialise(ID, 60_000, owner="bob")) is denied
+    ids.add_partitions(ID, before, [(TOPIC, 0)])
+    assert ids.find(ID).producer == before and ids.find(ID).owner == "ann"
+    begun = world.engine.transactions.describe(ids.find(ID).transaction)
+    assert begun.client == "ann"  # so it counts against the bounds of its principal
+    ids.end(ID, before, committed=True)
+    assert ids.owner(ID) == "ann"
+    ids.initialise(ID, 60_000)  # access is not controlled any more
+    assert ids.owner(ID) == "ann"
+    ids.initialise(ID, 60_000, owner="bob", takes_over=True)
+    assert ids.owner(ID) == "bob"
+    assert code_of(lambda: ids.initialise(ID, 60_000, owner="ann")) is denied
+
+
 @pytest.mark.parametrize("journal", [TRANSACTIONS, POSITIONS])
 def test_a_commit_whose_write_failed_is_whole_or_absent(
     world: World, stored: bool, journal: str

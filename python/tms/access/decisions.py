@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from tms.access.grants import example_of
 from tms.access.quotas import Meter
 from tms.access.records import AccessRecords
 from tms.errors import Forbidden, Overloaded, TransactionNotFound
@@ -125,6 +126,17 @@ class AccessDecisions:
             )
         meter.begin()
 
+    def count(self, request: AccessRequest) -> None:
+        """Count a request of a protocol that slows clients down instead of refusing them."""
+        meter = self._meter(request)
+        if meter is not None:
+            meter.begin()
+
+    def owed_s(self, request: AccessRequest) -> float:
+        """Seconds that the next request of this principal has to wait for its quota."""
+        meter = self._meter(request)
+        return 0.0 if meter is None else meter.wait_s(self._clock.monotonic_s())
+
     def charge(self, request: AccessRequest) -> float:
         """Count the bytes that were sent so far of an answer that goes on; returns the seconds that
         it has to pause for its principal's quota."""
@@ -168,7 +180,7 @@ class AccessDecisions:
     def require(self, request: AccessRequest, verb: Access, resource: str) -> None:
         """Raise `Forbidden` unless the request's principal may do this."""
         allowed = self.may(request.principal, verb, resource)
-        if request in self._active:
+        if allowed and request in self._active:
             self._active[request].needed.append((verb, resource))
         if request.principal == INSTANCE:
             return
@@ -178,7 +190,7 @@ class AccessDecisions:
             also = ", or any other verb, which includes it" if verb is Access.OBSERVE else ""
             raise Forbidden(
                 f"{request.principal} may not {verb} {resource}. An administrator allows it with "
-                f"`tms grant add {request.principal} {verb} {resource}`{also}.",
+                f"`tms grant add {request.principal} {verb} {example_of(resource)}`{also}.",
                 principal=request.principal,
                 verb=verb,
                 resource=resource,

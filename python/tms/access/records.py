@@ -6,7 +6,8 @@ Invariants
 
 * An instance knows the records as of its last read of `access/changes`. Every instance knows a
   change that was answered before it answers its next request (`cluster.fence`).
-* A token is stored as its digest. Its text is only in the answer to the request that created it.
+* A token is stored as its digest and the verifiers of SCRAM. Its text is only in the answer to the
+  request that created it.
 * The first administrator is created with a token that is valid for that one call.
 """
 
@@ -17,6 +18,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from tms.access import scram
 from tms.access.grants import Grants
 from tms.access.tokens import ID_BYTES, SECRET_BYTES, digest, make
 from tms.errors import DataCorrupt, Forbidden, Invalid, NotFound, StorageUnavailable
@@ -51,12 +53,14 @@ _SCAN_BYTES = 1 << 20
 
 
 class TokenRecord(msgspec.Struct, frozen=True):
-    """A token in the store."""
+    """A token in the store. `scram` are its verifiers by algorithm; a token that an earlier version
+    made has none."""
 
     principal: str
     digest: str
     created_ms: int
     expires_ms: int = 0
+    scram: dict[str, str] = {}
 
 
 class _ReadRecords(msgspec.Struct, frozen=True):
@@ -65,6 +69,7 @@ class _ReadRecords(msgspec.Struct, frozen=True):
     changes: bytes | None
     tokens: dict[str, TokenRecord]  # by id
     by_digest: dict[str, TokenRecord]
+    by_principal: dict[str, list[TokenRecord]]
     grants: dict[str, Grants]  # by principal, with those of everybody
     quotas: dict[str, Quota]  # by principal
 
@@ -93,10 +98,17 @@ class AccessRecords:
 
     def token(self, text: bytes) -> TokenRecord | None:
         """The record of the token with this text; None if there is none or it has expired."""
-        record = self._read().by_digest.get(digest(text))
-        if record is None or 0 < record.expires_ms <= self._clock.now_ms():
-            return None
-        return record
+        return self.valid(digest(text))
+
+    def valid(self, digest: str) -> TokenRecord | None:
+        """The record of the token with this digest; None if there is none or it has expired."""
+        record = self._read().by_digest.get(digest)
+        return None if record is None or self._has_expired(record) else record
+
+    def tokens_of(self, principal: str) -> list[TokenRecord]:
+        """The valid tokens of a principal."""
+        tokens = self._read().by_principal.get(principal, ())
+        return [one for one in tokens if not self._has_expired(one)]
 
     def grants(self, principal: str) -> Grants:
         """The grants of a principal, with those of everybody."""
@@ -244,11 +256,19 @@ class AccessRecords:
             )
         expires_ms = 0 if expires_s is None else now_ms + max(1, round(1_000 * expires_s))
         token = make(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
-        record = TokenRecord(principal, digest(token.text.encode()), now_ms, expires_ms)
+        text = token.text.encode()
+        salt = scram.salt_of(principal)
+        verifiers = {
+            one: scram.packed(scram.verifier(one, text, salt)) for one in scram.ALGORITHMS.values()
+        }
+        record = TokenRecord(principal, digest(text), now_ms, expires_ms, verifiers)
         key = keys.TOKEN_PREFIX + token.id.encode()
         if not self._metadata.compare_and_set(key, None, msgspec.json.encode(record)):
             raise StorageUnavailable("A token with this id is there already. Try again.")
         return NewToken(token.id, principal, now_ms, expires_ms, token.text)
+
+    def _has_expired(self, record: TokenRecord) -> bool:
+        return 0 < record.expires_ms <= self._clock.now_ms()
 
     def _put_grant(self, grant: Grant) -> None:
         self._metadata.write([(_key(grant), b"{}")], Durability.SYNCED)
@@ -302,6 +322,9 @@ class AccessRecords:
             key.removeprefix(keys.TOKEN_PREFIX).decode(): _decoded(key, raw, TokenRecord)
             for key, raw in self._rows(keys.TOKEN_PREFIX)
         }
+        of_principals: dict[str, list[TokenRecord]] = {}
+        for token in tokens.values():
+            of_principals.setdefault(token.principal, []).append(token)
         by_principal: dict[str, list[Grant]] = {EVERYBODY: []}
         for key, _ in self._rows(keys.GRANT_PREFIX):
             grant = _grant_of(key)
@@ -311,6 +334,7 @@ class AccessRecords:
             changes,
             tokens,
             {token.digest: token for token in tokens.values()},
+            of_principals,
             {
                 principal: Grants(own if own is everybody else [*own, *everybody])
                 for principal, own in by_principal.items()

@@ -25,8 +25,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tms import block
-from tms.api.operation import POSITION_TEXT, Codec
+from tms.api.operation import Codec
 from tms.errors import BadBlock, Invalid, Malformed, TooLarge
+from tms.model.ids import TIME_MS_MAX
 from tms.model.keys import Partitioner
 from tms.model.message import Appended, Buffer, NewBlock, PartitionPosition, StoredBlock
 from tms.model.position import Position
@@ -275,17 +276,6 @@ TOPIC_CHANGES: Codec[Mapping[str, object]] = Codec(
 )
 
 
-class TruncateBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST …/truncate: messages before this position become unreadable."""
-
-    before: POSITION_TEXT = "latest"
-
-
-BEFORE: Codec[Position] = Codec(
-    TruncateBody, lambda body: Position.parse(body.before), lambda at: TruncateBody(str(at))
-)
-
-
 class TopicsBody(msgspec.Struct):
     """A page of topics; `next` is `after` of the next page."""
 
@@ -302,11 +292,12 @@ BASE64 = {
 }
 _BASE64_OR_NONE = {"anyOf": [BASE64, {"type": "null"}]}
 _Headers = Annotated[
-    dict[str, str],
+    dict[str, str | None],
     shaped(maxProperties=block.HEADERS_MAX, propertyNames={"minLength": 1}),
 ]
 # JSON Schema calls 1.0 whole, too.
 _Partition = Annotated[int | float, shaped(type="integer", minimum=0, maximum=PARTITIONS_MAX - 1)]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX)]
 _UTF8 = {"properties": {"encoding": {"enum": ["utf-8"]}}}
 _AS_BASE64 = {
     "required": ["encoding"],
@@ -314,7 +305,7 @@ _AS_BASE64 = {
         "encoding": {"enum": ["base64"]},
         "key": _BASE64_OR_NONE,
         "value": _BASE64_OR_NONE,
-        "headers": {"additionalProperties": BASE64},
+        "headers": {"additionalProperties": _BASE64_OR_NONE},
     },
 }
 _ONE_MESSAGE = {
@@ -337,6 +328,7 @@ class MessageIn(msgspec.Struct, forbid_unknown_fields=True):
     headers: _Headers | None = None
     partition: _Partition | None = None
     encoding: Literal["utf-8", "base64"] = "utf-8"
+    event_time_ms: _Time | None = None
 
 
 class PublishBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -371,7 +363,8 @@ class AppendedBody(msgspec.Struct):
 
 
 class MessageOut(msgspec.Struct):
-    """A fetched message. With encoding `base64`, key, value and header values are base64."""
+    """A fetched message. With encoding `base64`, key, value and header values are base64. A message
+    that its publisher gave no time has no `event_time_ms`."""
 
     partition: int
     id: str
@@ -379,8 +372,9 @@ class MessageOut(msgspec.Struct):
     timestamp_ms: int
     key: str | None
     value: str | None
-    headers: dict[str, str]
+    headers: dict[str, str | None]
     encoding: Literal["utf-8", "base64"] = "utf-8"
+    event_time_ms: int | UnsetType = UNSET
 
 
 class FetchedBody(msgspec.Struct):

@@ -32,7 +32,7 @@ from tms.api.messages import NewMessage, Unpacked, base64
 from tms.api.strict import decode_strict
 from tms.errors import BadEncoding, Invalid, TMSError
 from tms.model.ids import MessageId, utc
-from tms.model.message import Buffer
+from tms.model.message import Buffer, Headers
 from tms.model.spelling import either, shaped
 from tms.model.topic import TopicName
 from tms.runtime.decoding import json_decoder
@@ -339,7 +339,7 @@ def as_batch(name: TopicName, answer: Unpacked) -> bytes:
     return bodies.encode(events)
 
 
-def _event(headers: Mapping[str, bytes]) -> dict[str, Any] | None:
+def _event(headers: Headers) -> dict[str, Any] | None:
     """The attributes of a message that was published as an event; None of any other."""
     attributes: dict[str, Any] = {}
     for header, cell in headers.items():
@@ -349,15 +349,13 @@ def _event(headers: Mapping[str, bytes]) -> dict[str, Any] | None:
             name = "datacontenttype"
         else:
             continue
-        text = _valid(name, cell)
+        text = None if cell is None else _valid(name, cell)
         if text is not None:
             attributes[name] = text
     return attributes if attributes.keys() >= {*REQUIRED} else None
 
 
-def _of_message(
-    source: str, id: MessageId, key: bytes | None, headers: Mapping[str, bytes]
-) -> dict[str, Any]:
+def _of_message(source: str, id: MessageId, key: bytes | None, headers: Headers) -> dict[str, Any]:
     """The attributes of a message that is no event."""
     time = utc(id.time_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     attributes: dict[str, Any] = {

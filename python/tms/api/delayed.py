@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tms.api import bodies
-from tms.api.messages import PackedRequest, as_text, cells_in
+from tms.api.messages import PackedRequest, as_text, cells_in, time_in, time_out
 from tms.api.operation import Codec
 from tms.model.delayed import Deferred, DelayedId, DelayedMessage, DelayedPage
 
@@ -43,8 +44,9 @@ class WaitingMessage(msgspec.Struct):
     partition: int
     key: str | None
     value: str | None
-    headers: dict[str, str]
+    headers: dict[str, str | None]
     encoding: Literal["utf-8", "base64"] = "utf-8"
+    event_time_ms: int | UnsetType = UNSET
 
 
 class WaitingBody(msgspec.Struct):
@@ -73,6 +75,7 @@ def _page_body(page: DelayedPage) -> WaitingBody:
             message.id.due_ms,
             message.partition,
             *as_text(message.key, message.value, message.headers),
+            time_out(message.event_time_ms),
         )
         for message in page.messages
     ]
@@ -85,6 +88,7 @@ def _page(body: WaitingBody) -> DelayedPage:
             DelayedId.parse(message.id),
             message.partition,
             *cells_in(message.key, message.value, message.headers, message.encoding),
+            time_in(message.event_time_ms),
         )
         for message in body.messages
     ]

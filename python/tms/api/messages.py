@@ -9,7 +9,8 @@
 * `pack` checks every message before the first is stored; an error names the message by `index`.
 * `unpacked` goes block by block and stops at `limit` messages or `bytes_max` unpacked bytes,
   whichever comes first (at least one message passes), and returns the place to go on.
-* Arrow columns: id (40 hex digits), partition, offset, timestamp (UTC, ms), key, value, headers.
+* Arrow columns: id (40 hex digits), partition, offset, timestamp (UTC, ms), key, value, headers,
+  event_time (UTC, ms; null: none).
 """
 
 import binascii
@@ -19,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from tms import block
 from tms.api import bodies
@@ -29,7 +30,7 @@ from tms.block.placing import offsets, place_of, skipped
 from tms.errors import BadEncoding, Invalid, PartitionNotFound, TMSError, TooLarge
 from tms.model.ids import MessageId
 from tms.model.keys import Partitioner
-from tms.model.message import Appended, Fetched, NewBlock
+from tms.model.message import Appended, Fetched, Headers, NewBlock
 from tms.model.position import Position
 from tms.model.topic import TopicSettings
 
@@ -45,8 +46,9 @@ class NewMessage(NamedTuple):
 
     value: bytes | None
     key: bytes | None
-    headers: Mapping[str, bytes] | None
+    headers: Headers | None
     partition: float | None
+    event_time_ms: int | None = None
 
 
 class PackedRequest(NamedTuple):
@@ -60,7 +62,8 @@ class _Batch(NamedTuple):
     indexes: list[int]
     values: list[bytes | None]
     keys: list[bytes | None]
-    headers: list[Mapping[str, bytes] | None]
+    headers: list[Headers | None]
+    event_times: list[int | None]
 
 
 def pack(
@@ -89,12 +92,13 @@ def pack(
         except TMSError as error:
             error.details["index"] = index
             raise
-        batch = batches.setdefault(partition, _Batch([], [], [], []))
+        batch = batches.setdefault(partition, _Batch([], [], [], [], []))
         places.append((partition, len(batch.values)))
         batch.indexes.append(index)
         batch.values.append(new.value)
         batch.keys.append(new.key)
         batch.headers.append(new.headers)
+        batch.event_times.append(new.event_time_ms)
     order = {partition: number for number, partition in enumerate(batches)}
     blocks = [NewBlock(at, _encode(batch, producer_id)) for at, batch in batches.items()]
     return PackedRequest(blocks, [(order[partition], at) for partition, at in places])
@@ -102,7 +106,9 @@ def pack(
 
 def _encode(batch: _Batch, producer_id: int) -> bytearray:
     try:
-        return block.encode(batch.values, batch.keys, batch.headers, producer_id=producer_id)
+        return block.encode(
+            batch.values, batch.keys, batch.headers, batch.event_times, producer_id=producer_id
+        )
     except TMSError as error:
         if "index" in error.details:
             error.details["index"] = batch.indexes[error.details["index"]]
@@ -120,26 +126,29 @@ def as_new(message: MessageIn) -> NewMessage:
         value = raw(message.value) if isinstance(message.value, str) else None
     key = None if message.key is None else raw(message.key)
     headers = (
-        {name: raw(cell) for name, cell in message.headers.items()} if message.headers else None
+        {name: None if cell is None else raw(cell) for name, cell in message.headers.items()}
+        if message.headers
+        else None
     )
-    return NewMessage(value, key, headers, message.partition)
+    return NewMessage(value, key, headers, message.partition, message.event_time_ms)
 
 
 def _check(message: NewMessage, message_bytes_max: int) -> None:
     """Raises `Invalid`, `TooLarge`."""
-    value, key, headers, _ = message
+    value, key, headers, *_ = message
     if headers and len(headers) > block.HEADERS_MAX:
         raise Invalid(
             f"A message has at most {block.HEADERS_MAX} headers, this one {len(headers)}."
         )
     size = len(value or b"") + len(key or b"")
     for name, cell in headers.items() if headers else ():
-        if len(cell) > block.HEADER_VALUE_BYTES_MAX:
+        text = cell or b""
+        if len(text) > block.HEADER_VALUE_BYTES_MAX:
             raise Invalid(
                 f"A header's value has at most {block.HEADER_VALUE_BYTES_MAX} bytes, "
-                f"{name[:64]!r} has {len(cell)}."
+                f"{name[:64]!r} has {len(text)}."
             )
-        size += len(name.encode()) + len(cell)
+        size += len(name.encode()) + len(text)
     if size > message_bytes_max:
         raise TooLarge(
             f"A message of this topic has at most {message_bytes_max} bytes, this one has {size}."
@@ -202,7 +211,7 @@ class JsonMessage(NamedTuple):
 
     key: str | None
     value: str | None
-    headers: dict[str, str]
+    headers: dict[str, str | None]
     encoding: Literal["utf-8", "base64"]
 
 
@@ -293,6 +302,7 @@ def as_json(answer: Unpacked, ends: Mapping[int, int]) -> bytes:
             columns.keys(),
             columns.values(),
             columns.headers(),
+            columns.event_times(),
             strict=True,
         )
     ]
@@ -310,39 +320,53 @@ def _message_out(
     offset: int,
     key: bytes | None,
     value: bytes | None,
-    headers: Mapping[str, bytes],
+    headers: Headers,
+    event_time_ms: int | None,
 ) -> MessageOut:
     shown = as_text(key, value, headers)
-    return MessageOut(partition, str(id), offset, id.time_ms, *shown)
+    return MessageOut(partition, str(id), offset, id.time_ms, *shown, time_out(event_time_ms))
 
 
-def as_text(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes]) -> JsonMessage:
+def time_out(time_ms: int | None) -> int | UnsetType:
+    """An event time as JSON has it: a message without one lacks the field."""
+    return UNSET if time_ms is None else time_ms
+
+
+def time_in(time_ms: int | UnsetType) -> int | None:
+    """The inverse."""
+    return None if time_ms is UNSET else time_ms
+
+
+def as_text(key: bytes | None, value: bytes | None, headers: Headers) -> JsonMessage:
     """Key, value and headers as JSON has them: all of them as text, or all as base64."""
     try:
         return JsonMessage(
             None if key is None else _text(key),
             None if value is None else _text(value),
-            {name: _text(cell) for name, cell in headers.items()},
+            {name: None if cell is None else _text(cell) for name, cell in headers.items()},
             "utf-8",
         )
     except ValueError:
         return JsonMessage(
             None if key is None else b64encode(key).decode(),
             None if value is None else b64encode(value).decode(),
-            {name: b64encode(cell).decode() for name, cell in headers.items()},
+            {
+                name: None if cell is None else b64encode(cell).decode()
+                for name, cell in headers.items()
+            },
             "base64",
         )
 
 
 def cells_in(
-    key: str | None, value: str | None, headers: Mapping[str, str], encoding: str
-) -> tuple[bytes | None, bytes | None, dict[str, bytes]]:
+    key: str | None, value: str | None, headers: Mapping[str, str | None], encoding: str
+) -> tuple[bytes | None, bytes | None, dict[str, bytes | None]]:
     """The inverse. Raises `BadEncoding`."""
     raw = base64 if encoding == "base64" else str.encode
     return (
         None if key is None else raw(key),
         None if value is None else raw(value),
-        {name: raw(cell) for name, cell in headers.items()},
+        {name: None if cell is None else raw(cell) for name, cell in headers.items()},
     )
 
 
@@ -366,7 +390,8 @@ def arrow_schema() -> "pa.Schema":
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("ms", tz="UTC")),
     ]
-    return pa.schema([*(pa.field(n, t, nullable=False) for n, t in ours), *block.schema()])
+    given = [*block.schema(), pa.field("event_time", pa.timestamp("ms", tz="UTC"))]
+    return pa.schema([*(pa.field(n, t, nullable=False) for n, t in ours), *given])
 
 
 def as_arrow(runs: Sequence[Run]) -> Any:
@@ -377,8 +402,7 @@ def as_arrow(runs: Sequence[Run]) -> Any:
     with pa.ipc.new_stream(sink, arrow_schema()) as writer:
         for run, part in zip(runs, parts, strict=True):
             place = run.partition, run.time_ms
-            cells = part.record_batch()
-            writer.write_batch(arrow_batch(place, run.ids(), run.offsets(), cells))
+            writer.write_batch(arrow_batch(place, run.ids(), run.offsets(), part))
     return sink.getvalue()
 
 
@@ -386,16 +410,21 @@ def arrow_batch(
     place: tuple[int, int],
     ids: Iterable[MessageId],
     offsets: Sequence[int],
-    cells: "pa.RecordBatch",
+    cells: block.Columns,
 ) -> "pa.RecordBatch":
     """Messages of one block with all columns: `place` is partition and publish time in ms, `cells`
     are the block's own columns."""
-    pa, (partition, time_ms), count = library(), place, cells.num_rows
+    pa, (partition, time_ms), count = library(), place, cells.count
+    time = pa.timestamp("ms", tz="UTC")
+    given = (
+        pa.array(cells.event_times(), time) if cells.times is not None else pa.nulls(count, time)
+    )
     columns = [
         pa.array([str(id) for id in ids], pa.utf8()),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
         pa.array(offsets, pa.int64()),
-        pa.repeat(pa.scalar(time_ms, pa.timestamp("ms", tz="UTC")), count),
-        *cells.columns,
+        pa.repeat(pa.scalar(time_ms, time), count),
+        *cells.record_batch().columns,
+        given,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema())

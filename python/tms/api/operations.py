@@ -104,7 +104,7 @@ def _publishing(query: Any, shape: Any, *answer: Any) -> Form:
 
 def _truncation(arguments: Mapping[str, Any]) -> Repeat:
     """`latest` moves: a repetition would remove what came in between."""
-    moves = arguments["before"].kind is PositionKind.LATEST
+    moves = arguments.get("before", LATEST).kind is PositionKind.LATEST
     return Repeat.UNSAFE if moves else Repeat.SAFE
 
 
@@ -150,9 +150,10 @@ class TopicsApi(Protocol):
         errors=(OffsetOutOfRange,),
     )
     def truncate_topic(
-        self, name: TopicName, before: Annotated[Position, bodies.BEFORE, WholeBody]
+        self, name: TopicName, before: Position = LATEST, partition: Partition | None = None
     ) -> TopicInfo:
-        """Make all messages before a position unreadable, in every partition."""
+        """Make all messages before a position unreadable, in every partition or in one. Returns the
+        topic with the partitions in question."""
 
     @post(
         "{name}/erase",

@@ -29,7 +29,7 @@ from tms.api.operation import Codec, list_of
 from tms.block.received import Received, Slice
 from tms.errors import BadMessageId, Malformed
 from tms.model.ids import MessageId
-from tms.model.message import Buffer, NewBlock
+from tms.model.message import Buffer, Headers, NewBlock
 from tms.model.queue import (
     RECEIVE_BYTES,
     RECEIVE_MAX,
@@ -158,6 +158,7 @@ def _queued(body: QueuedBody) -> QueuedMessage:
         headers,
         body.deliveries,
         body.state,
+        messages.time_in(body.event_time_ms),
     )
 
 
@@ -168,6 +169,7 @@ def _queued_body(message: QueuedMessage) -> QueuedBody:
         message.offset,
         message.timestamp_ms,
         *messages.as_text(message.key, message.value, message.headers),
+        messages.time_out(message.event_time_ms),
         topic=message.topic,
         deliveries=message.deliveries,
         state=message.state,
@@ -205,6 +207,7 @@ def received_json(received: Received) -> bytes:
             message.offset,
             message.timestamp_ms,
             *messages.as_text(message.key, message.value, message.headers),
+            messages.time_out(message.event_time_ms),
             deliveries=message.deliveries,
             token=message.token,
         )
@@ -251,12 +254,14 @@ def _joined(slices: Iterable[Slice]) -> bytearray:
     """A block of all messages of the slices."""
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
-    headers: list[Mapping[str, bytes] | None] = []
+    headers: list[Headers | None] = []
+    event_times: list[int | None] = []
     for columns in block.unpacked(slice.columns for slice in slices):
         values += columns.values()
         keys += columns.keys()
         headers += columns.headers()
-    return block.encode(values, keys, headers if any(headers) else None)
+        event_times += columns.event_times()
+    return block.encode(values, keys, headers if any(headers) else None, event_times)
 
 
 def decode_received(body: Buffer) -> Received:

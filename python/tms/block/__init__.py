@@ -2,6 +2,7 @@
 
     0   48  header (`header`): count, CRC, base offset, producer, …     big-endian
     48   …  of a sparse block: the index of its remaining messages (`header`)
+    48   …  of a block with event times: the time of each message (`times`)
     48   …  body: one encapsulated Arrow IPC RecordBatch message of the columns
             key: binary, value: binary, headers: map<utf8, binary>      little-endian (`arrow`)
 
@@ -49,6 +50,7 @@ from tms.block.packing import (
     pack_batch,
 )
 from tms.block.sparse import thin
+from tms.block.times import TimesColumn, check_event_time, check_times, pack_times
 from tms.errors import BadBlock, CrcMismatch
 from tms.model.message import MESSAGES_MAX, Buffer
 
@@ -62,6 +64,7 @@ __all__ = [
     "HEADERS_ADDED_MAX",
     "HEADERS_MAX",
     "SharedHeaders",
+    "TimesColumn",
     "HEADER_BYTES",
     "HEADER_VALUE_BYTES_MAX",
     "MESSAGES_MAX",
@@ -75,6 +78,7 @@ __all__ = [
     "HeaderCells",
     "HeadersColumn",
     "check",
+    "check_event_time",
     "checking_bytes",
     "count_messages",
     "decode",
@@ -95,34 +99,48 @@ def encode(
     values: BytesColumn,
     keys: BytesColumn | None = None,
     headers: HeadersColumn | HeaderCells | None = None,
+    event_times: TimesColumn | None = None,
     *,
     producer_id: int = 0,
     producer_sequence: int = 0,
     compression: Compression = Compression.NONE,
 ) -> bytearray:
-    """The whole block of these messages, with base offset 0.
+    """The whole block of these messages, with base offset 0. `event_times` are in ms since
+    1970-01-01T00:00Z.
 
     Raises `Invalid` (with the `index` of a message that is to blame) and `TooLarge` for more than
     `MESSAGES_MAX` messages.
     """
+    times = b"" if event_times is None else pack_times(event_times, len(values))
+    room = HEADER_BYTES + len(times)
     block = None
     if len(values) == 1 and headers is None and (keys is None or len(keys) == 1):
         block = pack_lone(values[0], keys[0] if keys else None)
+        if block is not None:
+            block[HEADER_BYTES:HEADER_BYTES] = times
     if block is None:
-        block = pack(values, keys, headers, HEADER_BYTES)
+        block = pack(values, keys, headers, room)
     if compression is not Compression.NONE:
-        block = compress(block, HEADER_BYTES, compression)
-    write_header(block, len(values), producer_id, producer_sequence)
+        block = compress(block, room, compression)
+    block[HEADER_BYTES:room] = times
+    write_header(block, len(values), producer_id, producer_sequence, bool(times))
     return block
 
 
 def encode_batch(
-    batch: "pa.RecordBatch", *, producer_id: int = 0, producer_sequence: int = 0
+    batch: "pa.RecordBatch",
+    event_times: TimesColumn | None = None,
+    *,
+    producer_id: int = 0,
+    producer_sequence: int = 0,
 ) -> bytearray:
     """The whole block of messages that are Arrow columns of `schema()` already. Header names and
     values must be such as `encode` accepts: they are not checked again. Raises like `encode`."""
-    block = pack_batch(batch, HEADER_BYTES)
-    write_header(block, batch.num_rows, producer_id, producer_sequence)
+    times = b"" if event_times is None else pack_times(event_times, batch.num_rows)
+    room = HEADER_BYTES + len(times)
+    block = pack_batch(batch, room)
+    block[HEADER_BYTES:room] = times
+    write_header(block, batch.num_rows, producer_id, producer_sequence, bool(times))
     return block
 
 
@@ -141,11 +159,14 @@ def check(block: Buffer, message_bytes_max: int, decompressed_bytes_max: int) ->
             f"The block's body has the CRC-32C {crc:08x}, but its header says {header.crc:08x}:"
             " it was damaged on its way, send it again."
         )
-    if header.count == 1:
+    start = HEADER_BYTES
+    if header.has_times:
+        start = check_times(block, start, header.count)
+    elif header.count == 1:
         size = lone_bytes(block)
         if size is not None and size <= message_bytes_max:
             return header
-    check_body(block, header.count, message_bytes_max, decompressed_bytes_max)
+    check_body(block, start, header.count, message_bytes_max, decompressed_bytes_max)
     return header
 
 

@@ -76,7 +76,7 @@ class Layout(NamedTuple):
     compressed: bool
     messages: int
     entries: int  # headers of all messages together
-    nulls: tuple[int, ...]  # null keys, null values, null maps of headers
+    nulls: tuple[int, ...]  # null keys, null values, null maps of headers, null values of headers
     buffers: tuple[int, ...]  # offset, length, offset, length, … behind the metadata
     body_bytes: int
     compression: Compression
@@ -132,23 +132,23 @@ def write(
     compression: Compression,
     messages: int,
     entries: int,
-    null_keys: int,
-    null_values: int,
+    nulls: tuple[int, int, int],
     sizes: tuple[int, ...],
 ) -> tuple[bytes, int]:
     """The metadata for buffers of these 15 sizes, and the sum of their lengths, each padded to
-    8."""
+    8. `nulls` are the null keys, values, and values of headers."""
     at = 0
     buffers: list[int] = []
     for size in sizes:
         buffers += (at, size)
         at += (size + 7) & -8
     template = _TEMPLATES[compression]
+    null_keys, null_values, null_texts = nulls
     metadata = template.fields.pack(
         template.start, at, template.middle, messages,
         template.before_buffers, *buffers, template.before_nodes,
         messages, null_keys, messages, null_values, messages, 0,
-        entries, 0, entries, 0, entries, 0,
+        entries, 0, entries, 0, entries, null_texts,
     )  # fmt: skip
     return metadata, at
 
@@ -181,11 +181,11 @@ def _layout(metadata: bytes) -> Layout:
     entries = nodes[6]
     if nodes[::2] != (messages,) * 3 + (entries,) * 3 or min(messages, entries) < 0:
         raise BadBlock("The columns of the record batch differ in length.")
-    nulls = nodes[1:7:2]
-    if min(nulls) < 0 or max(nulls) > messages:
+    nulls = (*nodes[1:7:2], nodes[11])
+    if min(nulls) < 0 or max(nulls[:3]) > messages or nulls[3] > entries:
         raise BadBlock("A column of the record batch has more nulls than cells.")
-    if any(nodes[7::2]):
-        raise BadBlock("The names and values of headers cannot be null.")
+    if nodes[7] or nodes[9]:
+        raise BadBlock("The names of headers cannot be null.")
     end = 0
     for at, size in zip(buffers[::2], buffers[1::2], strict=True):
         if size < 0 or at % 8 or not (end if size else 0) <= at <= body_bytes - size:
@@ -204,10 +204,11 @@ def _layout(metadata: bytes) -> Layout:
 
 
 def _check_sizes(messages: int, entries: int, nulls: Sequence[int], sizes: Sequence[int]) -> None:
-    for column, null_cells in zip((KEY, VALUE, HEADERS), nulls, strict=True):
-        if sizes[column + 1] < 4 * (messages + 1):
+    for column, null_cells in zip((KEY, VALUE, HEADERS, HEADER_VALUE), nulls, strict=True):
+        cells = entries if column == HEADER_VALUE else messages
+        if column != HEADER_VALUE and sizes[column + 1] < 4 * (cells + 1):
             raise BadBlock("A column of the record batch has fewer ends than cells.")
-        if null_cells and 8 * sizes[column] < messages:
+        if null_cells and 8 * sizes[column] < cells:
             raise BadBlock("A column of the record batch has fewer validity bits than cells.")
     for size in (sizes[NAME + 1], sizes[HEADER_VALUE + 1]):
         if size < 4 * (entries + 1) and (entries or size):  # Java writes no ends for no cells

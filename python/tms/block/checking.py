@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from tms.block import arrow
 from tms.block.arrow import HEADER_VALUE, HEADERS, KEY, NAME, SMALL_ENDS, VALUE, Layout
 from tms.block.columns import record_batch
-from tms.block.header import HEADER_BYTES
+from tms.block.header import HEADER_BYTES, read_header
 from tms.block.lone import lone_bytes
 from tms.block.packing import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, even_ends
+from tms.block.times import times_head
 from tms.errors import BadBlock, DecompressedTooLarge, Invalid, TooLarge
 from tms.model.message import Buffer
 
@@ -52,7 +53,11 @@ def checking_bytes(block: Buffer) -> int:
     if lone_bytes(block) is not None:
         return 0
     try:
-        layout, body = arrow.read(block, HEADER_BYTES)
+        header = read_header(block)
+        start = HEADER_BYTES
+        if header.has_times:
+            start = times_head(block, start, header.count).end
+        layout, body = arrow.read(block, start)
         size = arrow.decompressed_bytes(block, body, layout) if layout.compressed else 0
     except BadBlock:  # `check_body` raises it before it allocates any
         return 0
@@ -60,11 +65,11 @@ def checking_bytes(block: Buffer) -> int:
 
 
 def check_body(
-    block: Buffer, count: int, message_bytes_max: int, decompressed_bytes_max: int
+    block: Buffer, start: int, count: int, message_bytes_max: int, decompressed_bytes_max: int
 ) -> None:
-    """Check the body. Raises `BadBlock`, `DecompressedTooLarge`, `Invalid`, `TooLarge`; the last
-    two with `index`."""
-    layout, body = arrow.read(block, HEADER_BYTES)
+    """Check the body, which begins at `start`. Raises `BadBlock`, `DecompressedTooLarge`,
+    `Invalid`, `TooLarge`; the last two with `index`."""
+    layout, body = arrow.read(block, start)
     if layout.messages != count:
         raise BadBlock(f"The block's header says {count} messages, its body has {layout.messages}.")
     size = arrow.decompressed_bytes(block, body, layout)
@@ -77,7 +82,7 @@ def check_body(
         lone = count == 1 and not layout.entries
         ends = _lone(block, body, layout) if lone else _small(block, body, layout)
     else:
-        batch = _validated(block, layout)
+        batch = _validated(block, start, layout)
         alike = not layout.entries or _is_one_header_each(block, body, layout)
         if alike and size <= message_bytes_max:
             return
@@ -109,8 +114,10 @@ def _lone(block: Buffer, body: int, layout: Layout) -> _Ends:
 def _small(block: Buffer, body: int, layout: Layout) -> _Ends:
     """The ends of a body that is validated here."""
     count, entries, buffers = layout.messages, layout.entries, layout.buffers
-    for column, nulls in zip((KEY, VALUE, HEADERS), layout.nulls, strict=True):
-        if nulls and _cells_there(_validity(block, body, layout, column), count) != count - nulls:
+    for column, nulls in zip((KEY, VALUE, HEADERS, HEADER_VALUE), layout.nulls, strict=True):
+        cells = entries if column == HEADER_VALUE else count
+        validity = _validity(block, body, layout, column) if nulls else b""
+        if nulls and _cells_there(validity, cells) != cells - nulls:
             raise BadBlock("A column of the record batch has not as many nulls as it says.")
     keys = _ends(block, body + buffers[2 * KEY + 2], count, buffers[2 * KEY + 5])
     values = _ends(block, body + buffers[2 * VALUE + 2], count, buffers[2 * VALUE + 5])
@@ -138,17 +145,17 @@ def _ends(block: Buffer, at: int, cells: int, last_max: int) -> tuple[int, ...]:
 
 def _validity(block: Buffer, body: int, layout: Layout, column: int) -> bytes:
     at = body + layout.buffers[2 * column]
-    return bytes(block[at : at + (layout.messages + 7) // 8])
+    return bytes(block[at : at + layout.buffers[2 * column + 1]])
 
 
 def _cells_there(validity: bytes, count: int) -> int:
     return (int.from_bytes(validity, "little") & ((1 << count) - 1)).bit_count()
 
 
-def _validated(block: Buffer, layout: Layout) -> "pa.RecordBatch":
+def _validated(block: Buffer, start: int, layout: Layout) -> "pa.RecordBatch":
     pa = arrow.library()
     try:
-        batch = record_batch(block, layout)
+        batch = record_batch(block, layout, start)
         batch.validate(full=True)
     except (pa.ArrowException, OSError) as exc:
         raise BadBlock(f"The block's body is not a valid record batch: {exc}") from exc

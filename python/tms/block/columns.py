@@ -34,7 +34,8 @@ from tms.block.arrow import (
     decompressed_bytes,
     library,
 )
-from tms.block.header import HEADER_BYTES, Flags, body_at, body_crc, index_of, read_header
+from tms.block.header import HEADER_BYTES, Flags, behind_index, body_crc, index_of, read_header
+from tms.block.times import TimesHead, times_head, times_of
 from tms.errors import BadBlock, DataCorrupt
 from tms.model.message import Buffer
 from tms.runtime.extras import installed
@@ -63,17 +64,19 @@ def decode(block: Buffer) -> "Columns":
         crc = body_crc(block)
         if crc != header.crc:
             raise BadBlock(f"its body has the CRC-32C {crc:08x}, its header says {header.crc:08x}.")
-        index, start = None, HEADER_BYTES
+        index, times_at = None, HEADER_BYTES
         count = header.count
         if header.flags & Flags.SPARSE:
             index = index_of(block, header)
-            start, count = body_at(header, index), len(index)
+            times_at, count = behind_index(header, index), len(index)
+        times = times_head(block, times_at, count) if header.has_times else None
+        start = times_at if times is None else times.end
         layout, body = arrow.read(block, start)
         if layout.messages != count:
             raise BadBlock(f"its header says {count} messages, its body {layout.messages}.")
     except BadBlock as exc:
         raise DataCorrupt(f"A stored block is damaged, run `tms fsck`: {exc.message}") from exc
-    return Columns(block, layout, body, start, index, 0, count)
+    return Columns(block, layout, body, start, index, 0, count, times)
 
 
 def record_batch(block: Buffer, layout: Layout, start: int = HEADER_BYTES) -> "pa.RecordBatch":
@@ -126,13 +129,13 @@ class HeaderCells(NamedTuple):
 
     ends: Sequence[int]
     names: Sequence[str]
-    values: Sequence[bytes]
+    values: Sequence[bytes | None]
 
     def take(self, places: Iterable[int]) -> "HeaderCells":
         """The headers of the messages at these places."""
         ends = [0]
         names: list[str] = []
-        values: list[bytes] = []
+        values: list[bytes | None] = []
         for at in places:
             part = slice(self.ends[at], self.ends[at + 1])
             names += self.names[part]
@@ -140,7 +143,7 @@ class HeaderCells(NamedTuple):
             ends.append(len(names))
         return HeaderCells(ends, names, values)
 
-    def rows(self) -> list[dict[str, bytes]]:
+    def rows(self) -> list[dict[str, bytes | None]]:
         """The headers of each message. The last one of a name counts."""
         return [
             dict(zip(self.names[start:stop], self.values[start:stop], strict=True))
@@ -161,6 +164,7 @@ class Columns(Struct, eq=False):
     _index: Sequence[int] | None
     _first: int  # of these messages in the block
     count: int
+    times: TimesHead | None  # None: no message of the block has an event time
     _batch: "pa.RecordBatch | None" = None
 
     def slice(self, start: int, stop: int) -> "Columns":
@@ -175,6 +179,7 @@ class Columns(Struct, eq=False):
             self._index,
             self._first + start,
             stop - start,
+            self.times,
             self._batch,
         )
 
@@ -249,15 +254,25 @@ class Columns(Struct, eq=False):
         """The keys; None for messages without one."""
         return self._binaries(KEY, self._layout.nulls[0])
 
+    def event_times(self, missing: int | None = None) -> list[int | None]:
+        """The event times in ms since 1970-01-01T00:00Z; `missing` for messages without one."""
+        head = self.times
+        if head is None:
+            return [missing] * self.count
+        if not head.cells:
+            return [head.latest_ms] * self.count
+        times = times_of(self._block, head)[self._first : self._first + self.count]
+        return [missing if time < 0 else time for time in times] if head.nulls else [*times]
+
     def arrays(self) -> tuple["pa.Array", "pa.Array"]:
         """Keys and values as Arrow arrays; buffers that were not compressed are not copied."""
         if self._layout.compressed:
             batch = self.record_batch()
             return batch.column(0), batch.column(1)
-        null_keys, null_values, _ = self._layout.nulls
+        null_keys, null_values, *_ = self._layout.nulls
         return self._array(KEY, null_keys), self._array(VALUE, null_values)
 
-    def headers(self) -> list[dict[str, bytes]]:
+    def headers(self) -> list[dict[str, bytes | None]]:
         """The headers; empty for messages without any. The last one of a name counts."""
         if not self._layout.entries:
             return [*map(dict, repeat((), self.count))]
@@ -273,7 +288,7 @@ class Columns(Struct, eq=False):
         if self._by_hand():
             ends = self._ends(HEADERS, 0, layout.messages)
             names = [name.decode() for name in self._cells(NAME, 0, layout.entries)]
-            texts = self._cells(HEADER_VALUE, 0, layout.entries)
+            texts = self._cells_or_none(HEADER_VALUE, layout.nulls[3], 0, layout.entries)
         else:
             maps = self._whole_batch().column(2)
             ends, names, texts = (c.to_pylist() for c in (maps.offsets, maps.keys, maps.items))
@@ -303,7 +318,11 @@ class Columns(Struct, eq=False):
         if count > SMALL_MAX and not self._by_hand():
             cells = self._array(column, nulls).to_pylist()
             return cells
-        cells = [*self._cells(column, first, count)]
+        return self._cells_or_none(column, nulls, first, count)
+
+    def _cells_or_none(self, column: int, nulls: int, first: int, count: int) -> list[bytes | None]:
+        """The cells of a column that may have nulls, from `first` on, `count` of them."""
+        cells: list[bytes | None] = [*self._cells(column, first, count)]
         if nulls:
             at, size = self._span(column)
             bits = int.from_bytes(self._block[at : at + size], "little") >> first

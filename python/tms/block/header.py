@@ -1,7 +1,7 @@
 """The header of a block: 48 bytes, integers big-endian.
 
     0   4  magic "TMSB"                                                             service
-    4   1  format version (1)                                                       service
+    4   1  format version: 1, or 2 with event times                                 producer
     5   1  flags: 1 transactional, 2 staged, 4 rolled back, 8 sparse, 16 issued     service
            32 the producer sequence counts messages                                 producer
     6   2  reserved, zero                                                           service
@@ -24,10 +24,13 @@ A sparse block lacks some of its messages. It begins with its index, little-endi
     56  2n the distance of each from the block's first message, in id and in offset; ascending
     …      zeros up to a multiple of 8; then the body of n messages
 
+A block of version 2 has event times before its body, behind the index if there is one (`times`).
+
 Invariants
 
 * The column at the right names the side that fills in a field; neither changes the other's bytes.
-* The CRC covers the body and the index, not the header: the service must be able to place a block.
+* The CRC covers the body, the index and the times, not the header: the service must be able to
+  place a block.
 * The count, the base offset and the id of the last message are those of the whole block, also when
   it is sparse: so ids and offsets of messages never change.
 """
@@ -44,6 +47,7 @@ from tms.model.message import MESSAGES_MAX, Buffer
 
 HEADER_BYTES = 48
 FORMAT_VERSION = 1
+TIMES_VERSION = 2  # of a block with event times: an earlier release refuses it by its version
 
 _MAGIC = b"TMSB"
 _HEADER = struct.Struct(">4sBBHIIQQQII")
@@ -54,6 +58,7 @@ _INDEX = struct.Struct("<II")
 _INDEX_AT = HEADER_BYTES + _INDEX.size
 
 
+_VERSION_AT = 4
 FLAGS_AT = 5
 EPOCH_BITS = 16  # of the id of a producer whose sequence counts messages
 PRODUCER_NUMBER_MAX = 2**47 - 1
@@ -83,6 +88,7 @@ class BlockHeader(Struct, frozen=True, gc=False):
     write_pointer: int
     producer_id: int
     producer_sequence: int
+    has_times: bool = False
 
 
 def read_header(block: Buffer) -> BlockHeader:
@@ -94,24 +100,32 @@ def read_header(block: Buffer) -> BlockHeader:
     )
     if magic != _MAGIC:
         raise BadBlock(f'A block begins with "TMSB", this one with {magic!r}.')
-    if version != FORMAT_VERSION:
+    if not FORMAT_VERSION <= version <= TIMES_VERSION:
         raise BadBlock(
-            f"The block has format version {version}, but this TMS knows only version"
-            f" {FORMAT_VERSION}: use a newer TMS for it.",
+            f"The block has format version {version}, but this TMS knows only the versions"
+            f" {FORMAT_VERSION} and {TIMES_VERSION}: use a newer TMS for it.",
             version=version,
         )
     if zero or zeros:
         raise BadBlock("The reserved bytes of the block's header are not zero.")
     if not 0 < count <= MESSAGES_MAX:
         raise BadBlock(f"A block has 1 to {MESSAGES_MAX} messages, this one says {count}.")
-    return BlockHeader(flags, count, crc, base, pointer, producer, sequence)
+    has_times = version == TIMES_VERSION
+    return BlockHeader(flags, count, crc, base, pointer, producer, sequence, has_times)
 
 
-def write_header(block: bytearray, count: int, producer_id: int, producer_sequence: int) -> None:
+def write_header(
+    block: bytearray,
+    count: int,
+    producer_id: int,
+    producer_sequence: int,
+    has_times: bool = False,
+) -> None:
     """Fill in the header of a block whose body is complete."""
     crc = google_crc32c.value(Raw(memoryview(block)[HEADER_BYTES:]))
+    version = TIMES_VERSION if has_times else FORMAT_VERSION
     _HEADER.pack_into(
-        block, 0, _MAGIC, FORMAT_VERSION, 0, 0, count, crc, 0, 0, producer_id, producer_sequence, 0
+        block, 0, _MAGIC, version, 0, 0, count, crc, 0, 0, producer_id, producer_sequence, 0
     )
 
 
@@ -155,9 +169,9 @@ def check_new(header: BlockHeader) -> None:
 def place(
     block: bytearray | memoryview, base_offset: int, flags: int = 0, write_pointer: int = 0
 ) -> None:
-    """Fill in the service's part of a checked block: magic, version, flags, base offset, write
-    pointer."""
-    _START.pack_into(block, 0, _MAGIC, FORMAT_VERSION, flags, 0)
+    """Fill in the service's part of a checked block: magic, flags, base offset, write pointer. The
+    format version stays."""
+    _START.pack_into(block, 0, _MAGIC, block[_VERSION_AT], flags, 0)
     _PLACE.pack_into(block, 16, base_offset, write_pointer)
 
 
@@ -188,8 +202,8 @@ def pack_index(index: Sequence[int]) -> bytes:
     return struct.pack(f"<II{left}H{-2 * left % 8}x", left, 0, *index)
 
 
-def body_at(header: BlockHeader, index: Sequence[int]) -> int:
-    """The offset of the columns of a block with this index."""
+def behind_index(header: BlockHeader, index: Sequence[int]) -> int:
+    """The offset of the times and the body of a block with this index."""
     if not header.flags & Flags.SPARSE:
         return HEADER_BYTES
     return _INDEX_AT + ((2 * len(index) + 7) & -8)

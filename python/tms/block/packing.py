@@ -7,8 +7,8 @@ Invariants
 * A cell may hold any bytes; None makes a null cell, not an empty one.
 * A message without headers gets an empty map, not a null one.
 * A message has at most `HEADERS_MAX` headers from its publisher, and up to `HEADERS_ADDED_MAX` more
-  as a dead letter: every stored message can be packed again. Names are not empty, values not None
-  and of at most `HEADER_VALUE_BYTES_MAX`.
+  as a dead letter: every stored message can be packed again. Names are not empty, values have at
+  most `HEADER_VALUE_BYTES_MAX` or are None.
 """
 
 import struct
@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import sub
+from types import NoneType
 from typing import TYPE_CHECKING, cast, overload
 
 from tms.block import arrow
 from tms.block.arrow import Compression
 from tms.block.columns import HeaderCells, schema
 from tms.errors import Invalid, TooLarge
-from tms.model.message import MESSAGES_MAX
+from tms.model.message import MESSAGES_MAX, Headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,43 +36,45 @@ COUNTS_CACHED_MAX = 4  # most often the count is 1
 COMPRESSED_BYTES_MIN = 64  # smaller buffers stay as they are
 
 BytesColumn = Sequence[bytes | None]
-HeadersColumn = Sequence[Mapping[str, bytes] | None]
+HeadersColumn = Sequence[Headers | None]
 
 # A column: validity (if any cell is null) and ends, each padded to 8; cells; the cells' bytes.
 _Column = tuple[bytes, Sequence[bytes], int]
 
-# Number of headers; the end of each message's, padded; names; values (`texts`, for short).
-_HeaderColumns = tuple[int, bytes, _Column, _Column]
+# Number of headers; the end of each message's, padded; names; values (`texts`, for short), of which
+# so many are null.
+_HeaderColumns = tuple[int, bytes, _Column, tuple[int, _Column]]
 
 _NO_CELLS: _Column = (bytes(8), (), 0)
 _PAD = [bytes(-size % 8) for size in range(8)]
 _BYTES = {bytes, bytearray}
+_TEXTS = {*_BYTES, NoneType}
 _LENGTH = struct.Struct("<q")
 _ENDS_OF_ONE = struct.Struct("<2i")
 
 
-class SharedHeaders(Sequence[Mapping[str, bytes]]):
+class SharedHeaders(Sequence[Headers]):
     """The headers that `count` messages share, of which one copy is packed."""
 
     __slots__ = ("_count", "row")
 
-    def __init__(self, row: Mapping[str, bytes], count: int) -> None:
+    def __init__(self, row: Headers, count: int) -> None:
         self.row = row
         self._count = count
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Mapping[str, bytes]]:
+    def __iter__(self) -> Iterator[Headers]:
         return repeat(self.row, self._count)
 
     @overload
-    def __getitem__(self, at: int) -> Mapping[str, bytes]: ...
+    def __getitem__(self, at: int) -> Headers: ...
 
     @overload
     def __getitem__(self, at: slice) -> "SharedHeaders": ...
 
-    def __getitem__(self, at: int | slice) -> "Mapping[str, bytes] | SharedHeaders":
+    def __getitem__(self, at: int | slice) -> "Headers | SharedHeaders":
         rows = range(self._count)[at]
         return self.row if isinstance(rows, int) else SharedHeaders(self.row, len(rows))
 
@@ -90,19 +93,20 @@ def pack(
         raise TooLarge(f"A block has at most {MESSAGES_MAX} messages, got {count}.")
     null_keys, (key_ends, key_cells, key_bytes) = _column("keys", keys, count)
     null_values, (value_ends, value_cells, value_bytes) = _column("values", values, count)
-    entries, map_ends, names, texts = _header_columns(headers, count)
+    entries, map_ends, names, (null_texts, texts) = _header_columns(headers, count)
     name_ends, name_cells, name_bytes = names
     text_ends, text_cells, text_bytes = texts
     ends, entry_ends, validity = 4 * count + 4, 4 * entries + 4, (count + 7) // 8
+    text_validity = (entries + 7) // 8 if null_texts else 0
     sizes = (
         validity if null_keys else 0, ends, key_bytes,
         validity if null_values else 0, ends, value_bytes,
         0, ends, 0,
         0, entry_ends, name_bytes,
-        0, entry_ends, text_bytes,
+        text_validity, entry_ends, text_bytes,
     )  # fmt: skip
     metadata, body_bytes = arrow.write(
-        Compression.NONE, count, entries, null_keys, null_values, sizes
+        Compression.NONE, count, entries, (null_keys, null_values, null_texts), sizes
     )
     parts = (
         bytes(room), metadata,
@@ -151,10 +155,9 @@ def compress(block: bytearray, room: int, compression: Compression) -> bytearray
                 length, packed = size, shorter
         sizes.append(8 + len(packed))
         parts += (_LENGTH.pack(length), packed, _PAD[len(packed) & 7])
-    null_keys, null_values, _ = layout.nulls
-    metadata, _ = arrow.write(
-        compression, layout.messages, layout.entries, null_keys, null_values, tuple(sizes)
-    )
+    null_keys, null_values, _, null_texts = layout.nulls
+    nulls = null_keys, null_values, null_texts
+    metadata, _ = arrow.write(compression, layout.messages, layout.entries, nulls, tuple(sizes))
     return bytearray().join((bytes(room), metadata, *parts))
 
 
@@ -184,7 +187,7 @@ def _nulls(count: int) -> _Column:
 
 @lru_cache(COUNTS_CACHED_MAX)
 def _no_headers(count: int) -> _HeaderColumns:
-    return 0, bytes(arrow.padded(4 * count + 4)), _NO_CELLS, _NO_CELLS
+    return 0, bytes(arrow.padded(4 * count + 4)), _NO_CELLS, (0, _NO_CELLS)
 
 
 def _joined(cells: Sequence[bytes]) -> _Column:
@@ -206,10 +209,10 @@ def _header_columns(headers: HeadersColumn | HeaderCells | None, count: int) -> 
         return _cell_columns(headers, count, headers)
     if len(headers) != count:
         raise Invalid(f"There are {count} values, but {len(headers)} headers.")
-    if type(headers) is SharedHeaders and len(headers.row) == 1:
+    if type(headers) is SharedHeaders and [*map(type, headers.row.values())] == [bytes]:
         return _repeated(count, headers.row)
     names: list[str] = []
-    texts: list[bytes] = []
+    texts: list[bytes | None] = []
     ends = [0]
     try:
         for row in headers:
@@ -236,23 +239,24 @@ def _cell_columns(
         encoded = list(map(str.encode, names))
     except (TypeError, UnicodeEncodeError) as exc:
         raise _wrong_headers(headers) from exc
-    if max(sizes) > _HEADERS_MAX or b"" in encoded or not set(map(type, texts)) <= _BYTES:
+    if max(sizes) > _HEADERS_MAX or b"" in encoded or not set(map(type, texts)) <= _TEXTS:
         raise _wrong_headers(headers)
-    if texts and max(map(len, texts)) > HEADER_VALUE_BYTES_MAX:
+    if texts and max(map(len, filter(None, texts)), default=0) > HEADER_VALUE_BYTES_MAX:
         raise _wrong_headers(headers)
     map_ends = struct.pack(f"<{count + 1}i{len(ends) % 2 * 4}x", *ends)
-    return len(encoded), map_ends, _joined(encoded), _joined(texts)
+    return len(encoded), map_ends, _joined(encoded), _column("header values", texts, len(texts))
 
 
-def _repeated(count: int, row: Mapping[str, bytes]) -> _HeaderColumns:
+def _repeated(count: int, row: Headers) -> _HeaderColumns:
     """The header columns for one header that all messages share, such as the context of a trace."""
     if _why_wrong(row):
         raise _wrong_headers([row])
     ((name, text),) = row.items()
+    assert text is not None
     encoded = name.encode()
     map_ends, name_ends, text_ends = even_ends(count, len(encoded), len(text))
     names: _Column = name_ends, (encoded * count,), len(encoded) * count
-    return count, map_ends, names, (text_ends, (text * count,), len(text) * count)
+    return count, map_ends, names, (0, (text_ends, (text * count,), len(text) * count))
 
 
 @lru_cache(COUNTS_CACHED_MAX)
@@ -280,8 +284,8 @@ def _wrong_headers(headers: HeadersColumn | HeaderCells) -> Invalid:
     for index, row in enumerate(headers.rows() if isinstance(headers, HeaderCells) else headers):
         why = row and _why_wrong(row)
         if why:
-            return Invalid(f"Headers are a mapping of str to bytes: {why}.", index=index)
-    return Invalid("Headers are a mapping of str to bytes.")
+            return Invalid(f"Headers are a mapping of str to bytes or None: {why}.", index=index)
+    return Invalid("Headers are a mapping of str to bytes or None.")
 
 
 def _why_wrong(row: object) -> str:
@@ -294,9 +298,9 @@ def _why_wrong(row: object) -> str:
             return f"a name is a str that is not empty, got {name!r:.80}"
         if name.encode(errors="ignore").decode() != name:
             return f"a name is valid Unicode, got {name!r:.80}"
-        if type(text) not in _BYTES:
-            return f"the value of {name!r:.80} is bytes, got {type(text).__name__}"
-        if len(text) > HEADER_VALUE_BYTES_MAX:
+        if type(text) not in _TEXTS:
+            return f"the value of {name!r:.80} is bytes or None, got {type(text).__name__}"
+        if text is not None and len(text) > HEADER_VALUE_BYTES_MAX:
             return (
                 f"a value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} has {len(text)}"
             )

@@ -10,7 +10,7 @@ Invariants
 * Slices stand in the order in which their messages are to be handled.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from tms.block import Columns, unpacked
 from tms.model.ids import MessageId, as_id
-from tms.model.message import LogMessage
+from tms.model.message import Headers, LogMessage
 from tms.model.queue import DELIVERIES_MASK, Token
 from tms.model.serializer import Plain, V
 
@@ -35,14 +35,16 @@ class _DeliveredCells(NamedTuple):
     id: MessageId
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, bytes]
+    headers: Headers
     deliveries: int
     token: str
+    event_time_ms: int | None = None
 
 
 class Delivered(_DeliveredCells, LogMessage[V]):
     """A message that a queue has delivered `deliveries` times, without released deliveries. `token`
-    names this delivery; `value` is None for a tombstone, `key` for a message without one."""
+    names this delivery; `value` is None for a tombstone, `key` for a message without one.
+    `event_time_ms` as in `Message`."""
 
     __slots__ = ()
 
@@ -113,6 +115,7 @@ class Received(Struct, frozen=True):
                 columns.headers(),
                 repeat(part.deliveries & DELIVERIES_MASK),
                 map(token, offsets),
+                repeat(None) if columns.times is None else columns.event_times(),
             )
             messages += map(make, cells)
         return messages

@@ -6,8 +6,9 @@
 
 Invariants
 
-* The remaining messages keep id, offset, key, value and headers; the block keeps its header except
-  flag and CRC, its compression, and its key in the store.
+* The remaining messages keep id, offset, key, value, headers and event time; the block keeps its
+  header except flag and CRC, its compression, and its key in the store. It has no column of times
+  any more once no message is left that has one.
 * Thinning is idempotent: the same messages may be removed again, in any order.
 * A block always has a message: a block without one is not stored at all.
 """
@@ -18,6 +19,7 @@ from tms.block.arrow import Compression, library
 from tms.block.columns import Columns, decode
 from tms.block.header import HEADER_BYTES, Flags, pack_index, place, read_header, write_header
 from tms.block.packing import compress, pack, pack_batch
+from tms.block.times import pack_times
 from tms.errors import Invalid
 from tms.model.message import Buffer
 
@@ -34,11 +36,16 @@ def thin(block: Buffer, keep: Sequence[int], columns: Columns | None = None) -> 
     header = read_header(block)
     index = columns.index
     prefix = pack_index([index[at] for at in keep])
+    times = b""
+    if columns.times is not None:
+        cells = columns.event_times()
+        times = pack_times([cells[at] for at in keep], len(keep))
+    prefix += times
     thinned = _body(columns, keep, HEADER_BYTES + len(prefix))
     if columns.compression is not Compression.NONE:
         thinned = compress(thinned, HEADER_BYTES + len(prefix), columns.compression)
     thinned[HEADER_BYTES : HEADER_BYTES + len(prefix)] = prefix
-    write_header(thinned, header.count, header.producer_id, header.producer_sequence)
+    write_header(thinned, header.count, header.producer_id, header.producer_sequence, bool(times))
     place(thinned, header.base_offset, header.flags | Flags.SPARSE, header.write_pointer)
     return thinned
 

@@ -26,7 +26,7 @@ from tms.cli.session import (
     yes_option,
 )
 from tms.errors import Conflict, GroupNotFound
-from tms.model.group import GroupInfo, GroupPartition
+from tms.model.group import GroupInfo, GroupKind, GroupPartition
 from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import NO_LEADER_EPOCH
@@ -49,7 +49,7 @@ def list_(session: Session, topic: str | None, namespace: str) -> None:
         where = f"the namespace {namespace}" if topic is None else topic
         session.say(f"No group has members or positions in {where}.")
     rows: list[Row] = [
-        columns(group, "group", "topic", "members", "lag")
+        columns(group, "group", "topic", "kind", "members", "lag")
         | {"lag_seconds": seconds_of(group.lag_ms)}
         for group in groups
     ]
@@ -75,6 +75,8 @@ def show(session: Session, topic: str, group: str) -> None:
     idle = [member.member for member in info.members if not member.partitions]
     if idle:
         session.say(f"Members without a partition: {', '.join(idle)}")
+    if info.kind is GroupKind.CLASSIC:
+        session.say("The group has members of Kafka's protocol.")
     session.show(msgspec.to_builtins(info), rows)
 
 
@@ -137,10 +139,12 @@ def reset(
 
 
 def _require_idle(info: GroupInfo, force: bool) -> None:
-    if info.members and not force:
+    has = f"{len(info.members)} members" if info.members else ""
+    if info.kind is GroupKind.CLASSIC:
+        has = "members of Kafka's protocol"
+    if has and not force:
         raise Conflict(
-            f"The group {info.group} of {info.topic} has {len(info.members)} members, which would "
-            "go on where they are.",
+            f"The group {info.group} of {info.topic} has {has}, which would go on where they are.",
             next="end them, or add --force: at-least-once members then go on at the new positions",
         )
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
 
+from tms.block import check_event_time
 from tms.cli.message_files import CHUNK_BYTES, FORMS, FileMessage, form_in, read
 from tms.cli.output import Format, Row
 from tms.cli.session import Session, session_command, topic_argument
@@ -67,7 +68,8 @@ def command(
     """Publish the messages of FILES, or of standard input (also `-`), to TOPIC.
 
     They are what `tms export` or `tms spark archive` writes, or `tms consume --json` prints, or
-    that as gzip. Ids and times are new. A file is imported whole, and once: again, it is skipped.
+    that as gzip. Ids and publish times are new. A file is imported whole, and once: again, it is
+    skipped.
 
     \b
       tms import copies flights.ndjson
@@ -168,6 +170,7 @@ def _checked_bytes(
         size = message_bytes(
             message.value, message.key, message.headers, settings.message_bytes_max
         )
+        check_event_time(message.event_time_ms)
     except TMSError as error:
         return error.message
     if by_key or message.partition is None or 0 <= message.partition < settings.partitions:
@@ -192,6 +195,7 @@ def _publish(bus: "tms.Bus", topic: str, checked: _Checked, by_key: bool) -> boo
                     f"{checked.source.name} was changed while it was imported; nothing of it was."
                 )
             partition = None if by_key else message.partition
-            tx.send(topic, message.value, message.key, message.headers, partition)
+            cells = message.value, message.key, message.headers, partition
+            tx.send(topic, *cells, None, message.event_time_ms)
         tx.ack(token)
     return True

@@ -15,7 +15,7 @@ import base64
 import binascii
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, Protocol, cast
 
@@ -25,6 +25,7 @@ from tms.api.strict import check_strict
 from tms.cli.output import Format
 from tms.cli.rendering import RenderedMessage, renderer
 from tms.errors import BadJson, Invalid, TooLarge
+from tms.model.message import Headers
 from tms.model.topic import MESSAGE_BYTES_MAX
 from tms.runtime.decoding import json_decoder
 from tms.runtime.extras import needed
@@ -67,8 +68,9 @@ class FileMessage(NamedTuple):
 
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, bytes] | None
+    headers: Headers | None
     partition: int | None
+    event_time_ms: int | None = None
 
 
 class MessageWriter(Protocol):
@@ -84,9 +86,10 @@ class MessageWriter(Protocol):
 class _MessageLine(msgspec.Struct, forbid_unknown_fields=True):
     value: str | None
     key: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str | None] = {}
     encoding: Literal["utf-8", "base64"] = "utf-8"
     partition: int | None = None
+    event_time_ms: int | None = None
     topic: str = ""  # the rest is how it was; a message that is published gets its own
     id: str = ""
     offset: int = 0
@@ -201,8 +204,10 @@ def _message(raw: bytes, decoder: "msgspec.json.Decoder[_MessageLine]") -> FileM
         return FileMessage(
             None if line.key is None else decode(line.key),
             None if line.value is None else decode(line.value),
-            {name: decode(text) for name, text in line.headers.items()} or None,
+            {name: None if text is None else decode(text) for name, text in line.headers.items()}
+            or None,
             line.partition,
+            line.event_time_ms,
         )
     except (msgspec.DecodeError, UnicodeError, binascii.Error, RecursionError) as exc:
         return Invalid(str(exc))

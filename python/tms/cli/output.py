@@ -74,7 +74,7 @@ def json_message(
     facts: Mapping[str, object],
     key: bytes | None,
     value: bytes | None,
-    headers: Mapping[str, bytes],
+    headers: Mapping[str, bytes | None],
 ) -> dict[str, object]:
     """A message in the form of `/v2`: text, or base64 for all of it when one part is not UTF-8."""
     try:
@@ -82,7 +82,9 @@ def json_message(
             **facts,
             "key": None if key is None else key.decode(),
             "value": None if value is None else value.decode(),
-            "headers": {name: raw.decode() for name, raw in headers.items()},
+            "headers": {
+                name: None if raw is None else raw.decode() for name, raw in headers.items()
+            },
             "encoding": "utf-8",
         }
     except UnicodeDecodeError:
@@ -90,7 +92,10 @@ def json_message(
             **facts,
             "key": None if key is None else base64.b64encode(key).decode(),
             "value": None if value is None else base64.b64encode(value).decode(),
-            "headers": {name: base64.b64encode(raw).decode() for name, raw in headers.items()},
+            "headers": {
+                name: None if raw is None else base64.b64encode(raw).decode()
+                for name, raw in headers.items()
+            },
             "encoding": "base64",
         }
 

@@ -2,7 +2,8 @@
 
 Written in one form, that of `tms.spark.rows`. Read from more, as other programs write them: key and
 value of binary or text, also as dictionaries; headers as a list of key and value, a map, or a
-struct with a field for each; partitions of any integers. Other columns are passed over.
+struct with a field for each; partitions of any integers; event times as timestamps. Other columns
+are passed over.
 """
 
 import re
@@ -18,7 +19,7 @@ from tms.cli.rendering import RenderedMessage
 from tms.errors import Invalid
 from tms.spark.rows import LOG_APPEND_TIME, WantedColumns, arrow_schema
 
-_SCHEMA = arrow_schema(WantedColumns(headers=True, message_id=True))
+_SCHEMA = arrow_schema(WantedColumns(headers=True, message_id=True, event_time=True))
 _CELL = re.compile(r"(large_|fixed_size_)?(binary|string)(_view|\[\d+\])?|null")
 _AS_TEXT = (
     'python -c \'import pandas; t = pandas.read_parquet("FILE"); t["{0}"] = '
@@ -37,6 +38,7 @@ class ParquetWriter:
     def write(self, message: RenderedMessage) -> None:
         """Take one message."""
         headers = [{"key": name, "value": value} for name, value in message.headers.items()]
+        time_ms = message.event_time_ms
         self._rows.append(
             {
                 "key": message.key,
@@ -48,6 +50,7 @@ class ParquetWriter:
                 "timestampType": LOG_APPEND_TIME,
                 "headers": headers or None,
                 "id": str(message.id),
+                "event_time": time_ms if time_ms is None else time_ms * 1_000,
             }
         )
         self._bytes += len(message.value or b"") + len(message.key or b"") + 64
@@ -73,11 +76,19 @@ def read_rows(file: BinaryIO) -> Iterator[tuple[int, FileMessage | Invalid]]:
         parquet = pq.ParquetFile(file)
         names = _columns(parquet.schema_arrow)
         for batch in parquet.iter_batches(ROWS, columns=names):
-            for row in pa.Table.from_batches([batch]).to_pylist():
+            for row in _in_ms(pa.Table.from_batches([batch])).to_pylist():
                 number += 1
                 yield number, _message(row)
     except (pa.ArrowException, OSError) as exc:
         raise Invalid(f"It is no Parquet file, or damaged behind row {number}: {exc}.") from exc
+
+
+def _in_ms(rows: pa.Table) -> pa.Table:
+    """The rows with event times as numbers."""
+    if "event_time" not in rows.column_names:
+        return rows
+    times = rows.column("event_time").cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    return rows.set_column(rows.column_names.index("event_time"), "event_time", times)
 
 
 def _columns(schema: pa.Schema) -> list[str]:
@@ -92,6 +103,7 @@ def _columns(schema: pa.Schema) -> list[str]:
         "value": (_is_cell, "binary or text", "str"),
         "headers": (_is_headers, "list<struct<key, value>>, map or struct", ""),
         "partition": (_is_number, "an integer", "Int32"),
+        "event_time": (_is_time, "a timestamp", "datetime64[ms, UTC]"),
     }
     names = [name for name in readable if name in schema.names]
     for name in names:
@@ -120,6 +132,10 @@ def _is_number(type: pa.DataType) -> bool:
     return bool(types.is_integer(type) or types.is_null(type))
 
 
+def _is_time(type: pa.DataType) -> bool:
+    return bool(types.is_timestamp(type) or types.is_null(type))
+
+
 def _is_headers(type: pa.DataType) -> bool:
     if types.is_map(type):
         return _is_cell(type.key_type) and _is_cell(type.item_type)
@@ -136,19 +152,21 @@ def _is_headers(type: pa.DataType) -> bool:
 
 
 def _message(row: dict[str, Any]) -> FileMessage | Invalid:
-    headers: dict[str, bytes] = {}
+    headers: dict[str, bytes | None] = {}
     try:
         for name, value in _pairs(row.get("headers")):
-            if name is None or value is None:
-                return Invalid(
-                    f"its header {name!r:.80} has no {'name' if name is None else 'value'}"
-                )
+            if name is None:
+                return Invalid("one of its headers has no name")
             text = name if isinstance(name, str) else str(name, "utf-8")
             if text in headers:
                 return Invalid(f"its header {text!r:.80} stands twice")
-            headers[text] = _bytes(value) or b""
+            headers[text] = _bytes(value)
         return FileMessage(
-            _bytes(row.get("key")), _bytes(row["value"]), headers or None, row.get("partition")
+            _bytes(row.get("key")),
+            _bytes(row["value"]),
+            headers or None,
+            row.get("partition"),
+            row.get("event_time"),
         )
     except UnicodeError as exc:
         return Invalid(str(exc))

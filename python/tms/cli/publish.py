@@ -21,6 +21,7 @@ from tms.cli.session import SECONDS, TIME, Session, one_of, session_command, top
 from tms.cli.topics import time_text
 from tms.errors import BadJson, Invalid, TooLarge
 from tms.model.delayed import DelayedId
+from tms.model.message import Headers
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
@@ -50,6 +51,7 @@ class _InputLine:
 @click.option("--key-field", help="Lines are JSON objects; this field is the key.")
 @click.option("-K", "--key-delim", help="Lines are KEY, this text, VALUE.")
 @click.option("-H", "--header", "headers", multiple=True, help="NAME=VALUE, for every message.")
+@click.option("--event-time", type=TIME, help="For every message: 2026-11-01T00:00Z.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Instead of by key.")
 @click.option("--durability", type=one_of(Durability))
 @click.option("--compression", type=click.Choice(_COMPRESSIONS), default="none", help="[none]")
@@ -61,6 +63,7 @@ def command(
     topic: str,
     files: tuple[Path, ...],
     headers: tuple[str, ...],
+    event_time: int | None,
     partition: int | None,
     durability: str | None,
     compression: str,
@@ -85,7 +88,7 @@ def command(
         "compression": compression,
         "partition": partition,
     }
-    lines = _Lines(files, key_and_value, fixed)
+    lines = _Lines(files, key_and_value, fixed, event_time)
     if delay is None and deliver_at is None:
         _publish(session, topic, lines, **options)
     else:
@@ -105,7 +108,7 @@ def _publish(
     ):
         for line in _lines(lines.files):
             key, value = lines.keying.split(line)
-            producer.send(value, key=key, headers=lines.headers, partition=partition)
+            producer.send(value, key, lines.headers, partition, lines.event_time_ms)
             count += 1
             size += len(line.raw) + 1
             progress(count, size)
@@ -128,7 +131,10 @@ def _publish_later(session: Session, topic: str, lines: "_Lines", **options: Any
             keys = [key for key, _ in split] if any(key is not None for key, _ in split) else None
             each = None if lines.headers is None else [lines.headers] * len(split)
             values = [value for _, value in split]
-            ids += bus.publish_later_many(topic, values, keys, each, **options)
+            times = [lines.event_time_ms] * len(split)
+            ids += bus.publish_later_many(
+                topic, values, keys, each, event_times_ms=times, **options
+            )
     rows: list[Row] = [{"id": str(id), "deliver_at": time_text(id.due_ms)} for id in ids]
     session.say(f"{len(ids):,} messages wait in {topic}")
     session.show(rows, rows)
@@ -152,7 +158,8 @@ class _Lines(NamedTuple):
 
     files: tuple[Path, ...]
     keying: "_Keying"
-    headers: dict[str, bytes] | None
+    headers: Headers | None
+    event_time_ms: int | None
 
 
 class _Keying:

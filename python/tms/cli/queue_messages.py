@@ -208,4 +208,4 @@ def _dead_facts(letter: Message) -> dict[str, Any]:
 
 
 def _told(letter: Message, header: str) -> str:
-    return letter.headers.get(header, b"").decode(errors="replace")
+    return (letter.headers.get(header) or b"").decode(errors="replace")

@@ -12,6 +12,7 @@ import click
 
 from tms.cli.output import Format, csv_text, escape, json_message, json_text, text_of, yaml_text
 from tms.model.ids import MessageId
+from tms.model.message import Headers
 
 
 class RenderedMessage(Protocol):
@@ -30,9 +31,11 @@ class RenderedMessage(Protocol):
     @property
     def value(self) -> bytes | None: ...
     @property
-    def headers(self) -> Mapping[str, bytes]: ...
+    def headers(self) -> Headers: ...
     @property
     def timestamp_ms(self) -> int: ...
+    @property
+    def event_time_ms(self) -> int | None: ...
 
 
 Render = Callable[[Any], bytes]
@@ -46,10 +49,14 @@ FIELDS: Fields = {
     "s": lambda message: message.value or b"",
     "k": lambda message: message.key or b"",
     "h": lambda message: b",".join(
-        name.encode() + b"=" + value for name, value in message.headers.items()
+        name.encode() if value is None else name.encode() + b"=" + value
+        for name, value in message.headers.items()
     ),
     "t": lambda message: message.topic.encode(),
     "T": lambda message: b"%d" % message.timestamp_ms,
+    "E": lambda message: (
+        b"%d" % message.event_time_ms if message.event_time_ms is not None else b""
+    ),
     "p": lambda message: b"%d" % message.partition,
     "o": lambda message: b"%d" % message.offset,
     "i": lambda message: str(message.id).encode(),
@@ -66,13 +73,16 @@ def write_bytes(text: bytes) -> None:
 
 
 def facts_of(message: RenderedMessage) -> dict[str, Any]:
-    """A message's place, id and time."""
-    return {
+    """A message's place, id and time, and its event time if it has one."""
+    facts: dict[str, Any] = {
         "partition": message.partition,
         "id": str(message.id),
         "offset": message.offset,
         "timestamp_ms": message.timestamp_ms,
     }
+    if message.event_time_ms is not None:
+        facts["event_time_ms"] = message.event_time_ms
+    return facts
 
 
 def renderer(
@@ -114,7 +124,10 @@ class _Csv:
             **self._facts(message),
             "key": text_of(message.key),
             "value": text_of(message.value),
-            "headers": ",".join(f"{name}={text_of(raw)}" for name, raw in message.headers.items()),
+            "headers": ",".join(
+                name if raw is None else f"{name}={text_of(raw)}"
+                for name, raw in message.headers.items()
+            ),
         }
         text = csv_text([row])
         if self._begun:

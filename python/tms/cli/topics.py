@@ -4,6 +4,7 @@
 and take `--yes`.
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +31,7 @@ from tms.cli.session import (
     topic_argument,
     yes_option,
 )
+from tms.errors import PartitionNotFound
 from tms.model.ids import MessageId
 from tms.model.keys import Partitioner
 from tms.model.lag import TopicSize
@@ -139,15 +141,34 @@ def _held(size: TopicSize | None) -> Row:
     default="latest",
     help="Keep messages at or after this position. [latest]",
 )
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only there. [all]")
 @dry_run_option
 @yes_option
-def truncate(session: Session, topic: str, before: Position, dry_run: bool, yes: bool) -> None:
-    """Remove the messages of TOPIC before a position. This cannot be undone."""
+def truncate(
+    session: Session,
+    topic: str,
+    before: Position,
+    partition: int | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Remove the messages of TOPIC before a position. This cannot be undone.
+
+    \b
+      tms topic truncate orders --before time:1700000000000
+      tms topic truncate orders --before offset:5000 --partition 3
+    """
     with session.bus() as bus:
         info = bus.describe_topic(topic)
-        what = f"Messages of {topic} before {before} will be removed for good ({_contents(info)})."
+        of = topic
+        if partition is not None:
+            of = f"partition {partition} of {topic}"
+            if partition >= info.settings.partitions:
+                raise PartitionNotFound(f"There is no {of}; see `tms topic describe {topic}`.")
+            info = replace(info, partition_infos=(info.partition_infos[partition],))
+        what = f"Messages of {of} before {before} will be removed for good ({_contents(info)})."
         if session.proceed(what, topic, dry_run, yes):
-            info = bus.truncate_topic(topic, before)
+            info = bus.truncate_topic(topic, before, partition)
     _show_topic(session, info)
 
 

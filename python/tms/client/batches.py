@@ -5,15 +5,17 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from tms.block import MESSAGES_MAX, encode
-from tms.client.batching import REQUEST_BYTES, Headers
+from tms.client.batching import REQUEST_BYTES
 from tms.model.ids import MessageId
+from tms.model.message import Headers
 from tms.model.topic import TopicName
 
 MANY = 4_096
 
 
 class PartitionBatch(Struct, eq=False):
-    """The messages for one partition; `keys` and `headers` are empty while none has any."""
+    """The messages for one partition; `keys`, `headers` and `event_times` are empty while
+    none has any."""
 
     name: TopicName
     partition: int
@@ -21,6 +23,7 @@ class PartitionBatch(Struct, eq=False):
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
     headers: list[Headers | None] = []
+    event_times: list[int | None] = []
     places: list[int] = []
     bytes: int = 0
     number: tuple[int, int] = (0, 0)  # producer id and sequence, once it is staged
@@ -31,6 +34,7 @@ class PartitionBatch(Struct, eq=False):
             self.values,
             self.keys or None,
             self.headers or None,
+            self.event_times or None,
             producer_id=self.number[0],
             producer_sequence=self.number[1],
         )

@@ -21,6 +21,8 @@ from tms.block import (
     HEADERS_MAX,
     MESSAGES_MAX,
     Compression,
+    TimesColumn,
+    check_event_time,
     encode,
 )
 from tms.client.delivery import Numbering
@@ -29,7 +31,7 @@ from tms.client.telemetry.places import Place, PlacedMessages, PlaceOf, PlaceRoo
 from tms.errors import Invalid, PartitionNotFound, TooLarge
 from tms.model.ids import MessageId
 from tms.model.keys import Partitioner
-from tms.model.message import NewBlock
+from tms.model.message import Headers, NewBlock
 from tms.model.preconditions import ONE_BLOCK, as_expected
 from tms.model.serializer import Serializer, V, encoded
 from tms.model.topic import TopicName
@@ -41,22 +43,28 @@ PLACES_BYTES_MAX = 4 << 20  # what a trace may add to a request, which has room 
 _SLICE_MAX = 4_096
 _BYTES_ONLY = {bytes}
 
-Headers = Mapping[str, bytes]
 Expect = MessageId | str  # the last message that the caller knows, or "nothing"
 
 
 class _Filling:
     """The messages that wait for one partition."""
 
-    __slots__ = ("bytes", "headers", "keys", "places", "receipt", "values")
+    __slots__ = ("bytes", "event_times", "headers", "keys", "places", "receipt", "values")
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Headers | None] | None = None
+        self.event_times: list[int | None] | None = None
         self.places: list[tuple[int, Place | None]] = []  # of runs of messages, in a trace
         self.bytes = 0
         self.receipt = Receipt()
+
+    def add_time(self, event_time_ms: int | None) -> None:
+        """The last message has this event time."""
+        if self.event_times is None:
+            self.event_times = [None] * (len(self.values) - 1)
+        self.event_times.append(event_time_ms)
 
     def begin_run(self, place: Place | None, count: int) -> None:
         """The last messages have this place, which those before may have, too."""
@@ -119,7 +127,12 @@ class Batcher(Generic[V]):
         return sum(len(filling.values) for filling in self.fillings.values())
 
     def add(
-        self, value: V | None, key: bytes | None, headers: Headers | None, partition: int | None
+        self,
+        value: V | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        event_time_ms: int | None = None,
     ) -> bool:
         """Take one message; True when it is time to pack. Raises `Invalid`, `TooLarge`,
         `PartitionNotFound`."""
@@ -133,6 +146,8 @@ class Batcher(Generic[V]):
                 raise _too_large(size, known.message_bytes_max)
         else:
             size = message_bytes(data, key, headers, known.message_bytes_max)
+        if event_time_ms is not None:
+            check_event_time(event_time_ms)
         if partition is None:
             partition = self._sticky if key is None else known.partition_of(key)
         filling = self.fillings.get(partition)
@@ -149,6 +164,8 @@ class Batcher(Generic[V]):
         values.append(data)
         if filling.headers is not None:
             filling.headers.append(dict(headers) if headers else None)
+        if event_time_ms is not None or filling.event_times is not None:
+            filling.add_time(event_time_ms)
         if self.place is not None:
             filling.begin_run(self.place(), 1)
         self.newest = filling
@@ -177,6 +194,7 @@ class Batcher(Generic[V]):
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Headers | None] | None,
         partition: int | None,
+        event_times_ms: TimesColumn | None = None,
     ) -> Iterator[int]:
         """Take messages one after another, stopping each time it is time to pack: yields how many
         are taken.
@@ -188,7 +206,9 @@ class Batcher(Generic[V]):
             _require_many("keys", keys, len(values))
         if headers is not None:
             _require_many("headers", headers, len(values))
-        plain = self._serializer is None and keys is None and headers is None
+        if event_times_ms is not None:
+            _require_many("event_times_ms", event_times_ms, len(values))
+        plain = self._serializer is None and keys is headers is event_times_ms is None
         if plain and set(map(type, values)) <= {bytes}:
             yield from self._add_values(values, partition)  # type: ignore[arg-type]
             return
@@ -202,6 +222,7 @@ class Batcher(Generic[V]):
                     None if keys is None else keys[index],
                     None if headers is None else headers[index],
                     place,
+                    None if event_times_ms is None else event_times_ms[index],
                 )
             except (Invalid, TooLarge, PartitionNotFound) as error:
                 error.details["index"] = index
@@ -234,6 +255,8 @@ class Batcher(Generic[V]):
                 filling.keys.extend([None] * len(part))
             if filling.headers is not None:
                 filling.headers.extend([None] * len(part))
+            if filling.event_times is not None:
+                filling.event_times.extend([None] * len(part))
             if self.place is not None:
                 filling.begin_run(self.place(), len(part))
             at += len(part)
@@ -257,10 +280,11 @@ class Batcher(Generic[V]):
         headers: Sequence[Headers | None] | None,
         partition: int | None,
         expect: Expect | None = None,
+        event_times_ms: TimesColumn | None = None,
     ) -> Iterator[list[NewBlock]]:
         """The blocks of messages, request by request; with an expectation it is one block. Raises
         like `add_many`."""
-        for _ in self.add_many(values, keys, headers, partition):
+        for _ in self.add_many(values, keys, headers, partition, event_times_ms):
             if expect is not None:
                 raise Invalid(ONE_BLOCK, field="expect")
             yield self.pack()
@@ -293,6 +317,7 @@ class Batcher(Generic[V]):
                 filling.values,
                 filling.keys,
                 headers,
+                filling.event_times,
                 producer_id=producer_id,
                 producer_sequence=sequence,
                 compression=self._compression,
@@ -419,7 +444,7 @@ def _too_large(size: int, limit: int) -> TooLarge:
 def _headers_bytes(headers: Headers) -> int:
     if not isinstance(headers, Mapping):
         raise Invalid(
-            f"Headers are a mapping of names to bytes, got {type(headers).__name__}.",
+            f"Headers are a mapping of names to bytes or None, got {type(headers).__name__}.",
             field="headers",
         )
     if len(headers) > HEADERS_MAX:
@@ -429,20 +454,21 @@ def _headers_bytes(headers: Headers) -> int:
         )
     size = 0
     for name, cell in headers.items():
-        if type(name) is not str or not name or type(cell) is not bytes:
+        text = b"" if cell is None else cell
+        if type(name) is not str or not name or type(text) is not bytes:
             raise Invalid(
-                f"A header has a non-empty str as name and bytes as value, got {name!r:.80} → "
-                f"{type(cell).__name__}.",
+                "A header has a non-empty str as name and bytes or None as value, got "
+                f"{name!r:.80} → {type(cell).__name__}.",
                 field="headers",
             )
-        if len(cell) > HEADER_VALUE_BYTES_MAX:
+        if len(text) > HEADER_VALUE_BYTES_MAX:
             raise Invalid(
                 f"A header's value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} has "
-                f"{len(cell)}.",
+                f"{len(text)}.",
                 field="headers",
             )
         try:
-            size += len(name.encode()) + len(cell)
+            size += len(name.encode()) + len(text)
         except UnicodeEncodeError as exc:
             raise Invalid(f"A header's name is text, got {name!r:.80}.", field="headers") from exc
     return size

@@ -16,9 +16,9 @@ from typing import Any, Self, Unpack
 
 from tms.api.parameters import TIMEOUT_S
 from tms.api.queues import FETCH_BYTES_MAX
-from tms.block import Compression
+from tms.block import Compression, TimesColumn
 from tms.client.backups import BackupCalls
-from tms.client.batching import Batcher, Expect, Headers, as_columns
+from tms.client.batching import Batcher, Expect, as_columns
 from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.coalescing import Coalescing
 from tms.client.committed import KnownPositions
@@ -53,6 +53,7 @@ from tms.client.view import ViewCalls
 from tms.errors import Invalid, NotFound
 from tms.model.filter import Filter, as_filter
 from tms.model.ids import MessageId
+from tms.model.message import Headers
 from tms.model.position import Position, PositionKind
 from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.serializer import Decoder, Serializer, V
@@ -111,6 +112,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         durability: DurabilityChoice | None = None,
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
+        event_time_ms: int | None = None,
     ) -> MessageId | None:
         """Publish one message, wait for its acknowledgement, and return its id, which is None with
         durability `none`.
@@ -119,23 +121,23 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         While a publish of another thread to the topic is in progress, messages are collected and
         sent together in the next request. `expect` is the id of the last message of the key that
         the caller knows, or `"nothing"`: the message is stored only if no later message of the key
-        exists. Without a key, `expect` concerns the partition, which must be given.
+        exists. Without a key, `expect` concerns the partition, which must be given. `event_time_ms`
+        is stored with the message: any time in ms since 1970-01-01T00:00Z up to the year 9999, such
+        as that of the event which it tells of. It orders nothing.
 
         Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`, `WrongLastId`, and
         `TimedOut` if it is unknown whether the message is stored.
         """
         if expect is not None:
-            cells = as_columns(key, headers)
-            [id] = self.publish_many(
-                topic, [value], *cells, partition, durability, timeout_s=timeout_s, expect=expect
-            )
+            cells = topic, [value], *as_columns(key, headers), partition, durability
+            [id] = self.publish_many(*cells, Compression.NONE, timeout_s, expect, [event_time_ms])
             return id
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
         known = self._publishing.known(topic) or self._refresh_topic(topic)
         if self._publishing.place is not None:
             headers = self._publishing.placed(known, value, key, headers)
-        message = Lone(value, key, headers, partition)
+        message = Lone(value, key, headers, partition, event_time_ms)
         try:
             return self._coalescing.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
@@ -153,6 +155,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         compression: CompressionChoice = Compression.NONE,
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
+        event_times_ms: TimesColumn | None = None,
     ) -> list[MessageId]:
         """Publish messages, wait for all acknowledgements, and return the ids in the order of the
         messages; none with durability `none`.
@@ -167,7 +170,7 @@ class Bus(TopicCalls, GroupCalls, QueueCalls, DelayedCalls, ViewCalls, BackupCal
         delivery = self._delivery(known.name, numbering, durability, timeout_s, compression)
         append = self._transport.append
         with Publication(self._publishing, topic, known, delivery, partition) as publication:
-            for left in publication.requests(values, keys, headers, expect):
+            for left in publication.requests(values, keys, headers, expect, event_times_ms):
                 publication.appended += deliver(append, left, self._clock, delivery.timeout_s)
         return publication.ids(len(values), keys)
 

@@ -101,8 +101,8 @@ def pack(
     )
     partitions = []
     for message in messages:
-        batcher.add(message.value, message.key, message.headers, message.partition)
         partition = message.partition
+        batcher.add(message.value, message.key, message.headers, partition, message.event_time_ms)
         partitions.append(batcher.partition_of(message.key) if partition is None else partition)
     return PackedGroup(batcher.pack(), partitions)
 

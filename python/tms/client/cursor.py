@@ -198,9 +198,13 @@ class Batch(Generic[V]):
         """The keys; None for messages without one."""
         return self._unpacked().keys()[self._skip :]
 
-    def headers(self) -> list[dict[str, bytes]]:
+    def headers(self) -> list[dict[str, bytes | None]]:
         """The headers; empty for messages without any."""
         return self._unpacked().headers()[self._skip :]
+
+    def event_times_ms(self) -> list[int | None]:
+        """The times that the publisher gave, in ms since 1970-01-01T00:00Z; None: none."""
+        return self._unpacked().event_times()[self._skip :]
 
     def ids(self) -> list[MessageId]:
         """The ids."""
@@ -213,9 +217,10 @@ class Batch(Generic[V]):
         return self._from(self.base_offset)
 
     def to_arrow(self) -> "pa.RecordBatch":
-        """The columns id, partition, offset, timestamp, key, value and headers; keys, values and
-        headers are not copied where they are not compressed."""
-        cells = self._unpacked().record_batch().slice(self._skip)
+        """The columns id, partition, offset, timestamp, key, value, headers and event_time; keys,
+        values and headers are not copied where they are not compressed."""
+        columns = self._unpacked()
+        cells = columns.slice(self._skip, columns.count)
         return arrow_batch((self.partition, self.timestamp_ms), self.ids(), self.offsets(), cells)
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -238,6 +243,7 @@ class Batch(Generic[V]):
             self.keys(),
             self.values(),
             self.headers(),
+            self.event_times_ms(),
         )
         return list(map(make, cells))
 

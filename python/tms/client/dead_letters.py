@@ -197,15 +197,16 @@ class GroupDeadLetters:
             DEAD_ORIGIN: f"{self._name.namespace}:{self._name.topic}/{place}".encode(),
             DEAD_GROUP: self._group.encode(),
         }
+        cells = topic, message.value, message.key, headers
         tx = self._bus.transaction()
         try:
-            tx.send(topic, message.value, message.key, headers)
+            tx.send(*cells, event_time_ms=message.event_time_ms)
         except TopicNotFound:
             with suppress(TopicExists):  # another consumer was faster
                 self._bus.create_topic(
                     topic, retention="forever", message_bytes_max=MESSAGE_BYTES_MAX
                 )
-            tx.send(topic, message.value, message.key, headers)
+            tx.send(*cells, event_time_ms=message.event_time_ms)
         tx.ack(source)
         return tx
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from tms.block import Compression
-from tms.client.batching import REQUEST_BYTES, Headers, as_columns
+from tms.block import Compression, TimesColumn
+from tms.client.batching import REQUEST_BYTES, as_columns
 from tms.client.calls import BusCalls
 from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.delivery import Numbering
@@ -19,7 +19,7 @@ from tms.client.topic_cache import as_compression, as_durability, ids_in_order
 from tms.errors import Invalid, NotFound
 from tms.model.delayed import Deferred, DelayedId, DelayedInfo, DelayedMessage, Due
 from tms.model.ids import TIME_MS_MAX
-from tms.model.message import NewBlock
+from tms.model.message import Headers, NewBlock
 from tms.model.quantity import Duration, seconds, timeout, whole
 from tms.model.topic import TopicName
 from tms.runtime.retrying import retrying
@@ -46,6 +46,7 @@ class DelayedCalls(BusCalls):
         delay: Duration | None = None,
         durability: DurabilityChoice | None = None,
         timeout_s: Duration | None = None,
+        event_time_ms: int | None = None,
     ) -> DelayedId:
         """Publish one message for delivery at a time or after a delay, wait until it is stored, and
         return its id, which `cancel_delayed` takes.
@@ -65,6 +66,7 @@ class DelayedCalls(BusCalls):
             delay=delay,
             durability=durability,
             timeout_s=timeout_s,
+            event_times_ms=None if event_time_ms is None else [event_time_ms],
         )
         return id
 
@@ -81,6 +83,7 @@ class DelayedCalls(BusCalls):
         durability: DurabilityChoice | None = None,
         compression: CompressionChoice = Compression.NONE,
         timeout_s: Duration | None = None,
+        event_times_ms: TimesColumn | None = None,
     ) -> list[DelayedId]:
         """Publish messages that are due together, and return their ids in the order of the
         messages. Up to 4 MiB of them are stored in one request, all or nothing. Errors carry
@@ -105,7 +108,8 @@ class DelayedCalls(BusCalls):
             )
 
         try:
-            for blocks in batcher.requests(values, keys, headers, partition):
+            columns = values, keys, headers, partition
+            for blocks in batcher.requests(*columns, event_times_ms=event_times_ms):
                 deferred += store(blocks)
         except NotFound:
             publishing.forget(topic)

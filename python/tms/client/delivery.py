@@ -211,6 +211,7 @@ class Unacknowledged:
             columns.values(),
             columns.keys(),
             columns.headers(),
+            columns.event_times(),
             producer_id=producer_id,
             producer_sequence=sequence,
             compression=compression,

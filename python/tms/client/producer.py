@@ -21,14 +21,15 @@ from functools import cache, partial
 from typing import Any, Generic, NamedTuple, NoReturn, Self
 from weakref import WeakValueDictionary, finalize, ref
 
-from tms.client.batching import Batcher, Headers, KnownTopic
+from tms.block import TimesColumn
+from tms.client.batching import Batcher, KnownTopic
 from tms.client.delivery import deliver
 from tms.client.receipts import Receipt, settle
 from tms.client.sending import STALLED_S, Sending, closing_after, dropped, tell_lost
 from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport, open_channel
 from tms.errors import TimedOut, TMSError, again
 from tms.model.ids import MessageId
-from tms.model.message import Appended, NewBlock
+from tms.model.message import Appended, Headers, NewBlock
 from tms.model.serializer import V
 from tms.runtime import forks
 from tms.runtime.clock import Clock, SystemClock
@@ -89,13 +90,15 @@ class Producer(Generic[V]):
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
+        event_time_ms: int | None = None,
     ) -> "Sent":
         """Publish one message. It is acknowledged once a later `flush` or `close` returns, or once
         the `result` of the returned `Sent` returns its id.
 
         The key selects the partition, unless `partition` does; messages with neither are spread
         over the partitions block by block. The value None is a tombstone. The producer's serializer
-        encodes the value; without a serializer the value is bytes. Returns at once, but waits while
+        encodes the value; without a serializer the value is bytes. `event_time_ms` is that of
+        `Bus.publish`. Returns at once, but waits while
         `in_flight_max` requests are in progress.
 
         Raises `Invalid`, `TooLarge` or `PartitionNotFound` for this message, and any other error
@@ -110,7 +113,7 @@ class Producer(Generic[V]):
             if sending.stalled is not None:
                 self._resume()
             first = not batcher.fillings
-            is_full = batcher.add(value, key, headers, partition)
+            is_full = batcher.add(value, key, headers, partition, event_time_ms)
             newest = batcher.newest
             sent = _AS_SENT((self._weakly, newest.receipt, len(newest.values) - 1))
             if is_full:
@@ -128,6 +131,7 @@ class Producer(Generic[V]):
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
+        event_times_ms: TimesColumn | None = None,
     ) -> None:
         """Publish messages in this order; like `send` for each of them, but faster. Errors carry
         `index`. If a retriable error comes after some messages were accepted, it carries their
@@ -140,7 +144,8 @@ class Producer(Generic[V]):
             first = not self._batcher.fillings
             accepted = 0
             try:
-                for taken in self._batcher.add_many(values, keys, headers, partition):
+                columns = values, keys, headers, partition, event_times_ms
+                for taken in self._batcher.add_many(*columns):
                     accepted = taken
                     self._push_full()
                     first = True

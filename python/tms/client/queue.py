@@ -446,7 +446,7 @@ def tokens_of(messages: Deliveries[V]) -> list[str]:
         if not isinstance(message, Delivered):
             tokens.append(_token(message))
             continue
-        _, of, offset, _, _, _, _, _, text = message
+        _, of, offset, _, _, _, _, _, text, _ = message
         own = text.split(".", 2)[2]  # the number of the delivery and the epoch
         if offset == stop and of == partition and own == delivery and stop - first < MESSAGES_MAX:
             stop += 1

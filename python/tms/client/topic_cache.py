@@ -16,13 +16,12 @@ from typing import Protocol, Self, TypeVar
 
 from msgspec import Struct
 
-from tms.block import Compression, encode
+from tms.block import Compression, TimesColumn, check_event_time, encode
 from tms.client.batching import (
     REFRESH_S,
     REQUEST_BYTES,
     Batcher,
     Expect,
-    Headers,
     KnownTopic,
     check_partition,
     message_bytes,
@@ -31,7 +30,7 @@ from tms.client.delivery import Delivery, Numbering, Unacknowledged
 from tms.client.telemetry.places import PlacedMessages, PlaceOf, PlaceRoom
 from tms.errors import Invalid, NotFound
 from tms.model.ids import MessageId
-from tms.model.message import Appended, NewBlock
+from tms.model.message import Appended, Headers, NewBlock
 from tms.model.preconditions import ANSWERED
 from tms.model.serializer import Serializer, V
 from tms.model.topic import Durability, TopicInfo, parse_durability
@@ -49,11 +48,14 @@ class Lone(Struct, frozen=True):
     key: bytes | None
     headers: Headers | None
     partition: int | None
+    event_time_ms: int | None = None
 
     def check(self, known: KnownTopic) -> int:
         """Its size. Raises `Invalid`, `TooLarge`, `PartitionNotFound`."""
         if self.partition is not None:
             check_partition(self.partition, known.partitions)
+        if self.event_time_ms is not None:
+            check_event_time(self.event_time_ms)
         return message_bytes(self.value, self.key, self.headers, known.message_bytes_max)
 
 
@@ -120,6 +122,10 @@ class TopicCache:
         value, key, headers = message.value, message.key, message.headers
         partition = message.partition
         message_bytes(value, key, headers, known.message_bytes_max)
+        event_times = None
+        if message.event_time_ms is not None:
+            check_event_time(message.event_time_ms)
+            event_times = [message.event_time_ms]
         if partition is not None:
             check_partition(partition, known.partitions)
         elif key is not None:
@@ -131,6 +137,7 @@ class TopicCache:
             [value],
             None if key is None else [key],
             [headers] if headers else None,
+            event_times,
             producer_id=producer_id,
             producer_sequence=sequence,
         )
@@ -200,11 +207,13 @@ class Publication:
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Headers | None] | None,
         expect: Expect | None,
+        event_times_ms: TimesColumn | None = None,
     ) -> Iterator[Unacknowledged]:
         """The blocks of the messages, request by request. Raises like `Batcher.requests`."""
         if expect is not None and self._delivery.durability is Durability.NONE:
             raise Invalid(ANSWERED, field="expect")
-        requests = self._batcher.requests(values, keys, headers, self._partition, expect)
+        columns = values, keys, headers, self._partition, expect, event_times_ms
+        requests = self._batcher.requests(*columns)
         return map(partial(Unacknowledged, self._delivery), requests)
 
     def ids(self, count: int, keys: Sequence[bytes | None] | None) -> list[MessageId]:

@@ -127,10 +127,17 @@ class TopicCalls(BusCalls):
         self._publishing.forget(topic)
         return self._transport.update_topic(TopicName.parse(topic), changes)
 
-    def truncate_topic(self, topic: str, before: Start = "latest") -> TopicInfo:
-        """Make the messages before a position unreadable, in all partitions. Raises
-        `TopicNotFound`."""
-        return self._transport.truncate_topic(TopicName.parse(topic), as_position(before))
+    def truncate_topic(
+        self, topic: str, before: Start = "latest", partition: int | None = None
+    ) -> TopicInfo:
+        """Make the messages before a position unreadable, in all partitions or in one; before an
+        offset beyond the end, all messages that are there. After a failure, repeat it. Returns the
+        topic with the partitions in question. Raises `TopicNotFound`, `PartitionNotFound`,
+        `Invalid`."""
+        at = as_position(before)
+        if partition is not None:
+            whole("partition", partition, 0, PARTITIONS_MAX - 1)
+        return self._transport.truncate_topic(TopicName.parse(topic), at, partition)
 
     def erase(
         self,

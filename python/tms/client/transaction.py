@@ -20,10 +20,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self, TypeVar, overload
 
+from tms.block import check_event_time
 from tms.client.batches import Batches, parts_of
 from tms.client.batching import (
     Expect,
-    Headers,
     KnownTopic,
     check_partition,
     message_bytes,
@@ -37,7 +37,7 @@ from tms.client.topic_cache import TopicCache
 from tms.client.transport import Transport
 from tms.errors import Closed, Invalid, TMSError, TooLarge, TransactionEnded
 from tms.model.ids import MessageId
-from tms.model.message import NewBlock
+from tms.model.message import Headers, NewBlock
 from tms.model.position import Position
 from tms.model.preconditions import as_expected
 from tms.model.queue import Settlement
@@ -121,12 +121,16 @@ class Transaction:
         headers: Headers | None = None,
         partition: int | None = None,
         expect: Expect | None = None,
+        event_time_ms: int | None = None,
     ) -> None:
         """Add a message. Messages without key and partition all go to one partition of their topic.
-        `expect` is that of `Bus.publish`: if it does not hold, the commit fails with `WrongLastId`.
-        Raises `TopicNotFound`, `PartitionNotFound`, `Invalid`, `TooLarge`."""
+        `expect` is that of `Bus.publish`: if it does not hold, the commit fails with `WrongLastId`;
+        `event_time_ms` is that of `Bus.publish`, too. Raises `TopicNotFound`, `PartitionNotFound`,
+        `Invalid`, `TooLarge`."""
         known = self._topics.get(topic) or self._learn(topic)
         size = message_bytes(value, key, headers, known.message_bytes_max)
+        if event_time_ms is not None:
+            check_event_time(event_time_ms)
         if partition is not None:
             check_partition(partition, known.partitions)
         elif key is not None:
@@ -146,6 +150,9 @@ class Transaction:
         if headers or batch.headers:
             batch.headers += [None] * (len(batch.values) - len(batch.headers))
             batch.headers.append(headers)
+        if event_time_ms is not None or batch.event_times:
+            batch.event_times += [None] * (len(batch.values) - len(batch.event_times))
+            batch.event_times.append(event_time_ms)
         batch.values.append(value)
         batch.places.append(self._count)
         batch.bytes += size
@@ -172,6 +179,8 @@ class Transaction:
                 batch.keys += [None] * len(part)
             if batch.headers:
                 batch.headers += [None] * len(part)
+            if batch.event_times:
+                batch.event_times += [None] * len(part)
             batch.places += range(self._count, self._count + len(part))
             batch.bytes += size
             self._bytes += size

@@ -211,7 +211,13 @@ class DelayedMessages:
                     return messages[:limit]
                 gone, columns = entry.places_of(cancelled), decode(entry.block)
                 left -= columns.cell_bytes
-                cells = zip(columns.keys(), columns.values(), columns.headers(), strict=True)
+                cells = zip(
+                    columns.keys(),
+                    columns.values(),
+                    columns.headers(),
+                    columns.event_times(),
+                    strict=True,
+                )
                 messages += [
                     DelayedMessage(id, entry.partition, *cell)
                     for at, cell in enumerate(cells)

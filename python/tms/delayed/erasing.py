@@ -108,10 +108,12 @@ class DelayedErasing:
 
 
 def _emptied(entry: DelayedEntry, gone: set[int]) -> bytes:
-    """The value of an entry in which some messages have no key, value and headers any more."""
+    """The value of an entry in which some messages have no key, value, headers and time any
+    more."""
     columns = decode(entry.block)
-    cells = zip(columns.values(), columns.keys(), columns.headers(), strict=True)
-    left = [(None, None, None) if at in gone else cell for at, cell in enumerate(cells)]
-    values, keys, headers = zip(*left, strict=True)
-    block = encode(values, keys, headers, compression=columns.compression)
+    cells = zip(
+        columns.values(), columns.keys(), columns.headers(), columns.event_times(), strict=True
+    )
+    left = [(None, None, None, None) if at in gone else cell for at, cell in enumerate(cells)]
+    block = encode(*zip(*left, strict=True), compression=columns.compression)
     return entry_value(entry.partition, block)

@@ -9,13 +9,13 @@ Invariants
 * Neither a damaged entry nor one that is due after it comes into the log.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tms.block import MESSAGES_MAX, Columns, decode, encode, unpack_lone
 from tms.delayed.entries import DelayedEntry
 from tms.errors import DataCorrupt
 from tms.model.delayed import DelayedId
-from tms.model.message import NewBlock
+from tms.model.message import Headers, NewBlock
 
 BLOCK_BYTES = 512 << 10
 WHOLE_MESSAGES, WHOLE_BYTES = 64, 32 << 10  # from here on an entry's block is used as it is
@@ -24,12 +24,13 @@ WHOLE_MESSAGES, WHOLE_BYTES = 64, 32 << 10  # from here on an entry's block is u
 class _DelayedFilling:
     """Messages of a partition that are not in a block yet."""
 
-    __slots__ = ("bytes", "headers", "keys", "values")
+    __slots__ = ("bytes", "event_times", "headers", "keys", "values")
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
-        self.headers: list[Mapping[str, bytes] | None] = []
+        self.headers: list[Headers | None] = []
+        self.event_times: list[int | None] = []
         self.bytes = 0
 
     def add_lone(self, key: bytes | None, value: bytes) -> None:
@@ -37,19 +38,23 @@ class _DelayedFilling:
         self.values.append(value)
         self.keys.append(key)
         self.headers.append(None)
+        self.event_times.append(None)
 
     def add(self, columns: Columns, gone: set[int]) -> None:
         """Add the messages of an entry, without those at the indexes `gone`."""
         values, keys, headers = columns.values(), columns.keys(), columns.headers()
+        event_times = columns.event_times()
         left = [at for at in range(columns.count) if at not in gone]
         self.values += [values[at] for at in left]
         self.keys += [keys[at] for at in left]
         self.headers += [headers[at] for at in left]
+        self.event_times += [event_times[at] for at in left]
 
     def block(self) -> bytearray:
         """A block of all messages."""
         keys = self.keys if any(key is not None for key in self.keys) else None
-        return encode(self.values, keys, self.headers if any(self.headers) else None)
+        headers = self.headers if any(self.headers) else None
+        return encode(self.values, keys, headers, self.event_times)
 
 
 class Packer:

@@ -9,6 +9,8 @@ Invariants
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
 
 from tms.errors import Closed
 from tms.log.pending import PendingAppend
@@ -71,15 +73,7 @@ class TopicOperations:
     def describe_topic(self, name: TopicName) -> TopicInfo:
         """A topic with its partitions. Raises `TopicNotFound`."""
         self._require_owned()
-        record = self.topics.registry.find(name)
-        described: list[PartitionInfo] = []
-        for port, some in self.topics.ports(name):
-            described += port.describe(name, some)
-        infos = tuple(sorted(described, key=lambda one: one.partition))
-        info = topic_info(name, record)
-        return TopicInfo(
-            info.namespace, info.topic, info.generation, info.created_ms, info.settings, infos
-        )
+        return self._described(name)
 
     def list_topics(
         self, namespace: str, after: str | None = None, limit: int = 1000
@@ -102,14 +96,18 @@ class TopicOperations:
         name.require_writable()
         return topic_info(name, self.topics.registry.update(name, changes, properties))
 
-    def truncate_topic(self, name: TopicName, before: Position) -> TopicInfo:
-        """Make all messages before a position unreadable for good, in every partition; before
-        `latest`, every message."""
+    def truncate_topic(
+        self, name: TopicName, before: Position = LATEST, partition: int | None = None
+    ) -> TopicInfo:
+        """Make all messages before a position unreadable for good, in every partition or in one;
+        before `latest`, or an offset beyond the end, every message. After a failure some partitions
+        may be truncated; repeat it. Returns the topic with the partitions in question. Raises
+        `TopicNotFound`, `PartitionNotFound`."""
         self._require_owned()
         name.require_writable()
-        for port, some in self.topics.ports(name):
+        for port, some in self.topics.ports(name, partition):
             port.truncate(name, some, before)
-        return self.describe_topic(name)
+        return self._described(name, partition)
 
     def erase(
         self,
@@ -230,6 +228,15 @@ class TopicOperations:
         """Raise `NotOwner` if another process owns the store now. Otherwise no answer to a call
         that came before this one is stale."""
         self.topics.partitions.confirm()
+
+    def _described(self, name: TopicName, partition: int | None = None) -> TopicInfo:
+        """A topic with its partitions, or with one of them."""
+        info = topic_info(name, self.topics.registry.find(name))
+        described: list[PartitionInfo] = []
+        for port, some in self.topics.ports(name, partition):
+            described += port.describe(name, some)
+        described.sort(key=attrgetter("partition"))
+        return replace(info, partition_infos=tuple(described))
 
     def _require_open(self) -> None:
         if self._closed:

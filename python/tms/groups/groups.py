@@ -7,7 +7,6 @@ Invariants
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from enum import StrEnum
 from random import Random
 from types import MappingProxyType
 from typing import TypeVar
@@ -22,6 +21,7 @@ from tms.groups.membership import GroupKey, Membership, Poll
 from tms.model.group import (
     SESSION_S,
     GroupInfo,
+    GroupKind,
     GroupLag,
     GroupPartition,
     GroupSummary,
@@ -47,13 +47,6 @@ from tms.topics.topics import Topics
 _NOWHERE = CommittedPosition(EARLIEST)  # of a group without a position
 _log = EventLog(__name__)
 T = TypeVar("T")
-
-
-class GroupKind(StrEnum):
-    """The protocol of a group's members."""
-
-    TMS = "tms"
-    CLASSIC = "classic"  # Kafka's
 
 
 class GroupShard:
@@ -202,9 +195,12 @@ class LogGroups:
     def lags(self, keys: Iterable[GroupKey]) -> list[GroupLag]:
         """The number of members of each group and its lag in each partition, in the given order,
         without groups of deleted topics."""
-        groups: list[tuple[GroupKey, int, list[LagPlace]]] = []
+        groups: list[tuple[GroupKey, int, list[LagPlace], GroupKind | None]] = []
         shards = self._open_shards.parts
         present = {number: shard.members.present() for number, shard in shards.items()}
+        reading = {
+            ClassicKey(key.topic.namespace, key.group) for at in present.values() for key in at
+        }
         for key in keys:
             try:
                 partitions = self._registry.find(key.topic).partitions
@@ -215,11 +211,15 @@ class LogGroups:
             places = [
                 LagPlace(key.topic, p, at.get(p, _NOWHERE).position) for p in range(partitions)
             ]
-            groups.append((key, present.get(number, {}).get(key, 0), places))
-        lags = self._lags.of(place for _, _, places in groups for place in places)
+            group = ClassicKey(key.topic.namespace, key.group)
+            kind = GroupKind.TMS if group in reading else None
+            if self.at(number).classic.has(group):
+                kind = GroupKind.CLASSIC
+            groups.append((key, present.get(number, {}).get(key, 0), places, kind))
+        lags = self._lags.of(place for _, _, places, _ in groups for place in places)
         return [
-            GroupLag(key.group, str(key.topic), members, tuple(lags[place] for place in places))
-            for key, members, places in groups
+            GroupLag(key.group, str(key.topic), members, tuple(map(lags.__getitem__, places)), kind)
+            for key, members, places, kind in groups
         ]
 
     def lags_here(self, partitions_max: int) -> tuple[list[GroupLag], int]:
@@ -356,5 +356,10 @@ class LogGroups:
             more = at.metadata, at.leader_epoch
             partitions_.append(GroupPartition(number, name, epoch, text, lag, lag_ms, *more))
         return GroupInfo(
-            key.group, str(key.topic), membership.generation, tuple(members), tuple(partitions_)
+            key.group,
+            str(key.topic),
+            membership.generation,
+            tuple(members),
+            tuple(partitions_),
+            self.of(key.group).kind(ClassicKey(key.topic.namespace, key.group)),
         )

@@ -20,7 +20,7 @@ from tms.errors import (
 from tms.log.maps import PartitionMaps
 from tms.log.partition import PartitionState
 from tms.log.reader import PartitionReader
-from tms.log.records import FIRST_KEY, BlockKey, SegmentRecord, key_after
+from tms.log.records import FIRST_KEY, BlockKey, RememberedBlock, SegmentRecord, key_after
 from tms.log.staging import StagedBlocks
 from tms.log.writer import PartitionWriter
 from tms.model.ids import MessageId
@@ -85,6 +85,10 @@ class PartitionLog:
                 return False
 
         return self.change(find)
+
+    def counting_producers(self) -> dict[int, RememberedBlock]:
+        """The producers whose sequences count messages, as `ProducerWindow.counting`."""
+        return self.change(self.state.producers.counting)
 
     def readable(self, floor: BlockKey) -> Readable:
         """The range of messages from `floor` on that is still readable, for readers that read

@@ -315,6 +315,13 @@ class ProducerWindow:
             self._counting_or_none = _Recent(ForgottenProducers(self._now_s, bounds))
         return self._counting_or_none
 
+    def counting(self) -> dict[int, RememberedBlock]:
+        """The newest block of each counting producer in the window, by the id of its newest epoch,
+        longest silent first."""
+        if self._counting_or_none is None:
+            return {}
+        return {one.producer_id: one[-1] for one in self._counting_or_none.blocks.values()}
+
     def find(self, header: BlockHeader) -> RememberedBlock | None:
         """The stored block that `header` repeats, None if `header` is the producer's next one.
 

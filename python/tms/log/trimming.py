@@ -57,6 +57,7 @@ def _left(stored: StoredBlock, floor: BlockKey, start: BlockKey) -> StoredBlock 
         columns.values()[skip:],
         columns.keys()[skip:],
         columns.header_cells().take(range(skip, columns.count)),
+        columns.event_times()[skip:],
         producer_id=header.producer_id,
         producer_sequence=sequence,
     )

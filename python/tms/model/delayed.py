@@ -7,7 +7,7 @@ message gets an id like every other one.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Self
@@ -16,6 +16,7 @@ import msgspec
 
 from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX, utc
+from tms.model.message import Headers
 from tms.model.serializer import ReadableValue
 from tms.model.spelling import decimal_up_to
 
@@ -120,11 +121,12 @@ class _DelayedCells(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, bytes]
+    headers: Headers
+    event_time_ms: int | None = None
 
 
 class DelayedMessage(_DelayedCells, ReadableValue):
-    """A delayed message."""
+    """A delayed message; `event_time_ms` as in `Message`."""
 
     __slots__ = ()
 

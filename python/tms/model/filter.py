@@ -2,7 +2,7 @@
 
     filter     =  condition { "and" condition }
     condition  =  "key" operator value          messages without a key never match
-               |  "header." name                the message has the header
+               |  "header." name                the message has the header, maybe with a null value
                |  "header." name operator value
     operator   =  "="                           is exactly
                |  "^="                          begins with
@@ -21,13 +21,14 @@ Invariants
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from json import JSONDecoder
 from typing import Protocol, Self
 
 from tms.errors import Invalid
+from tms.model.message import Headers
 
 FILTER_BYTES_MAX = 1_000  # as text; it travels in URLs
 CONDITIONS_MAX = 32
@@ -65,13 +66,12 @@ class Condition:
     value: bytes = b""
 
     def test(self) -> Callable[[bytes | None], bool]:
-        """A function that is True for a cell that fulfils the condition; None is an absent cell."""
+        """A function that is True for a cell that fulfils the condition; None is a cell that is
+        absent or null."""
         value = self.value
         if self.operator is Operator.IS:
             return lambda cell: cell == value
-        if self.operator is Operator.BEGINS:
-            return lambda cell: cell is not None and cell.startswith(value)
-        return lambda cell: cell is not None
+        return lambda cell: cell is not None and cell.startswith(value)
 
 
 class Keyed(Protocol):
@@ -80,7 +80,7 @@ class Keyed(Protocol):
     @property
     def count(self) -> int: ...
     def keys(self) -> Sequence[bytes | None]: ...
-    def headers(self) -> Sequence[Mapping[str, bytes]]: ...
+    def headers(self) -> Sequence[Headers]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,9 @@ class Filter:
             headers = columns.headers()
             for condition in about_headers:
                 name = condition.header or ""
+                if condition.operator is Operator.THERE:
+                    places = [at for at in places if name in headers[at]]
+                    continue
                 cells = [row.get(name) for row in headers]
                 places = _matching(places, cells, [condition.test()])
         return places

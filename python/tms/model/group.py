@@ -4,6 +4,7 @@ share.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from tms.model.lag import Lag
@@ -14,6 +15,13 @@ SESSION_S = 10.0
 SESSION_S_MIN, SESSION_S_MAX = 1.0, 1_800.0
 MEMBER_CHARS_MAX = 128
 EPOCH_MAX = 2**63 - 1
+
+
+class GroupKind(StrEnum):
+    """The protocol of a group's members."""
+
+    TMS = "tms"
+    CLASSIC = "classic"  # that of Kafka's clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +74,16 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """The state of a group in a topic."""
+    """The state of a group in a topic. `kind` is the protocol of the members that the group has in
+    any topic of the namespace, None without members; `members` has those of TMS's own protocol that
+    read this topic."""
 
     group: str
     topic: str
     generation: int
     members: tuple[MemberInfo, ...]
     partitions: tuple[GroupPartition, ...]
+    kind: GroupKind | None = None
 
     def summary(self) -> "GroupSummary":
         """The totals of the group."""
@@ -80,19 +91,22 @@ class GroupInfo:
             None if part.lag is None or part.lag_ms is None else Lag(part.lag, part.lag_ms)
             for part in self.partitions
         ]
-        return GroupLag(self.group, self.topic, len(self.members), tuple(lags)).summary()
+        members = len(self.members)
+        return GroupLag(self.group, self.topic, members, tuple(lags), self.kind).summary()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
     """The number of a group's members, its lag in messages over all partitions, and the age of the
-    oldest of those. The last two are None if a partition is damaged."""
+    oldest of those. The lag is None if a partition is damaged. `members` and `kind` are as in
+    `GroupInfo`."""
 
     group: str
     topic: str
     members: int
     lag: int | None
     lag_ms: int | None
+    kind: GroupKind | None = None
 
 
 class GroupLag(NamedTuple):
@@ -102,14 +116,15 @@ class GroupLag(NamedTuple):
     topic: str
     members: int
     lags: tuple[Lag | None, ...]
+    kind: GroupKind | None = None
 
     def summary(self) -> GroupSummary:
         """The totals over all partitions."""
         known = [lag for lag in self.lags if lag is not None]
         if len(known) < len(self.lags):
-            return GroupSummary(self.group, self.topic, self.members, None, None)
+            return GroupSummary(self.group, self.topic, self.members, None, None, self.kind)
         messages, ms = sum(lag.messages for lag in known), max((lag.ms for lag in known), default=0)
-        return GroupSummary(self.group, self.topic, self.members, messages, ms)
+        return GroupSummary(self.group, self.topic, self.members, messages, ms, self.kind)
 
 
 def check_member(member: str) -> str:

@@ -13,6 +13,7 @@ from tms.model.position import Position
 from tms.model.serializer import Plain, ReadableValue, V
 
 Buffer = bytes | bytearray | memoryview
+Headers = Mapping[str, bytes | None]
 MESSAGES_MAX = 65_536  # of a block
 KEY_BIT = 1 << 63  # of the producer ids that stand for idempotency keys
 
@@ -54,12 +55,14 @@ class _MessageCells(NamedTuple):
     id: MessageId
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, bytes]
+    headers: Headers
+    event_time_ms: int | None = None
 
 
 class Message(_MessageCells, LogMessage[V]):
     """A message as a consumer gets it. `value` is None for a tombstone, `key` for a message without
-    one."""
+    one. `event_time_ms` is the time that its publisher gave it, in ms since 1970-01-01T00:00Z;
+    None: none."""
 
     __slots__ = ()
 

@@ -26,7 +26,7 @@ from typing import Annotated, NamedTuple, TypedDict, TypeVar
 from tms.errors import Conflict, Invalid
 from tms.model.ids import MessageId
 from tms.model.lag import Lag
-from tms.model.message import MESSAGES_MAX
+from tms.model.message import MESSAGES_MAX, Headers
 from tms.model.position import POSITION, Position
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.serializer import Decoder, decoded
@@ -311,12 +311,12 @@ def redrive_group(group: str, topic: TopicName) -> str:
     return name if len(name) <= _NAME_CHARS_MAX else f"redrive:{_digest(name)}"
 
 
-def partition_of_origin(headers: Mapping[str, bytes], topic: TopicName, group: str) -> int | None:
+def partition_of_origin(headers: Headers, topic: TopicName, group: str) -> int | None:
     """The partition from which a dead letter of this queue came; None for one of another queue,
     with which it may share the topic of its dead letters."""
     if headers.get(DEAD_GROUP) != group.encode():
         return None
-    name, _, rest = headers.get(DEAD_ORIGIN, b"").partition(b"/")
+    name, _, rest = (headers.get(DEAD_ORIGIN) or b"").partition(b"/")
     if name != f"{topic.namespace}:{topic.topic}".encode():
         return None
     number = rest.partition(b"/")[0]
@@ -351,9 +351,10 @@ class QueuedMessage(NamedTuple):
     id: MessageId
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, bytes]
+    headers: Headers
     deliveries: int
     state: QueuedState
+    event_time_ms: int | None = None
 
     def decode(self, decoder: Decoder[T]) -> T:
         """The object in the value, read by a serializer of `tms.serializers` or one's own. Raises
@@ -376,16 +377,16 @@ class DeadOrigin(NamedTuple):
     id: str
 
 
-def dead_origin(headers: Mapping[str, bytes], topic: TopicName, group: str) -> DeadOrigin | None:
+def dead_origin(headers: Headers, topic: TopicName, group: str) -> DeadOrigin | None:
     """The origin in the headers of a dead letter of this queue; None for one of another queue, with
     which it may share the topic of its dead letters."""
     partition = partition_of_origin(headers, topic, group)
-    rest = headers.get(DEAD_ORIGIN, b"").decode(errors="replace").split("/")
+    rest = (headers.get(DEAD_ORIGIN) or b"").decode(errors="replace").split("/")
     if partition is None or len(rest) != 4 or not rest[2].isdigit():
         return None
-    deliveries = headers.get(DEAD_DELIVERIES, b"")
+    deliveries = headers.get(DEAD_DELIVERIES) or b""
     return DeadOrigin(
-        headers.get(DEAD_CAUSE, b"").decode(errors="replace"),
+        (headers.get(DEAD_CAUSE) or b"").decode(errors="replace"),
         int(deliveries) if deliveries.isdigit() else 0,
         partition,
         int(rest[2]),

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from tms.block import decode, encode, read_header, unpacked
 from tms.errors import DataCorrupt, Fenced, TMSError, TopicExists, TopicNotFound
 from tms.model.ids import MessageId
-from tms.model.message import NewBlock, PartitionPosition
+from tms.model.message import Headers, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.queue import (
     DEAD_CAUSE,
@@ -65,12 +65,13 @@ class MovedMessage(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
-    headers: Mapping[str, bytes]
+    headers: Headers
+    event_time_ms: int | None
 
     @property
     def bytes(self) -> int:
         """About how large it is."""
-        size = sum(len(name) + len(value) for name, value in self.headers.items())
+        size = sum(len(name) + len(value or b"") for name, value in self.headers.items())
         return size + len(self.key or b"") + len(self.value or b"")
 
 
@@ -175,11 +176,10 @@ class DeadLetters:
                 token = by_offset[slice_.offset]
                 key, value = columns.keys()[0], columns.values()[0]
                 headers = self._stamped(queue, token, slice_.id, columns.headers()[0])
-                yield token, MovedMessage(partition, key, value, headers)
+                (event_time_ms,) = columns.event_times()
+                yield token, MovedMessage(partition, key, value, headers, event_time_ms)
 
-    def _stamped(
-        self, queue: OpenQueue, token: Token, id: MessageId, headers: Mapping[str, bytes]
-    ) -> Mapping[str, bytes]:
+    def _stamped(self, queue: OpenQueue, token: Token, id: MessageId, headers: Headers) -> Headers:
         name = f"{queue.topic.namespace}:{queue.topic.topic}"
         return {
             **headers,
@@ -255,9 +255,14 @@ class DeadLetters:
             columns, header = decode(stored.block), read_header(stored.block)
             first = stored.last_sequence - header.count + 1
             cells = zip(
-                columns.index, columns.keys(), columns.values(), columns.headers(), strict=True
+                columns.index,
+                columns.keys(),
+                columns.values(),
+                columns.headers(),
+                columns.event_times(),
+                strict=True,
             )
-            for distance, message_key, value, headers in cells:
+            for distance, message_key, value, headers, event_time_ms in cells:
                 sequence = first + distance
                 id = MessageId(stored.time_ms, sequence)
                 if start.id is not None and (id.time_ms, sequence) <= start.id[:2]:
@@ -267,7 +272,8 @@ class DeadLetters:
                 behind = Position.after(id)
                 origin = partition_of_origin(headers, queue.topic, queue.group)
                 if origin is not None:
-                    messages.append(MovedMessage(origin, message_key, value, _without(headers)))
+                    own = _without(headers)
+                    messages.append(MovedMessage(origin, message_key, value, own, event_time_ms))
         if behind is None:
             return None
         expected = "" if committed is None else str(committed)
@@ -290,7 +296,7 @@ def _nothing() -> None:
     """Do nothing: the commit needs no check when it begins."""
 
 
-def _without(headers: Mapping[str, bytes]) -> Mapping[str, bytes]:
+def _without(headers: Headers) -> Headers:
     return {name: value for name, value in headers.items() if not name.startswith(DEAD_PREFIX)}
 
 
@@ -313,6 +319,7 @@ def _blocks(
                 [message.value for message in part],
                 [message.key for message in part],
                 [message.headers or None for message in part],
+                [message.event_time_ms for message in part],
             )
             blocks.append(TopicBlock(name, NewBlock(place, block)))
     return tuple(blocks)

@@ -117,4 +117,4 @@ def _messages(
 ) -> Iterator[QueuedMessage]:
     for message in Received(0, (part,)).messages(str(queue.topic)):
         deliveries, state = known.get(message.offset, _Status(0, QueuedState.NEW))
-        yield QueuedMessage(*message[:7], deliveries=deliveries, state=state)
+        yield QueuedMessage(*message[:7], deliveries, state, message.event_time_ms)

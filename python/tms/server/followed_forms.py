@@ -81,7 +81,7 @@ class ArrowBatches:
         parts = block.unpacked(run.columns for run in unpacked.runs)
         for run, part in zip(unpacked.runs, parts, strict=True):
             stamp = run.partition, run.time_ms
-            batch = arrow_batch(stamp, run.ids(), run.offsets(), part.record_batch())
+            batch = arrow_batch(stamp, run.ids(), run.offsets(), part)
             self._writer.write_batch(batch)
         return self._written()
 

@@ -11,6 +11,7 @@ Invariants
 * The number of connections is bounded, and so are the bytes of all frames larger than
   `SMALL_BYTES`: a frame for which there is no room is not read on until others are answered.
 * A frame must have come, and an answer gone, within `frame_timeout_s`; an idle connection may stay.
+* A connection that rests keeps no room: its next frame is not begun before the rest is over.
 * A length out of bounds, or bytes that are no message (`Malformed`), end the connection, with one
   line in the log.
 * Draining: what was received completely is answered; then the connections are closed.
@@ -195,6 +196,13 @@ class FramedConnection(asyncio.Protocol):
         self._written: asyncio.Future[None] | None = None  # while the client reads slowly
         self._when_answered: list[Callable[[], None]] = []
         self._when_left: list[Callable[[], None]] = []
+        self._resting: asyncio.TimerHandle | None = None
+        self._frame_bytes_max = server.limits.frame_bytes_max
+
+    @property
+    def has_left(self) -> bool:
+        """True if the client sends no more, or is gone."""
+        return self._lost or self._eof
 
     # -- the transport's calls -----------------------------------------------------------------
 
@@ -211,6 +219,7 @@ class FramedConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._end_rest()
         self._tell_left()
         self._end_timer()
         self.resume_writing()
@@ -229,6 +238,7 @@ class FramedConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._eof = True
+        self._end_rest()
         self._tell_left()
         self._advance()
         return True  # answers still go out
@@ -265,10 +275,28 @@ class FramedConnection(asyncio.Protocol):
         if self._lost or self._eof:
             self._tell_left()
 
+    def limit_frames(self, size: int) -> None:
+        """Take frames of at most so many bytes until `allow_frames`."""
+        self._frame_bytes_max = min(size, self._server.limits.frame_bytes_max)
+
+    def allow_frames(self) -> None:
+        """Take frames up to the limit of the server."""
+        self._frame_bytes_max = self._server.limits.frame_bytes_max
+
+    def rest(self, owed_s: Callable[[], float]) -> None:
+        """Begin no further frame until `owed_s` says 0 s, or the client sends no more."""
+        pause_s = 0.0 if self._lost or self._eof else owed_s()
+        self._resting = None
+        if pause_s > 0:
+            self._resting = self._loop.call_later(pause_s, self.rest, owed_s)
+        else:
+            self._advance()
+
     def end_reading(self) -> None:
         """Answer what was received, then close the connection."""
         self._transport.pause_reading()
         self._eof = True
+        self._end_rest()
         self._advance()
 
     def go_on(self) -> None:
@@ -282,7 +310,7 @@ class FramedConnection(asyncio.Protocol):
         """Do what the received bytes allow."""
         if self._lost or self._transport.is_closing():
             return
-        if self._answer is not None or self._waits:
+        if self._answer is not None or self._waits or self._resting is not None:
             if len(self._buffer) > READ_AHEAD_BYTES:
                 self._transport.pause_reading()
             return
@@ -304,10 +332,9 @@ class FramedConnection(asyncio.Protocol):
 
     def _begin_frame(self) -> bool:
         """Read the length of a frame; False if it cannot be read on now."""
-        limits = self._server.limits
         size = int.from_bytes(self._buffer[:HEADER_BYTES], "big", signed=True)
-        if not 0 < size <= limits.frame_bytes_max:
-            self._end(f"a frame of {size} bytes; at most {limits.frame_bytes_max} are taken")
+        if not 0 < size <= self._frame_bytes_max:
+            self._end(f"a frame of {size} bytes; at most {self._frame_bytes_max} are taken")
             return False
         self.size = size
         self._waits = not self._server.reserve(self, size)
@@ -361,6 +388,11 @@ class FramedConnection(asyncio.Protocol):
             event = f"{self._server.name}_connection_ended"
             _log.warning(event, peer=str(self.peer), reason=why)
             self._transport.abort()
+
+    def _end_rest(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
 
     def _end_timer(self) -> None:
         if self._timer is not None:

@@ -1,6 +1,8 @@
-"""Identifies the principal of an HTTP request, and lets `access.decisions` decide.
+"""Identifies the principal of an HTTP request, or of a connection of another protocol, and lets
+`access.decisions` decide.
 
     token, JWT of a trusted issuer, or client certificate ─▶ principal ─▶ decisions
+    token, JWT or proof of SCRAM, by a connection ─▶ session ─▶ principal of its requests
     instance of the cluster, by its proof (`cluster/identity`) ─▶ the principal that it names
 
 Invariants
@@ -19,13 +21,15 @@ Invariants
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple, TypeVar
 
-from tms.access.decisions import GUESSES_FREE, AccessDecisions
+from tms.access.decisions import GUESSES_FREE, AccessDecisions, AccessRequest
 from tms.access.decisions import INSTANCE as INSTANCE_NAME
 from tms.access.jwt import UnknownKey, is_jwt
-from tms.access.records import FIRST, AccessRecords
+from tms.access.records import FIRST, AccessRecords, TokenRecord
+from tms.access.tokens import digest
 from tms.api.operation import Operation, Resource
 from tms.cluster.identity import (
     InstanceIdentity,
@@ -60,6 +64,20 @@ _BEARER = b"bearer "
 _A_TOKEN = re.compile(rb"tms_[0-9a-f]{12}_[0-9a-f]{64}")
 _VALUES = re.compile(rb"[&=]")
 _WAITING = ("fetch", "receive")  # operations that may wait for long
+_NOT_VALID = (
+    "The token is not valid here: it was mistyped, revoked, or has expired. Ask an administrator "
+    "for another one."
+)
+_T = TypeVar("_T")
+
+
+class PrincipalSession(NamedTuple):
+    """The principal of a connection, the expiry of its token in ms since 1970 (0: never), and a
+    function that says if the token is still valid."""
+
+    principal: str
+    expires_ms: int
+    is_known: Callable[[], bool]
 
 
 class Guard:
@@ -80,7 +98,7 @@ class Guard:
         self._issuer = issuer
         self._clock = clock
         self._identity = identity
-        self._expiring: dict[Exchange, int] = {}  # those that wait, and when their tokens expire
+        self._expiring: dict[AccessRequest, int] = {}  # that wait, and when their tokens expire
         self._ending: asyncio.TimerHandle | None = None  # looks at them
         self._loop: asyncio.AbstractEventLoop | None = None
         records.when_changed = self.changed
@@ -123,10 +141,60 @@ class Guard:
         else:
             self.decisions.require(exchange, verb, resource)
 
-    def leave(self, exchange: Exchange) -> None:
+    def leave(self, request: AccessRequest) -> None:
         """Forget a request that was answered, and count it for its principal's quota."""
-        self._expiring.pop(exchange, None)
-        self.decisions.leave(exchange)
+        self._expiring.pop(request, None)
+        self.decisions.leave(request)
+
+    # -- connections with sessions -----------------------------------------------------------------
+
+    async def session(
+        self, request: AccessRequest, principal: str, token: bytes
+    ) -> PrincipalSession:
+        """A session of a principal that shows its token. Raises `Unauthenticated`, `Unavailable`,
+        after a pause if the client guesses."""
+        try:
+            name, expires_ms = await self._with_keys(partial(self._named_by, token))
+            if name != principal:
+                raise Unauthenticated(_NOT_VALID)
+        except (Unauthenticated, Unavailable):
+            await self.refuse(request, "wrong token")
+            raise
+        if self._issuer is not None and b"." in token:
+            return PrincipalSession(name, expires_ms, partial(self._is_named_by, token, principal))
+        return self._session_of(principal, digest(token), expires_ms)
+
+    def session_of(self, token: TokenRecord) -> PrincipalSession:
+        """A session of a principal that has proved to know this token."""
+        return self._session_of(token.principal, token.digest, token.expires_ms)
+
+    def session_by_certificate(self, name: str) -> PrincipalSession | None:
+        """A session of the principal that a verified certificate names."""
+        return PrincipalSession(name, 0, lambda: True) if _may_be_named(name) else None
+
+    def begin(self, request: AccessRequest, session: PrincipalSession) -> None:
+        """Begin a request of a session: it is aborted once its principal may not do what it
+        requires, and soon after its token has expired."""
+        self._loop = self._loop or asyncio.get_running_loop()
+        self.decisions.count(request)
+        self.decisions.begin(request, session.is_known)
+        if session.expires_ms:
+            self._expire(request, session.expires_ms)
+
+    async def refuse(self, request: AccessRequest, why: str) -> None:
+        """Note a refusal of a credential; a client that guesses waits, and no other."""
+        if self.decisions.note_refusal(request, why) > GUESSES_FREE:
+            await asyncio.sleep(GUESS_S)
+
+    def _session_of(self, principal: str, digest: str, expires_ms: int) -> PrincipalSession:
+        valid = self._records.valid
+        return PrincipalSession(principal, expires_ms, lambda: valid(digest) is not None)
+
+    def _is_named_by(self, token: bytes, principal: str) -> bool:
+        try:
+            return self._named_by(token)[0] == principal
+        except TMSError:
+            return False
 
     # -- who ---------------------------------------------------------------------------------------
 
@@ -143,27 +211,29 @@ class Guard:
             exchange.principal = exchange.headers.get(PRINCIPAL, INSTANCE).decode("latin-1")
             return
         try:
-            exchange.principal, expires_ms = await self._known(exchange)
+            exchange.principal, expires_ms = await self._with_keys(partial(self._shown, exchange))
         except (Unauthenticated, Unavailable):
             if AUTHORIZATION not in exchange.headers:
                 self.decisions.note_refusal(exchange, "no token")
-            elif self.decisions.note_refusal(exchange, "wrong token") > GUESSES_FREE:
-                await asyncio.sleep(GUESS_S)  # a client that guesses waits, and no other
+            else:
+                await self.refuse(exchange, "wrong token")
             raise
         if expires_ms and exchange.operation in _WAITING:
-            self._expiring[exchange] = expires_ms
-            if self._ending is None:
-                self._ending = self._loop.call_later(EXPIRY_S, self._end_expired)
+            self._expire(exchange, expires_ms)
 
-    async def _known(self, exchange: Exchange) -> tuple[str, int]:
-        """The principal and the expiry of a request's token, after fetching the issuer's keys if
-        its key is unknown."""
+    def _expire(self, request: AccessRequest, expires_ms: int) -> None:
+        self._expiring[request] = expires_ms
+        if self._ending is None and self._loop is not None:
+            self._ending = self._loop.call_later(EXPIRY_S, self._end_expired)
+
+    async def _with_keys(self, look: Callable[[], _T]) -> _T:
+        """The result of a look at a token, after fetching the issuer's keys if one is unknown."""
         try:
-            return self._shown(exchange)
+            return look()
         except UnknownKey:
             if self._issuer is None or not await self._issuer.refetched():
                 raise
-            return self._shown(exchange)
+            return look()
 
     def _shown(self, exchange: Exchange) -> tuple[str, int]:
         """The principal that a request's token or certificate names, and the expiry of that token
@@ -183,16 +253,17 @@ class Guard:
         token = authorization[len(_BEARER) :].strip()
         if authorization[: len(_BEARER)].lower() != _BEARER or not token:
             raise Unauthenticated("Only `Authorization: Bearer TOKEN` is understood.")
+        return self._named_by(token)
+
+    def _named_by(self, token: bytes) -> tuple[str, int]:
+        """The principal of a token or JWT, and its expiry."""
         if len(token) <= TOKEN_BYTES_MAX:
             if self._issuer is not None and b"." in token:  # which those of the records have not
                 return self._named_by_issuer(self._issuer, token)
             record = self._records.token(token)
             if record is not None:
                 return record.principal, record.expires_ms
-        raise Unauthenticated(
-            "The token is not valid here: it was mistyped, revoked, or has expired. Ask an "
-            "administrator for another one."
-        )
+        raise Unauthenticated(_NOT_VALID)
 
     def _named_by_issuer(self, issuer: TrustedIssuer, token: bytes) -> tuple[str, int]:
         verified = issuer.verified(token)
@@ -249,9 +320,9 @@ class Guard:
     def _end_expired(self) -> None:
         """Abort waiting requests whose tokens have expired, and do so again later."""
         now_ms = self._clock.now_ms()
-        for exchange in [one for one, at_ms in self._expiring.items() if at_ms <= now_ms]:
-            del self._expiring[exchange]
-            exchange.abort()
+        for request in [one for one, at_ms in self._expiring.items() if at_ms <= now_ms]:
+            del self._expiring[request]
+            request.abort()
         self._ending = None
         if self._expiring and self._loop is not None:
             self._ending = self._loop.call_later(EXPIRY_S, self._end_expired)

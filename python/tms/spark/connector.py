@@ -121,6 +121,7 @@ def read(
     partitions: list[int] | None = None,
     headers: bool = False,
     message_id: bool = False,
+    event_time: bool = False,
 ) -> "DataFrame":
     """The committed messages of a topic, as they are now; see docs/spark.md for the columns.
 
@@ -139,7 +140,7 @@ def read(
             "The session does not know HBase's ZooKeeper. Make it with tms.spark.session(zookeeper="
             f"'HOST:PORT'), or set {_QUORUM}."
         )
-    columns = WantedColumns(headers, message_id)
+    columns = WantedColumns(headers, message_id, event_time)
     with closing(HBaseStore(store, watched=False)) as opened:
         view = StoreObserver(opened, SystemClock()).topic(topic)
         wanted = _wanted(view, Position.parse(start), Position.parse(stop), partitions)

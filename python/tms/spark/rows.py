@@ -11,6 +11,7 @@ Spark's Kafka source, so that its programs run unchanged.
     timestampType  int             1: the time was given by the log, not by the producer
     headers        array<struct<key: string, value: binary>>   asked for; null: no headers
     id             string          asked for; the message id, 40 hexadecimal digits
+    event_time     timestamp       asked for; the time that its publisher gave; null: none
 
     a block of many messages     key and value are the block's own buffers, the other columns are
                                  computed by Arrow; one batch, nothing copied
@@ -60,6 +61,7 @@ _ALWAYS = (
 )
 _HEADERS = ("headers", HEADERS, "array<struct<key: string, value: binary>>")
 _ID = ("id", pa.utf8(), "string")
+_EVENT_TIME = ("event_time", TIMESTAMP, "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class WantedColumns:
 
     headers: bool = False
     message_id: bool = False
+    event_time: bool = False
 
 
 @cache
@@ -87,6 +90,8 @@ def _chosen(columns: WantedColumns) -> list[tuple[str, pa.DataType, str]]:
         chosen.append(_HEADERS)
     if columns.message_id:
         chosen.append(_ID)
+    if columns.event_time:
+        chosen.append(_EVENT_TIME)
     return chosen
 
 
@@ -156,8 +161,9 @@ class _Gathered:
         self.values: list[bytes | None] = []
         self.offsets: list[int] = []
         self.times_us: list[int] = []
-        self.headers: list[dict[str, bytes]] = []
+        self.headers: list[dict[str, bytes | None]] = []
         self.ids: list[str] = []
+        self.event_times_us: list[int | None] = []
 
 
 class _RowBatches:
@@ -238,6 +244,8 @@ class _RowBatches:
         if self._columns.message_id:
             sequence = stored.last_sequence - header.count + 1
             made["id"] = _ids(stored.time_ms, sequence, part.index)
+        if self._columns.event_time:
+            made["event_time"] = pa.array(_in_us(part), TIMESTAMP)
         return self._batch(stored.partition, made)
 
     def _gather(self, stored: StoredBlock, header: BlockHeader, part: blocks_of.Columns) -> None:
@@ -255,6 +263,8 @@ class _RowBatches:
         if self._columns.message_id:
             first = MessageId(stored.time_ms, stored.last_sequence - header.count + 1)
             gathered.ids += map(bytes.hex, first.run(part.index))
+        if self._columns.event_time:
+            gathered.event_times_us += _in_us(part)
 
     def _end_gathered(self) -> None:
         gathered, self._gathered = self._gathered, _Gathered()
@@ -267,6 +277,7 @@ class _RowBatches:
             "timestamp": pa.array(gathered.times_us, TIMESTAMP),
             "headers": pa.array(map(_pairs, gathered.headers), HEADERS),
             "id": pa.array(gathered.ids, pa.utf8()),
+            "event_time": pa.array(gathered.event_times_us, TIMESTAMP),
         }
         self._waiting.append(self._batch(gathered.partition, made))
 
@@ -283,8 +294,14 @@ class _RowBatches:
         )
 
 
-def _pairs(headers: dict[str, bytes]) -> list[dict[str, str | bytes]] | None:
+def _pairs(headers: dict[str, bytes | None]) -> list[dict[str, str | bytes | None]] | None:
     return [{"key": name, "value": value} for name, value in headers.items()] or None
+
+
+def _in_us(part: blocks_of.Columns) -> list[int | None]:
+    """The event times of messages."""
+    times = part.event_times()
+    return times if part.times is None else [t if t is None else t * 1_000 for t in times]
 
 
 def _headers(maps: pa.MapArray) -> pa.Array | None:

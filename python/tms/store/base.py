@@ -22,7 +22,7 @@ Invariants, held by every engine and checked by one contract suite
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tms.errors import Invalid, TooLarge
 from tms.model.backup import ImageFile
@@ -114,6 +114,13 @@ class StoreImage(Protocol):
         ...
 
 
+class Volume(NamedTuple):
+    """The size of a volume in bytes, and how many of them can be written to."""
+
+    total: int
+    free: int
+
+
 class Store(Protocol):
     """Maps by name. A name has parts of `[a-z0-9_.-]`, none with a dot first, joined with `/`; 1 to
     200 bytes in all."""
@@ -170,6 +177,10 @@ class Store(Protocol):
         configured. It may change at any time."""
         ...
 
+    def volume(self) -> Volume | None:
+        """The volume that has the data; None if that is unknown."""
+        ...
+
     def image(self) -> StoreImage:
         """An image of the store at a moment during this call; writes wait for milliseconds. Raises
         `Conflict` if this store is not backed up by its files, `StorageUnavailable`,
@@ -194,6 +205,10 @@ class OwnStore:
 
     def default_retention_ms(self) -> int | None:
         """None: this store has no configuration."""
+        return None
+
+    def volume(self) -> Volume | None:
+        """None: this store is in memory."""
         return None
 
 

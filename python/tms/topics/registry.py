@@ -137,6 +137,11 @@ class Registry:
                 self.known.clear()
         self._note_default(default_ms)
 
+    @property
+    def default_retention_ms(self) -> int:
+        """The retention of topics without their own."""
+        return self._default_ms
+
     def find(self, name: TopicName) -> TopicRecord:
         """The topic's record. Raises `TopicNotFound`."""
         record = self.known.get(name)

@@ -121,10 +121,13 @@ class Topics:
         peer = self.owner_of(name, partition)
         return self.own if peer is None else peer.partitions
 
-    def ports(self, name: TopicName) -> Iterator[tuple[PartitionsApi, list[int]]]:
-        """The owners of a topic's partitions, each with its partitions. Raises `TopicNotFound`,
-        `Unavailable`."""
-        parts = self.partitions.split(name, self.registry.find(name))
+    def ports(
+        self, name: TopicName, partition: int | None = None
+    ) -> Iterator[tuple[PartitionsApi, list[int]]]:
+        """The owners of a topic's partitions, or of one, each with its partitions. Raises
+        `TopicNotFound`, `PartitionNotFound`, `Unavailable`."""
+        wanted = None if partition is None else [partition]
+        parts = self.partitions.split(name, self.registry.find(name), wanted)
         if parts.here:
             yield self.own, parts.here
         for peer, some in parts.elsewhere.items():

@@ -102,11 +102,17 @@ class TransactionalIds:
     # -- the calls of a producer -----------------------------------------------------------------
 
     def initialise(
-        self, id: str, timeout_ms: int, expected: ProducerEpoch | None = None
+        self,
+        id: str,
+        timeout_ms: int,
+        expected: ProducerEpoch | None = None,
+        owner: str = "",
+        takes_over: bool = False,
     ) -> ProducerEpoch:
         """Begin as the producer of an id, or with `expected` go on after an error as the next epoch
         of that producer. The transaction of the producer before is aborted; `timeout_ms` is for
-        those to come."""
+        those to come. The id belongs to the principal `owner` then, unless that is empty; one that
+        belongs to another principal is refused, unless `takes_over`."""
         if not 0 < len(id.encode()) <= ID_BYTES_MAX:
             raise Refused(RefusalCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= TIMEOUT_S_MAX * 1_000:
@@ -114,9 +120,11 @@ class TransactionalIds:
         with self._turn(id):
             before = self._load().records.get(id)
             if before is not None:
+                if owner and before.owner not in ("", owner) and not takes_over:
+                    raise Refused(RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
                 before = self._settled(id, before)
             now_ms = self._clock.now_ms()
-            record = initialised(before, expected, timeout_ms, now_ms, self._new_number)
+            record = initialised(before, expected, timeout_ms, now_ms, self._new_number, owner)
             if record is not before:
                 self._write(id, record)
                 record = self._settled(id, record)
@@ -185,6 +193,11 @@ class TransactionalIds:
             raise Refused(RefusalCode.TRANSACTIONAL_ID_NOT_FOUND)
         return record
 
+    def owner(self, id: str) -> str:
+        """The principal that an id belongs to; empty for an id that belongs to nobody."""
+        record = self._load().records.get(id)
+        return "" if record is None else record.owner
+
     def all(self) -> list[tuple[str, TransactionalRecord]]:
         """All ids with their records."""
         state = self._load()
@@ -204,8 +217,13 @@ class TransactionalIds:
     def holds(self, number: int, name: TopicName, partition: int) -> bool:
         """True if the producer of this number has added a partition to its open transaction: all
         that it stores there belongs to the transaction."""
+        return self.transaction_of(number, name, partition) is not None
+
+    def transaction_of(self, number: int, name: TopicName, partition: int) -> int | None:
+        """The write pointer of the open transaction to which the producer of this number has added
+        a partition; None if there is none."""
         record = self._load().of_number(number)
-        return record is not None and record.has(name, partition)
+        return record.transaction if record is not None and record.has(name, partition) else None
 
     def load(self) -> None:
         """Read the journal, unless its state is known."""
@@ -266,7 +284,9 @@ class TransactionalIds:
             now_ms = self._clock.now_ms()
             record = before
             if record.phase is not TransactionPhase.ONGOING:
-                begun = self._transactions.begin(timeout_s=record.timeout_ms / 1_000)
+                begun = self._transactions.begin(
+                    timeout_s=record.timeout_ms / 1_000, caller=record.owner
+                )
                 record = record.began(begun.transaction_id, now_ms)
             record = add(record, now_ms)
             if record is not before:

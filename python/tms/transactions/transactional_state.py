@@ -115,7 +115,7 @@ class PendingPosition(msgspec.Struct, frozen=True, array_like=True):
 class TransactionalRecord(msgspec.Struct, frozen=True, array_like=True):
     """An id. `previous` is the producer that got the present epoch by naming itself, which may ask
     again. `transaction` is the id of the transaction of TMS, 0 if there is none. Times are in ms.
-    """
+    `owner` is the principal that the id belongs to, empty where access is not controlled."""
 
     producer: ProducerEpoch
     previous: ProducerEpoch
@@ -127,6 +127,7 @@ class TransactionalRecord(msgspec.Struct, frozen=True, array_like=True):
     partitions: dict[str, tuple[int, ...]] = {}  # by topic
     groups: tuple[str, ...] = ()
     positions: tuple[PendingPosition, ...] = ()
+    owner: str = ""
 
     def require(self, producer: ProducerEpoch) -> None:
         """Raise `Refused` for another producer than that of the id."""
@@ -214,6 +215,7 @@ class TransactionalRecord(msgspec.Struct, frozen=True, array_like=True):
             phase,
             transaction,
             began_ms,
+            owner=self.owner,
         )
 
 
@@ -295,12 +297,15 @@ def initialised(
     timeout_ms: int,
     now_ms: int,
     new_number: Callable[[], int],
+    owner: str = "",
 ) -> TransactionalRecord:
     """The record of an id whose producer begins, or goes on after an error: then `expected` is its
     number and epoch. Returns the record itself for a request that is repeated. `new_number` gives
-    a number if the id has none, or no epoch is left. Raises `Refused`."""
+    a number if the id has none, or no epoch is left. The id belongs to `owner` from now on, unless
+    that is empty. Raises `Refused`."""
     if record is None:
-        return TransactionalRecord(ProducerEpoch(new_number(), 0), NO_PRODUCER, timeout_ms, now_ms)
+        first = ProducerEpoch(new_number(), 0)
+        return TransactionalRecord(first, NO_PRODUCER, timeout_ms, now_ms, owner=owner)
     if expected is not None and expected == record.previous:
         return record
     if expected is not None and expected != record.producer:
@@ -317,6 +322,7 @@ def initialised(
         TransactionPhase.PREPARE_ABORT if record.transaction else TransactionPhase.EMPTY,
         record.transaction,
         record.began_ms,
+        owner=owner or record.owner,
     )
 
 

@@ -26,6 +26,11 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
+def time_of(at: int) -> int:
+    """The time of the record at this place of a batch."""
+    return TIME_MS + at % 3
+
+
 def varint(number: int) -> bytes:
     """A zigzag varint of 64 bits."""
     left = (number << 1 ^ number >> 63) & (1 << 64) - 1

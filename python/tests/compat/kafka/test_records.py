@@ -6,7 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.compat.kafka.records_batches import (
@@ -24,8 +24,10 @@ from tests.compat.kafka.records_batches import (
     records_of,
 )
 from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, check, read_header
+from tms.block import decode as unpack
 from tms.compat.kafka.errors import BadRecords, ErrorCode
 from tms.compat.kafka.records import RecordLimits, decode
+from tms.model.ids import TIME_MS_MAX
 
 LARGE = RecordLimits(16 << 20, 32 << 20, 8 << 20)
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
@@ -40,7 +42,7 @@ SENT = [  # by each client of the file
 
 cells = st.one_of(st.none(), st.binary(max_size=40), st.integers(60, 9_000).map(bytes))
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
-headers = st.lists(st.tuples(names, st.binary(max_size=100)), max_size=4)
+headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=100)), max_size=4)
 record_lists = st.lists(st.builds(Record, cells, cells, headers), min_size=1, max_size=40)
 
 
@@ -175,6 +177,39 @@ def test_a_producer_sends_exactly_one_batch() -> None:
     refused(batch([Record()]) * 2, ErrorCode.INVALID_RECORD)
 
 
+def timed(times: list[int]) -> bytes:
+    """A batch of records with these times."""
+    base = times[0]
+    payload = b"".join(record(Record(), at, time - base) for at, time in enumerate(times))
+    fields = {"payload": payload, "base_timestamp": base, "max_timestamp": max(times)}
+    return batch([Record()] * len(times), **fields)
+
+
+@given(st.lists(st.integers(-1, TIME_MS_MAX), min_size=1, max_size=40))
+@example([-1, -1])
+@example([5, 3, -1, 4])
+def test_the_times_of_a_producer_are_event_times(times: list[int]) -> None:
+    (block,) = decode(timed(times), LIMITS).blocks
+    check(block, LIMITS.message_bytes_max, LIMITS.block_bytes_max)
+    assert unpack(block).event_times() == [None if time == -1 else time for time in times]
+    assert read_header(block).has_times == any(time >= 0 for time in times)
+
+
+@pytest.mark.parametrize("time", [-2, -(2**62), TIME_MS_MAX + 1, 2**62])
+def test_a_time_that_is_none_is_refused_by_number(time: int) -> None:
+    for times in ([time], [7, time], [time, 7], [-1, time], [time, time]):
+        error = refused(timed(times), ErrorCode.INVALID_TIMESTAMP)
+        assert error.index == times.index(time)
+        assert str(time) in error.message
+
+
+def test_each_block_of_a_batch_has_its_times() -> None:
+    times = [*range(MESSAGES_MAX), -1]
+    first, second = decode(timed(times), LARGE).blocks
+    assert unpack(first).event_times() == times[:-1]
+    assert unpack(second).event_times() == [None]
+
+
 def test_offset_deltas_count_from_zero() -> None:
     for deltas in ([1, 2], [0, 0], [0, 2], [1, 0]):
         payload = b"".join(record(Record(), delta) for delta in deltas)
@@ -185,7 +220,6 @@ def test_offset_deltas_count_from_zero() -> None:
 @pytest.mark.parametrize(
     ("pairs", "why"),
     [
-        ([("a", b"1"), ("b", None)], "null value"),
         ([("", b"1")], "without a name"),
         ([("a", bytes(HEADER_VALUE_BYTES_MAX + 1))], "at most 65536 bytes"),
         ([("a", b"")] * (HEADERS_MAX + 1), "at most 1000 headers"),

@@ -8,7 +8,7 @@ from aiokafka.record._crecords import DefaultRecordBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.compat.kafka.records_batches import HEADER, LIMITS, TIME_MS, Record, batch
+from tests.compat.kafka.records_batches import HEADER, LIMITS, TIME_MS, Record, batch, time_of
 from tests.compat.kafka.test_records import record_lists
 from tms.block import HeaderCells, place, thin
 from tms.block import encode as pack
@@ -17,6 +17,7 @@ from tms.compat.kafka import records
 from tms.compat.kafka.records import OFFSETS_MAX, decode, encode, gap
 from tms.compat.kafka.records_cache import ENTRY_BYTES, EncodedBatches, identity
 from tms.errors import DataCorrupt, TooLarge
+from tms.model.ids import TIME_MS_MAX
 from tms.model.message import MESSAGES_MAX, Buffer, StoredBlock
 
 
@@ -29,7 +30,6 @@ def read(encoded: Buffer) -> list[tuple[int, Record]]:
     """Offsets and records, as a client's own parser finds them."""
     parsed = DefaultRecordBatch(encoded)
     assert parsed.validate_crc()
-    assert parsed.timestamp_type == 1
     return [(one.offset, Record(one.key, one.value, one.headers), one.timestamp) for one in parsed]  # type: ignore[return-value]
 
 
@@ -37,8 +37,9 @@ def read(encoded: Buffer) -> list[tuple[int, Record]]:
 def test_a_client_reads_what_was_published(records: list[Record], base_offset: int) -> None:
     (block,) = decode(batch(records), LIMITS).blocks
     encoded = encode(stored(block, base_offset), leader_epoch=4)
-    expected = [(base_offset + at, one, TIME_MS) for at, one in enumerate(records)]
+    expected = [(base_offset + at, one, time_of(at)) for at, one in enumerate(records)]
     assert read(encoded) == expected
+    assert DefaultRecordBatch(encoded).timestamp_type == 0
     assert struct.unpack_from(">i", encoded, 12) == (4,)
 
 
@@ -57,8 +58,23 @@ def test_the_header_says_who_and_when() -> None:
     encoded = encode(stored(block, 70))
     crc = google_crc32c.value(bytes(encoded[21:]))
     assert HEADER.unpack_from(encoded) == (
-        *(70, len(encoded) - 12, -1, 2, crc, 8, 1, TIME_MS, TIME_MS, -1, -1, -1, 2),
+        *(70, len(encoded) - 12, -1, 2, crc, 0, 1, TIME_MS, TIME_MS + 1, -1, -1, -1, 2),
     )
+
+
+def test_a_block_without_event_times_has_the_append_time() -> None:
+    encoded = encode(stored(pack([b"1", b"2"]), 70))
+    assert HEADER.unpack_from(encoded)[5:9] == (8, 1, TIME_MS, TIME_MS)
+    assert [one[2] for one in read(encoded)] == [TIME_MS, TIME_MS]
+
+
+@given(st.lists(st.none() | st.integers(0, TIME_MS_MAX), min_size=1, max_size=40))
+def test_a_message_without_an_event_time_has_the_append_time(times: list[int | None]) -> None:
+    encoded = encode(stored(pack([b""] * len(times), event_times=times)))
+    shown = [TIME_MS if time is None else time for time in times]
+    assert [one[2] for one in read(encoded)] == shown
+    assert HEADER.unpack_from(encoded)[8] == max(shown)
+    assert DefaultRecordBatch(encoded).timestamp_type == (set(times) == {None})
 
 
 @pytest.mark.parametrize("compression", [Compression.LZ4, Compression.ZSTD])
@@ -90,7 +106,7 @@ def test_a_sparse_block_covers_the_offsets_of_removed_messages(
     whole = stored(block)
     left = StoredBlock(0, TIME_MS, 99, thin(whole.block, keep))
     encoded = encode(left)
-    assert [one[:2] for one in read(encoded)] == [(1_000 + at, records[at]) for at in keep]
+    assert read(encoded) == [(1_000 + at, records[at], time_of(at)) for at in keep]
     assert DefaultRecordBatch(encoded).next_offset == 1_000 + len(records)
 
 

@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from tms.api.queues import FETCH_BYTES_MAX
-from tms.block import Compression
+from tms.block import Compression, TimesColumn
 from tms.client.aio.channels import AsyncChannel
 from tms.client.aio.coalescing import AsyncCoalescing
 from tms.client.aio.consumer import AsyncConsumer, TaskIo, on_this_loop
@@ -22,7 +22,7 @@ from tms.client.aio.producer import AsyncProducer
 from tms.client.aio.queues import AsyncQueue
 from tms.client.aio.table import AsyncTable
 from tms.client.aio.transaction import AsyncTransaction
-from tms.client.batching import Expect, Headers, KnownTopic, as_columns
+from tms.client.batching import Expect, KnownTopic, as_columns
 from tms.client.choices import CompressionChoice, DurabilityChoice
 from tms.client.client import Bus
 from tms.client.consuming import PartitionChoice
@@ -36,6 +36,7 @@ from tms.client.transport import FetchRequest
 from tms.errors import NotFound
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
+from tms.model.message import Headers
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole
 from tms.model.queue import QueueOptions
@@ -83,18 +84,19 @@ class AsyncBus(Derived[Bus]):
         durability: DurabilityChoice | None = None,
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
+        event_time_ms: int | None = None,
     ) -> MessageId | None:
         """As `Bus.publish`. When it is cancelled, the message may or may not be stored."""
         if expect is not None:
-            cells = as_columns(key, headers)
+            cells = topic, [value], *as_columns(key, headers), partition, durability
             [id] = await self.publish_many(
-                topic, [value], *cells, partition, durability, timeout_s=timeout_s, expect=expect
+                *cells, Compression.NONE, timeout_s, expect, [event_time_ms]
             )
             return id
         known = self._publishing.known(topic) or await self._refresh_topic(topic)
         if self._publishing.place is not None:
             headers = self._publishing.placed(known, value, key, headers)
-        message = Lone(value, key, headers, partition)
+        message = Lone(value, key, headers, partition, event_time_ms)
         try:
             return await self._coalescing.publish(known, message, durability, timeout_s)
         except NotFound:  # the topic may have changed since it was looked up; nothing was stored
@@ -112,6 +114,7 @@ class AsyncBus(Derived[Bus]):
         compression: CompressionChoice = Compression.NONE,
         timeout_s: Duration | None = None,
         expect: Expect | None = None,
+        event_times_ms: TimesColumn | None = None,
     ) -> list[MessageId]:
         """As `Bus.publish_many`."""
         known = self._publishing.known(topic) or await self._refresh_topic(topic)
@@ -119,7 +122,7 @@ class AsyncBus(Derived[Bus]):
         delivery = self._sync._delivery(known.name, numbering, durability, timeout_s, compression)
         with Publication(self._publishing, topic, known, delivery, partition) as publication:
             async with self._channels.channel() as channel:
-                for left in publication.requests(values, keys, headers, expect):
+                for left in publication.requests(values, keys, headers, expect, event_times_ms):
                     publication.appended += await deliver_async(
                         channel.append, left, self._clock, delivery.timeout_s
                     )

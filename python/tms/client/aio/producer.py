@@ -10,14 +10,15 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Generic, NamedTuple, Self
 from weakref import finalize, ref
 
+from tms.block import TimesColumn
 from tms.client.aio.channels import AsyncChannel
-from tms.client.batching import Batcher, Headers, KnownTopic
+from tms.client.batching import Batcher, KnownTopic
 from tms.client.delivery import Unacknowledged, deliver_async
 from tms.client.receipts import Receipt, settle
 from tms.client.sending import STALLED_S, Flight, Sending, closing_after, dropped
 from tms.errors import TimedOut, TMSError, again
 from tms.model.ids import MessageId
-from tms.model.message import Appended, NewBlock
+from tms.model.message import Appended, Headers, NewBlock
 from tms.model.serializer import V
 from tms.runtime import forks
 from tms.runtime.clock import Clock
@@ -67,6 +68,7 @@ class AsyncProducer(Generic[V]):
         key: bytes | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
+        event_time_ms: int | None = None,
     ) -> "AsyncSent":
         """As `Producer.send`: `await producer.send(…)` accepts the message, and awaiting what that
         returns gives its id."""
@@ -75,7 +77,7 @@ class AsyncProducer(Generic[V]):
             await self._resume()
         batcher = self._sending.batcher or await self._begin()
         first = not batcher.fillings
-        is_full = batcher.add(value, key, headers, partition)
+        is_full = batcher.add(value, key, headers, partition, event_time_ms)
         newest = batcher.newest
         sent = AsyncSent(self._weakly, newest.receipt, len(newest.values) - 1)
         if is_full:
@@ -93,6 +95,7 @@ class AsyncProducer(Generic[V]):
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers | None] | None = None,
         partition: int | None = None,
+        event_times_ms: TimesColumn | None = None,
     ) -> None:
         """Publish messages in this order, like `send` for each but faster; see
         `Producer.send_many`."""
@@ -102,7 +105,7 @@ class AsyncProducer(Generic[V]):
         batcher = self._sending.batcher or await self._begin()
         accepted = 0
         try:
-            for taken in batcher.add_many(values, keys, headers, partition):
+            for taken in batcher.add_many(values, keys, headers, partition, event_times_ms):
                 accepted = taken
                 await self._push()
         except TMSError as error:

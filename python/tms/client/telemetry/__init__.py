@@ -12,9 +12,10 @@ nothing more.
 """
 
 import sys
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
+
+from tms.model.message import Headers
 
 if TYPE_CHECKING:
     from tms.client.telemetry.messaging import Telemetry
@@ -36,7 +37,7 @@ class ReadMessage(Protocol):
     def id(self) -> object: ...
 
     @property
-    def headers(self) -> Mapping[str, bytes]: ...
+    def headers(self) -> Headers: ...
 
 
 def found(server: tuple[str, int] | None = None) -> "Telemetry | None":

@@ -26,7 +26,7 @@ from tms.block.received import Received
 from tms.client.telemetry import ReadMessage
 from tms.client.telemetry.places import PARENT, STATE, Place
 from tms.errors import Closed, TMSError
-from tms.model.message import Fetched, StoredBlock
+from tms.model.message import Fetched, Headers, StoredBlock
 from tms.runtime.clock import SystemClock
 from tms.runtime.version import VERSION
 
@@ -324,10 +324,10 @@ def _first(stored: StoredBlock, count: int) -> Columns:
     return columns.slice(0, min(count, columns.count))
 
 
-def sender_of(headers: Mapping[str, bytes] | None) -> SpanContext | None:
+def sender_of(headers: Headers | None) -> SpanContext | None:
     """The span that has sent a message, if its headers say so."""
     parent = headers and headers.get(PARENT)
-    return _sender(bytes(parent), bytes(headers.get(STATE, b""))) if headers and parent else None
+    return _sender(bytes(parent), bytes(headers.get(STATE) or b"")) if headers and parent else None
 
 
 @lru_cache(SENDERS_CACHED_MAX)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tms.block import HEADERS_MAX, BytesColumn, HeadersColumn, SharedHeaders
+from tms.model.message import Headers
 
 PARENT, STATE = "traceparent", "tracestate"
-_Headers = Mapping[str, bytes]
 
 
 class Place(NamedTuple):
     """The place of a span: the headers that say it, and their bytes."""
 
-    headers: _Headers
+    headers: Mapping[str, bytes]
     bytes: int
 
 
@@ -32,7 +32,7 @@ class PlaceRoom(NamedTuple):
     added_bytes_max: int
 
 
-def with_place(headers: _Headers | None, place: Place | None) -> _Headers | None:
+def with_place(headers: Headers | None, place: Place | None) -> Headers | None:
     """Headers and a place, unless they have one, or are as many as they may be."""
     if place is None:
         return headers
@@ -93,7 +93,7 @@ def _sizes(values: BytesColumn, keys: BytesColumn | None, rows: HeadersColumn | 
         sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
     if rows is not None:
         sizes = [
-            size + sum(len(name.encode()) + len(text) for name, text in (row or {}).items())
+            size + sum(len(name.encode()) + len(text or b"") for name, text in (row or {}).items())
             for size, row in zip(sizes, rows, strict=True)
         ]
     return sizes

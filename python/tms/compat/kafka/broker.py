@@ -8,7 +8,6 @@ from functools import partial
 from struct import Struct
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.groups import Coordinator
 from tms.compat.kafka.records import encode
 from tms.compat.kafka.records_cache import EncodedBatches, identity
@@ -16,7 +15,7 @@ from tms.errors import TMSError, TopicNotFound
 from tms.groups.classic_calls import ClassicKey
 from tms.model import keys
 from tms.model.message import Buffer, StoredBlock
-from tms.model.topic import TopicName
+from tms.model.topic import TopicName, TopicSettings
 from tms.model.transaction import check_group
 from tms.server.framed import FramedConnection
 from tms.server.http.exchange import settle
@@ -84,11 +83,8 @@ class Broker:
         registry = self.engine.topics.registry
         return registry.known.get(name) or registry.find(name)
 
-    def named(self, name: str, id: bytes) -> TopicName:
-        """The topic that a request names by name or, in newer versions, by id. Raises `Invalid`,
-        `TopicNotFound`."""
-        if id == NO_ID:
-            return self.topic(name)
+    def with_id(self, id: bytes) -> TopicName:
+        """The topic with this id. Raises `TopicNotFound`."""
         found = self._names.get(id)
         store, uid, generation = _TOPIC_ID.unpack(id)
         if found is None and store == self._store_id:
@@ -101,6 +97,12 @@ class Broker:
                 return found
         self._names.pop(id, None)
         raise TopicNotFound(f"There is no topic with the id {uuid.UUID(bytes=id)}.")
+
+    @property
+    def defaults(self) -> TopicSettings:
+        """The settings that a topic has if no one chooses."""
+        default_ms = self.engine.topics.registry.default_retention_ms
+        return TopicSettings(retention_ms=default_ms, retention_is_default=True)
 
     def group(self, name: str) -> ClassicKey:
         """The key of a group. Raises `Invalid`, `Forbidden`."""

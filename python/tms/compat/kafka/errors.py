@@ -6,6 +6,7 @@ from tms.errors import (
     Closed,
     Conflict,
     CrcMismatch,
+    FewerPartitions,
     Forbidden,
     Invalid,
     Malformed,
@@ -51,7 +52,11 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -59,6 +64,7 @@ class ErrorCode(IntEnum):
     INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_CONFIG = 40
     INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
@@ -67,16 +73,20 @@ class ErrorCode(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
+    UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
@@ -102,12 +112,12 @@ _CODES: tuple[tuple[type[TMSError], ErrorCode], ...] = (
     (TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (PartitionNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (FewerPartitions, ErrorCode.INVALID_PARTITIONS),
     (CrcMismatch, ErrorCode.CORRUPT_MESSAGE),
     (StaleEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (SequenceReused, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     (TooLarge, ErrorCode.MESSAGE_TOO_LARGE),
-    (Forbidden, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     (NotOwner, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
     (StorageUnavailable, ErrorCode.KAFKA_STORAGE_ERROR),
@@ -126,6 +136,19 @@ _FIELDS = {
     "topic": ErrorCode.INVALID_TOPIC_EXCEPTION,
     "group": ErrorCode.INVALID_GROUP_ID,
     "metadata": ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    "partitions": ErrorCode.INVALID_PARTITIONS,
+    "replication_factor": ErrorCode.INVALID_REPLICATION_FACTOR,
+    "assignments": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    "config": ErrorCode.INVALID_CONFIG,
+}
+# So does the kind of a resource, or the field, that is forbidden.
+_KINDS = {
+    "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    "some-group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    "some-topic": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "cluster": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "service": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "transactions": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 
@@ -133,6 +156,9 @@ def code_of(error: TMSError) -> ErrorCode:
     """The code that tells a client of Kafka what this error says."""
     if isinstance(error, Invalid) and error.details.get("field") in _FIELDS:
         return _FIELDS[error.details["field"]]
+    if isinstance(error, Forbidden):
+        named = error.details.get("field") or error.details.get("resource", "")
+        return _KINDS.get(str(named).partition(":")[0], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return next(
         (code for cls, code in _CODES if isinstance(error, cls)), ErrorCode.UNKNOWN_SERVER_ERROR
     )

@@ -19,6 +19,8 @@ Invariants
 * A block that `decode` returns is one that `tms.block.check` accepts: it need not be checked again.
 * Whatever the bytes are, `decode` raises only `BadRecords`, and takes memory in proportion to
   `batch_bytes_max`. A batch is refused as a whole.
+* The times that a producer wrote are the messages' event times, and those of a batch that leaves. A
+  block without event times leaves with its publish time as append time.
 * `encode` is a pure function: a stored block has the same batch on every instance, for ever.
 * A batch covers all offsets of its block, also those of messages that compaction removed: so a
   consumer's position passes them.
@@ -36,10 +38,11 @@ import google_crc32c
 from msgspec import Raw
 
 from tms import block as blocks
-from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, HeaderCells
+from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, HeaderCells, TimesColumn
 from tms.compat.kafka.compression import decompress
 from tms.compat.kafka.errors import BadRecords, ErrorCode
-from tms.errors import TooLarge
+from tms.errors import Invalid, TooLarge
+from tms.model.ids import TIME_MS_MAX
 from tms.model.message import Buffer, StoredBlock
 from tms.runtime.extras import needed
 
@@ -65,18 +68,20 @@ _NONE = -1
 _SPARE_BYTES = 32  # behind the records, for the parser
 _HEADER_COST_BYTES = 100  # of a header while it is converted
 _BLOCK_BYTES = 1_024  # of a block besides its cells and their ends, at most
-_CELL_BYTES = 13  # of a message's ends and validity in a block
+_CELL_BYTES = 21  # of a message's ends, validity and time in a block
 _VARINT_BITS_MAX = 70
 
 
 class RecordLimits(NamedTuple):
     """Bounds in bytes of one batch: `batch_bytes_max` of its records once decompressed, of which a
     header counts as 100 at least; `block_bytes_max` of a block that it becomes; `message_bytes_max`
-    of a message's key, value and headers, as the topic has it."""
+    of a message's key, value and headers, as the topic has it; and whether messages need a key, as
+    those of a compacted topic do."""
 
     batch_bytes_max: int
     block_bytes_max: int
     message_bytes_max: int
+    needs_keys: bool = False
 
 
 class DecodedBatch(NamedTuple):
@@ -110,11 +115,13 @@ class _BatchHeader(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """The records of a batch, column by column; `headers` is None if there are none at all."""
+    """The records of a batch, column by column; `headers` is None if there are none at all. Times
+    are in ms, -1 = none."""
 
     keys: list[bytes | None]
     values: list[bytes | None]
     headers: HeaderCells | None
+    times: TimesColumn
 
 
 def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> DecodedBatch:
@@ -132,9 +139,15 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
             f"The records of the batch have {len(payload)} bytes, {limits.batch_bytes_max} is the "
             "limit: send smaller batches.",
         )
-    cells = _parsed(payload, batch.records, limits.batch_bytes_max)
+    cells = _parsed(payload, batch, limits.batch_bytes_max)
+    if limits.needs_keys and None in cells.keys:
+        raise _invalid("A compacted topic takes no message without a key.", cells.keys.index(None))
     cuts = _cuts(cells, len(payload), limits)
-    packed = [_block(cells, start, stop, batch) for start, stop in pairwise(cuts)]
+    try:
+        packed = [_block(cells, start, stop, batch) for start, stop in pairwise(cuts)]
+    except Invalid:  # of times, which are looked at only then
+        cells = cells._replace(times=_times_or_none(cells.times))
+        packed = [_block(cells, start, stop, batch) for start, stop in pairwise(cuts)]
     if batch.producer_id != _NONE:
         for block in packed:
             block[blocks.FLAGS_AT] |= producer_flags
@@ -151,16 +164,20 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
 
 
 def encode(stored: StoredBlock, leader_epoch: int = _NONE) -> bytearray:
-    """The batch of a readable block: at its offsets, with its publish time as append time, not
-    compressed. Raises `DataCorrupt` and `TooLarge`."""
+    """The batch of a readable block: at its offsets, with its event times, or else its publish time
+    as append time, not compressed. Of messages that have event times, those without one get the
+    publish time. Raises `DataCorrupt` and `TooLarge`."""
     header = blocks.read_header(stored.block)
     columns = blocks.decode(stored.block)
     builder = _library().DefaultRecordBatchBuilder(
         _MAGIC, 0, 0, _NONE, _NONE, _NONE, BATCH_BYTES_MAX
     )
+    times: Sequence[Any] = ()
+    if columns.times is not None:
+        times = columns.event_times(stored.time_ms)
     rows = zip(
         columns.index,
-        repeat(stored.time_ms, columns.count),
+        times or repeat(stored.time_ms, columns.count),
         columns.keys(),
         columns.values(),
         _headers(columns.header_cells()),
@@ -169,8 +186,9 @@ def encode(stored: StoredBlock, leader_epoch: int = _NONE) -> bytearray:
     if None in starmap(builder.append, rows):
         raise TooLarge(f"A block of more than {BATCH_BYTES_MAX} bytes fits no batch of Kafka's.")
     batch: bytearray = builder.build()
-    place = header.base_offset, header.count, stored.time_ms, leader_epoch
-    _seal(batch, place, columns.count)
+    place = header.base_offset, header.count, leader_epoch
+    stamp = (0, times[0], max(times)) if times else (_APPEND_TIME, stored.time_ms, stored.time_ms)
+    _seal(batch, place, stamp, columns.count)
     return batch
 
 
@@ -182,7 +200,7 @@ def gap(start: int, stop: int, leader_epoch: int = _NONE) -> bytearray:
         raise ValueError(f"A gap has at least one offset, not those from {start} to {stop}.")
     start = max(start, stop - OFFSETS_MAX)
     batch = bytearray(_HEADER.size)
-    _seal(batch, (start, stop - start, _NONE, leader_epoch), 0)
+    _seal(batch, (start, stop - start, leader_epoch), (_APPEND_TIME, _NONE, _NONE), 0)
     return batch
 
 
@@ -244,20 +262,23 @@ def _check_producer(batch: _BatchHeader) -> None:
         )
 
 
-def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
+def _parsed(payload: Buffer, batch: _BatchHeader, bytes_max: int) -> _Cells:
     library = _library()
+    count = batch.records
     # A MemoryError or an OverflowError is that of a record which says an absurd length.
     damage = library.CorruptRecordException, UnicodeDecodeError, MemoryError, OverflowError
     if len(payload) > LARGE_BYTES:
         _check_large(payload, count)
-    head = _HEADER.pack(0, 0, 0, _MAGIC, 0, 0, 0, 0, 0, 0, 0, 0, count)
+    head = _HEADER.pack(0, 0, 0, _MAGIC, 0, 0, 0, batch.base_timestamp, 0, 0, 0, 0, count)
     spacious = memoryview(b"".join((head, payload, bytes(_SPARE_BYTES))))
     parsed = library.DefaultRecordBatch(spacious[:-_SPARE_BYTES])
     headers = _HeaderColumn(bytes_max - len(payload))
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
+    times: list[int] = []
     add_key = keys.append
     add_value = values.append
+    add_time = times.append
     try:
         for number, record in enumerate(parsed):
             if record.offset != number:
@@ -267,11 +288,12 @@ def _parsed(payload: Buffer, count: int, bytes_max: int) -> _Cells:
                 )
             add_key(record.key)
             add_value(record.value)
+            add_time(record.timestamp)
             if pairs := record.headers:
                 headers.add(number, pairs)
     except damage as exc:
         raise _invalid(f"Record {len(keys)} is damaged: {exc}", len(keys)) from exc
-    return _Cells(keys, values, headers.cells(count))
+    return _Cells(keys, values, headers.cells(count), times)
 
 
 @cache
@@ -292,7 +314,7 @@ class _HeaderColumn:
         self._bytes_left = bytes_left
         self._ends = [0]
         self._names: list[str] = []
-        self._values: list[bytes] = []
+        self._values: list[bytes | None] = []
 
     def add(self, number: int, pairs: Sequence[tuple[str, bytes | None]]) -> None:
         """The headers of record `number`; numbers ascend. Raises `BadRecords`."""
@@ -307,13 +329,7 @@ class _HeaderColumn:
         for name, value in pairs:
             if not name:
                 raise _invalid(f"Record {number} has a header without a name.", number)
-            if value is None:
-                raise _invalid(
-                    f"Record {number} has the header {name!r:.80} with a null value, which TMS "
-                    "does not store: send an empty value or leave the header out.",
-                    number,
-                )
-            if len(value) > HEADER_VALUE_BYTES_MAX:
+            if value is not None and len(value) > HEADER_VALUE_BYTES_MAX:
                 raise _invalid(
                     f"A header's value has at most {HEADER_VALUE_BYTES_MAX} bytes, {name!r:.80} of "
                     f"record {number} has {len(value)}.",
@@ -412,7 +428,8 @@ def _sizes(cells: _Cells) -> Iterator[tuple[int, int]]:
     if cells.headers is None:
         return zip(sizes, repeat(0))
     ends, names, values = cells.headers
-    texts = [len(name.encode()) + len(value) for name, value in zip(names, values, strict=True)]
+    pairs = zip(names, values, strict=True)
+    texts = [len(name.encode()) + len(value or b"") for name, value in pairs]
     return (
         (size + sum(texts[start:stop]), stop - start)
         for size, (start, stop) in zip(sizes, pairwise(ends), strict=True)
@@ -420,9 +437,9 @@ def _sizes(cells: _Cells) -> Iterator[tuple[int, int]]:
 
 
 def _block(cells: _Cells, start: int, stop: int, batch: _BatchHeader) -> bytearray:
-    keys, values, headers = cells
+    keys, values, headers, times = cells
     if stop - start < len(values):
-        keys, values = keys[start:stop], values[start:stop]
+        keys, values, times = keys[start:stop], values[start:stop], times[start:stop]
         headers = headers and headers.take(range(start, stop))
     keyless = keys[0] is None and keys.count(None) == len(keys)
     producer_id = sequence = 0
@@ -433,12 +450,26 @@ def _block(cells: _Cells, start: int, stop: int, batch: _BatchHeader) -> bytearr
         values,
         None if keyless else keys,
         headers,
+        times,
         producer_id=producer_id,
         producer_sequence=sequence,
     )
 
 
-def _headers(cells: HeaderCells) -> Iterable[list[tuple[str, bytes]]]:
+def _times_or_none(times: TimesColumn) -> TimesColumn:
+    """The times of records as event times: None for -1. Raises `BadRecords`."""
+    for number, time_ms in enumerate(times):
+        if time_ms is None or not _NONE <= time_ms <= TIME_MS_MAX:
+            raise BadRecords(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"Record {number} has the timestamp {time_ms}; one is -1, or from 0 up to the year "
+                "9999, in ms.",
+                number,
+            )
+    return [None if time_ms == _NONE else time_ms for time_ms in times]
+
+
+def _headers(cells: HeaderCells) -> Iterable[list[tuple[str, bytes | None]]]:
     """The headers of each message."""
     ends, names, values = cells
     if not names:
@@ -447,12 +478,16 @@ def _headers(cells: HeaderCells) -> Iterable[list[tuple[str, bytes]]]:
     return [pairs[start:stop] for start, stop in pairwise(ends)]
 
 
-def _seal(batch: bytearray, place: tuple[int, int, int, int], count: int) -> None:
+def _seal(
+    batch: bytearray, place: tuple[int, int, int], stamp: tuple[int, int, int], count: int
+) -> None:
     """Write the header of a batch of `count` records. `place` is its first offset, the number of
-    its offsets, its time in ms, and the leader epoch."""
-    base_offset, offsets, time_ms, leader_epoch = place
+    its offsets, and the leader epoch; `stamp` its attributes, its base and its maximum time in
+    ms."""
+    base_offset, offsets, leader_epoch = place
+    attributes, base_ms, max_ms = stamp
     start = base_offset, len(batch) - _LENGTH_FROM, leader_epoch, _MAGIC
-    fields = (_APPEND_TIME, offsets - 1, time_ms, time_ms, _NONE, _NONE, _NONE, count)
+    fields = (attributes, offsets - 1, base_ms, max_ms, _NONE, _NONE, _NONE, count)
     _HEADER.pack_into(batch, 0, *start, 0, *fields)
     crc = google_crc32c.value(Raw(memoryview(batch)[_CRC_FROM:]))
     _CRC.pack_into(batch, _CRC_AT, crc)

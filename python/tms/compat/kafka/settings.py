@@ -54,11 +54,6 @@ class KafkaSection(FrontSection):
                 "Kafka's protocol is spoken by a single process, and this service has several "
                 "instances or workers. Leave --kafka-port out, or start it alone."
             )
-        if terms.is_guarded:
-            raise ConfigError(
-                "Kafka's protocol knows no principals here yet, and this service controls access. "
-                "Leave --kafka-port out, or start a service with --access off."
-            )
         with needed("Kafka's protocol", "kafka"):
             from tms.compat.kafka.broker import Broker, BrokerOptions
             from tms.compat.kafka.front import KafkaServer

@@ -5,26 +5,35 @@
     retention.bytes       of a partition; -1 for no limit
     max.message.bytes     of a batch of Kafka, of a message of TMS
     delete.retention.ms   of tombstones
+    message.timestamp.type  CreateTime
 
 Settings of Kafka that have no meaning here (segments, replicas, flushes) are accepted, since tools
-send them along, and described with the value that the service has. Unknown ones are refused.
+send them along, and described as read only, with the value that the service has. Unknown ones, and
+values of the wrong type, are refused.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import IntEnum
+from functools import partial
+from typing import Any, NamedTuple
 
+from tms.compat.kafka.broker import NODE
 from tms.errors import Invalid
 from tms.model.keys import Partitioner
 from tms.model.quantity import whole
 from tms.model.topic import (
-    MESSAGE_BYTES_DEFAULT,
+    PARTITIONS_MAX,
     RETENTION_BYTES_MIN,
     RETENTION_MS_MAX,
     RETENTION_MS_MIN,
     TopicSettings,
     parse_cleanup,
 )
+from tms.topics.registry import changed
 
+TOPIC_RESOURCE = 2  # the kinds of resources that have settings
+BROKER_RESOURCE = 4
 LONG_MAX = 2**63 - 1
 BOOLEAN = 1
 STRING = 2
@@ -32,18 +41,104 @@ INT = 3
 LONG = 5
 DOUBLE = 6
 LIST = 7
+_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
-class Setting(NamedTuple):
-    """A setting as it is described. `is_default` says that no one chose the value."""
+class Source(IntEnum):
+    """The origin of a setting's value, by Kafka's numbers."""
+
+    DYNAMIC_TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class Synonym(NamedTuple):
+    """A place where the value of a setting may come from: its name and its value there."""
 
     name: str
     value: str
+    source: Source
+
+
+class Setting(NamedTuple):
+    """A setting as it is described. The first of `synonyms` has its value."""
+
+    name: str
     type: int
-    is_default: bool
+    synonyms: tuple[Synonym, ...]
+    read_only: bool = True
+
+    @property
+    def value(self) -> str:
+        """The value that counts."""
+        return self.synonyms[0].value
+
+    @property
+    def source(self) -> Source:
+        """The origin of the value."""
+        return self.synonyms[0].source
+
+    @classmethod
+    def of_broker(cls, name: str, value: str, type: int, source: Source) -> "Setting":
+        """A setting of the broker, or one without an effect."""
+        return cls(name, type, (Synonym(name, value, source),))
 
 
-# Settings without an effect, with the value that says what the service does.
+class _Kept(NamedTuple):
+    """A setting that topics have: its field of `TopicSettings`, its type, the name of its default
+    among the settings of Kafka's brokers, and the functions that read and write it. `read` takes
+    the setting's name and the text."""
+
+    field: str
+    type: int
+    broker_name: str
+    read: Callable[[str, str], object]
+    write: Callable[[Any], str]
+
+
+def _whole(name: str, text: str, least: int = 0) -> int:
+    if not _WHOLE.fullmatch(text.strip()):
+        raise Invalid(f"{name} is a whole number, got {text!r:.40}.", field=name)
+    return whole(name, int(text), least, LONG_MAX)
+
+
+def _bound(least: int, most: int, name: str, text: str) -> int | None:
+    """A bound; None for -1 and for more than `most`, which mean none. One below `least` becomes
+    that."""
+    number = _whole(name, text, -1)
+    return None if number < 0 or number > most else max(least, number)
+
+
+def _or(none: int, value: int | None) -> str:
+    return str(none if value is None else value)
+
+
+_RETENTION = partial(_bound, RETENTION_MS_MIN, RETENTION_MS_MAX)
+_KEPT = {
+    "cleanup.policy": _Kept(
+        "cleanup", LIST, "log.cleanup.policy", lambda _, text: parse_cleanup(text), str
+    ),
+    "delete.retention.ms": _Kept(
+        "tombstone_retention_ms",
+        LONG,
+        "log.cleaner.delete.retention.ms",
+        _RETENTION,
+        partial(_or, LONG_MAX),
+    ),
+    "max.message.bytes": _Kept("message_bytes_max", INT, "message.max.bytes", _whole, str),
+    "retention.bytes": _Kept(
+        "retention_bytes",
+        LONG,
+        "log.retention.bytes",
+        partial(_bound, RETENTION_BYTES_MIN, LONG_MAX),
+        partial(_or, -1),
+    ),
+    "retention.ms": _Kept("retention_ms", LONG, "log.retention.ms", _RETENTION, partial(_or, -1)),
+}
+_TIME_TYPE = "message.timestamp.type"
+_CREATE_TIME = "CreateTime"
+
+# Settings without an effect, with the value that says what the service does, and its type.
 _WITHOUT_EFFECT = {
     "compression.type": ("producer", STRING),
     "compression.gzip.level": ("-1", INT),
@@ -63,7 +158,7 @@ _WITHOUT_EFFECT = {
     "message.timestamp.after.max.ms": (str(LONG_MAX), LONG),
     "message.timestamp.before.max.ms": (str(LONG_MAX), LONG),
     "message.timestamp.difference.max.ms": (str(LONG_MAX), LONG),
-    "message.timestamp.type": ("LogAppendTime", STRING),
+    _TIME_TYPE: (_CREATE_TIME, STRING),
     "min.cleanable.dirty.ratio": ("0.5", DOUBLE),
     "min.compaction.lag.ms": ("0", LONG),
     "min.insync.replicas": ("1", INT),
@@ -76,70 +171,119 @@ _WITHOUT_EFFECT = {
     "unclean.leader.election.enable": ("false", BOOLEAN),
 }
 _DEFAULT = TopicSettings()
+_NAMES = sorted([*_KEPT, *_WITHOUT_EFFECT])
 
 
 def settings_of(given: Mapping[str, str | None], partitions: int) -> TopicSettings:
-    """The settings of a new topic. Raises `Invalid`."""
-    values: dict[str, object] = {
-        "retention_is_default": True,
-        "partitioner": Partitioner.MURMUR2,  # so that keys keep their order whoever publishes
-    }
-    for name, text in given.items():
-        if text is None or name in _WITHOUT_EFFECT:
-            continue
-        if name == "cleanup.policy":
-            values["cleanup"] = parse_cleanup(text)
-        elif name == "retention.ms":
-            values["retention_ms"] = _bounded(name, text, RETENTION_MS_MIN, RETENTION_MS_MAX)
-            values["retention_is_default"] = False
-        elif name == "retention.bytes":
-            values["retention_bytes"] = _bounded(name, text, RETENTION_BYTES_MIN, LONG_MAX)
-        elif name == "max.message.bytes":
-            values["message_bytes_max"] = _number(name, text)
-        elif name == "delete.retention.ms":
-            values["tombstone_retention_ms"] = _bounded(
-                name, text, RETENTION_MS_MIN, RETENTION_MS_MAX
-            )
-        else:
-            raise Invalid(f"There is no setting {name!r:.80} of a topic.", field=name)
-    return TopicSettings(partitions=partitions, **values)  # type: ignore[arg-type]
+    """The settings of a new topic; None stands for the default. Raises `Invalid`."""
+    fresh = TopicSettings(
+        partitions=partitions,
+        retention_is_default=True,
+        partitioner=Partitioner.MURMUR2,  # so that keys keep their order whoever publishes
+    )
+    return with_changes(fresh, changes_of(given))
 
 
-def described(settings: TopicSettings) -> Iterator[Setting]:
-    """All settings of a topic, in the order of their names."""
-    retention = -1 if settings.retention_ms is None else settings.retention_ms
-    size = -1 if settings.retention_bytes is None else settings.retention_bytes
-    tombstones = settings.tombstone_retention_ms
-    own = {
-        "cleanup.policy": (str(settings.cleanup), LIST, settings.cleanup == _DEFAULT.cleanup),
-        "delete.retention.ms": (
-            str(LONG_MAX if tombstones is None else tombstones),
-            LONG,
-            tombstones == _DEFAULT.tombstone_retention_ms,
-        ),
-        "max.message.bytes": (
-            str(settings.message_bytes_max),
-            INT,
-            settings.message_bytes_max == MESSAGE_BYTES_DEFAULT,
-        ),
-        "retention.bytes": (str(size), LONG, settings.retention_bytes is None),
-        "retention.ms": (str(retention), LONG, settings.retention_is_default),
-    }
-    others = {name: (value, kind, True) for name, (value, kind) in _WITHOUT_EFFECT.items()}
-    for name, told in sorted((own | others).items()):
-        yield Setting(name, *told)
-
-
-def _bounded(name: str, text: str, least: int, most: int) -> int | None:
-    """A bound; None for -1 and for more than `most`, which mean none. One below `least` becomes
-    that."""
-    number = _number(name, text, -1)
-    return None if number < 0 or number > most else max(least, number)
-
-
-def _number(name: str, text: str, least: int = 0) -> int:
+def with_changes(settings: TopicSettings, changes: Mapping[str, object]) -> TopicSettings:
+    """The settings after changes. Raises `Invalid`."""
     try:
-        number = int(text)
-    except ValueError:
-        raise Invalid(f"{name} is a whole number, got {text!r:.40}.", field=name) from None
-    return whole(name, number, least, LONG_MAX)
+        return changed(settings, changes)
+    except Invalid as error:
+        raise Invalid(error.message, field="config") from error
+
+
+def changes_of(given: Mapping[str, str | None]) -> dict[str, object]:
+    """Changes of `TopicSettings`, by its fields; None stands for the default. Raises `Invalid`."""
+    changes: dict[str, object] = {}
+    for name, text in given.items():
+        kept = _KEPT.get(name)
+        try:
+            if kept is None:
+                _check(name, text)
+            elif text is not None:
+                changes[kept.field] = kept.read(name, text)
+            elif kept.field == "retention_ms":
+                changes["retention_is_default"] = True
+            else:
+                changes[kept.field] = getattr(_DEFAULT, kept.field)
+        except Invalid as error:
+            raise Invalid(error.message, field="config") from error
+    return changes
+
+
+def all_changes_of(given: Mapping[str, str | None]) -> dict[str, object]:
+    """Changes that set all settings: those that are not given to their defaults. Raises
+    `Invalid`."""
+    return changes_of({**dict.fromkeys(_KEPT), **given})
+
+
+def list_of(settings: TopicSettings, name: str) -> list[str]:
+    """The elements of a setting that is a list. Raises `Invalid` for others."""
+    for setting in described(settings, _DEFAULT):
+        if setting.name == name and setting.type == LIST:
+            return elements(setting.value)
+    raise Invalid(
+        f"{name!r:.80} is no list: set it as a whole, in place of adding to it or taking from it.",
+        field="config",
+    )
+
+
+def elements(text: str) -> list[str]:
+    """The elements of a list as Kafka spells it."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def described(settings: TopicSettings, defaults: TopicSettings) -> Iterator[Setting]:
+    """All settings of a topic, in the order of their names. `defaults` has the values of topics for
+    which no one chose any."""
+    for name in _NAMES:
+        kept = _KEPT.get(name)
+        if kept is None:
+            yield Setting.of_broker(name, *_WITHOUT_EFFECT[name], Source.DEFAULT)
+            continue
+        value = getattr(settings, kept.field)
+        default = getattr(defaults, kept.field)
+        synonyms = [Synonym(kept.broker_name, kept.write(default), Source.DEFAULT)]
+        chosen = kept.field == "retention_ms" and not settings.retention_is_default
+        if chosen or value != default:
+            synonyms.insert(0, Synonym(name, kept.write(value), Source.DYNAMIC_TOPIC))
+        yield Setting(name, kept.type, tuple(synonyms), read_only=False)
+
+
+def require_count(partitions: int) -> int:
+    """The number of partitions itself. Raises `Invalid`."""
+    return whole("partitions", partitions, 1, PARTITIONS_MAX)
+
+
+def require_assignable(replicas: Iterable[Iterable[int]]) -> None:
+    """Raise `Invalid` unless each partition has the only broker as its only replica."""
+    for brokers in replicas:
+        if [*brokers] != [NODE]:
+            raise Invalid(
+                f"There is one broker, {NODE}, which has every partition; the store replicates.",
+                field="assignments",
+            )
+
+
+def _check(name: str, text: str | None) -> None:
+    """Raise `Invalid` for an unknown setting, and for a value of the wrong type."""
+    if name not in _WITHOUT_EFFECT:
+        raise Invalid(f"There is no setting {name!r:.80} of a topic.")
+    _, type = _WITHOUT_EFFECT[name]
+    if name == _TIME_TYPE and text not in (None, _CREATE_TIME):
+        raise Invalid(
+            f"{name} is {_CREATE_TIME}, got {text!r:.40}: messages keep the times that their "
+            "producers gave. Leave the setting out; a batch without times gets its append time."
+        )
+    if text is None or type in (STRING, LIST):
+        return
+    if type == BOOLEAN:
+        if text.strip().lower() not in ("true", "false"):
+            raise Invalid(f"{name} is true or false, got {text!r:.40}.")
+    elif type == DOUBLE:
+        try:
+            float(text)
+        except ValueError:
+            raise Invalid(f"{name} is a number, got {text!r:.40}.") from None
+    else:
+        _whole(name, text, -LONG_MAX)

@@ -17,6 +17,12 @@ def producer_of(message: KafkaMessage) -> ProducerEpoch:
     return ProducerEpoch(message.producer_id, message.producer_epoch)
 
 
+def require_id(call: KafkaCall, id: str) -> None:
+    """Raise `Forbidden` unless the caller may use a transactional id. Later requests of another
+    owner have another epoch, so the decision stays right. May read the store."""
+    call.require_owner(call.broker.engine.transactional_ids.owner(id))
+
+
 async def attempted(
     call: KafkaCall, work: Callable[[], T], fenced_from: int = 0
 ) -> tuple[ErrorCode, T | None]:

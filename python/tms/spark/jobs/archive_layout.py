@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECKPOINT, MANIFEST = "_checkpoint", "_spark_metadata"
-COLUMNS = WantedColumns(headers=True, message_id=True)
+COLUMNS = WantedColumns(headers=True, message_id=True, event_time=True)
 _SCHEMA = f"{spark_ddl(COLUMNS)}, date date"
 _DEPTH = 3  # topic, date, file
 _NAME_BYTES_MAX = 255  # of a directory, in local file systems and HDFS
@@ -46,7 +46,8 @@ def check_directories(topics: Iterable[str]) -> None:
 
 
 def archived(spark: "SparkSession", directory: str) -> "DataFrame":
-    """The rows of an archive: the columns of a topic with headers and id, and `date`.
+    """The rows of an archive: all columns of a topic, and `date`. Files of an earlier release have
+    no event times.
 
     Raises `NotFound` when there is no archive.
     """

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_ALL = {"startingOffsets": "earliest", "includeHeaders": "true", "includeMessageId": "true"}
+_ALL = {
+    "startingOffsets": "earliest",
+    "includeHeaders": "true",
+    "includeMessageId": "true",
+    "includeEventTime": "true",
+}
 _LOOK_S = 0.5
 # The file sink sorts the rows of a task by topic and day, unless it may have a file open for each
 # of these; a sort that spills to the disk would not keep the order of offsets.

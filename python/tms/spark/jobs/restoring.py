@@ -8,7 +8,7 @@ Invariants
 * The messages of a source partition are published by one task, in their order. They keep their
   partition when the topic has as many as there were; else each goes where its key belongs, and
   those without a key stay together.
-* Offsets, ids and times are new: they belong to the topic, not to the message.
+* Offsets, ids and publish times are new: they belong to the topic, not to the message.
 """
 
 from contextlib import closing
@@ -44,7 +44,7 @@ def restore(
     append: bool = False,
 ) -> Restored:
     """Publish the archived messages of `source` (by default the same name) to `topic`, with keys,
-    values and headers, in one transaction. The topic is made when it is not there.
+    values, headers and event times, in one transaction. The topic is made when it is not there.
 
     Raises `NotFound` when the archive does not have them, `Conflict` when the topic has messages
     already, unless `append`.
@@ -71,7 +71,7 @@ def restore(
         in_order = rows.repartition(there[wanted], "partition").sortWithinPartitions(
             "partition", "timestamp", "offset"
         )
-        columns = ("key", "value", "headers", partition)
+        columns = ("key", "value", "headers", "event_time", partition)
         options = {key: value for key, value in subject.options.items() if key != "subscribe"}
         writer = in_order.selectExpr(*columns).write.format("tms").mode("append")
         writer.options(**options, topic=subject.topics[0]).save()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 INFER = "infer"
 INFERRED_ROWS = 1_000  # the first of a topic, that say what its JSON has
 _CORRUPT = "_corrupt_record"
-_ALL = {"includeHeaders": "true", "includeMessageId": "true"}
+_ALL = {"includeHeaders": "true", "includeMessageId": "true", "includeEventTime": "true"}
 
 
 def sql(

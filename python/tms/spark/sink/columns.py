@@ -3,6 +3,7 @@
     value      binary | string                                 must be there; null is a tombstone
     key        binary | string                                 decides about the partition
     headers    array<struct<key: string, value: binary>>
+    event_time timestamp                                       null: none
     topic      string                                          unless the option `topic` is given
     partition  int                                             null: the key decides
 
@@ -21,6 +22,7 @@ TYPES = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
     "headers": ("array<struct<key:string,value:binary>>",),
+    "event_time": ("timestamp",),
     "topic": ("string",),
     "partition": ("int",),
 }
@@ -84,6 +86,8 @@ def _unknown(column: str) -> str:
 def _remedy(column: str, type_name: str) -> str:
     if column.lower() == "partition":
         return "Cast it: partition.cast('int')."
+    if column.lower() == "event_time":
+        return "Cast it: event_time.cast('timestamp')."
     if column.lower() == "headers":
         return "Header names are text, their values binary."
     if type_name.startswith(("struct", "array", "map")):

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tms.block import encode_batch
+from tms.block import encode_batch, schema
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 from tms.model.transaction import TopicBlock
-from tms.spark.sink.routing import RowSlice, runs
+from tms.spark.sink.routing import EVENT_TIME, RowSlice, runs
 
 BLOCK_BYTES = 256 << 10  # what readers like best; see docs/formats.md
 HELD_BYTES = 32 << 20
@@ -82,5 +82,11 @@ class Filler:
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         sequence = self.blocks.get(place, 0)
         self.blocks[place] = sequence + 1
-        block = encode_batch(rows, producer_id=self._producer_id, producer_sequence=sequence)
+        times = rows.column(EVENT_TIME)
+        block = encode_batch(
+            rows.select(schema().names),
+            None if times.null_count == len(times) else times.to_pylist(),
+            producer_id=self._producer_id,
+            producer_sequence=sequence,
+        )
         return TopicBlock(place[0], NewBlock(place[1], block))

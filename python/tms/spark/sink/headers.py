@@ -2,7 +2,7 @@
 
 * A null list is an empty map.
 * Headers that a block cannot hold are refused: a name that is null, empty, or twice in one message,
-  a value that is null or too long, too many headers.
+  a value that is too long, too many headers.
 """
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ def headers_of(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     ends = _ends(counts)
     _check(ends, counts, pairs, names, texts)
     maps = pa.MapArray.from_arrays(ends, names, texts)
-    lengths = pc.add(pc.binary_length(names), pc.binary_length(texts)).cast(pa.int64())
+    text_lengths = pc.fill_null(pc.binary_length(texts), 0)
+    lengths = pc.add(pc.binary_length(names), text_lengths).cast(pa.int64())
     bytes_before = _ends(lengths).take(ends)
     return maps, pc.subtract(bytes_before.slice(1), bytes_before.slice(0, len(column)))
 
@@ -44,9 +45,7 @@ def _check(
         raise _wrong(f"a message has at most {HEADERS_MAX}, a row has {most}")
     if pairs.null_count or names.null_count or not pc.min(pc.binary_length(names)).as_py():
         raise _wrong("a name is not null and not empty")
-    if texts.null_count:
-        raise _wrong(f"the value of {_first(names, texts.is_null())!r} is null; drop the header")
-    longest = pc.max(pc.binary_length(texts)).as_py()
+    longest = pc.max(pc.binary_length(texts)).as_py() or 0
     if longest > HEADER_VALUE_BYTES_MAX:
         raise _wrong(f"a value has at most {HEADER_VALUE_BYTES_MAX} bytes, one has {longest}")
     rows = pc.list_parent_indices(pa.ListArray.from_arrays(ends, names))

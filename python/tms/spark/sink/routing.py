@@ -1,6 +1,6 @@
 """Rows by topic and partition, with Arrow, not row by row.
 
-    rows ─▶ key, value, headers as a block has them ─▶ partition of each row ─▶ sorted, sliced
+    rows ─▶ key, value, headers, time as a block has them ─▶ partition of each row ─▶ sorted, sliced
 
 * A row goes where its column `partition` says, else where its key belongs, like every client's;
   rows without either go to one partition of each topic together, to the next one with the next
@@ -17,16 +17,19 @@ import pyarrow.compute as pc
 
 from tms.block import schema
 from tms.errors import Invalid, PartitionNotFound, TooLarge
+from tms.model.ids import TIME_MS_MAX
 from tms.model.keys import Partitioner
 from tms.model.topic import TopicName
 from tms.spark.options import topic_name
-from tms.spark.rows import HEADERS
+from tms.spark.rows import HEADERS, TIMESTAMP
 from tms.spark.sink.columns import Shape
 from tms.spark.sink.headers import headers_of
 
 MESSAGE_OVERHEAD_BYTES = 8  # of a message in a block, about
-_SIZE, _PARTITION = "size", "partition"
-_ROUTED = pa.schema([*schema(), (_SIZE, pa.int64()), (_PARTITION, pa.int32())])
+_SIZE, _PARTITION, EVENT_TIME = "size", "partition", "event_time"
+_MESSAGES = pa.schema([*schema(), (EVENT_TIME, pa.int64())])
+_ROUTED = pa.schema([*_MESSAGES, (_SIZE, pa.int64()), (_PARTITION, pa.int32())])
+_US_PER_MS = 1_000
 
 
 class SinkTopic(NamedTuple):
@@ -39,8 +42,8 @@ class SinkTopic(NamedTuple):
 
 
 class RowSlice(NamedTuple):
-    """Rows for one partition: columns of the schema of blocks, and about how many bytes each row
-    takes in one."""
+    """Rows for one partition: columns of the schema of blocks and event times in ms, and about how
+    many bytes each row takes in a block."""
 
     topic: TopicName
     partition: int
@@ -87,7 +90,7 @@ class Router:
             order = pc.array_sort_indices(partitions)  # stable
             rows, partitions = rows.take(order), partitions.take(order)
         sizes = pc.add(rows.column(_SIZE), MESSAGE_OVERHEAD_BYTES)
-        messages = rows.select(schema().names)
+        messages = rows.select(_MESSAGES.names)
         for partition, start, stop in runs(partitions):
             count = stop - start
             part = messages.slice(start, count)
@@ -131,7 +134,23 @@ def _rows(shape: Shape, batch: pa.RecordBatch) -> pa.RecordBatch:
     headers, header_bytes = headers_of(column("headers", HEADERS))
     sizes = pc.add(pc.add(_lengths(key), _lengths(value)), header_bytes)
     named = column(_PARTITION, pa.int32())
-    return pa.RecordBatch.from_arrays([key, value, headers, sizes, named], schema=_ROUTED)
+    times = _event_times(column(EVENT_TIME, TIMESTAMP))
+    return pa.RecordBatch.from_arrays([key, value, headers, times, sizes, named], schema=_ROUTED)
+
+
+def _event_times(column: pa.Array) -> pa.Array:
+    """Event times in ms, which are rounded down. Raises `Invalid`."""
+    if column.null_count == len(column):
+        return pa.nulls(len(column), pa.int64())
+    times = pc.floor_temporal(column, unit="millisecond").cast(TIMESTAMP).cast(pa.int64())
+    times = pc.divide(times, _US_PER_MS)
+    ends = pc.min_max(times).as_py()
+    if ends["min"] < 0 or ends["max"] > TIME_MS_MAX:
+        raise Invalid(
+            "The column event_time is from 1970 up to the year 9999, in UTC, or null.",
+            field=EVENT_TIME,
+        )
+    return times
 
 
 def _binary(column: pa.Array) -> pa.Array:

@@ -149,7 +149,9 @@ def read_options(options: Mapping[str, str], streaming: bool | None = None) -> R
         values["minPartitions"],
         values["maxRecordsPerPartition"],
         values["failOnDataLoss"],
-        WantedColumns(values["includeHeaders"], values["includeMessageId"]),
+        WantedColumns(
+            values["includeHeaders"], values["includeMessageId"], values["includeEventTime"]
+        ),
         values["pushFilters"],
     )
 
@@ -321,6 +323,7 @@ _OPTIONS = OptionTable(
         Option("failOnDataLoss", flag, True),
         Option("includeHeaders", flag, False),
         Option("includeMessageId", flag, False),
+        Option("includeEventTime", flag, False),
         Option("source", choice({"service": "service", "hbase": "hbase"}), "service"),
         Option("tms.url", service_url),
         *TOKEN_OPTIONS,

@@ -165,6 +165,10 @@ class HBaseStore:
         """The retention in the attributes of the table of messages."""
         return self._admin.table(MESSAGES).ttl_ms
 
+    def volume(self) -> None:
+        """None: HBase spreads its data over many."""
+        return None
+
     def close(self) -> None:
         """Close the connections. A second call does nothing."""
         with self._lock:

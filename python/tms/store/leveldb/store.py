@@ -18,7 +18,7 @@ from tms.errors import Closed, ConfigError, Conflict, NotFound, StorageUnavailab
 from tms.model.topic import Durability
 from tms.runtime import forks
 from tms.runtime.clock import Clock, SystemClock
-from tms.store.base import Map, OwnStore, StoreImage, check_name
+from tms.store.base import Map, OwnStore, StoreImage, Volume, check_name
 from tms.store.leveldb.databases import (
     Databases,
     LevelDBLimits,
@@ -121,6 +121,12 @@ class LevelDBStore(OwnStore):
             maps = [self._maps.pop(name) for name in released]
         for map in maps:
             map.end(StorageUnavailable("This process has let go of the map. Try again."))
+
+    def volume(self) -> Volume:
+        """The file system of the data directory."""
+        with refusing():
+            total, _, free = shutil.disk_usage(self._directory.path)
+        return Volume(total, free)
 
     def image(self) -> StoreImage:
         """Links to the files of all maps."""

@@ -4,28 +4,44 @@ A module `describe_configs` answers the requests DescribeConfigs. It has `VERSIO
 the last version that it answers, and `answer`, an asynchronous function that takes a `KafkaCall`
 and returns the response; None: the client wants no answer. Where clients have to see an older
 version than any that is answered, it has `ADVERTISED_FROM`, too.
+
+Access: a module gets its topics, groups and transactional ids from the `KafkaCall`, by methods that
+take the verb of the request, and decides about anything else with `require`. Nothing else makes a
+name of a request into one of the engine. `tests/compat/test_kafka_access.py` has a row for each
+module, and fails for a module without one.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from tms.access.decisions import topic_resource
+from tms.access.grants import some_group, some_topic
 from tms.compat.kafka import codec
+from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, KafkaCaller
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage, Versions
-from tms.errors import TMSError
+from tms.errors import Forbidden, TMSError
+from tms.groups.classic_calls import ClassicKey
+from tms.model.access import Access
+from tms.model.topic import TopicName
 from tms.server.framed import FramedConnection
 from tms.server.http.request import Budget
 
 API_VERSIONS = 18
+CLUSTER = "cluster"  # the resource of the broker
+TRANSACTIONS = "transactions"  # and of other principals' transactional ids
+H = TypeVar("H", bound=Hashable)
 
 
 class KafkaCall(NamedTuple):
     """A request: its message with the version, the name that the client gives itself, and the
-    connection that it came from."""
+    connection that it came from. `authentication` and `caller` are None where access is not
+    controlled. Methods that take a verb raise `Forbidden`, and may be called by any thread."""
 
     broker: Broker
     message: KafkaMessage
@@ -33,6 +49,75 @@ class KafkaCall(NamedTuple):
     client: str
     connection: FramedConnection
     requests: Mapping[int, "RequestType"]
+    authentication: Authentication | None = None
+    caller: KafkaCaller | None = None
+
+    # -- access --------------------------------------------------------------------------------
+
+    def require(self, verb: Access, resource: str) -> None:
+        """Raise `Forbidden` unless the caller may do this."""
+        if self.caller is not None:
+            self.caller.require(verb, resource)
+
+    def may(self, verb: Access, resource: str) -> bool:
+        """True if the caller may do this."""
+        return self.caller is None or self.caller.may(verb, resource)
+
+    def topic(self, name: str, verb: Access) -> TopicName:
+        """The full name of a topic. Raises `Invalid`."""
+        topic = self.broker.topic(name)
+        self.require(verb, topic_resource(topic))
+        return topic
+
+    def named(self, name: str, id: bytes, verb: Access) -> TopicName:
+        """The topic that a request names by name or, in newer versions, by id. Raises `Invalid`,
+        `TopicNotFound`."""
+        if id == codec.NO_ID:
+            return self.topic(name, verb)
+        topic = self.broker.with_id(id)
+        self.require(verb, topic_resource(topic))
+        return topic
+
+    def some_topic(self, verb: Access) -> None:
+        """Raise `Forbidden` unless there is a topic that the caller may do this with."""
+        self.require(verb, some_topic(self.broker.options.namespace))
+
+    def group(self, name: str, verb: Access) -> ClassicKey:
+        """The key of a group, for a request that names none of its topics. Raises `Invalid`."""
+        key = self.broker.group(name)
+        self.require(verb, some_group(*key))
+        return key
+
+    def group_of(self, topic: str, group: str, verb: Access) -> TopicName:
+        """The full name of a topic in which a group has positions. Raises `Invalid`."""
+        name = self.broker.topic(topic)
+        try:
+            self.require(verb, group_resource(name, group))
+        except Forbidden as error:
+            raise Forbidden(error.message) from None  # for the topic, not for the group
+        return name
+
+    @property
+    def principal(self) -> str:
+        """The principal of the caller; empty where access is not controlled."""
+        return "" if self.caller is None else self.caller.principal
+
+    def require_owner(self, owner: str) -> None:
+        """Raise `Forbidden` unless the caller may use a transactional id of this principal; empty:
+        of nobody."""
+        if owner not in ("", self.principal):
+            self.require(Access.OPERATE, TRANSACTIONS)
+
+    def owns(self, owner: str) -> bool:
+        """True if the caller may see a transactional id of this principal."""
+        return owner == self.principal or self.may(Access.OPERATE, TRANSACTIONS)
+
+    def end_after(self, failed: AuthenticationFailed) -> None:
+        """Close the connection after the answer, if the failure ends it."""
+        if failed.ends:
+            self.connection.end_reading()
+
+    # -- answers -------------------------------------------------------------------------------
 
     def hold(self, budget: Budget, size: int) -> None:
         """Count bytes in a budget until the client has taken the answer."""
@@ -65,6 +150,16 @@ class RequestType:
         if "error_message" in response.__struct_fields__:
             answer.error_message = error.message
         return answer
+
+
+def group_resource(topic: TopicName, group: str) -> str:
+    """A group of a topic as a resource."""
+    return f"group:{topic.namespace}:{topic.topic}/{group}"
+
+
+def repeated(names: Iterable[H]) -> set[H]:
+    """The names that a request has more than once."""
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def load() -> Mapping[int, RequestType]:

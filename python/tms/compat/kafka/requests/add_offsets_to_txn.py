@@ -3,7 +3,8 @@
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
-from tms.compat.kafka.transactions import attempted, producer_of
+from tms.compat.kafka.transactions import attempted, producer_of, require_id
+from tms.model.access import Access
 
 VERSIONS = (0, 4)
 AddOffsetsToTxnResponse = codec.class_of("AddOffsetsToTxnResponse")
@@ -14,10 +15,11 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     """Begin the transaction if it has not begun, and add the group. Raises `Invalid`."""
     message = call.message
     ids = call.broker.engine.transactional_ids
-    group = call.broker.group(message.group_id).group
-    code, _ = await attempted(
-        call,
-        lambda: ids.add_group(message.transactional_id, producer_of(message), group),
-        _FENCED_FROM,
-    )
+    group = call.group(message.group_id, Access.CONSUME).group
+
+    def add() -> None:
+        require_id(call, message.transactional_id)
+        ids.add_group(message.transactional_id, producer_of(message), group)
+
+    code, _ = await attempted(call, add, _FENCED_FROM)
     return AddOffsetsToTxnResponse(error_code=code)

@@ -7,8 +7,9 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
-from tms.compat.kafka.transactions import attempted
+from tms.compat.kafka.transactions import attempted, require_id
 from tms.errors import TMSError
+from tms.model.access import Access
 from tms.model.topic import TopicName
 from tms.transactions.transactional_state import ProducerEpoch
 
@@ -30,11 +31,12 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     producer = ProducerEpoch(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
 
     def add() -> _Codes:
+        require_id(call, message.v3_and_below_transactional_id)
         unknown: _Codes = {}
         places: list[tuple[TopicName, int]] = []
         for topic, number in wanted:
             try:
-                places.append((call.broker.topic(topic), number))
+                places.append((call.topic(topic, Access.PUBLISH), number))
                 call.broker.engine.topics.port(*places[-1])  # raises if it does not exist
             except TMSError as error:
                 unknown[topic, number] = code_of(error)

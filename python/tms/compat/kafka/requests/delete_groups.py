@@ -3,8 +3,9 @@
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
-from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.requests import KafkaCall, group_resource
 from tms.errors import TMSError
+from tms.model.access import Access
 
 VERSIONS = (0, 2)
 DeleteGroupsResponse = codec.class_of("DeleteGroupsResponse")
@@ -25,13 +26,15 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 def _delete(call: KafkaCall, group: str) -> ErrorCode:
     broker = call.broker
     groups = call.broker.engine.groups
-    key = broker.group(group)
-    code = ErrorCode(broker.groups.shard(key).delete(key))
-    if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-        return code
+    key = call.group(group, Access.MANAGE)
     topics = [
         name for name in groups.committed(group) if name.namespace == broker.options.namespace
     ]
+    for name in topics:
+        call.require(Access.MANAGE, group_resource(name, group))
+    code = ErrorCode(broker.groups.shard(key).delete(key))
+    if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        return code
     for name in topics:
         groups.forget_positions(name, group)
     return ErrorCode.NONE if topics else code

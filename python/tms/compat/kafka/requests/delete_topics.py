@@ -5,7 +5,8 @@ from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.engine.engine import Engine
-from tms.errors import TMSError
+from tms.errors import TMSError, TopicNotFound
+from tms.model.access import Access
 from tms.model.topic import TopicName
 
 VERSIONS = (1, 6)
@@ -36,12 +37,12 @@ async def _delete(call: KafkaCall, name: str | None, id: bytes) -> KafkaMessage:
     broker = call.broker
     result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=id)
     try:
-        topic = broker.named(name or "", id if name is None else NO_ID)
+        topic = call.named(name or "", id if name is None else NO_ID, Access.MANAGE)
         await broker.in_thread(_delete_with_positions, broker.engine, topic)
         result.name = topic.topic
     except TMSError as error:
         result.error_code = code_of(error)
         result.error_message = error.message
-        if name is None:
+        if name is None and isinstance(error, TopicNotFound):
             result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
     return result

@@ -6,28 +6,44 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import code_of
-from tms.compat.kafka.requests import KafkaCall
-from tms.compat.kafka.topics import BOOLEAN, INT, LONG, STRING, Setting, described
+from tms.compat.kafka.requests import CLUSTER, KafkaCall, repeated
+from tms.compat.kafka.topics import (
+    BOOLEAN,
+    BROKER_RESOURCE,
+    INT,
+    LONG,
+    STRING,
+    TOPIC_RESOURCE,
+    Setting,
+    Source,
+    described,
+)
 from tms.errors import Invalid, TMSError
-from tms.model.topic import MESSAGE_BYTES_DEFAULT, RETENTION_MS_DEFAULT
+from tms.model.access import Access
+from tms.model.topic import MESSAGE_BYTES_DEFAULT
 
 VERSIONS = (1, 4)
 DescribeConfigsResponse = codec.class_of("DescribeConfigsResponse")
 _Result = DescribeConfigsResponse.DescribeConfigsResult
-_TOPIC = 2
-_BROKER = 4
-_DYNAMIC_TOPIC = 1
-_DEFAULT = 5
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
     """The settings of each resource; each has an error of its own."""
+    message = call.message
+    twice = repeated((one.resource_type, one.resource_name) for one in message.resources)
     results = []
-    for one in call.message.resources:
+    for one in message.resources:
         result = _Result(resource_type=one.resource_type, resource_name=one.resource_name)
         try:
-            settings = await _settings(call.broker, one)
-            result.configs = list(_configs(settings, one.configuration_keys))
+            if (one.resource_type, one.resource_name) in twice:
+                raise Invalid("The request names the resource more than once.")
+            settings = await _settings(call, one)
+            wanted = one.configuration_keys or None
+            result.configs = [
+                _config(setting, message.include_synonyms)
+                for setting in settings
+                if wanted is None or setting.name in wanted
+            ]
         except TMSError as error:
             result.error_code = code_of(error)
             result.error_message = error.message
@@ -35,36 +51,49 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     return DescribeConfigsResponse(results=results)
 
 
-async def _settings(broker: Broker, one: KafkaMessage) -> Iterable[Setting]:
-    if one.resource_type == _TOPIC:
-        name = broker.topic(one.resource_name)
-        return described((await broker.in_thread(lambda: broker.record(name))).settings)
-    if one.resource_type == _BROKER and one.resource_name in ("", str(NODE)):
+async def _settings(call: KafkaCall, one: KafkaMessage) -> Iterable[Setting]:
+    broker = call.broker
+    if one.resource_type == TOPIC_RESOURCE:
+        name = call.topic(one.resource_name, Access.OBSERVE)
+        record = await broker.in_thread(lambda: broker.record(name))
+        return described(record.settings, broker.defaults)
+    if one.resource_type == BROKER_RESOURCE and one.resource_name in ("", str(NODE)):
+        call.require(Access.OBSERVE, CLUSTER)
         return _of_broker(broker)
     raise Invalid("Settings are those of topics, and of the broker 0.")
 
 
 def _of_broker(broker: Broker) -> Iterator[Setting]:
-    creates = "true" if broker.options.creates_topics else "false"
-    yield Setting("auto.create.topics.enable", creates, BOOLEAN, False)
-    yield Setting("broker.id", str(NODE), INT, True)
-    yield Setting("default.replication.factor", "1", INT, True)
-    yield Setting("delete.topic.enable", "true", BOOLEAN, True)
-    yield Setting("inter.broker.protocol.version", "4.0", STRING, True)
-    yield Setting("log.message.timestamp.type", "LogAppendTime", STRING, True)
-    yield Setting("log.retention.ms", str(RETENTION_MS_DEFAULT), LONG, True)
-    yield Setting("message.max.bytes", str(MESSAGE_BYTES_DEFAULT), INT, True)
-    yield Setting("min.insync.replicas", "1", INT, True)
-    yield Setting("num.partitions", str(broker.options.partitions), INT, False)
+    options = broker.options
+    chosen = Source.STATIC_BROKER
+    default = Source.DEFAULT
+    creates = "true" if options.creates_topics else "false"
+    for name, value, type, source in (
+        ("auto.create.topics.enable", creates, BOOLEAN, chosen),
+        ("broker.id", str(NODE), INT, default),
+        ("default.replication.factor", "1", INT, default),
+        ("delete.topic.enable", "true", BOOLEAN, default),
+        ("inter.broker.protocol.version", "4.0", STRING, default),
+        ("log.message.timestamp.type", "CreateTime", STRING, default),
+        ("log.retention.ms", str(broker.defaults.retention_ms), LONG, default),
+        ("message.max.bytes", str(MESSAGE_BYTES_DEFAULT), INT, default),
+        ("min.insync.replicas", "1", INT, default),
+        ("num.partitions", str(options.partitions), INT, chosen),
+    ):
+        yield Setting.of_broker(name, value, type, source)
 
 
-def _configs(settings: Iterable[Setting], wanted: list[str] | None) -> Iterator[KafkaMessage]:
-    for setting in settings:
-        if wanted is None or not wanted or setting.name in wanted:
-            yield _Result.DescribeConfigsResourceResult(
-                name=setting.name,
-                value=setting.value,
-                config_source=_DEFAULT if setting.is_default else _DYNAMIC_TOPIC,
-                config_type=setting.type,
-                documentation=None,
-            )
+def _config(setting: Setting, with_synonyms: bool) -> KafkaMessage:
+    made = _Result.DescribeConfigsResourceResult
+    return made(
+        name=setting.name,
+        value=setting.value,
+        read_only=setting.read_only,
+        config_source=setting.source,
+        synonyms=[
+            made.DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
+            for one in (setting.synonyms if with_synonyms else ())
+        ],
+        config_type=setting.type,
+        documentation=None,
+    )

@@ -6,6 +6,7 @@ from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
 from tms.groups.classic_calls import State
+from tms.model.access import Access
 
 VERSIONS = (0, 5)
 DescribeGroupsResponse = codec.class_of("DescribeGroupsResponse")
@@ -25,7 +26,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 
 async def _described(call: KafkaCall, group: str) -> KafkaMessage:
     broker = call.broker
-    key = broker.group(group)
+    key = call.group(group, Access.OBSERVE)
     found = broker.groups.do(key, lambda groups, _: (groups.describe(key), ()))
     state = found.state
     if state is State.DEAD:

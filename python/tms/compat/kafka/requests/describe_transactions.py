@@ -2,10 +2,12 @@
 
 from functools import partial
 
+from tms.access.decisions import topic_resource
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.transactions import attempted
+from tms.model.access import Access
 from tms.model.topic import TopicName
 from tms.transactions.transactional_state import TransactionalRecord
 
@@ -17,13 +19,18 @@ _NEVER = -1  # began a transaction that is not open
 
 async def answer(call: KafkaCall) -> KafkaMessage:
     """The state of each id; each has an error of its own."""
-    ids = call.broker.engine.transactional_ids
     states = []
     for id in call.message.transactional_ids:
-        code, record = await attempted(call, partial(ids.find, id))
+        code, record = await attempted(call, partial(_found, call, id))
         state = _State(transactional_id=id, error_code=code)
         states.append(state if record is None else _filled(call, state, record))
     return DescribeTransactionsResponse(transaction_states=states)
+
+
+def _found(call: KafkaCall, id: str) -> TransactionalRecord:
+    record = call.broker.engine.transactional_ids.find(id)
+    call.require_owner(record.owner)
+    return record
 
 
 def _filled(call: KafkaCall, state: KafkaMessage, record: TransactionalRecord) -> KafkaMessage:
@@ -33,6 +40,8 @@ def _filled(call: KafkaCall, state: KafkaMessage, record: TransactionalRecord) -
     state.producer_id, state.producer_epoch = record.producer
     for text, partitions in record.partitions.items():
         name = TopicName.parse(text)
-        if name.namespace == call.broker.options.namespace:
+        if name.namespace == call.broker.options.namespace and call.may(
+            Access.OBSERVE, topic_resource(name)
+        ):
             state.topics.append(_State.TopicData(topic=name.topic, partitions=list(partitions)))
     return state

@@ -3,7 +3,7 @@
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
-from tms.compat.kafka.transactions import attempted, producer_of
+from tms.compat.kafka.transactions import attempted, producer_of, require_id
 
 VERSIONS = (0, 4)
 EndTxnResponse = codec.class_of("EndTxnResponse")
@@ -14,9 +14,10 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     """End the transaction; a repeated request is answered like the first."""
     message = call.message
     ids = call.broker.engine.transactional_ids
-    code, _ = await attempted(
-        call,
-        lambda: ids.end(message.transactional_id, producer_of(message), message.committed),
-        _FENCED_FROM,
-    )
+
+    def end() -> None:
+        require_id(call, message.transactional_id)
+        ids.end(message.transactional_id, producer_of(message), message.committed)
+
+    code, _ = await attempted(call, end, _FENCED_FROM)
     return EndTxnResponse(error_code=code)

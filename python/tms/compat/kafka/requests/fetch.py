@@ -2,7 +2,8 @@
 
 * A block is sent as one batch. In place of messages that are gone or were rolled back, an empty
   batch carries the reader over their offsets.
-* A wait ends when there are enough bytes, at its time-out, and when the service drains.
+* A wait ends when there are enough bytes, at its time-out, and when the client leaves or the
+  service drains.
 * Bytes are counted until the client has taken the answer: slow readers get less.
 * A request stands alone: no fetch session is kept, which clients notice by the session id 0.
 """
@@ -20,6 +21,7 @@ from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import OffsetOutOfRange, TMSError, TopicNotFound
+from tms.model.access import Access
 from tms.model.message import Buffer, Fetched, Holder, PartitionPosition
 from tms.model.position import Position
 from tms.model.snapshot import Isolation
@@ -64,7 +66,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         found = await _look(call, isolation)
         left_s = deadline - loop.time()
         enough = found.size >= message.min_bytes or found.is_urgent
-        if enough or left_s <= 0 or broker.draining:
+        if enough or left_s <= 0 or broker.draining or call.connection.has_left:
             break
         woken = loop.create_future()
         wake = partial(settle_from_thread, loop, woken)
@@ -104,7 +106,7 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
             result.records = []
             results.append(result)
             try:
-                name = call.broker.named(topic.topic, topic.topic_id)
+                name = call.named(topic.topic, topic.topic_id, Access.CONSUME)
                 wanted = min(part.partition_max_bytes, left - size)
                 wanted = wanted if size else max(1, wanted)  # an answer has at least one batch
                 fetched = await _fetch(call.broker, name, part, wanted, isolation)

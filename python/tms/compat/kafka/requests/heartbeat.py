@@ -4,6 +4,7 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Sender
+from tms.model.access import Access
 
 VERSIONS = (0, 4)
 HeartbeatResponse = codec.class_of("HeartbeatResponse")
@@ -14,6 +15,6 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     message = call.message
     broker = call.broker
     sender = Sender(message.member_id, message.generation_id, message.group_instance_id)
-    key = broker.group(message.group_id)
+    key = call.group(message.group_id, Access.CONSUME)
     code = broker.groups.do(key, lambda groups, now_ms: (groups.heartbeat(now_ms, key, sender), ()))
     return HeartbeatResponse(error_code=code)

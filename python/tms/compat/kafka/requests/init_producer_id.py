@@ -3,8 +3,9 @@
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
-from tms.compat.kafka.requests import KafkaCall
-from tms.compat.kafka.transactions import attempted, producer_of
+from tms.compat.kafka.requests import TRANSACTIONS, KafkaCall
+from tms.compat.kafka.transactions import attempted, producer_of, require_id
+from tms.model.access import Access
 from tms.transactions.transactional_state import ProducerEpoch
 
 VERSIONS = (0, 5)
@@ -19,6 +20,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     broker = call.broker
     if message.transactional_id is not None:
         return await _of_id(call)
+    call.some_topic(Access.PUBLISH)
     if message.producer_id > 0 and 0 <= message.producer_epoch <= _EPOCH_MAX:
         epoch = message.producer_epoch + 1
         return InitProducerIdResponse(producer_id=message.producer_id, producer_epoch=epoch)
@@ -34,11 +36,15 @@ async def _of_id(call: KafkaCall) -> KafkaMessage:
     expected = None if named == ProducerEpoch(-1, -1) else named
     if expected is not None and min(expected) < 0:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
-    code, producer = await attempted(
-        call,
-        lambda: ids.initialise(message.transactional_id, timeout_ms, expected),
-        _FENCED_FROM,
-    )
+    id = message.transactional_id
+    call.some_topic(Access.PUBLISH)
+
+    def initialise() -> ProducerEpoch:
+        require_id(call, id)
+        takes_over = call.may(Access.OPERATE, TRANSACTIONS)
+        return ids.initialise(id, timeout_ms, expected, call.principal, takes_over)
+
+    code, producer = await attempted(call, initialise, _FENCED_FROM)
     if producer is None:
         return InitProducerIdResponse(error_code=code)
     return InitProducerIdResponse(producer_id=producer.number, producer_epoch=producer.epoch)

@@ -5,6 +5,7 @@ from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Client, JoinRequest
+from tms.model.access import Access
 
 VERSIONS = (0, 9)
 JoinGroupResponse = codec.class_of("JoinGroupResponse")
@@ -16,6 +17,7 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
     """The generation, and for the leader the metadata of all members."""
     message = call.message
     broker = call.broker
+    key = call.group(message.group_id, Access.CONSUME)
     rebalance_ms = message.rebalance_timeout_ms
     if call.version < _WITH_REBALANCE_TIMEOUT:
         rebalance_ms = message.session_timeout_ms
@@ -30,7 +32,7 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
         message.group_instance_id,
         broker.options.rebalance_delay_ms,
     )
-    joined = await broker.groups.join(call.connection, broker.group(message.group_id), request)
+    joined = await broker.groups.join(call.connection, key, request)
     if joined is None:
         return JoinGroupResponse(
             error_code=ErrorCode.NOT_COORDINATOR, member_id=message.member_id, protocol_name=""

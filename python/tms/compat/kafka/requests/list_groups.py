@@ -1,9 +1,13 @@
 """ListGroups: the groups of Kafka's clients, and those that have positions only."""
 
+from functools import partial
+
+from tms.access.grants import some_group
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.requests import KafkaCall, group_resource
 from tms.groups.classic_calls import State
+from tms.model.access import Access
 from tms.model.topic import TopicName
 
 VERSIONS = (0, 5)
@@ -17,7 +21,12 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     message = call.message
     broker = call.broker
     members = broker.groups.all(broker.options.namespace)
-    found = {one.group: (one.protocol_type, one.state) for one in members}
+    sees = partial(call.may, Access.OBSERVE)
+    found = {
+        one.group: (one.protocol_type, one.state)
+        for one in members
+        if sees(some_group(broker.options.namespace, one.group))
+    }
     for group in await broker.in_thread(lambda: _with_positions(call)):
         found.setdefault(group, ("", State.EMPTY))
     states = {state.lower() for state in message.states_filter}
@@ -39,7 +48,12 @@ def _with_positions(call: KafkaCall) -> set[str]:
     after: tuple[str, str] | None = None
     while True:
         page = broker.engine.groups.page(broker.options.namespace, after, PAGE)
-        found |= {one.group for one in page if not one.members}
+        found |= {
+            one.group
+            for one in page
+            if not one.members
+            and call.may(Access.OBSERVE, group_resource(TopicName.parse(one.topic), one.group))
+        }
         if len(page) < PAGE:
             return found
         after = (TopicName.parse(page[-1].topic).topic, page[-1].group)

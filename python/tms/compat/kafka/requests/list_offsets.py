@@ -1,11 +1,20 @@
-"""ListOffsets: the offset of the first message at or after a time, and the ends of partitions."""
+"""ListOffsets: the offset of the first message at or after a time, and the ends of partitions.
 
+The log is searched by publish time. A message is seldom published before its event time, so the
+first one that was published at a time comes at or before the first one that has it as event time.
+From there on `LOOK_BYTES` are searched for it; if it is further away, the first one is the answer:
+a reader may see some earlier messages, and misses none.
+"""
+
+from tms.block import decode, read_header
+from tms.block.placing import offsets
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import TMSError
+from tms.model.access import Access
 from tms.model.ids import TIME_MS_MAX
 from tms.model.message import PartitionPosition
 from tms.model.position import EARLIEST, LATEST, Position
@@ -21,6 +30,7 @@ _EARLIEST = -2
 _OF_NEWEST_TIME = -3
 _EARLIEST_LOCAL = -4
 _TIERED = -5
+LOOK_BYTES = 1 << 20  # of messages, in which an event time is searched
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
@@ -33,7 +43,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             result = _Result(partition_index=part.partition_index)
             results.append(result)
             try:
-                name = call.broker.topic(topic.name)
+                name = call.topic(topic.name, Access.OBSERVE)
                 await _fill(call.broker, name, part, isolation, result)
             except TMSError as error:
                 result.error_code = code_of(error)
@@ -55,11 +65,12 @@ async def _fill(
     if wanted == _LATEST:
         result.offset = end
     elif wanted == _OF_NEWEST_TIME and end > 0:  # ids ascend, so the last message has it
-        await _tell(broker, name, partition, end - 1, result)
+        await _tell(broker, name, PartitionPosition(partition, Position.offset(end - 1)), result)
     elif 0 <= wanted <= TIME_MS_MAX:
         offset = await _offset(broker, name, partition, Position.time(wanted), isolation)
         if offset < end:
-            await _tell(broker, name, partition, offset, result)
+            place = PartitionPosition(partition, Position.offset(offset))
+            await _tell(broker, name, place, result, wanted)
     elif wanted not in (_OF_NEWEST_TIME, _TIERED) and wanted < 0:
         result.error_code = ErrorCode.UNSUPPORTED_VERSION
 
@@ -75,13 +86,34 @@ async def _offset(
 
 
 async def _tell(
-    broker: Broker, name: TopicName, partition: int, offset: int, result: KafkaMessage
+    broker: Broker,
+    name: TopicName,
+    place: PartitionPosition,
+    result: KafkaMessage,
+    from_ms: int = 0,
 ) -> None:
-    """Fill in an offset with the time of its message, if that is still there."""
-    place = [PartitionPosition(partition, Position.offset(offset))]
-    fetched = await broker.in_thread(
-        lambda: broker.engine.fetch(name, place, 1, 0, Isolation.UNCOMMITTED)
-    )
-    if fetched.blocks:
-        result.offset = offset
-        result.timestamp = fetched.blocks[0].time_ms
+    """Fill in the offset and the time of the message at a place, or of one soon after it that has a
+    later time, if it is still there."""
+    found = await broker.in_thread(lambda: _first(broker, name, place, from_ms))
+    if found is not None:
+        result.offset, result.timestamp = found
+
+
+def _first(
+    broker: Broker, name: TopicName, place: PartitionPosition, from_ms: int
+) -> tuple[int, int] | None:
+    """Offset and time of the first message near a place with this time or a later one; of the first
+    one at all if no message has such a time, None if there is none."""
+    size = LOOK_BYTES if from_ms else 1
+    fetched = broker.engine.fetch(name, [place], size, 0, Isolation.UNCOMMITTED)
+    first = None
+    for stored in fetched.blocks:
+        columns = decode(stored.block)
+        numbers = offsets(read_header(stored.block).base_offset, columns.index)
+        for offset, time_ms in zip(numbers, columns.event_times(stored.time_ms), strict=True):
+            if offset < place.position.number:
+                continue
+            first = first or (offset, time_ms or 0)
+            if time_ms is not None and time_ms >= from_ms:
+                return offset, time_ms
+    return first

@@ -25,7 +25,8 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             transactional_id=id, producer_id=one.producer.number, transaction_state=one.phase
         )
         for id, one in sorted(records or [])
-        if (not states or one.phase in states)
+        if call.owns(one.owner)
+        and (not states or one.phase in states)
         and (not numbers or one.producer.number in numbers)
         and (message.duration_filter < 0 or 0 < one.began_ms <= began_ms)
     ]

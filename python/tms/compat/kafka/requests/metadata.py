@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+from tms.access.decisions import topic_resource
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import NODE, Broker
 from tms.compat.kafka.codec import NO_ID, KafkaMessage
@@ -9,6 +10,7 @@ from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import settings_of
 from tms.errors import TMSError, TopicExists, TopicNotFound
+from tms.model.access import Access
 from tms.model.topic import TopicName
 from tms.topics.registry import TopicRecord
 
@@ -25,10 +27,10 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     options = broker.options
     everything = message.topics is None or (call.version == 0 and not message.topics)
     if everything:
-        topics = await broker.in_thread(lambda: _all(broker))
+        topics = await broker.in_thread(lambda: _all(call))
     else:
         creates = options.creates_topics and message.allow_auto_topic_creation
-        topics = [await _one(broker, one.name, one.topic_id, creates) for one in message.topics]
+        topics = [await _one(call, one.name, one.topic_id, creates) for one in message.topics]
     node = MetadataResponse.MetadataResponseBroker(
         node_id=NODE, host=options.host, port=options.port
     )
@@ -37,32 +39,39 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     )
 
 
-def _all(broker: Broker) -> list[KafkaMessage]:
+def _all(call: KafkaCall) -> list[KafkaMessage]:
+    """All topics that the caller may see."""
+    broker = call.broker
     found: list[KafkaMessage] = []
     after: str | None = None
     while True:
         page = broker.engine.list_topics(broker.options.namespace, after, PAGE)
         for info in page:
-            found.append(_topic(broker, info.name, broker.record(info.name)))
+            if call.may(Access.OBSERVE, topic_resource(info.name)):
+                found.append(_topic(broker, info.name, broker.record(info.name)))
         if len(page) < PAGE:
             return found
         after = page[-1].topic
 
 
-async def _one(broker: Broker, name: str | None, id: bytes, creates: bool) -> KafkaMessage:
+async def _one(call: KafkaCall, name: str | None, id: bytes, creates: bool) -> KafkaMessage:
+    broker = call.broker
     try:
-        topic = broker.named(name or "", NO_ID if name is not None else id)
+        topic = call.named(name or "", NO_ID if name is not None else id, Access.OBSERVE)
         try:
             return _topic(broker, topic, await broker.in_thread(lambda: broker.record(topic)))
         except TopicNotFound:
             if not creates:
                 raise
+        call.topic(topic.topic, Access.MANAGE)
         settings = settings_of({}, broker.options.partitions)
         with suppress(TopicExists):  # another client has created it meanwhile
             await broker.in_thread(broker.engine.create_topic, topic, settings)
         return _topic(broker, topic, broker.record(topic))
     except TMSError as error:
-        code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else code_of(error)
+        code = code_of(error)
+        if name is None and isinstance(error, TopicNotFound):
+            code = ErrorCode.UNKNOWN_TOPIC_ID
         return _Topic(error_code=code, name=name, topic_id=id)
 
 

@@ -6,6 +6,7 @@ from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Conflict, Fenced, Invalid, TMSError
 from tms.groups.classic_calls import Sender
+from tms.model.access import Access
 from tms.model.position import OFFSET_MAX, Position
 from tms.model.transaction import METADATA_CHARS_MAX, Owner, PositionChange, PositionKey
 
@@ -51,7 +52,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 async def may_commit(call: KafkaCall, sender: Sender, is_transactional: bool = False) -> ErrorCode:
     """The code that refuses the whole commit, or `NONE`."""
     try:
-        key = call.broker.group(call.message.group_id)
+        key = call.group(call.message.group_id, Access.CONSUME)
         shard = call.broker.groups.shard(key)
         return ErrorCode(
             await call.broker.in_thread(shard.may_commit, key, sender, is_transactional)
@@ -63,7 +64,7 @@ async def may_commit(call: KafkaCall, sender: Sender, is_transactional: bool = F
 def change_of(call: KafkaCall, topic: str, part: KafkaMessage, sender: Sender) -> PositionChange:
     """The change of a position. Raises `Invalid`, `TopicNotFound`, `PartitionNotFound`."""
     broker = call.broker
-    name = broker.topic(topic)
+    name = call.group_of(topic, call.message.group_id, Access.CONSUME)
     broker.engine.topics.port(name, part.partition_index)  # raises if it does not exist
     metadata = part.committed_metadata or ""
     if len(metadata) > METADATA_CHARS_MAX:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from tms.access.grants import some_group
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
-from tms.compat.kafka.requests import KafkaCall
-from tms.errors import StorageUnavailable, TMSError
+from tms.compat.kafka.requests import KafkaCall, group_resource
+from tms.errors import Forbidden, StorageUnavailable, TMSError
+from tms.model.access import Access
 from tms.model.position import PositionKind
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicName
@@ -21,6 +23,7 @@ from tms.model.transaction import CommittedPosition
 
 VERSIONS = (1, 9)
 OffsetFetchResponse = codec.class_of("OffsetFetchResponse")
+_WITH_CODE = 2  # the version from which on a response has an error code for the group
 _LISTS = 8  # the version from which on a request has several groups
 _Committed = Mapping[TopicName, Mapping[int, CommittedPosition]]
 
@@ -32,6 +35,8 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         made = OffsetFetchResponse.OffsetFetchResponseTopic
         part = made.OffsetFetchResponsePartition
         code, topics = await _positions(call, message.group_id, message.topics, (made, part))
+        if code and call.version < _WITH_CODE:
+            topics = [_refused(one, code, (made, part)) for one in message.topics]
         return OffsetFetchResponse(topics=topics, error_code=code)
     groups = []
     group_made = OffsetFetchResponse.OffsetFetchResponseGroup
@@ -48,8 +53,10 @@ async def _positions(
 ) -> tuple[ErrorCode, list[KafkaMessage]]:
     """The error code of a group, and its positions in these topics, or in all of the namespace."""
     broker = call.broker
+    refused: dict[str, ErrorCode] = {}
     try:
-        names = None if wanted is None else [broker.topic(one.name) for one in wanted]
+        call.require(Access.OBSERVE, some_group(broker.options.namespace, group))
+        names = None if wanted is None else _names(call, group, wanted, refused)
         looked = partial(_looked, broker, group, names, call.message.require_stable)
         committed, unstable = await broker.in_thread(looked)
     except TMSError as error:
@@ -58,6 +65,7 @@ async def _positions(
         name.topic: at
         for name, at in committed.items()
         if name.namespace == broker.options.namespace
+        and call.may(Access.OBSERVE, group_resource(name, group))
     }
     asked = (
         {name: sorted(at) for name, at in here.items()}
@@ -69,13 +77,36 @@ async def _positions(
         at = here.get(name, {})
         parts = []
         for number in partitions:
-            if unstable(broker.topic(name), number):
+            code = refused.get(name, ErrorCode.NONE)
+            if not code and unstable(broker.topic(name), number):
                 code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+            if code:
                 parts.append(made[1](partition_index=number, committed_offset=-1, error_code=code))
             else:
                 parts.append(await _told(broker, name, number, at.get(number), made[1]))
         topics.append(made[0](name=name, partitions=parts))
     return ErrorCode.NONE, topics
+
+
+def _refused(topic: KafkaMessage, code: ErrorCode, made: tuple[Any, Any]) -> KafkaMessage:
+    parts = [
+        made[1](partition_index=number, committed_offset=-1, error_code=code)
+        for number in topic.partition_indexes
+    ]
+    return made[0](name=topic.name, partitions=parts)
+
+
+def _names(
+    call: KafkaCall, group: str, wanted: list[KafkaMessage], refused: dict[str, ErrorCode]
+) -> list[TopicName]:
+    """The topics whose positions the caller may see; `refused` gets the codes of the others."""
+    names = []
+    for one in wanted:
+        try:
+            names.append(call.group_of(one.name, group, Access.OBSERVE))
+        except Forbidden as error:
+            refused[one.name] = code_of(error)
+    return names
 
 
 def _looked(

@@ -9,17 +9,19 @@
 from functools import partial
 from typing import NamedTuple
 
-from tms.block import Flags
+from tms.block import Flags, read_header
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
 from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.transactions import require_id
 from tms.errors import TMSError, Unavailable
 from tms.log.pending import PendingAppend
+from tms.model.access import Access
 from tms.model.message import Buffer, NewBlock
-from tms.model.topic import Durability
+from tms.model.topic import Durability, TopicName
 from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 VERSIONS = (3, 12)
@@ -56,10 +58,11 @@ _REFUSALS = {
 
 
 class _Started(NamedTuple):
-    """A batch that was handed to its partition."""
+    """A batch that was handed to its partition; with event times, or with its append time."""
 
     result: KafkaMessage
     pending: PendingAppend
+    has_times: bool
 
 
 async def answer(call: KafkaCall) -> KafkaMessage | None:
@@ -77,8 +80,7 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
                 _refuse(result, ErrorCode.INVALID_REQUIRED_ACKS, why)
                 continue
             try:
-                pending = await _submit(call, topic, part)
-                started.append(_Started(result, pending))
+                started.append(_Started(result, *await _submit(call, topic, part)))
             except BadRecords as refused:
                 _refuse(result, refused.code, refused.message)
                 if refused.index is not None:
@@ -105,31 +107,50 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
     return ProduceResponse(responses=topics)
 
 
-async def _submit(call: KafkaCall, topic: KafkaMessage, part: KafkaMessage) -> PendingAppend:
-    """Hand the batch of a partition to it. Raises `BadRecords`, `Refused`, and what was wrong."""
+async def _submit(
+    call: KafkaCall, topic: KafkaMessage, part: KafkaMessage
+) -> tuple[PendingAppend, bool]:
+    """Hand the batch of a partition to it; True if it has event times. Raises `BadRecords`,
+    `Refused`, and what was wrong."""
     broker = call.broker
     service = call.broker.service
-    name = broker.named(topic.name, topic.topic_id)
+    name = call.named(topic.name, topic.topic_id, Access.PUBLISH)
     record = broker.record(name)
     publisher = broker.engine.topics.publisher
-    limits = RecordLimits(BATCH_BYTES_MAX, publisher.block_bytes, record.message_bytes_max)
+    limits = RecordLimits(
+        BATCH_BYTES_MAX,
+        publisher.block_bytes,
+        record.message_bytes_max,
+        record.cleanup.compacts,
+    )
     decode = partial(records.decode, part.records or b"", limits, Flags.COUNTS_MESSAGES)
     if _is_quick(part.records or b""):
         batch = decode()
     else:
         batch = await service.in_turn(service.checking, decode)
     blocks = [NewBlock(part.index, block) for block in batch.blocks]
+    has_times = any(read_header(block).has_times for block in batch.blocks)
     ids = broker.engine.transactional_ids
     producer = ProducerEpoch(*batch[:2])
     if batch.transactional:
         id = call.message.transactional_id
         if id is None:
             raise Refused(RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return await broker.in_thread(ids.publish, id, producer, name, blocks)
+        pending = await broker.in_thread(_publish, call, id, (producer, name, blocks))
+        return pending, has_times
     if producer.number > 0 and ids.holds(producer.number, name, part.index):
         raise Refused(RefusalCode.INVALID_TXN_STATE)
     durability = _DURABILITIES[call.message.acks]
-    return publisher.submit(name, blocks, durability, broker.engine.immediate, internal=True)
+    immediate = broker.engine.immediate
+    pending = publisher.submit(name, blocks, durability, immediate, internal=True)
+    return pending, has_times
+
+
+def _publish(
+    call: KafkaCall, id: str, batch: tuple[ProducerEpoch, TopicName, list[NewBlock]]
+) -> PendingAppend:
+    require_id(call, id)
+    return call.broker.engine.transactional_ids.publish(id, *batch)
 
 
 def _is_quick(batch: Buffer) -> bool:
@@ -149,7 +170,8 @@ async def _settle(broker: Broker, one: _Started) -> None:
         _refuse(result, code_of(error), error.message)
         return
     result.base_offset = places[0].base_offset
-    result.log_append_time_ms = places[-1].time_ms
+    if not one.has_times:
+        result.log_append_time_ms = places[-1].time_ms
 
 
 def _refuse(result: KafkaMessage, code: ErrorCode, why: str) -> None:

@@ -4,7 +4,7 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.requests.offset_commit import change_of, may_commit, position_code
-from tms.compat.kafka.transactions import attempted, producer_of
+from tms.compat.kafka.transactions import attempted, producer_of, require_id
 from tms.errors import TMSError
 from tms.groups.classic_calls import Sender
 from tms.model.transaction import PositionChange
@@ -40,9 +40,12 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     if changes:
         id = message.transactional_id
         group = message.group_id
-        code, _ = await attempted(
-            call, lambda: ids.add_positions(id, producer_of(message), group, changes), _NEVER
-        )
+
+        def add() -> None:
+            require_id(call, id)
+            ids.add_positions(id, producer_of(message), group, changes)
+
+        code, _ = await attempted(call, add, _NEVER)
         for result in added:
             result.error_code = code
     return TxnOffsetCommitResponse(topics=topics)

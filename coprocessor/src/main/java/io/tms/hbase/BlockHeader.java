@@ -11,7 +11,7 @@ import org.apache.hadoop.hbase.Cell;
  *
  * <pre>
  *   0   4  magic "TMSB"
- *   4   1  format version, 1
+ *   4   1  format version, 1, or 2 with event times; decisions do not depend on it
  *   5   1  flags: 1 transactional, 2 staged, 4 rolled back, 8 sparse, 16 issued by TMS,
  *          32 the producer sequence counts messages; decisions depend on 1, 4 and 16 only
  *   6   2  zero
@@ -27,7 +27,7 @@ final class BlockHeader {
   static final int ISSUED = 16;
 
   private static final int MAGIC = 0x544D5342;
-  private static final int VERSION = 1;
+  private static final int NEWEST_VERSION = 2;
   private static final int MESSAGES_MAX = 65_536;
 
   private final byte[] copy = new byte[BYTES];
@@ -61,7 +61,8 @@ final class BlockHeader {
     if ((int) (start >>> 32) != MAGIC) {
       return false;
     }
-    if ((byte) (start >>> 24) != VERSION) {
+    int version = (int) (start >>> 24) & 0xFF;
+    if (version < 1 || version > NEWEST_VERSION) {
       newer = true;
       return false;
     }

@@ -247,12 +247,24 @@ class NotesTest {
   @Test
   void aBlockOfALaterFormatIsNotCalledClean() throws IOException {
     byte[] block = Blocks.block(MINE, DEAD, 64);
-    block[4] = 2;
+    block[4] = 3;
     String row = Blocks.message(1, 0, 0, NOW, 0);
     kit.put(Blocks.put(row, NOW, block));
     kit.flush();
     kit.compact(true);
     assertEquals(0, due());
+  }
+
+  @Test
+  void aBlockWithEventTimesIsCleanedLikeAnyOther() throws IOException {
+    byte[] block = Blocks.block(MINE, DEAD, 64);
+    block[4] = 2;
+    String row = Blocks.message(1, 0, 0, NOW, 0);
+    kit.put(Blocks.put(row, NOW, block));
+    kit.flush();
+    kit.compact(true);
+    assertFalse(kit.rows().containsKey(row));
+    assertEquals(NOW, due());
   }
 
   @Test

@@ -1,0 +1,562 @@
+"""Access control of Kafka's requests: each kind has rows here that say which grant it takes. A kind
+without a row fails."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import MagicMock
+
+import pytest
+
+from tests.access_kit import People
+from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving
+from tests.waiting import PATIENCE_S, until
+from tms.compat.kafka import codec, requests
+from tms.compat.kafka.errors import ErrorCode
+from tms.errors import Forbidden
+from tms.model.access import VERBS, Access
+from tms.server import guard as guarding
+from tms.server.service import AccessLimits
+from tms.store.memory import MemoryStore
+
+TOPIC, GROUP, CLUSTER, ID = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+ENDED = (EOFError, ConnectionError)
+OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}  # before there is a principal
+KNOWN = {  # for every principal: nothing depends on what it may
+    "DescribeAcls",
+    "DescribeCluster",
+    "ListPartitionReassignments",
+}
+LISTS = {"DescribeLogDirs", "ListGroups", "ListTransactions"}  # of what the principal may see
+
+
+class Row(NamedTuple):
+    """A request, the grant that it takes, the code without it, grants on something else, and those
+    that the principal always has, so that the first one decides."""
+
+    name: str
+    version: int
+    fields: dict[str, Any]
+    verb: Access
+    on: str
+    code: ErrorCode
+    elsewhere: tuple[str, ...] = ("topic:other", "group:orders/desks")
+    beside: tuple[str, ...] = ()
+
+
+def made(path: str, **fields: Any) -> Any:
+    """A part of a message, by its path."""
+    name, *rest = path.split(".")
+    found = codec.class_of(name)
+    for one in rest:
+        found = getattr(found, one)
+    return found(**fields)
+
+
+def topics(path: str, **fields: Any) -> list[Any]:
+    return [made(path, **fields)]
+
+
+OTHER_GROUP = ("namespace:other", "group:orders/others", "queue:orders/desks", "topic:other:orders")
+MEMBER = {"group_id": "desks", "member_id": "m", "generation_id": 1}
+COMMITTED = "OffsetCommitRequest.OffsetCommitRequestTopic"
+OF_GROUP = {"verb": Access.CONSUME, "on": "topic:some", "code": GROUP, "elsewhere": OTHER_GROUP}
+IN_TOPIC = {
+    "on": "group:orders/desks",
+    "code": TOPIC,
+    "elsewhere": ("topic:other",),
+    "beside": ("all topic:some",),
+}
+
+
+def rows() -> Iterator[Row]:
+    yield Row(
+        "Metadata",
+        12,
+        {"topics": topics("MetadataRequest.MetadataRequestTopic", name="orders")},
+        Access.OBSERVE,
+        "topic:orders",
+        TOPIC,
+        ("topic:other",),
+    )
+    yield Row(
+        "Metadata",
+        12,
+        {"topics": topics("MetadataRequest.MetadataRequestTopic", name="new")},
+        Access.MANAGE,
+        "topic:new",
+        TOPIC,
+        beside=("observe topic:new",),
+    )
+    yield Row(
+        "CreateTopics",
+        7,
+        {
+            "topics": topics(
+                "CreateTopicsRequest.CreatableTopic",
+                name="orders",
+                num_partitions=1,
+                replication_factor=1,
+            )
+        },
+        Access.MANAGE,
+        "topic:orders",
+        TOPIC,
+    )
+    for version, name in ((5, {"topic_names": ["absent"]}), (6, _by_name("absent"))):
+        yield Row("DeleteTopics", version, name, Access.MANAGE, "topic:absent", TOPIC)
+    for kind, on, code in ((2, "topic:orders", TOPIC), (4, "cluster", CLUSTER)):
+        name = "orders" if kind == 2 else "0"
+        resource = "DescribeConfigsRequest.DescribeConfigsResource"
+        fields = topics(resource, resource_type=kind, resource_name=name, configuration_keys=None)
+        yield Row(
+            "DescribeConfigs", 4, {"resources": fields}, Access.OBSERVE, on, code, ("topic:other",)
+        )
+    for request in ("AlterConfigs", "IncrementalAlterConfigs"):
+        resource = f"{request}Request.AlterConfigsResource"
+        fields = topics(resource, resource_type=2, resource_name="orders")
+        yield Row(request, 1, {"resources": fields}, Access.MANAGE, "topic:orders", TOPIC)
+    yield from _of_messages()
+    yield from _of_partitions()
+    yield from _of_groups()
+    yield from _of_transactions()
+
+
+def _by_name(name: str) -> dict[str, Any]:
+    return {"topics": topics("DeleteTopicsRequest.DeleteTopicState", name=name)}
+
+
+def _of_messages() -> Iterator[Row]:
+    parts = topics(
+        "ProduceRequest.TopicProduceData.PartitionProduceData",
+        index=0,
+        records=batch([(b"k", b"v")]),
+    )
+    sent = topics("ProduceRequest.TopicProduceData", name="orders", partition_data=parts)
+    fields = {"acks": -1, "timeout_ms": 1_000, "topic_data": sent}
+    yield Row("Produce", 9, fields, Access.PUBLISH, "topic:orders", TOPIC)
+    parts = topics("FetchRequest.FetchTopic.FetchPartition", partition=0, partition_max_bytes=100)
+    wanted = topics("FetchRequest.FetchTopic", topic="orders", partitions=parts)
+    yield Row("Fetch", 12, {"topics": wanted}, Access.CONSUME, "topic:orders", TOPIC)
+    parts = topics("ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition", timestamp=-1)
+    asked = topics("ListOffsetsRequest.ListOffsetsTopic", name="orders", partitions=parts)
+    on = "topic:orders"
+    yield Row("ListOffsets", 7, {"topics": asked}, Access.OBSERVE, on, TOPIC, ("topic:other",))
+    elsewhere = ("topic:other:orders", "group:orders/desks", "transactions")
+    yield Row("InitProducerId", 4, {}, Access.PUBLISH, "topic:some", CLUSTER, elsewhere)
+
+
+def _of_partitions() -> Iterator[Row]:
+    wanted = topics("CreatePartitionsRequest.CreatePartitionsTopic", name="orders", count=1)
+    grown = {"topics": wanted}
+    yield Row("CreatePartitions", 3, grown, Access.MANAGE, "topic:orders", TOPIC)
+    name = "DeleteRecordsRequest.DeleteRecordsTopic"
+    parts = topics(f"{name}.DeleteRecordsPartition", offset=0)
+    deleted = {"topics": topics(name, name="orders", partitions=parts)}
+    yield Row("DeleteRecords", 2, deleted, Access.MANAGE, "topic:orders", TOPIC)
+    name = "DescribeProducersRequest.TopicRequest"
+    described = {"topics": topics(name, name="orders", partition_indexes=[0])}
+    name = "OffsetForLeaderEpochRequest.OffsetForLeaderTopic"
+    parts = topics(f"{name}.OffsetForLeaderPartition")
+    asked = {"topics": topics(name, topic="orders", partitions=parts)}
+    for request, version, fields in (
+        ("DescribeProducers", 0, described),
+        ("OffsetForLeaderEpoch", 4, asked),
+    ):
+        on, elsewhere = "topic:orders", ("topic:other",)
+        yield Row(request, version, fields, Access.OBSERVE, on, TOPIC, elsewhere)
+
+
+def _of_groups() -> Iterator[Row]:
+    desks = {"key": "desks", "key_type": 0}
+    observes: dict[str, Any] = {**OF_GROUP, "verb": Access.OBSERVE}
+    yield Row("FindCoordinator", 3, desks, **observes)
+    yield Row("FindCoordinator", 4, {"coordinator_keys": ["desks"], "key_type": 0}, **observes)
+    join = {"group_id": "desks", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+    yield Row("JoinGroup", 4, {**join, "protocol_type": "consumer"}, **OF_GROUP)
+    yield Row("SyncGroup", 4, MEMBER, **OF_GROUP)
+    yield Row("Heartbeat", 4, MEMBER, **OF_GROUP)
+    yield Row("LeaveGroup", 2, {"group_id": "desks", "member_id": "m"}, **OF_GROUP)
+    yield Row("DescribeGroups", 5, {"groups": ["desks"]}, **observes)
+    parts = topics(f"{COMMITTED}.OffsetCommitRequestPartition", partition_index=0)
+    at = {"group_id": "desks", "topics": topics(COMMITTED, name="orders", partitions=parts)}
+    yield Row("OffsetCommit", 8, at, **OF_GROUP)
+    yield Row("OffsetCommit", 8, at, Access.CONSUME, **IN_TOPIC)
+    asked = topics(
+        "OffsetFetchRequest.OffsetFetchRequestTopic", name="orders", partition_indexes=[0]
+    )
+    for version in (1, 7):
+        fields = {"group_id": "desks", "topics": asked}
+        yield Row("OffsetFetch", version, fields, **observes)
+        yield Row("OffsetFetch", version, fields, Access.OBSERVE, **IN_TOPIC)
+    forgotten = topics(
+        "OffsetDeleteRequest.OffsetDeleteRequestTopic",
+        name="orders",
+        partitions=topics(
+            "OffsetDeleteRequest.OffsetDeleteRequestTopic.OffsetDeleteRequestPartition"
+        ),
+    )
+    fields = {"group_id": "absent", "topics": forgotten}
+    yield Row("OffsetDelete", 0, fields, **{**OF_GROUP, "verb": Access.MANAGE})
+    absent = {**IN_TOPIC, "on": "group:orders/absent"}
+    yield Row("OffsetDelete", 0, fields, Access.MANAGE, **absent)
+    manages = {**OF_GROUP, "verb": Access.MANAGE}
+    yield Row("DeleteGroups", 2, {"groups_names": ["absent"]}, **manages)
+    doomed = {**IN_TOPIC, "on": "group:orders/doomed", "code": GROUP}
+    yield Row("DeleteGroups", 2, {"groups_names": ["doomed"]}, Access.MANAGE, **doomed)
+
+
+def _of_transactions() -> Iterator[Row]:
+    named = {"transactional_id": "free", "producer_id": 1, "producer_epoch": 0}
+    group = {**named, "group_id": "desks"}
+    yield Row("AddOffsetsToTxn", 3, group, **OF_GROUP)
+    parts = "TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic"
+    moved = topics(
+        parts, name="orders", partitions=topics(f"{parts}.TxnOffsetCommitRequestPartition")
+    )
+    fields = {**group, "topics": moved}
+    yield Row("TxnOffsetCommit", 3, fields, **OF_GROUP)
+    yield Row("TxnOffsetCommit", 3, fields, Access.CONSUME, **IN_TOPIC)
+    wanted = topics(
+        "AddPartitionsToTxnRequest.AddPartitionsToTxnTopic", name="orders", partitions=[0]
+    )
+    fields = {
+        "v3_and_below_transactional_id": "free",
+        "v3_and_below_producer_id": 1,
+        "v3_and_below_topics": wanted,
+    }
+    yield Row("AddPartitionsToTxn", 3, fields, Access.PUBLISH, "topic:orders", TOPIC)
+    for fields in _of_owner():
+        elsewhere = ("cluster", "service")
+        beside = ("all topic:orders",)
+        yield Row(*fields, Access.OPERATE, "transactions", ID, elsewhere, beside)
+
+
+def _of_owner() -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Requests for a transactional id that belongs to another principal, who may do all else."""
+    named = {"transactional_id": "owned", "producer_id": 1, "producer_epoch": 0}
+    yield "EndTxn", 3, named
+    yield "AddOffsetsToTxn", 3, {**named, "group_id": "desks"}
+    parts = "TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic"
+    moved = topics(
+        parts, name="orders", partitions=topics(f"{parts}.TxnOffsetCommitRequestPartition")
+    )
+    yield "TxnOffsetCommit", 3, {**named, "group_id": "desks", "topics": moved}
+    wanted = topics(
+        "AddPartitionsToTxnRequest.AddPartitionsToTxnTopic", name="orders", partitions=[0]
+    )
+    fields = {"v3_and_below_transactional_id": "owned", "v3_and_below_topics": wanted}
+    yield "AddPartitionsToTxn", 3, fields
+    parts = "ProduceRequest.TopicProduceData"
+    records = batch([(b"k", b"v")], (1, 0, 0), transactional=True)
+    sent = topics(f"{parts}.PartitionProduceData", index=0, records=records)
+    data = topics(parts, name="orders", partition_data=sent)
+    yield "Produce", 9, {"transactional_id": "owned", "acks": -1, "topic_data": data}
+    yield "InitProducerId", 4, {"transactional_id": "owned", "transaction_timeout_ms": 9_000}
+    yield "DescribeTransactions", 0, {"transactional_ids": ["owned"]}
+
+
+ROWS = list(rows())
+
+
+class Known(NamedTuple):
+    broker: Broker
+    people: People
+
+    def principal(self, name: str, *grants: str) -> KafkaConnection:
+        name = re.sub("[^a-z0-9]+", "-", name.lower())
+        return self.broker.connect(name, self.people.token(name, *grants))
+
+
+@pytest.fixture(scope="module")
+def known() -> Iterator[Known]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guarding, "GUESS_S", 0.0)
+        with kafka_serving(MemoryStore(shared=True), access=AccessLimits()) as broker:
+            found = Known(broker, People(broker.served))
+            with found.principal("owner", "all namespace:default") as owner:
+                created = made(
+                    "CreateTopicsRequest.CreatableTopic",
+                    name="orders",
+                    num_partitions=1,
+                    replication_factor=1,
+                )
+                owner.ask("CreateTopics", 7, topics=[created])
+                owner.ask(
+                    "InitProducerId", 4, transactional_id="owned", transaction_timeout_ms=9_000
+                )
+                for group in ("desks", "doomed"):
+                    assert codes(owner.ask("OffsetCommit", 8, **_commit(group))) == {0}
+            yield found
+
+
+def _commit(group: str) -> dict[str, Any]:
+    parts = topics(f"{COMMITTED}.OffsetCommitRequestPartition", partition_index=0)
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "topics": topics(COMMITTED, name="orders", partitions=parts),
+    }
+
+
+def codes(message: Any) -> set[int]:
+    """All error codes in a message."""
+    found = set()
+    for name in getattr(message, "__struct_fields__", ()):
+        value = getattr(message, name)
+        if name.endswith("error_code"):
+            found.add(value)
+        for part in value if isinstance(value, list) else ():
+            found |= codes(part)
+    return found
+
+
+def test_each_kind_of_request_has_a_row() -> None:
+    have = {row.name for row in ROWS} | OPEN | KNOWN | LISTS
+    assert have == {one.name for one in requests.load().values()}
+
+
+def test_requests_get_names_by_a_verb_only() -> None:
+    """Methods that take a verb are the only way from a request to a name of the engine, and from
+    the engine to names that a request does not have."""
+    ways = r"broker\.(?:topic|with_id|group)\(|TopicName\.of\(|ClassicKey\(|list_topics\("
+    allowed = {
+        "broker.py": 2,  # names that those methods make
+        "requests/__init__.py": 4,  # those methods
+        "requests/describe_log_dirs.py": 1,  # lists what the principal may see, as does
+        "requests/metadata.py": 1,
+        "requests/offset_fetch.py": 2,  # after the decision
+    }
+    folder = Path(requests.__file__).parent.parent
+    for module in folder.rglob("*.py"):
+        found = re.findall(ways, module.read_text())
+        name = module.relative_to(folder).as_posix()
+        assert len(found) == allowed.get(name, 0), f"{name}: {found}"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{n}-{row.name}" for n, row in enumerate(ROWS)])
+def test_a_request_takes_a_grant_of_its_verb_on_what_it_concerns(known: Known, row: Row) -> None:
+    number = ROWS.index(row)
+    others = [verb for verb in VERBS if verb not in (row.verb, Access.ALL)]
+    denied: list[tuple[str, ...]] = [(), tuple(f"all {one}" for one in row.elsewhere)]
+    if row.verb is not Access.OBSERVE:  # which every verb includes
+        denied.append(tuple(f"{verb} {row.on}" for verb in others))
+    for index, grants in enumerate(denied):
+        with known.principal(f"denied-{number}-{index}", *row.beside, *grants) as connection:
+            answer = connection.ask(row.name, row.version, **row.fields)
+            assert row.code in codes(answer), grants
+    for verb in (row.verb, Access.ALL):
+        grant = f"{verb} {row.on}"
+        with known.principal(f"granted-{number}-{verb}", *row.beside, grant) as connection:
+            answer = connection.ask(row.name, row.version, **row.fields)
+            assert row.code not in codes(answer)
+
+
+def test_a_transactional_id_belongs_to_the_principal_that_began_with_it(known: Known) -> None:
+    begin = {"transactional_id": "mine", "transaction_timeout_ms": 9_000}
+    with (
+        known.principal("first", "publish topic:orders") as first,
+        known.principal("second", "publish topic:orders") as second,
+        known.principal("operator", "publish topic:orders", "operate transactions") as operator,
+    ):
+        assert codes(first.ask("InitProducerId", 4, **begin)) == {0}
+        assert codes(second.ask("InitProducerId", 4, **begin)) == {ID}
+        assert _ids(first) == ["mine"] and not _ids(second) and "mine" in _ids(operator)
+        assert codes(operator.ask("InitProducerId", 4, **begin)) == {0}
+        assert codes(first.ask("InitProducerId", 4, **begin)) == {ID}  # it is the operator's now
+        assert codes(operator.ask("EndTxn", 3, transactional_id="mine")) != {ID}
+
+
+def test_a_transaction_shows_topics_that_a_principal_may_see(known: Known) -> None:
+    wanted = topics(
+        "AddPartitionsToTxnRequest.AddPartitionsToTxnTopic", name="orders", partitions=[0]
+    )
+    with known.principal("shown", "publish topic:orders") as owner:
+        begun = owner.ask(
+            "InitProducerId", 4, transactional_id="shown", transaction_timeout_ms=9_000
+        )
+        added = owner.ask(
+            "AddPartitionsToTxn",
+            3,
+            v3_and_below_transactional_id="shown",
+            v3_and_below_producer_id=begun.producer_id,
+            v3_and_below_producer_epoch=begun.producer_epoch,
+            v3_and_below_topics=wanted,
+        )
+        assert codes(added) == {0}
+        assert _topics_of(owner) == ["orders"]
+    with known.principal("sees-ids", "operate transactions") as operator:
+        assert _topics_of(operator) == []
+
+
+def _topics_of(connection: KafkaConnection) -> list[str]:
+    fields = {"transactional_ids": ["shown"]}
+    [state] = connection.ask("DescribeTransactions", 0, **fields).transaction_states
+    assert not state.error_code
+    return [one.topic for one in state.topics]
+
+
+def test_a_refused_part_of_a_request_does_not_end_it_with_the_next_change(known: Known) -> None:
+    guard = known.broker.served.service.guard
+    assert guard is not None
+    decisions = guard.decisions
+    request = MagicMock(principal="partly", instance="", operation="x", peer_address="here")
+    known.people.token("partly", "consume topic:orders")
+    decisions.begin(request, lambda: True)
+    decisions.require(request, Access.CONSUME, "topic:default:orders")
+    with pytest.raises(Forbidden):
+        decisions.require(request, Access.CONSUME, "topic:default:other")
+    decisions.changed()
+    request.abort.assert_not_called()
+    known.people.access.remove_grant("partly", "consume", "topic:orders")
+    decisions.changed()
+    request.abort.assert_called_once()
+    decisions.leave(request)
+
+
+def _ids(connection: KafkaConnection) -> list[str]:
+    return [
+        one.transactional_id for one in connection.ask("ListTransactions", 0).transaction_states
+    ]
+
+
+def test_lists_have_what_a_principal_may_see(known: Known) -> None:
+    with known.principal("sees-orders", "observe topic:orders") as connection:
+        assert [one.name for one in connection.ask("Metadata", 12, topics=None).topics] == [
+            "orders"
+        ]
+        groups = [one.group_id for one in connection.ask("ListGroups", 4).groups]
+        assert "desks" in groups
+        everything = {"group_id": "desks", "topics": None}
+        [topic] = connection.ask("OffsetFetch", 7, **everything).topics
+        assert topic.name == "orders"
+    with known.principal("sees-others", "observe topic:others") as connection:
+        assert not connection.ask("Metadata", 12, topics=None).topics
+        assert "desks" not in [one.group_id for one in connection.ask("ListGroups", 4).groups]
+        assert not connection.ask("OffsetFetch", 7, **everything).topics
+
+
+def test_sizes_are_those_of_topics_that_a_principal_may_see(known: Known) -> None:
+    named = topics("DescribeLogDirsRequest.DescribableLogDirTopic", topic="orders", partitions=[0])
+    for grant, seen in (("observe topic:orders", ["orders"]), ("observe topic:others", [])):
+        with known.principal(f"sizes-{len(seen)}", grant) as connection:
+            for wanted in (None, named):
+                [found] = connection.ask("DescribeLogDirs", 4, topics=wanted).results
+                assert [one.name for one in found.topics] == seen
+                assert found.total_bytes == -1  # which takes `observe cluster`
+
+
+def test_a_topic_that_is_not_there_looks_like_one_that_one_may_not_see(known: Known) -> None:
+    wanted = [made("MetadataRequest.MetadataRequestTopic", name=name) for name in ("orders", "no")]
+    with known.principal("blind") as connection:
+        there, absent = connection.ask("Metadata", 12, topics=wanted).topics
+        assert there.error_code == absent.error_code == TOPIC
+        assert there.topic_id == absent.topic_id == codec.NO_ID
+        assert not there.partitions
+
+
+def test_a_fetch_is_decided_for_each_partition(known: Known) -> None:
+    known.people.access.add_grant("*", "observe", "topic:nothing")  # for everybody: no harm
+    name = "FetchRequest.FetchTopic"
+    wanted = [
+        made(name, topic=topic, partitions=topics(f"{name}.FetchPartition", partition_max_bytes=9))
+        for topic in ("orders", "secret")
+    ]
+    with known.principal("half", "consume topic:orders") as connection:
+        answer = connection.ask("Fetch", 12, topics=wanted, max_wait_ms=60_000, min_bytes=1 << 20)
+        found = {one.topic: one.partitions[0].error_code for one in answer.responses}
+        assert found == {"orders": 0, "secret": TOPIC}
+
+
+def test_a_long_poll_of_kafka_ends_with_what_allowed_it(known: Known) -> None:
+    name = "FetchRequest.FetchTopic"
+    parts = topics(f"{name}.FetchPartition", fetch_offset=0, partition_max_bytes=9)
+    created = made("CreateTopicsRequest.CreatableTopic", name="empty", num_partitions=1)
+    created.replication_factor = 1
+    known.people.access.add_grant("owner", "all", "topic:empty")
+    fields = {"topics": topics(name, topic="empty", partitions=parts), "max_wait_ms": 30_000}
+    connection = known.principal("waits", "all topic:empty")
+    with connection:
+        connection.ask("CreateTopics", 7, topics=[created])
+        ended: list[BaseException | object] = []
+
+        def poll() -> None:
+            try:
+                ended.append(connection.ask("Fetch", 12, min_bytes=1, **fields))
+            except (*ENDED, TimeoutError) as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        guard = known.broker.served.service.guard
+        assert guard is not None
+        until(
+            lambda: any(one.principal == "waits" for one in [*guard.decisions._active]), "it polls"
+        )
+        known.people.access.remove_grant("waits", "all", "topic:empty")
+        thread.join(PATIENCE_S)
+        assert isinstance(ended[0], ENDED)
+
+
+def test_a_long_poll_ends_when_its_token_expires(known: Known) -> None:
+    token = known.people.access.create_token("brief", expires_s=2).token
+    name = "FetchRequest.FetchTopic"
+    parts = topics(f"{name}.FetchPartition", partition_max_bytes=9)
+    fields = {"topics": topics(name, topic="quiet", partitions=parts), "max_wait_ms": 30_000}
+    known.people.access.add_grant("brief", "all", "topic:quiet")
+    with known.broker.connect("brief", token) as connection:
+        created = made("CreateTopicsRequest.CreatableTopic", name="quiet", num_partitions=1)
+        created.replication_factor = 1
+        connection.ask("CreateTopics", 7, topics=[created])
+        began = time.monotonic()
+        with pytest.raises(ENDED):
+            connection.ask("Fetch", 12, min_bytes=1, **fields)
+        assert time.monotonic() - began < 9
+
+
+def test_a_revoked_token_ends_its_connection_at_the_next_request(known: Known) -> None:
+    access = known.people.access
+    made_one = access.create_token("leaver")
+    with known.broker.connect("leaver", made_one.token) as connection:
+        connection.ask("DescribeCluster", 0)
+        access.revoke_token(made_one.id)
+        with pytest.raises(ENDED):
+            connection.ask("DescribeCluster", 0)
+
+
+def test_a_grant_that_is_taken_away_counts_from_the_next_request(known: Known) -> None:
+    row = next(one for one in ROWS if one.name == "Produce")
+    with known.principal("publisher", "publish topic:orders") as connection:
+        assert codes(connection.ask("Produce", 9, **row.fields)) == {0}
+        known.people.access.remove_grant("publisher", "publish", "topic:orders")
+        assert codes(connection.ask("Produce", 9, **row.fields)) == {TOPIC}
+
+
+def test_a_request_writes_few_refusals_to_the_audit_log(
+    known: Known, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = [made("MetadataRequest.MetadataRequestTopic", name=f"t{n}") for n in range(1_000)]
+    with known.principal("curious") as connection:
+        answer = connection.ask("Metadata", 12, topics=wanted)
+        assert {one.error_code for one in answer.topics} == {TOPIC}
+    denied = [one for one in caplog.messages if "access_denied" in one]
+    assert len(denied) == 5 and "operation='kafka.Metadata'" in denied[0]
+
+
+def test_a_principal_above_its_quota_is_told_to_wait_and_waits(known: Known) -> None:
+    with known.principal("hasty", "observe topic:orders") as connection:
+        known.people.access.set_quota("hasty", requests_s=2)
+        began = time.monotonic()
+        told = [connection.ask("ListGroups", 4).throttle_time_ms for _ in range(6)]
+        assert told[0] == 0 and 0 < max(told) <= 1_000
+        assert time.monotonic() - began > 1.0  # 2 at once, then 2 a second
+        with known.principal("other-one") as other:  # which has no quota
+            assert other.ask("ListGroups", 4).throttle_time_ms == 0
