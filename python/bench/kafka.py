@@ -174,7 +174,7 @@ def _consume(peer: _Peer, topic: str, start: int, end: int) -> int:
         got = 0
         until_s = time.monotonic() + _TIMEOUT_S
         while got < end - start:
-            messages = consumer.consume(_POLL, timeout=1.0)
+            messages = consumer.consume(min(_POLL, end - start - got), timeout=1.0)
             failed = [one.error() for one in messages if one.error() is not None]
             if failed or time.monotonic() > until_s:
                 raise RuntimeError(f"{got} of {end - start} messages came: {failed}")
