@@ -89,7 +89,9 @@ class Child:
         if self.returncode is None:
             watched = os.pidfd_open(self.pid)
             try:
-                if not select.select([watched], [], [], timeout_s)[0]:
+                ended = select.poll()  # unlike `select`, for any number of descriptors
+                ended.register(watched, select.POLLIN)
+                if not ended.poll(1_000 * timeout_s):
                     raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s)
             finally:
                 os.close(watched)

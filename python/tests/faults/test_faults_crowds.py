@@ -1,6 +1,7 @@
 """Faults 19, 29 and 30: a thousand consumers that never read, little memory, few descriptors."""
 
 import resource
+import socket
 import threading
 import time
 from collections import Counter
@@ -11,13 +12,16 @@ from pathlib import Path
 import pytest
 
 import tms
+from tests.faults.clients import free_port
 from tests.faults.crowd import Crowd, descriptors, exchange
 from tests.faults.memory import bound_memory
 from tests.faults.service import Service, metric, percentile, within
 from tests.http_kit import request
+from tests.kafka_kit import KafkaConnection, batch
 from tests.waiting import PATIENCE_S
 from tms import block
 from tms.api import bodies, routes
+from tms.compat.kafka import codec
 from tms.model.message import NewBlock
 
 TOPIC = "big"
@@ -196,6 +200,40 @@ def test_fault_30_a_thousand_slow_heads_are_cut_off_within_ten_seconds(narrow: S
         assert_unhurt(usual, latencies)
     assert narrow.ready()
     assert narrow.stop() == 0
+
+
+def test_fault_30_5000_idle_clients_of_kafka_cost_little_and_hurt_nobody(tmp_path: Path) -> None:
+    port, clients_max = free_port(), 2_000
+    flags = ("--kafka-port", str(port), "--kafka-clients-max", str(clients_max))
+    with (
+        descriptors(5_200),
+        Service(tmp_path / "data", *flags) as service,
+        tms.connect(service.url) as bus,
+        KafkaConnection(socket.create_connection(("127.0.0.1", port), PATIENCE_S)) as producer,
+        Crowd(("127.0.0.1", port)) as crowd,
+    ):
+        bus.create_topic(TOPIC, durability="written")
+        usual = [produce(producer) for _ in range(50)]
+        publish_for(bus, 50)
+        before = service.resident_bytes()
+        crowd.join(5_000, b"\0\0")  # half a length
+        assert crowd.wait_ended(enough=clients_max - 1) == clients_max - 1, "the others are refused"
+        assert service.resident_bytes() - before < 64 * MIB
+        assert_unhurt(usual, [produce(producer) for _ in range(50)])
+        assert_unhurt(usual, publish_for(bus, 50))
+        assert metric(service, 'tms_front_connections{front="kafka"}') == clients_max
+        assert service.stop() == 0
+
+
+def produce(producer: KafkaConnection) -> float:
+    """Publish a small message; the seconds that it took."""
+    began = time.monotonic()
+    topic = codec.class_of("ProduceRequest").TopicProduceData
+    part = topic.PartitionProduceData(index=0, records=batch([(None, b"small")]))
+    sent = topic(name=TOPIC, partition_data=[part])
+    answer = producer.ask("Produce", 9, acks=1, timeout_ms=9_000, topic_data=[sent])
+    assert not answer.responses[0].partition_responses[0].error_code
+    return time.monotonic() - began
 
 
 def trickling(crowd: Crowd, stop: threading.Event) -> None:
