@@ -1,6 +1,7 @@
 """Event times: an optional column of a block, which no other part of the block depends on."""
 
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -89,6 +90,17 @@ def test_equal_ones_are_stored_once() -> None:
     assert len(block([5] * 40)) == len(block([None] * 40)) + 16
     assert len(block([*range(40)])) == len(block([None] * 40)) + 16 + 8 * 40
     assert decode(block([TIME_MS_MAX] * MESSAGES_MAX)).event_times() == [TIME_MS_MAX] * MESSAGES_MAX
+
+
+def test_a_slice_of_a_large_block_reads_its_own_only() -> None:
+    columns = decode(block([*range(MESSAGES_MAX)]))
+    tracemalloc.start()
+    try:
+        assert columns.slice(MESSAGES_MAX - 1, MESSAGES_MAX).event_times() == [MESSAGES_MAX - 1]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MESSAGES_MAX
 
 
 def test_the_service_keeps_them_when_it_places_a_block() -> None:

@@ -388,6 +388,20 @@ def test_a_value_cannot_break_out_of_csv(run: Run, data: Path) -> None:
     assert row["value"] == "a\\r\\n\\x1b[31m"
 
 
+def test_lines_of_csv_have_the_same_columns_with_and_without_an_event_time(
+    run: Run, data: Path
+) -> None:
+    with tms.open(data) as bus:
+        bus.create_topic("readings")
+        for value, time_ms in ((b"a", None), (b"b", 7), (b"c", None)):
+            bus.publish("readings", value, event_time_ms=time_ms)
+    made = run("consume", "readings", "--start", "earliest", "-e", "-o", "csv")
+    rows = csv.DictReader(io.StringIO(made.out.decode()))
+    assert [(row["value"], row["event_time_ms"]) for row in rows] == [
+        ("a", ""), ("b", "7"), ("c", ""),
+    ]  # fmt: skip
+
+
 def test_on_a_terminal_a_value_cannot_steer_it(data: Path) -> None:
     with tms.open(data) as bus:
         bus.create_topic("evil")

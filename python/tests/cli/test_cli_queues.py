@@ -146,6 +146,19 @@ def test_the_dead_letters_of_another_queue_in_the_same_topic_are_not_shown(
         assert [letter["value"] for letter in cli("dead", topic, "g", "--json").lines] == [topic]
 
 
+def test_a_dead_letter_with_null_headers_is_shown(cli: Tms, bus: tms.Bus) -> None:
+    [one] = cli("receive", "jobs", "workers", "--json").lines
+    cli("reject", "jobs", "workers", one["token"])
+    until(lambda: bus.admin.queues.describe(TopicName.parse("jobs"), "workers").dead == 1)
+    [letter] = bus.list_dead_letters("jobs", group="workers")
+    named: dict[str, bytes | None] = dict(letter.message.headers)
+    told = {"tms-dead-cause": None, "tms-dead-deliveries": None}
+    bus.publish(letter.message.topic, b"another", headers=named | told)
+    assert cli("dead", "jobs", "workers", "-f", "%v%c%d\n").out == (
+        "oneit was rejected1\nanother\n"
+    )
+
+
 def test_dead_letters_are_shown_and_moved_back(cli: Tms, bus: tms.Bus) -> None:
     assert "No dead letters" in cli("dead", "jobs", "workers").err
     [one] = cli("receive", "jobs", "workers", "--json").lines

@@ -114,11 +114,13 @@ class DelayContract:
         assert world.bus.describe_delayed("orders") == DelayedInfo(0, None)
         assert list(world.bus.list_delayed("orders")) == []
         late = world.bus.publish_later("orders", None, partition=1, delay=9)
-        soon = world.bus.publish_later("orders", b"\xff", b"k", {"h": b"\0"}, 2, delay=5)
+        soon = world.bus.publish_later(
+            "orders", b"\xff", b"k", {"h": b"\0"}, 2, delay=5, event_time_ms=7
+        )
         assert world.bus.describe_delayed("orders") == DelayedInfo(2, START_MS + 5_000)
         first, second = world.bus.list_delayed("orders")
-        assert first == (soon, 2, b"k", b"\xff", {"h": b"\0"})
-        assert second == (late, 1, None, None, {})
+        assert first == (soon, 2, b"k", b"\xff", {"h": b"\0"}, 7)
+        assert second == (late, 1, None, None, {}, None)
         assert list(world.bus.list_delayed("orders", after=str(soon))) == [second]
 
     def test_it_survives_restarts_and_kills(self, world: World, clock: ManualClock) -> None:

@@ -187,6 +187,14 @@ def test_held_rows_are_written_when_they_take_too_much_memory() -> None:
     assert [len(list(filler.add(router.route(one), 60))) for _ in range(4)] == [0, 1, 0, 1]
 
 
+def test_event_times_need_no_database_of_time_zones() -> None:
+    rows = batch([{"value": b"1", "event_time": 7_999}], ("value", "event_time"))
+    unknown = rows.column(1).cast(pa.timestamp("us", tz="Not/Known"))
+    assert write([rows.set_column(1, "event_time", unknown)], "b") == {
+        ("b", 0): [(None, b"1", {}, 7)]
+    }
+
+
 # Rows that cannot become messages
 
 

@@ -261,7 +261,7 @@ class Columns(Struct, eq=False):
             return [missing] * self.count
         if not head.cells:
             return [head.latest_ms] * self.count
-        times = times_of(self._block, head)[self._first : self._first + self.count]
+        times = times_of(self._block, head, self._first, self._first + self.count)
         return [missing if time < 0 else time for time in times] if head.nulls else [*times]
 
     def arrays(self) -> tuple["pa.Array", "pa.Array"]:

@@ -89,16 +89,18 @@ def times_head(block: Buffer, at: int, count: int) -> TimesHead:
     return TimesHead(cells, nulls, latest_ms, end)
 
 
-def times_of(block: Buffer, head: TimesHead) -> tuple[int, ...]:
-    """The time of each message, -1 = none; empty if all have the latest."""
-    return struct.unpack_from(f"<{head.cells}q", block, head.end - _CELL_BYTES * head.cells)
+def times_of(block: Buffer, head: TimesHead, start: int, stop: int) -> tuple[int, ...]:
+    """The times of the messages from `start` up to, but not including, `stop`, -1 = none; of a
+    block whose messages do not all have the latest."""
+    at = head.end - _CELL_BYTES * (head.cells - start)
+    return struct.unpack_from(f"<{stop - start}q", block, at)
 
 
 def check_times(block: Buffer, at: int, count: int) -> int:
     """The offset of an incoming block's body, after its times were checked. Raises `BadBlock`, and
     `Invalid` with `index`."""
     head = times_head(block, at, count)
-    times = times_of(block, head) or (head.latest_ms,)
+    times = times_of(block, head, 0, head.cells) or (head.latest_ms,)
     if min(times) < _NONE or max(times) > TIME_MS_MAX:
         for index, time in enumerate(times):
             check_event_time(None if time == _NONE else time, index)

@@ -47,8 +47,8 @@ _DELIVERED_FIELDS: Fields = {
 
 _DEAD_FIELDS: Fields = {
     **FIELDS,
-    "c": lambda letter: letter.headers.get(DEAD_CAUSE, b""),
-    "d": lambda letter: letter.headers.get(DEAD_DELIVERIES, b""),
+    "c": lambda letter: letter.headers.get(DEAD_CAUSE) or b"",
+    "d": lambda letter: letter.headers.get(DEAD_DELIVERIES) or b"",
 }
 _QUEUED_FIELDS: Fields = {
     **_DELIVERED_FIELDS,

@@ -129,6 +129,7 @@ class _Csv:
                 for name, raw in message.headers.items()
             ),
         }
+        row["event_time_ms"] = row.pop("event_time_ms", None)  # a column also of those without
         text = csv_text([row])
         if self._begun:
             text = text.partition("\r\n")[2]
