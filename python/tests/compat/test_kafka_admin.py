@@ -118,6 +118,38 @@ def test_records_that_are_not_there_cannot_be_deleted(kafka: KafkaConnection, to
     assert len(records_in(fetch(kafka, topic, 0).records)) == 2
 
 
+def ends(kafka: KafkaConnection, topic: str, timestamp: int, committed: bool = False) -> int:
+    """The offset of a place in the first partition."""
+    made = codec.class_of("ListOffsetsRequest").ListOffsetsTopic
+    wanted = [made(name=topic, partitions=[made.ListOffsetsPartition(timestamp=timestamp)])]
+    [found] = kafka.ask("ListOffsets", 7, topics=wanted, isolation_level=committed).topics
+    assert not found.partitions[0].error_code
+    return int(found.partitions[0].offset)
+
+
+def test_a_truncation_may_cut_an_open_transaction(kafka: KafkaConnection, topic: str) -> None:
+    publish(kafka, topic, b"0")
+    producer = TransactionalProducer(kafka, f"id of {topic}")
+    producer.initialise()
+    producer.add(topic, 0)
+    producer.produce(topic, b"1", b"2")
+    delete_records(kafka, topic, (0, 2))
+    assert ends(kafka, topic, -2) == 2
+    assert ends(kafka, topic, -1, committed=True) == 2  # where a reader may begin
+    [described] = producers(kafka, topic, 0)
+    assert not described.error_code, described.error_message
+    assert [one.current_txn_start_offset for one in described.active_producers] == [2]
+    producer.end(True)
+    assert ends(kafka, topic, -1, committed=True) == 3
+
+
+def test_an_emptied_partition_has_no_newest_time(kafka: KafkaConnection, topic: str) -> None:
+    publish(kafka, topic, b"0", b"1")
+    assert ends(kafka, topic, -3) == 1
+    delete_records(kafka, topic, (0, -1))
+    assert ends(kafka, topic, -3) == -1
+
+
 def test_records_of_a_compacted_topic_stay(kafka: KafkaConnection, topic: str) -> None:
     publish(kafka, topic, b"0")
     alter(kafka, topic, ("cleanup.policy", SET, "compact"))
