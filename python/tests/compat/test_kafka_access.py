@@ -444,6 +444,15 @@ def test_lists_have_what_a_principal_may_see(known: Known) -> None:
         assert not connection.ask("OffsetFetch", 7, **everything).topics
 
 
+def test_a_group_is_there_for_those_who_may_see_positions_of_it(known: Known) -> None:
+    with known.principal("commits", "consume topic:orders") as connection:
+        assert codes(connection.ask("OffsetCommit", 8, **_commit("seen"))) == {0}
+    for grant, state in (("observe topic:orders", "Empty"), ("observe topic:others", "Dead")):
+        with known.principal(f"sees-a-group-{state}", grant) as connection:
+            [group] = connection.ask("DescribeGroups", 5, groups=["seen"]).groups
+            assert (group.error_code, group.group_state) == (0, state)
+
+
 def test_sizes_are_those_of_topics_that_a_principal_may_see(known: Known) -> None:
     named = topics("DescribeLogDirsRequest.DescribableLogDirTopic", topic="orders", partitions=[0])
     for grant, seen in (("observe topic:orders", ["orders"]), ("observe topic:others", [])):
