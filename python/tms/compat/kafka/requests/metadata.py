@@ -57,7 +57,7 @@ def _all(call: KafkaCall) -> list[KafkaMessage]:
 async def _one(call: KafkaCall, name: str | None, id: bytes, creates: bool) -> KafkaMessage:
     broker = call.broker
     try:
-        topic = call.named(name or "", NO_ID if name is not None else id, Access.OBSERVE)
+        topic = await call.named(name or "", NO_ID if name is not None else id, Access.OBSERVE)
         try:
             return _topic(broker, topic, await broker.in_thread(lambda: broker.record(topic)))
         except TopicNotFound:
