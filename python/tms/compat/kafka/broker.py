@@ -91,7 +91,9 @@ class Broker:
         if found is None and store == self._store_id:
             found = await self.in_thread(registry.name_of, uid)
         if found is not None:
-            record = registry.known.get(found) or await self.in_thread(registry.find, found)
+            record = registry.known.get(found)
+            if record is None:
+                record = await self.in_thread(registry.find, found)
             is_here = found.namespace == self.options.namespace
             if is_here and (record.uid, record.generation) == (uid, generation):
                 self._names[id] = found
