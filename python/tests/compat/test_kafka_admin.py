@@ -67,6 +67,24 @@ def fetch(kafka: KafkaConnection, topic: str, offset: int, partition: int = 0) -
     return answer.responses[0].partitions[0]
 
 
+# -- repeated names --------------------------------------------------------------------------------
+
+
+def test_repeating_a_name_makes_no_answer_larger(kafka: KafkaConnection, topic: str) -> None:
+    made = codec.class_of("MetadataRequest").MetadataRequestTopic
+    wanted = [made(name=topic)] * 3
+    assert [one.name for one in kafka.ask("Metadata", 12, topics=wanted).topics] == [topic]
+    groups = kafka.ask("DescribeGroups", 5, groups=["g", "g", "h"]).groups
+    assert [one.group_id for one in groups] == ["g", "h"]
+    states = kafka.ask("DescribeTransactions", 0, transactional_ids=["t", "t"])
+    assert [one.transactional_id for one in states.transaction_states] == ["t"]
+    made = codec.class_of("OffsetFetchRequest").OffsetFetchRequestGroup
+    asked = [made(group_id=name, topics=None) for name in ("g", "g", "h")]
+    found = kafka.ask("OffsetFetch", 8, groups=asked).groups
+    refused = ErrorCode.INVALID_REQUEST
+    assert [one.error_code for one in found] == [refused, refused, ErrorCode.NONE]
+
+
 # -- DeleteRecords ---------------------------------------------------------------------------------
 
 

@@ -14,9 +14,9 @@ _Group = DescribeGroupsResponse.DescribedGroup
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
-    """Each group; one that has only positions is empty, one that has nothing is dead."""
+    """Each group, once; one that has only positions is empty, one that has nothing is dead."""
     groups = []
-    for group in call.message.groups:
+    for group in dict.fromkeys(call.message.groups):
         try:
             groups.append(await _described(call, group))
         except TMSError as error:
