@@ -444,6 +444,15 @@ def test_lists_have_what_a_principal_may_see(known: Known) -> None:
         assert not connection.ask("OffsetFetch", 7, **everything).topics
 
 
+def test_a_group_is_there_for_those_who_may_see_positions_of_it(known: Known) -> None:
+    with known.principal("commits", "consume topic:orders") as connection:
+        assert codes(connection.ask("OffsetCommit", 8, **_commit("seen"))) == {0}
+    for grant, state in (("observe topic:orders", "Empty"), ("observe topic:others", "Dead")):
+        with known.principal(f"sees-a-group-{state}", grant) as connection:
+            [group] = connection.ask("DescribeGroups", 5, groups=["seen"]).groups
+            assert (group.error_code, group.group_state) == (0, state)
+
+
 def test_sizes_are_those_of_topics_that_a_principal_may_see(known: Known) -> None:
     named = topics("DescribeLogDirsRequest.DescribableLogDirTopic", topic="orders", partitions=[0])
     for grant, seen in (("observe topic:orders", ["orders"]), ("observe topic:others", [])):
@@ -461,6 +470,42 @@ def test_a_topic_that_is_not_there_looks_like_one_that_one_may_not_see(known: Kn
         assert there.error_code == absent.error_code == TOPIC
         assert there.topic_id == absent.topic_id == codec.NO_ID
         assert not there.partitions
+
+
+def test_an_id_does_not_tell_the_name_of_its_topic(known: Known) -> None:
+    wanted = topics("MetadataRequest.MetadataRequestTopic", name="orders")
+    with known.principal("tells-ids", "observe topic:orders") as connection:
+        [there] = connection.ask("Metadata", 12, topics=wanted).topics
+        named = topics("DeleteTopicsRequest.DeleteTopicState", name=None, topic_id=there.topic_id)
+        [refused] = connection.ask("DeleteTopics", 6, topics=named).responses
+        assert refused.error_code == TOPIC and "orders" in refused.error_message
+    with known.principal("has-an-id") as connection:
+        [refused] = connection.ask("DeleteTopics", 6, topics=named).responses
+        assert refused.error_code == TOPIC and refused.name is None
+        assert "orders" not in refused.error_message
+
+
+def test_an_unknown_id_is_not_looked_for_by_the_event_loop(
+    known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = topics("MetadataRequest.MetadataRequestTopic", name="orders")
+    registry = known.broker.served.service.engine.topics.registry
+    looked: list[str] = []
+    find = registry.name_of
+
+    def name_of(uid: int) -> Any:
+        looked.append(threading.current_thread().name)
+        return find(uid)
+
+    monkeypatch.setattr(registry, "name_of", name_of)
+    with known.principal("asks-for-ids", "observe topic:orders") as connection:
+        [there] = connection.ask("Metadata", 12, topics=wanted).topics
+        id = there.topic_id[:8] + bytes([255]) * 8  # of the same store
+        parts = topics("FetchRequest.FetchTopic.FetchPartition", partition=0)
+        fields = topics("FetchRequest.FetchTopic", topic_id=id, partitions=parts)
+        assert codes(connection.ask("Fetch", 13, topics=fields)) == {0, ErrorCode.UNKNOWN_TOPIC_ID}
+    [thread] = looked
+    assert thread != known.broker.served.thread.name
 
 
 def test_a_fetch_is_decided_for_each_partition(known: Known) -> None:

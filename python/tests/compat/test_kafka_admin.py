@@ -67,6 +67,24 @@ def fetch(kafka: KafkaConnection, topic: str, offset: int, partition: int = 0) -
     return answer.responses[0].partitions[0]
 
 
+# -- repeated names --------------------------------------------------------------------------------
+
+
+def test_repeating_a_name_makes_no_answer_larger(kafka: KafkaConnection, topic: str) -> None:
+    made = codec.class_of("MetadataRequest").MetadataRequestTopic
+    wanted = [made(name=topic)] * 3
+    assert [one.name for one in kafka.ask("Metadata", 12, topics=wanted).topics] == [topic]
+    groups = kafka.ask("DescribeGroups", 5, groups=["g", "g", "h"]).groups
+    assert [one.group_id for one in groups] == ["g", "h"]
+    states = kafka.ask("DescribeTransactions", 0, transactional_ids=["t", "t"])
+    assert [one.transactional_id for one in states.transaction_states] == ["t"]
+    made = codec.class_of("OffsetFetchRequest").OffsetFetchRequestGroup
+    asked = [made(group_id=name, topics=None) for name in ("g", "g", "h")]
+    found = kafka.ask("OffsetFetch", 8, groups=asked).groups
+    refused = ErrorCode.INVALID_REQUEST
+    assert [one.error_code for one in found] == [refused, refused, ErrorCode.NONE]
+
+
 # -- DeleteRecords ---------------------------------------------------------------------------------
 
 
@@ -116,6 +134,38 @@ def test_records_that_are_not_there_cannot_be_deleted(kafka: KafkaConnection, to
     assert delete_records(kafka, "nowhere", (0, 0)) == [(0, -1, unknown)]
     assert delete_records(kafka, "a b", (0, 0)) == [(0, -1, ErrorCode.INVALID_TOPIC_EXCEPTION)]
     assert len(records_in(fetch(kafka, topic, 0).records)) == 2
+
+
+def ends(kafka: KafkaConnection, topic: str, timestamp: int, committed: bool = False) -> int:
+    """The offset of a place in the first partition."""
+    made = codec.class_of("ListOffsetsRequest").ListOffsetsTopic
+    wanted = [made(name=topic, partitions=[made.ListOffsetsPartition(timestamp=timestamp)])]
+    [found] = kafka.ask("ListOffsets", 7, topics=wanted, isolation_level=committed).topics
+    assert not found.partitions[0].error_code
+    return int(found.partitions[0].offset)
+
+
+def test_a_truncation_may_cut_an_open_transaction(kafka: KafkaConnection, topic: str) -> None:
+    publish(kafka, topic, b"0")
+    producer = TransactionalProducer(kafka, f"id of {topic}")
+    producer.initialise()
+    producer.add(topic, 0)
+    producer.produce(topic, b"1", b"2")
+    delete_records(kafka, topic, (0, 2))
+    assert ends(kafka, topic, -2) == 2
+    assert ends(kafka, topic, -1, committed=True) == 2  # where a reader may begin
+    [described] = producers(kafka, topic, 0)
+    assert not described.error_code, described.error_message
+    assert [one.current_txn_start_offset for one in described.active_producers] == [2]
+    producer.end(True)
+    assert ends(kafka, topic, -1, committed=True) == 3
+
+
+def test_an_emptied_partition_has_no_newest_time(kafka: KafkaConnection, topic: str) -> None:
+    publish(kafka, topic, b"0", b"1")
+    assert ends(kafka, topic, -3) == 1
+    delete_records(kafka, topic, (0, -1))
+    assert ends(kafka, topic, -3) == -1
 
 
 def test_records_of_a_compacted_topic_stay(kafka: KafkaConnection, topic: str) -> None:

@@ -481,6 +481,20 @@ def test_a_new_connection_brings_no_new_quota(broker: Broker, people: People) ->
     assert time.monotonic() - began > 1.0  # 2 at once, then 2 a second
 
 
+def test_a_client_that_sends_no_more_brings_no_new_quota(broker: Broker, people: People) -> None:
+    token = people.token("leaves")
+    people.access.set_quota("leaves", requests_s=2)
+    began = time.monotonic()
+    for _ in range(6):
+        with broker.connect() as kafka:
+            kafka.send("SaslHandshake", 1, mechanism="PLAIN")
+            kafka.send("SaslAuthenticate", 2, auth_bytes=plain("leaves", token))
+            kafka.send("DescribeCluster", 0)
+            kafka.socket.shutdown(socket.SHUT_WR)
+            assert [kafka.answer().error_code for _ in range(3)] == [0, 0, 0]
+    assert time.monotonic() - began > 1.0  # 2 at once, then 2 a second
+
+
 # -- other credentials -----------------------------------------------------------------------------
 
 

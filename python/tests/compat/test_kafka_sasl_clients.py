@@ -3,6 +3,7 @@ TLS: each publishes, and reads as a member of a group."""
 
 import asyncio
 import itertools
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from confluent_kafka import admin as confluent_admin
 from kafka import errors as kafka_python_errors
 
 from tests.access_kit import People
-from tests.kafka_kit import Broker, kafka_serving
+from tests.kafka_kit import Broker, KafkaConnection, kafka_serving
 from tests.tls_kit import Authority
 from tms.runtime.tls import ServerTls
 from tms.server.service import AccessLimits
@@ -250,3 +251,22 @@ def test_a_name_in_a_certificate_is_a_principal(tmp_path: Any) -> None:
         with pytest.raises(confluent_kafka.KafkaException) as refused:
             made.result(PATIENCE_S)
         assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_new_connection_by_a_certificate_brings_no_new_quota(tmp_path: Any) -> None:
+    authority = Authority(tmp_path)
+    tls = ServerTls(*authority.sign().pair, str(authority.ca), required=False)
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    context.load_cert_chain(*authority.sign("hasty").pair)
+    with kafka_serving(access=AccessLimits(), tls=tls) as broker:
+        broker.served.service.engine.access.set_quota("hasty", requests_s=2)
+
+        def connect() -> KafkaConnection:
+            plain = socket.create_connection(broker.address, PATIENCE_S)
+            return KafkaConnection(context.wrap_socket(plain, server_hostname="localhost"))
+
+        began = time.monotonic()
+        for _ in range(6):
+            with connect() as kafka:
+                assert not kafka.ask("DescribeCluster", 0).error_code
+        assert time.monotonic() - began > 1.0  # 2 at once, then 2 a second

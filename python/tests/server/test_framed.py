@@ -111,8 +111,29 @@ def test_a_connection_that_rests_begins_no_frame_before_it_may() -> None:
     asyncio.run(send())
 
 
-@pytest.mark.parametrize("end", ["eof_received", "end_reading"])
-def test_a_rest_ends_with_its_connection(end: str) -> None:
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_client_that_sends_no_more_gets_no_answer_the_sooner(frames: int) -> None:
+    async def answer(connection: FramedConnection, frame: bytes) -> bytes:
+        connection.rest(lambda: 1_000.0)
+        return frame
+
+    async def send() -> None:
+        server, transport = server_of(answer), transport_to()
+        connection = FramedConnection(server)
+        connection.connection_made(transport)
+        connection.data_received(FRAME * frames)
+        await turns()
+        connection.eof_received()
+        await turns()
+        assert transport.writelines.call_count == 1
+        assert transport.close.called == (frames == 1)  # it does not wait for nothing
+        connection.connection_lost(None)
+        assert not server.connections and connection._resting is None
+
+    asyncio.run(send())
+
+
+def test_a_rest_ends_with_its_connection() -> None:
     async def answer(connection: FramedConnection, frame: bytes) -> bytes:
         connection.rest(lambda: 1_000.0)
         return frame
@@ -124,7 +145,7 @@ def test_a_rest_ends_with_its_connection(end: str) -> None:
         connection.data_received(FRAME * 2)
         await turns()
         assert transport.writelines.call_count == 1
-        getattr(connection, end)()
+        connection.end_reading()
         await turns()
         assert transport.writelines.call_count == 2  # what was received is answered
         assert transport.close.called

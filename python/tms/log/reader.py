@@ -289,7 +289,7 @@ class PartitionReader:
         ):
             visible = visible_blocks(blocks, fate_of)
             if visible.stop is not None:
-                end = visible.end_offset
+                end = max(visible.end_offset, self.start(floor))  # a truncation may cut its block
                 start = start_key(visible.stop, last)
                 break
             start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))

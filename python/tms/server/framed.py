@@ -11,7 +11,8 @@ Invariants
 * The number of connections is bounded, and so are the bytes of all frames larger than
   `SMALL_BYTES`: a frame for which there is no room is not read on until others are answered.
 * A frame must have come, and an answer gone, within `frame_timeout_s`; an idle connection may stay.
-* A connection that rests keeps no room: its next frame is not begun before the rest is over.
+* A connection that rests keeps no room: its next frame is not begun before the rest is over, also
+  if its client sends no more. Draining ends a rest.
 * A length out of bounds, or bytes that are no message (`Malformed`), end the connection, with one
   line in the log.
 * Draining: what was received completely is answered; then the connections are closed.
@@ -191,6 +192,7 @@ class FramedConnection(asyncio.Protocol):
         self._answer: asyncio.Task[None] | None = None
         self._waits = False  # for room
         self._eof = False
+        self._ending = False  # by the service
         self._lost = False
         self._timer: asyncio.TimerHandle | None = None
         self._written: asyncio.Future[None] | None = None  # while the client reads slowly
@@ -238,7 +240,8 @@ class FramedConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._eof = True
-        self._end_rest()
+        if not self._buffer:  # else it would be a way around the rest
+            self._end_rest()
         self._tell_left()
         self._advance()
         return True  # answers still go out
@@ -284,8 +287,10 @@ class FramedConnection(asyncio.Protocol):
         self._frame_bytes_max = self._server.limits.frame_bytes_max
 
     def rest(self, owed_s: Callable[[], float]) -> None:
-        """Begin no further frame until `owed_s` says 0 s, or the client sends no more."""
-        pause_s = 0.0 if self._lost or self._eof else owed_s()
+        """Begin no further frame until `owed_s` says 0 s. A client that sends no more, and has no
+        frame left, does not wait."""
+        is_over = self._lost or self._ending or (self._eof and not self._buffer)
+        pause_s = 0.0 if is_over else owed_s()
         self._resting = None
         if pause_s > 0:
             self._resting = self._loop.call_later(pause_s, self.rest, owed_s)
@@ -296,6 +301,7 @@ class FramedConnection(asyncio.Protocol):
         """Answer what was received, then close the connection."""
         self._transport.pause_reading()
         self._eof = True
+        self._ending = True
         self._end_rest()
         self._advance()
 

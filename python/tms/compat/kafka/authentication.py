@@ -16,6 +16,7 @@ Invariants
 
 import asyncio
 import secrets
+from contextlib import suppress
 
 from tms.access import scram
 from tms.access.records import AccessRecords
@@ -160,13 +161,14 @@ class Authentication:
             return 0
         return max(1, self._session.expires_ms - self._clock.now_ms())
 
-    def admit(self, name: str) -> PrincipalSession | None:
+    async def admit(self, name: str) -> PrincipalSession | None:
         """The session of a request; None if it may come before there is one. Raises `Malformed` for
         a request that is not answered now, which ends the connection."""
         if self._session is None and not self._mechanism and not self._failed:
             certificate = self._connection.peer_certificate_name
             if certificate is not None:
                 self._open(self._guard.session_by_certificate(certificate))
+                await self._rest(name)
         if name in _BEFORE and not self._failed:
             return None
         if self._failed or self._mechanism or self._session is None:
@@ -272,6 +274,21 @@ class Authentication:
         if session is not None:
             self.end()
             self._connection.allow_frames()
+
+    async def _rest(self, name: str) -> None:
+        """Wait with the first request of a session until its principal's quota allows. Raises
+        `Malformed` if the client does not wait."""
+        if self._session is None:
+            return
+        caller = KafkaCaller(self._guard, self._connection, name, 0)
+        caller.principal = self._session.principal
+        left = asyncio.Event()
+        self._connection.when_left(left.set)
+        while (owed_s := caller.owed_s()) > 0:
+            if left.is_set():
+                raise Malformed(f"The quota of {caller.principal} is used up, and it did not wait.")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(left.wait(), owed_s)
 
     def _forget(self) -> None:
         self._mechanism = ""

@@ -83,14 +83,17 @@ class Broker:
         registry = self.engine.topics.registry
         return registry.known.get(name) or registry.find(name)
 
-    def with_id(self, id: bytes) -> TopicName:
+    async def with_id(self, id: bytes) -> TopicName:
         """The topic with this id. Raises `TopicNotFound`."""
         found = self._names.get(id)
         store, uid, generation = _TOPIC_ID.unpack(id)
+        registry = self.engine.topics.registry
         if found is None and store == self._store_id:
-            found = self.engine.topics.registry.name_of(uid)
+            found = await self.in_thread(registry.name_of, uid)
         if found is not None:
-            record = self.record(found)
+            record = registry.known.get(found)
+            if record is None:
+                record = await self.in_thread(registry.find, found)
             is_here = found.namespace == self.options.namespace
             if is_here and (record.uid, record.generation) == (uid, generation):
                 self._names[id] = found

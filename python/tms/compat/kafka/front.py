@@ -100,7 +100,7 @@ class KafkaServer(FramedServer):
                 f"The client asks for the API {head.key} of Kafka's protocol, which is not spoken "
                 "here; docs/kafka.md has those that are."
             )
-        session = None if authentication is None else authentication.admit(request.name)
+        session = None if authentication is None else await authentication.admit(request.name)
         if head.version not in request.versions:
             return self._unknown_version(head, request)
         client, at = _client(frame, request.is_flexible(head.version))

@@ -18,6 +18,7 @@ from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 from tms.access.decisions import topic_resource
 from tms.access.grants import some_group, some_topic
@@ -69,13 +70,19 @@ class KafkaCall(NamedTuple):
         self.require(verb, topic_resource(topic))
         return topic
 
-    def named(self, name: str, id: bytes, verb: Access) -> TopicName:
+    async def named(self, name: str, id: bytes, verb: Access) -> TopicName:
         """The topic that a request names by name or, in newer versions, by id. Raises `Invalid`,
-        `TopicNotFound`."""
+        `TopicNotFound`. By the event loop's thread."""
         if id == codec.NO_ID:
             return self.topic(name, verb)
-        topic = self.broker.with_id(id)
-        self.require(verb, topic_resource(topic))
+        topic = await self.broker.with_id(id)
+        try:
+            self.require(verb, topic_resource(topic))
+        except Forbidden:
+            if self.may(Access.OBSERVE, topic_resource(topic)):
+                raise
+            why = f"{self.principal} may not {verb} the topic with the id {UUID(bytes=id)}."
+            raise Forbidden(why) from None  # without the topic's name
         return topic
 
     def some_topic(self, verb: Access) -> None:

@@ -37,7 +37,7 @@ async def _delete(call: KafkaCall, name: str | None, id: bytes) -> KafkaMessage:
     broker = call.broker
     result = DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=id)
     try:
-        topic = call.named(name or "", id if name is None else NO_ID, Access.MANAGE)
+        topic = await call.named(name or "", id if name is None else NO_ID, Access.MANAGE)
         await broker.in_thread(_delete_with_positions, broker.engine, topic)
         result.name = topic.topic
     except TMSError as error:

@@ -3,7 +3,7 @@
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
-from tms.compat.kafka.requests import KafkaCall
+from tms.compat.kafka.requests import KafkaCall, group_resource
 from tms.errors import TMSError
 from tms.groups.classic_calls import State
 from tms.model.access import Access
@@ -14,9 +14,9 @@ _Group = DescribeGroupsResponse.DescribedGroup
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
-    """Each group; one that has only positions is empty, one that has nothing is dead."""
+    """Each group, once; one that has only positions is empty, one that has nothing is dead."""
     groups = []
-    for group in call.message.groups:
+    for group in dict.fromkeys(call.message.groups):
         try:
             groups.append(await _described(call, group))
         except TMSError as error:
@@ -31,7 +31,12 @@ async def _described(call: KafkaCall, group: str) -> KafkaMessage:
     state = found.state
     if state is State.DEAD:
         committed = await broker.in_thread(broker.engine.groups.committed, group)
-        state = State.EMPTY if committed else State.DEAD
+        is_seen = any(
+            name.namespace == broker.options.namespace
+            and call.may(Access.OBSERVE, group_resource(name, group))
+            for name in committed
+        )
+        state = State.EMPTY if is_seen else State.DEAD
     return _Group(
         error_code=ErrorCode.NONE,
         group_id=group,

@@ -18,9 +18,9 @@ _NEVER = -1  # began a transaction that is not open
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
-    """The state of each id; each has an error of its own."""
+    """The state of each id, once; each has an error of its own."""
     states = []
-    for id in call.message.transactional_ids:
+    for id in dict.fromkeys(call.message.transactional_ids):
         code, record = await attempted(call, partial(_found, call, id))
         state = _State(transactional_id=id, error_code=code)
         states.append(state if record is None else _filled(call, state, record))

@@ -106,7 +106,7 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
             result.records = []
             results.append(result)
             try:
-                name = call.named(topic.topic, topic.topic_id, Access.CONSUME)
+                name = await call.named(topic.topic, topic.topic_id, Access.CONSUME)
                 wanted = min(part.partition_max_bytes, left - size)
                 wanted = wanted if size else max(1, wanted)  # an answer has at least one batch
                 fetched = await _fetch(call.broker, name, part, wanted, isolation)

@@ -13,7 +13,7 @@ from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
-from tms.errors import TMSError
+from tms.errors import OffsetOutOfRange, TMSError
 from tms.model.access import Access
 from tms.model.ids import TIME_MS_MAX
 from tms.model.message import PartitionPosition
@@ -105,7 +105,10 @@ def _first(
     """Offset and time of the first message near a place with this time or a later one; of the first
     one at all if no message has such a time, None if there is none."""
     size = LOOK_BYTES if from_ms else 1
-    fetched = broker.engine.fetch(name, [place], size, 0, Isolation.UNCOMMITTED)
+    try:
+        fetched = broker.engine.fetch(name, [place], size, 0, Isolation.UNCOMMITTED)
+    except OffsetOutOfRange:  # truncated, or expired
+        return None
     first = None
     for stored in fetched.blocks:
         columns = decode(stored.block)

@@ -30,7 +30,9 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         topics = await broker.in_thread(lambda: _all(call))
     else:
         creates = options.creates_topics and message.allow_auto_topic_creation
-        topics = [await _one(call, one.name, one.topic_id, creates) for one in message.topics]
+        # A name that is repeated is answered once: else the answer could have any size.
+        wanted = dict.fromkeys((one.name, one.topic_id) for one in message.topics)
+        topics = [await _one(call, *one, creates) for one in wanted]
     node = MetadataResponse.MetadataResponseBroker(
         node_id=NODE, host=options.host, port=options.port
     )
@@ -57,7 +59,7 @@ def _all(call: KafkaCall) -> list[KafkaMessage]:
 async def _one(call: KafkaCall, name: str | None, id: bytes, creates: bool) -> KafkaMessage:
     broker = call.broker
     try:
-        topic = call.named(name or "", NO_ID if name is not None else id, Access.OBSERVE)
+        topic = await call.named(name or "", NO_ID if name is not None else id, Access.OBSERVE)
         try:
             return _topic(broker, topic, await broker.in_thread(lambda: broker.record(topic)))
         except TopicNotFound:

@@ -13,7 +13,7 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
-from tms.compat.kafka.requests import KafkaCall, group_resource
+from tms.compat.kafka.requests import KafkaCall, group_resource, repeated
 from tms.errors import Forbidden, StorageUnavailable, TMSError
 from tms.model.access import Access
 from tms.model.position import PositionKind
@@ -42,7 +42,11 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     group_made = OffsetFetchResponse.OffsetFetchResponseGroup
     made = group_made.OffsetFetchResponseTopics
     part = made.OffsetFetchResponsePartitions
+    twice = repeated(one.group_id for one in message.groups)
     for one in message.groups:
+        if one.group_id in twice:  # else the answer could have any size
+            groups.append(group_made(group_id=one.group_id, error_code=ErrorCode.INVALID_REQUEST))
+            continue
         code, topics = await _positions(call, one.group_id, one.topics, (made, part))
         groups.append(group_made(group_id=one.group_id, topics=topics, error_code=code))
     return OffsetFetchResponse(groups=groups)

@@ -114,7 +114,7 @@ async def _submit(
     `Refused`, and what was wrong."""
     broker = call.broker
     service = call.broker.service
-    name = call.named(topic.name, topic.topic_id, Access.PUBLISH)
+    name = await call.named(topic.name, topic.topic_id, Access.PUBLISH)
     record = broker.record(name)
     publisher = broker.engine.topics.publisher
     limits = RecordLimits(
