@@ -161,7 +161,8 @@ class Guard:
             await self.refuse(request, "wrong token")
             raise
         if self._issuer is not None and b"." in token:
-            return PrincipalSession(name, expires_ms, partial(self._is_named_by, token, principal))
+            # Not a `partial`: its repr would show the token.
+            return PrincipalSession(name, expires_ms, lambda: self._is_named_by(token, principal))
         return self._session_of(principal, digest(token), expires_ms)
 
     def session_of(self, token: TokenRecord) -> PrincipalSession:
