@@ -79,10 +79,8 @@ async def _offset(
     broker: Broker, name: TopicName, partition: int, at: Position, isolation: Isolation
 ) -> int:
     """The offset of a position. Raises `PartitionNotFound`."""
-    offsets = await broker.in_thread(lambda: broker.engine.offsets(name, at, isolation))
-    if partition not in offsets:
-        broker.engine.topics.port(name, partition)  # raises
-    return offsets[partition]
+    look = broker.engine.topics.fetcher.offsets_here  # only at this partition
+    return (await broker.in_thread(look, name, [partition], at, isolation))[partition]
 
 
 async def _tell(
