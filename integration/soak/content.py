@@ -6,10 +6,9 @@
 
 import hashlib
 import math
+from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
-
-from tms.model.message import Headers
 
 _NOISE = Random(20).randbytes(1 << 20)
 _WORDS = b"the flight of the albatross " * 8_192
@@ -57,14 +56,14 @@ class Maker:
         return Content(name, key, headers or None, name.encode() + b"|" + source[start:][:size])
 
 
-def name_of(value: bytes | None, headers: Headers) -> str:
+def name_of(value: bytes | None, headers: Mapping[str, bytes | None]) -> str:
     """The name in a message."""
     if value is None:
         return (headers.get(NAME) or b"?").decode(errors="replace")
     return value.split(b"|", 1)[0][:100].decode(errors="replace")
 
 
-def digest(key: bytes | None, headers: Headers, value: bytes | None) -> str:
+def digest(key: bytes | None, headers: Mapping[str, bytes | None], value: bytes | None) -> str:
     """The digest of all fields that a publisher set."""
     own = sorted((name, cell) for name, cell in headers.items() if not name.startswith(DEAD))
     parts = [key, value, *(part for name, cell in own for part in (name.encode(), cell))]
