@@ -171,15 +171,20 @@ def _window(producers_max: int, clock: ManualClock | None = None) -> ProducerWin
     return ProducerWindow(producers_max, (clock or ManualClock()).monotonic_s)
 
 
-def _restarted(window: ProducerWindow, producers_max: int) -> ProducerWindow:
-    """A window that is loaded with the snapshot of another one."""
+def _restarted(
+    window: ProducerWindow, producers_max: int, pages: dict[str, bytes]
+) -> ProducerWindow:
+    """A window that is loaded with the snapshot of another one. `pages` are those of the store."""
     stored = [kind.to_store(1) for kind in window.forgotten]
+    pages.update(page for kind in stored for page in kind.new)
     names = [kind.names for kind in stored]
     record = ProducersRecord(
         (1, 1), 1, window.dump(), 1, names[0], window.dump_counting(), *names[1:]
     )
     loaded = _window(producers_max)
-    loaded.load(record, dict(page for kind in stored for page in kind.new))
+    loaded.load(record, pages)
+    for name in (name for kind in stored for name in kind.gone):
+        pages.pop(name, None)
     return loaded
 
 
@@ -210,6 +215,7 @@ def test_a_window_answers_as_kafka_does(
 ) -> None:
     window, broker = _window(producers_max), Broker()
     taken: list[Batch] = []
+    pages: dict[str, bytes] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(producers, "PAGE_PRODUCERS", page)
         for step, (producer, epoch, kind, number, count) in enumerate(sent):
@@ -232,7 +238,7 @@ def test_a_window_answers_as_kafka_does(
             if broker.end > end:
                 taken.append(batch)
             if step in restarts:
-                window = _restarted(window, producers_max)
+                window = _restarted(window, producers_max, pages)
 
 
 def test_a_batch_is_repeated_by_its_sequence_and_count_whatever_its_bytes() -> None:

@@ -289,8 +289,10 @@ class PartitionReader:
         ):
             visible = visible_blocks(blocks, fate_of)
             if visible.stop is not None:
-                end = max(visible.end_offset, self.start(floor))  # a truncation may cut its block
                 start = start_key(visible.stop, last)
+                end = visible.end_offset
+                if start < self.readable_from(floor):  # a truncation cut its block
+                    end = max(end, self.start(floor))
                 break
             start = key_after((blocks[-1].time_ms, blocks[-1].last_sequence))
         self._decided = max(self._decided, min(start, key_after(last)))
