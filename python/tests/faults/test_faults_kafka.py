@@ -93,7 +93,8 @@ class Transformer:
         def ask() -> int | ErrorCode:
             return offset_of(self._connection(), GROUP, IN, stable=True)
 
-        while (found := self._repeated(ask)) in AGAIN:
+        # An offset may be the number of a code.
+        while isinstance(found := self._repeated(ask), ErrorCode) and found in AGAIN:
             time.sleep(0.01)
         return int(found)
 
