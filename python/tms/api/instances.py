@@ -378,6 +378,20 @@ class PeersApi(Protocol):
         """Answer a message of Tephra's protocol."""
 
     @post(
+        "cluster/kafka",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        repeat=Repeat.NEVER,
+        timeout_s=PREPARE_TIMEOUT_S,
+        body_bytes_max=LARGE_BYTES,
+    )
+    def answer_kafka(
+        self, message: bytes
+    ) -> Annotated[bytes, named("KafkaAnswer", "A message.", "message", bytes)]:
+        """Answer a question about the transactional ids of Kafka's producers, as the
+        coordinator."""
+
+    @post(
         "{name}/owned/{partition}/erase",
         Resource.INSTANCE,
         Access.OPERATE,

@@ -2,8 +2,12 @@
 
 A module `describe_configs` answers the requests DescribeConfigs. It has `VERSIONS`, the first and
 the last version that it answers, and `answer`, an asynchronous function that takes a `KafkaCall`
-and returns the response; None: the client wants no answer. Where clients have to see an older
-version than any that is answered, it has `ADVERTISED_FROM`, too.
+and returns the response; None: the client wants no answer. It may have
+
+    ADVERTISED_FROM  an older version than any that is answered, which clients have to see
+    CODE_OF          the function that makes error codes, as `coordinator_code`
+    CONFIRMS         False if the answer does not come from what only the owner of a partition, the
+                     holder of a group or the coordinator of transactions has
 
 Access: a module gets its topics, groups and transactional ids from the `KafkaCall`, by methods that
 take the verb of the request, and decides about anything else with `require`. Nothing else makes a
@@ -26,7 +30,8 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, KafkaCaller
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage, Versions
-from tms.errors import Forbidden, TMSError
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.errors import Forbidden, TMSError, again
 from tms.groups.classic_calls import ClassicKey
 from tms.model.access import Access
 from tms.model.topic import TopicName
@@ -42,7 +47,9 @@ H = TypeVar("H", bound=Hashable)
 class KafkaCall(NamedTuple):
     """A request: its message with the version, the name that the client gives itself, and the
     connection that it came from. `authentication` and `caller` are None where access is not
-    controlled. Methods that take a verb raise `Forbidden`, and may be called by any thread."""
+    controlled. `doubt` is the reason why what this process holds may be another's now, None if it
+    held that after the request came. Methods that take a verb raise `Forbidden`, and may be called
+    by any thread."""
 
     broker: Broker
     message: KafkaMessage
@@ -52,6 +59,7 @@ class KafkaCall(NamedTuple):
     requests: Mapping[int, "RequestType"]
     authentication: Authentication | None = None
     caller: KafkaCaller | None = None
+    doubt: TMSError | None = None
 
     # -- access --------------------------------------------------------------------------------
 
@@ -94,6 +102,27 @@ class KafkaCall(NamedTuple):
         key = self.broker.group(name)
         self.require(verb, some_group(*key))
         return key
+
+    def coordinated(self, name: str, verb: Access) -> ClassicKey:
+        """The key of a group that this broker coordinates. Raises `Invalid`, `NotOwner`,
+        `Unavailable`; `coordinator_code` has their codes."""
+        key = self.group(name, verb)
+        self.require_coordinator(key.group)
+        return key
+
+    def require_coordinator(self, group: str) -> None:
+        """Raise `NotOwner` or `Unavailable` unless this broker coordinates a group."""
+        if self.doubt is not None:
+            raise again(self.doubt)
+        self.broker.engine.groups.of(group)
+
+    def require_leader(self, name: TopicName, partition: int) -> None:
+        """Raise `NotOwner` or `Unavailable` unless this broker leads a partition, and
+        `TopicNotFound`, `PartitionNotFound`. Reads no store if the topic is known."""
+        if self.doubt is not None:
+            raise again(self.doubt)
+        if self.broker.brokers.are_several:
+            self.broker.brokers.require_leader(name, self.broker.record(name), partition)
 
     def group_of(self, topic: str, group: str, verb: Access) -> TopicName:
         """The full name of a topic in which a group has positions. Raises `Invalid`."""
@@ -142,18 +171,20 @@ class RequestType:
     advertised_from: int
     flexible: Versions
     answer: Callable[[KafkaCall], Awaitable[KafkaMessage | None]]
+    code_of: Callable[[TMSError], ErrorCode]
+    confirms: bool
 
     def is_flexible(self, version: int) -> bool:
         """True if this version has tagged fields."""
         return version in self.flexible
 
-    def refusal(self, error: TMSError, code: int) -> KafkaMessage:
-        """The response that refuses a request as a whole. Raises the error if the response has no
-        place for it."""
+    def refusal(self, error: TMSError, code: ErrorCode | None = None) -> KafkaMessage:
+        """The response that refuses a request as a whole, with the code of the error or another
+        one. Raises the error if the response has no place for it."""
         response = codec.class_of(self.name + "Response")
         if "error_code" not in response.__struct_fields__:
             raise error
-        answer = response(error_code=code)
+        answer = response(error_code=self.code_of(error) if code is None else code)
         if "error_message" in response.__struct_fields__:
             answer.error_message = error.message
         return answer
@@ -184,6 +215,8 @@ def load() -> Mapping[int, RequestType]:
             getattr(given, "ADVERTISED_FROM", versions.first),
             definition.flexible,
             given.answer,
+            getattr(given, "CODE_OF", code_of),
+            getattr(given, "CONFIRMS", True),
         )
     return found
 

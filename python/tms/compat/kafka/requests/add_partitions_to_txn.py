@@ -14,6 +14,7 @@ from tms.model.topic import TopicName
 from tms.transactions.transactional_state import ProducerEpoch
 
 VERSIONS = (0, 3)
+CONFIRMS = False
 AddPartitionsToTxnResponse = codec.class_of("AddPartitionsToTxnResponse")
 _Topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _Partition = _Topic.AddPartitionsToTxnPartitionResult
@@ -24,7 +25,6 @@ _Codes = dict[tuple[str, int], ErrorCode]  # by topic and partition
 async def answer(call: KafkaCall) -> KafkaMessage:
     """Begin the transaction if it has not begun, and add the partitions."""
     message = call.message
-    ids = call.broker.engine.transactional_ids
     wanted = [
         (one.name, number) for one in message.v3_and_below_topics for number in one.partitions
     ]
@@ -41,7 +41,9 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             except TMSError as error:
                 unknown[topic, number] = code_of(error)
         if not unknown:
-            ids.add_partitions(message.v3_and_below_transactional_id, producer, places)
+            call.broker.engine.transactional_ids.add_partitions(
+                message.v3_and_below_transactional_id, producer, places
+            )
         return unknown
 
     code, unknown = await attempted(call, add, _FENCED_FROM)

@@ -9,6 +9,7 @@ from tms.errors import Invalid, TMSError
 from tms.model.access import Access
 
 VERSIONS = (0, 3)
+CONFIRMS = False
 CreatePartitionsResponse = codec.class_of("CreatePartitionsResponse")
 _Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
@@ -49,6 +50,6 @@ async def _grow(call: KafkaCall, one: KafkaMessage) -> None:
                 "assigned: assign each new partition, or none.",
                 field="assignments",
             )
-        require_assignable(two.broker_ids for two in one.assignments)
+        require_assignable(broker.brokers, (two.broker_ids for two in one.assignments))
     if not call.message.validate_only:
         await broker.in_thread(broker.engine.update_topic, topic, {"partitions": count})

@@ -11,6 +11,7 @@ from tms.model.access import Access
 from tms.model.topic import TopicSettings
 
 VERSIONS = (2, 7)
+CONFIRMS = False
 CreateTopicsResponse = codec.class_of("CreateTopicsResponse")
 _Result = CreateTopicsResponse.CreatableTopicResult
 
@@ -35,7 +36,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 async def _create(call: KafkaCall, one: KafkaMessage) -> KafkaMessage:
     broker = call.broker
     name = call.topic(one.name, Access.MANAGE)
-    partitions = _partitions(one, broker.options.partitions)
+    partitions = _partitions(broker, one)
     settings = settings_of({two.name: two.value for two in one.configs}, partitions)
     try:
         await broker.in_thread(lambda: broker.record(name))
@@ -52,16 +53,16 @@ async def _create(call: KafkaCall, one: KafkaMessage) -> KafkaMessage:
     return _result(broker, one.name, broker.id_of(name), info.settings)
 
 
-def _partitions(one: KafkaMessage, default: int) -> int:
-    count = default if one.num_partitions == -1 else int(one.num_partitions)
+def _partitions(broker: Broker, one: KafkaMessage) -> int:
+    count = broker.options.partitions if one.num_partitions == -1 else int(one.num_partitions)
     if one.assignments:
         count = len(one.assignments)
         if {two.partition_index for two in one.assignments} != set(range(count)):
             raise Invalid("Partitions are numbered from 0, without gaps.", field="assignments")
-        require_assignable(two.broker_ids for two in one.assignments)
+        require_assignable(broker.brokers, (two.broker_ids for two in one.assignments))
     elif one.replication_factor not in (-1, 1):
         raise Invalid(
-            "There is one broker, so the replication factor is 1; the store replicates.",
+            "A partition has one broker, so the replication factor is 1; the store replicates.",
             field="replication_factor",
         )
     return require_count(count)

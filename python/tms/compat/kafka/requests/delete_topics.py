@@ -10,6 +10,7 @@ from tms.model.access import Access
 from tms.model.topic import TopicName
 
 VERSIONS = (1, 6)
+CONFIRMS = False
 DeleteTopicsResponse = codec.class_of("DeleteTopicsResponse")
 _BY_ID = 6  # the version from which on topics may be named by id
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.broker import NODE, Broker
+from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import code_of
 from tms.compat.kafka.requests import CLUSTER, KafkaCall, repeated
@@ -23,6 +23,7 @@ from tms.model.access import Access
 from tms.model.topic import MESSAGE_BYTES_DEFAULT
 
 VERSIONS = (1, 4)
+CONFIRMS = False
 DescribeConfigsResponse = codec.class_of("DescribeConfigsResponse")
 _Result = DescribeConfigsResponse.DescribeConfigsResult
 
@@ -57,20 +58,21 @@ async def _settings(call: KafkaCall, one: KafkaMessage) -> Iterable[Setting]:
         name = call.topic(one.resource_name, Access.OBSERVE)
         record = await broker.in_thread(lambda: broker.record(name))
         return described(record.settings, broker.defaults)
-    if one.resource_type == BROKER_RESOURCE and one.resource_name in ("", str(NODE)):
+    number = str(broker.brokers.own.id)
+    if one.resource_type == BROKER_RESOURCE and one.resource_name in ("", number):
         call.require(Access.OBSERVE, CLUSTER)
-        return _of_broker(broker)
-    raise Invalid("Settings are those of topics, and of the broker 0.")
+        return _of_broker(broker, number)
+    raise Invalid(f"Settings are those of topics, and here of the broker {number}.")
 
 
-def _of_broker(broker: Broker) -> Iterator[Setting]:
+def _of_broker(broker: Broker, number: str) -> Iterator[Setting]:
     options = broker.options
     chosen = Source.STATIC_BROKER
     default = Source.DEFAULT
     creates = "true" if options.creates_topics else "false"
     for name, value, type, source in (
         ("auto.create.topics.enable", creates, BOOLEAN, chosen),
-        ("broker.id", str(NODE), INT, default),
+        ("broker.id", number, INT, default),
         ("default.replication.factor", "1", INT, default),
         ("delete.topic.enable", "true", BOOLEAN, default),
         ("inter.broker.protocol.version", "4.0", STRING, default),
