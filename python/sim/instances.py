@@ -367,6 +367,9 @@ class SimPeer:
     def list_queues_of(self, *given: Any) -> Any:
         raise NotImplementedError
 
+    def forget_topic(self, *given: Any) -> Any:
+        raise NotImplementedError
+
     def list_groups_of(self, *given: Any) -> Any:
         raise NotImplementedError
 

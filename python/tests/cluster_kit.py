@@ -20,9 +20,9 @@ from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.numbers import number_of
 from tms.cluster.ownership import OwnerLimits, Ownership, SharedBy
+from tms.compat.kafka.settings import KafkaSection
 from tms.errors import StorageUnavailable
 from tms.runtime.clock import Clock, SystemClock
-from tms.compat.kafka.settings import KafkaSection
 from tms.runtime.tls import ClientTls, ServerTls
 from tms.serve.config import Settings
 from tms.serve.listeners import Listeners

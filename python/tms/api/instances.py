@@ -335,6 +335,10 @@ class PeersApi(Protocol):
     ) -> Annotated[list[GroupSummary], named("GroupsOf", "Groups.", "groups", list[GroupSummary])]:
         """The groups of a topic in some shards."""
 
+    @post("{topic}/owned/groups/forget", Resource.INSTANCE, Access.OPERATE)
+    def forget_topic(self, topic: TopicName, shards: list[int]) -> None:
+        """Delete the positions of all groups in a topic, in some shards."""
+
     @post("cluster/queues", Resource.INSTANCE, Access.OPERATE)
     def queues_of(
         self, namespace: Namespace, shards: list[int], after: str | None, limit: int

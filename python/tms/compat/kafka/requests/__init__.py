@@ -6,8 +6,8 @@ and returns the response; None: the client wants no answer. It may have
 
     ADVERTISED_FROM  an older version than any that is answered, which clients have to see
     CODE_OF          the function that makes error codes, as `coordinator_code`
-    CONFIRMS         False if the answer does not come from what only the owner of a partition, the
-                     holder of a group or the coordinator of transactions has
+    CONFIRMS         False if the answer needs no topic, and nothing that only the owner of a
+                     partition or the coordinator of a group has
 
 Access: a module gets its topics, groups and transactional ids from the `KafkaCall`, by methods that
 take the verb of the request, and decides about anything else with `require`. Nothing else makes a

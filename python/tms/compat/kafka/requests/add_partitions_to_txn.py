@@ -14,7 +14,6 @@ from tms.model.topic import TopicName
 from tms.transactions.transactional_state import ProducerEpoch
 
 VERSIONS = (0, 3)
-CONFIRMS = False
 AddPartitionsToTxnResponse = codec.class_of("AddPartitionsToTxnResponse")
 _Topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _Partition = _Topic.AddPartitionsToTxnPartitionResult

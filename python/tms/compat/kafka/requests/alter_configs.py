@@ -7,7 +7,6 @@ from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.topics import all_changes_of
 
 VERSIONS = (0, 2)
-CONFIRMS = False
 AlterConfigsResponse = codec.class_of("AlterConfigsResponse")
 _Result = AlterConfigsResponse.AlterConfigsResourceResponse
 

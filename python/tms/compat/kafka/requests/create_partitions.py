@@ -9,7 +9,6 @@ from tms.errors import Invalid, TMSError
 from tms.model.access import Access
 
 VERSIONS = (0, 3)
-CONFIRMS = False
 CreatePartitionsResponse = codec.class_of("CreatePartitionsResponse")
 _Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 

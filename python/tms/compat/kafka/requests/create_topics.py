@@ -11,7 +11,6 @@ from tms.model.access import Access
 from tms.model.topic import TopicSettings
 
 VERSIONS = (2, 7)
-CONFIRMS = False
 CreateTopicsResponse = codec.class_of("CreateTopicsResponse")
 _Result = CreateTopicsResponse.CreatableTopicResult
 

@@ -23,7 +23,6 @@ from tms.model.access import Access
 from tms.model.topic import MESSAGE_BYTES_DEFAULT
 
 VERSIONS = (1, 4)
-CONFIRMS = False
 DescribeConfigsResponse = codec.class_of("DescribeConfigsResponse")
 _Result = DescribeConfigsResponse.DescribeConfigsResult
 

@@ -9,7 +9,6 @@ from tms.errors import Invalid
 from tms.model.topic import TopicSettings
 
 VERSIONS = (0, 1)
-CONFIRMS = False
 IncrementalAlterConfigsResponse = codec.class_of("IncrementalAlterConfigsResponse")
 _Result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 _SET = 0

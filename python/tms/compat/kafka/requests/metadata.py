@@ -15,7 +15,6 @@ from tms.model.topic import TopicName
 from tms.topics.registry import TopicRecord
 
 VERSIONS = (0, 13)
-CONFIRMS = False
 PAGE = 1_000  # topics that are listed at a time
 MetadataResponse = codec.class_of("MetadataResponse")
 _Topic = MetadataResponse.MetadataResponseTopic

@@ -24,7 +24,6 @@ from tms.model.topic import Durability
 from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 VERSIONS = (3, 12)
-CONFIRMS = False
 ADVERTISED_FROM = 0  # older librdkafka sends without compression unless it sees these versions
 ProduceResponse = codec.class_of("ProduceResponse")
 _Result = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
@@ -138,9 +137,6 @@ async def _submit(
             raise Refused(RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if call.caller is not None:
             await broker.in_thread(require_id, call, id)
-        doubt = await broker.doubt()  # else an earlier coordinator may let it in
-        if doubt is not None:
-            raise doubt
         places = await broker.producers.publish(id, producer, name, blocks)
         return _Started(result, places, has_times)
     if producer.number > 0 and await broker.producers.holds(producer.number, name, part.index):
