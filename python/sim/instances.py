@@ -710,7 +710,9 @@ class ClusterWorld(World):
             return True
         clusters = [one.cluster for one in others]
         named = {
-            cluster.role_owner(role).id for cluster in clusters for role in range(1 + self.shards.count)
+            cluster.role_owner(role).id
+            for cluster in clusters
+            for role in range(1 + self.shards.count)
         }
         return instance.id not in named
 

@@ -81,18 +81,7 @@ def supervise(settings: Settings, listeners: Listeners) -> None:
                 fronts,
                 settings.model_dump_json(),
             )
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tms.serve.workers"],
-                stdin=subprocess.PIPE,
-                pass_fds=[listener.fileno(), store.lock, *fronts.values(), changes],
-                env=without_systemd(os.environ),
-                start_new_session=True,  # a signal from the terminal is for the supervisor
-            )
-            assert process.stdin is not None, "it was asked for"
-            with suppress(BrokenPipeError):  # it has ended: that is seen soon
-                process.stdin.write(msgspec.json.encode(order))
-                process.stdin.close()
-            return process
+            return _process(order, store.lock)
 
         silent_s = settings.server.session_s
         status = _SupervisorStatus(
@@ -106,6 +95,22 @@ def supervise(settings: Settings, listeners: Listeners) -> None:
     finally:
         own_listeners.close()
         store.close()
+
+
+def _process(order: WorkerOrder, lock: int) -> "subprocess.Popen[bytes]":
+    """Start a worker; `lock` is the descriptor of the directory's lock."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tms.serve.workers"],
+        stdin=subprocess.PIPE,
+        pass_fds=[order.listener, lock, *order.fronts.values(), order.changes],
+        env=without_systemd(os.environ),
+        start_new_session=True,  # a signal from the terminal is for the supervisor
+    )
+    assert process.stdin is not None, "it was asked for"
+    with suppress(BrokenPipeError):  # it has ended: that is seen soon
+        process.stdin.write(msgspec.json.encode(order))
+        process.stdin.close()
+    return process
 
 
 class _SupervisorStatus:
