@@ -1,18 +1,16 @@
 """Kafka's brokers while instances come, go and lose what they own: nothing acknowledged is lost or
 stored twice, no call waits for ever, and no answer comes from a broker that is not the owner."""
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import confluent_kafka
 import pytest
 from confluent_kafka import admin
 
 from tests.compat.test_kafka_instances import codes_in, fetch_code, led_by, produced
 from tests.kafka_brokers_kit import COORDINATOR_MISSING, Brokers, RoutedConnection, brokers
+from tests.kafka_load import KafkaLoad
 from tests.kafka_producer import TransactionalProducer, values
 from tests.waiting import PATIENCE_S, until
 from tms.compat.kafka import codec
@@ -36,108 +34,12 @@ def three() -> Iterator[Brokers]:
 
 
 def test_clients_go_on_when_an_instance_leaves(three: Brokers) -> None:
-    """An idempotent and a transactional producer, and a group of two, before and after."""
-    ends = threading.Event()
-    acknowledged: list[bytes] = []
-    servers = three.servers
-    failures: list[object] = []
-
-    def publish() -> None:
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 1}
-        )
-
-        def note(error: object, message: confluent_kafka.Message) -> None:
-            if error:
-                failures.append(error)
-            else:
-                acknowledged.append(message.value())
-
-        for number in range(1_000_000):
-            if ends.is_set():
-                break
-            value = b"plain %d" % number
-            producer.produce(TOPIC, value, key=b"%d" % (number % 20), on_delivery=note)
-            producer.poll(0.002)
-        if producer.flush(PATIENCE_S):
-            failures.append("not flushed")
-
-    def transact() -> None:
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": servers, "transactional.id": "of the test"}
-        )
-        producer.init_transactions(PATIENCE_S)
-        for number in range(1_000_000):
-            if ends.is_set():
-                break
-            rows = [b"in %d %d" % (number, partition) for partition in range(PARTITIONS)]
-            try:
-                producer.begin_transaction()
-                for partition, row in enumerate(rows):
-                    producer.produce(TOPIC, row, partition=partition)
-                producer.commit_transaction(PATIENCE_S)
-            except confluent_kafka.KafkaException as error:
-                if not error.args[0].txn_requires_abort():
-                    failures.append(error)
-                    break
-                producer.abort_transaction(PATIENCE_S)
-            else:
-                acknowledged.extend(rows)
-
-    threads = [threading.Thread(target=work) for work in (publish, transact)]
-    for thread in threads:
-        thread.start()
-    try:
-        until(lambda: len(acknowledged) > 300, "messages are published")
+    load = KafkaLoad(three.servers, "load")
+    with load.running():
+        load.get_on()
         three.all.stop(three.coordinator("any", 1))
-        count = len(acknowledged)
-        until(lambda: len(acknowledged) > count + 300, "messages are published")
-    finally:
-        ends.set()
-        for thread in threads:
-            thread.join(2 * PATIENCE_S)
-    assert not failures
-    three.close()
-    found = Counter(read(three.servers, "checker", len(acknowledged)))
-    assert not {value: count for value, count in found.items() if count > 1}
-    assert set(acknowledged) <= set(found)
-    torn = Counter(value.split()[1] for value in found if value.startswith(b"in "))
-    assert set(torn.values()) == {PARTITIONS}
-
-
-def read(servers: str, group: str, count: int) -> list[bytes]:
-    """All committed messages, at least so many, by a group of two members."""
-    found: list[bytes] = []
-    lock = threading.Lock()
-    deadline_s = time.monotonic() + PATIENCE_S
-    quiet_s = [time.monotonic()]
-
-    def consume() -> None:
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": servers,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-            }
-        )
-        consumer.subscribe([TOPIC])
-        while time.monotonic() < deadline_s:
-            message = consumer.poll(0.2)
-            with lock:
-                if message is not None and not message.error():
-                    found.append(message.value())
-                    quiet_s[0] = time.monotonic()
-                elif len(found) >= count and time.monotonic() - quiet_s[0] > 1:
-                    break
-        consumer.close()
-
-    threads = [threading.Thread(target=consume) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+        load.get_on()
+    assert load.check() > 500
 
 
 def values_or_refusal(three: Brokers, id: str, place: tuple[str, int]) -> list[bytes | None] | None:
