@@ -14,7 +14,7 @@ from tests.waiting import until
 
 PATIENCE_S = 90.0
 KEYS = 20
-GET_ON = 200  # messages that show that clients get on
+GET_ON = 120  # messages that show that clients get on
 
 
 class KafkaLoad:
