@@ -8,7 +8,7 @@ import pytest
 from integration.kafka_clients.install import PYTHON
 from integration.kafka_clients.programs import PythonClient
 from integration.kafka_clients.service import KafkaService
-from tests.compat import test_kafka_clients as kafka_clients
+from tests.compat.kafka import test_clients as kafka_clients
 
 FLAGS = ("--kafka-partitions", "3")
 pytestmark = [pytest.mark.long, kafka_clients.pytestmark]

@@ -7,7 +7,7 @@ version than any that is answered, it has `ADVERTISED_FROM`, too.
 
 Access: a module gets its topics, groups and transactional ids from the `KafkaCall`, by methods that
 take the verb of the request, and decides about anything else with `require`. Nothing else makes a
-name of a request into one of the engine. `tests/compat/test_kafka_access.py` has a row for each
+name of a request into one of the engine. `tests/compat/kafka/test_access.py` has a row for each
 module, and fails for a module without one.
 """
 
