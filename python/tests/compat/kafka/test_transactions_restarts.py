@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.kafka_kit import KafkaConnection, kafka_serving
+from tests.kafka_kit import KafkaConnection, create_topic, kafka_serving
 from tests.kafka_producer import TransactionalProducer, committed, offset_of, values
-from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
 from tms.model.topic import TopicName, TopicSettings
 from tms.store.leveldb import LevelDBStore
@@ -59,9 +58,8 @@ def killed(data: Path) -> Path:
 
 
 def create(kafka: KafkaConnection) -> None:
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    topics = [made(name=name, num_partitions=2, replication_factor=-1) for name in (TOPIC, OUT)]
-    assert not any(one.error_code for one in kafka.ask("CreateTopics", 7, topics=topics).topics)
+    for name in (TOPIC, OUT):
+        assert not create_topic(kafka, name).error_code
 
 
 def take(kafka: KafkaConnection, producer: TransactionalProducer, steps: tuple[Step, ...]) -> None:
