@@ -442,7 +442,7 @@ def test_an_id_is_forgotten_a_week_after_its_last_use(
 
 
 def elsewhere(producer: TransactionalProducer, other: KafkaConnection) -> TransactionalProducer:
-    """The same producer on another connection."""
+    """A producer with the same id, number and epoch, on another connection."""
     crossing = TransactionalProducer(other, producer.id)
     crossing.number, crossing.epoch = producer.number, producer.epoch
     return crossing
