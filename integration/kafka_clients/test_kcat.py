@@ -8,6 +8,7 @@ import tms
 from integration.kafka_clients.programs import Kcat, Row
 from integration.kafka_clients.running import run
 from integration.kafka_clients.service import KafkaService
+from tests.kafka_kit import messages_in
 
 pytestmark = pytest.mark.long
 FLAGS = ("--kafka-partitions", "3")
@@ -33,11 +34,7 @@ def test_the_broker_and_a_topic_are_listed(client: Kcat, service: KafkaService, 
 
 def test_offsets_are_found_by_time(client: Kcat, service: KafkaService, topic: str) -> None:
     client.produce(service.servers, topic, "default", [Row(b"k", b"first"), Row(b"k", b"second")])
-    with (
-        tms.connect(service.url) as bus,
-        bus.consumer(topic, start="earliest", stop_at_end=True) as consumer,
-    ):
-        [first, second] = consumer
+    [first, second] = messages_in(service.url, topic)
     for time_ms, offset in (
         (first.timestamp_ms, 0),
         (-2, 0),
@@ -57,8 +54,7 @@ def test_a_keys_messages_share_a_partition_with_those_of_tms(
     with tms.connect(service.url) as bus:
         for key in range(50):
             bus.publish(topic, b"tms", key=b"k%d" % key)
-        with bus.consumer(topic, start="earliest", stop_at_end=True) as consumer:
-            places = {(one.key, one.partition) for one in consumer}
+    places = {(one.key, one.partition) for one in messages_in(service.url, topic)}
     assert len(places) == 50
 
 

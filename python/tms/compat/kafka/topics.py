@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tms.compat.kafka.brokers import Brokers
+from tms.compat.kafka.codec import KafkaMessage
 from tms.errors import Invalid
 from tms.model.keys import Partitioner
 from tms.model.quantity import whole
@@ -77,6 +78,16 @@ class Setting(NamedTuple):
     def source(self) -> Source:
         """The origin of the value."""
         return self.synonyms[0].source
+
+    def shown(self, made: Callable[..., KafkaMessage], **more: object) -> KafkaMessage:
+        """The setting as a part of an answer, an object of `made` with these other fields, too."""
+        return made(
+            name=self.name,
+            value=self.value,
+            read_only=self.read_only,
+            config_source=self.source,
+            **more,
+        )
 
     @classmethod
     def of_broker(cls, name: str, value: str, type: int, source: Source) -> "Setting":

@@ -11,12 +11,12 @@ and returns the response; None: the client wants no answer. It may have
 
 Access: a module gets its topics, groups and transactional ids from the `KafkaCall`, by methods that
 take the verb of the request, and decides about anything else with `require`. Nothing else makes a
-name of a request into one of the engine. `tests/compat/test_kafka_access.py` has a row for each
+name of a request into one of the engine. `tests/compat/kafka/test_access.py` has a row for each
 module, and fails for a module without one.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -31,7 +31,7 @@ from tms.compat.kafka.authentication import Authentication, AuthenticationFailed
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage, Versions
 from tms.compat.kafka.errors import ErrorCode, code_of
-from tms.errors import Forbidden, TMSError, again
+from tms.errors import Forbidden, Invalid, TMSError, again
 from tms.groups.classic_calls import ClassicKey
 from tms.model.access import Access
 from tms.model.topic import TopicName
@@ -40,6 +40,7 @@ from tms.server.http.request import Budget
 
 API_VERSIONS = 18
 CLUSTER = "cluster"  # the resource of the broker
+RESOURCE = ("resource_type", "resource_name")  # the fields that name a resource with settings
 TRANSACTIONS = "transactions"  # and of other principals' transactional ids
 H = TypeVar("H", bound=Hashable)
 
@@ -198,6 +199,31 @@ def group_resource(topic: TopicName, group: str) -> str:
 def repeated(names: Iterable[H]) -> set[H]:
     """The names that a request has more than once."""
     return {name for name, count in Counter(names).items() if count > 1}
+
+
+async def each_once(
+    elements: Sequence[KafkaMessage],
+    fields: tuple[str, ...],
+    made: Callable[..., KafkaMessage],
+    work: Callable[[KafkaMessage, KafkaMessage], Awaitable[None]],
+) -> list[KafkaMessage]:
+    """A result of each element of a request, with an error of its own. `work` takes an element and
+    its result, and raises before it changes the result. `fields` name an element: its result has
+    them, too. An element that a request names more than once is refused each time."""
+    names = [tuple(getattr(one, field) for field in fields) for one in elements]
+    twice = repeated(names)
+    results = []
+    for one, name in zip(elements, names, strict=True):
+        result = made(**dict(zip(fields, name, strict=True)))
+        results.append(result)
+        try:
+            if name in twice:
+                raise Invalid(f"The request names {name[-1]!r:.80} more than once; name it once.")
+            await work(one, result)
+        except TMSError as error:
+            result.error_code = code_of(error)
+            result.error_message = error.message
+    return results
 
 
 def load() -> Mapping[int, RequestType]:

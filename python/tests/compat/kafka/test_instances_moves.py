@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from confluent_kafka import admin
 
-from tests.compat.test_kafka_instances import codes_in, fetch_code, led_by, produced
+from tests.compat.kafka.test_instances import codes_in, fetch_code, led_by, produced
 from tests.kafka_brokers_kit import COORDINATOR_MISSING, Brokers, RoutedConnection, brokers
 from tests.kafka_load import KafkaLoad
 from tests.kafka_producer import TransactionalProducer, values
