@@ -154,9 +154,11 @@ class Instances:
         peers: ClientTls | None = None,
         access: AccessLimits | None = None,
         kafka: KafkaSection | None = None,
+        engine_clock: Clock | None = None,
     ) -> None:
         self.tls, self.peers = tls, peers
         self.kafka = kafka
+        self.engine_clock = engine_clock
         self._access = access
         self.store = store or KeptStore(shared=True)
         self.limits, self.session_s = LIMITS, SESSION_S
@@ -194,6 +196,7 @@ class Instances:
         served = stack.enter_context(
             serving(
                 store,
+                clock=self.engine_clock,
                 owner=cluster,
                 listener=listener,
                 tls=self.tls,
@@ -251,9 +254,10 @@ def instances(
     peers: ClientTls | None = None,
     access: AccessLimits | None = None,
     kafka: KafkaSection | None = None,
+    engine_clock: Clock | None = None,
 ) -> Iterator[Instances]:
     """Instances of these ids."""
-    all = Instances(None, tls, peers, access, kafka)
+    all = Instances(None, tls, peers, access, kafka, engine_clock)
     try:
         for id in ids:
             all.start(id)

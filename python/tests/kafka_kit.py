@@ -14,6 +14,7 @@ import tms
 from tests.http_kit import Served, serving
 from tms.compat.kafka import codec
 from tms.compat.kafka.settings import KafkaSection
+from tms.engine.engine import Engine
 from tms.runtime.clock import Clock
 from tms.runtime.tls import ServerTls
 from tms.serve.config import ServerSection, Settings
@@ -44,6 +45,11 @@ class Broker:
     def servers(self) -> str:
         """The address as clients take it."""
         return f"{self.address[0]}:{self.address[1]}"
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the service."""
+        return self.served.service.engine
 
     @property
     def front(self) -> Any:

@@ -6,14 +6,34 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clocks import ManualClock
+from tests.kafka_brokers_kit import ThreeBrokers, brokers
 from tests.kafka_kit import Broker, KafkaConnection, create_topic, kafka_serving
 from tms.server import guard as guarding
+from tms.store.memory import MemoryStore
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module that names `BROKERS` with each of these: `alone`, `three`; those
+    that are about a single connection with the first."""
+    kinds = getattr(metafunc.module, "BROKERS", ())
+    if metafunc.definition.get_closest_marker("one_connection"):
+        kinds = kinds[:1]
+    if kinds and "broker" in metafunc.fixturenames:
+        metafunc.parametrize("broker", kinds, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with kafka_serving() as running:
-        yield running
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """The service: one broker, or three instances; by the fixture `clock` in a module that says so
+    (`CLOCKED`)."""
+    clocked = getattr(request.module, "CLOCKED", False)
+    clock = request.getfixturevalue("clock") if clocked else None
+    if getattr(request, "param", "alone") == "three":
+        with brokers("a", "b", "c", clock=clock) as three:
+            yield ThreeBrokers(three)
+    else:
+        with kafka_serving(MemoryStore() if clock else None, clock) as running:
+            yield running
 
 
 @pytest.fixture(scope="module")

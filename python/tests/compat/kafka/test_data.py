@@ -36,6 +36,8 @@ from tms.model.ids import TIME_MS_MAX
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 
+BROKERS = ("alone", "three")
+
 # -- publishing ------------------------------------------------------------------------------------
 
 
@@ -54,6 +56,7 @@ def test_batches_are_stored_in_order_at_dense_offsets(
     assert records_in(fetched(kafka, topic, partition=1).records) == [(0, b"", None)]
 
 
+@pytest.mark.one_connection
 def test_a_client_that_wants_no_answer_gets_none(kafka: KafkaConnection, topic: str) -> None:
     kafka.send("Produce", 9, **producing(topic, {0: batch([(None, b"quiet")])}, acks=0))
     kafka._sent.pop()
@@ -61,6 +64,7 @@ def test_a_client_that_wants_no_answer_gets_none(kafka: KafkaConnection, topic: 
     until(lambda: offset_at(kafka, topic, LATEST).offset == 1, "it is stored")
 
 
+@pytest.mark.one_connection
 def test_a_refused_batch_that_wants_no_answer_ends_the_connection(
     kafka: KafkaConnection, topic: str
 ) -> None:
@@ -172,6 +176,7 @@ def test_a_wait_ends_at_its_time(kafka: KafkaConnection, topic: str) -> None:
     assert (found.error_code, found.records, found.high_watermark) == (0, b"", 0)
 
 
+@pytest.mark.one_connection
 def test_a_wait_ends_with_its_client(broker: Broker, topic: str) -> None:
     front = broker.front
     others = len(front.connections)
@@ -191,6 +196,7 @@ def test_limits_of_bytes_leave_at_least_one_batch(kafka: KafkaConnection, topic:
     assert len(records_in(fetched(kafka, topic, max_bytes=1).records)) == 1
 
 
+@pytest.mark.one_connection
 def test_a_full_answer_leaves_other_partitions_to_the_next_one(
     kafka: KafkaConnection, topic: str
 ) -> None:

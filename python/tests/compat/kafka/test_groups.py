@@ -16,6 +16,8 @@ from tms.errors import Conflict
 
 SESSION_MS = 10_000
 
+BROKERS = ("alone", "three")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def orders(broker: Broker) -> None:
@@ -27,7 +29,7 @@ def orders(broker: Broker) -> None:
 def group(request: pytest.FixtureRequest) -> str:
     """A group of its own for each test."""
     name: str = request.node.name
-    return name
+    return name.translate({ord("["): "-", ord("]"): None})
 
 
 def joining(group: str, member: str = "", version: int = 5, **fields: Any) -> dict[str, Any]:

@@ -22,6 +22,8 @@ CREATE_TIME, APPEND_TIME = confluent_kafka.TIMESTAMP_CREATE_TIME, 2
 
 Read = list[tuple[int, int, list[tuple[str, bytes | None]]]]
 
+BROKERS = ("alone", "three")
+
 
 def confluent_publish(broker: Broker, topic: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.servers})

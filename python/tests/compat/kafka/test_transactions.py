@@ -1,7 +1,7 @@
 """Transactions of Kafka's producers on a running service: all of a transaction or nothing of it,
 one producer of an id at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from tests.kafka_producer import TransactionalProducer, committed, offset_of, va
 from tms.compat.kafka.errors import ErrorCode
 from tms.store.memory import MemoryStore
 
+BROKERS = ("alone", "three")
+CLOCKED = True
 NONE, FENCED, BAD_EPOCH = (
     ErrorCode.NONE,
     ErrorCode.PRODUCER_FENCED,
@@ -34,12 +36,6 @@ OLDEST = {
     "TxnOffsetCommit": 2,
     "EndTxn": 1,
 }
-
-
-@pytest.fixture(scope="module")
-def broker(clock: ManualClock) -> Iterator[Broker]:
-    with kafka_serving(MemoryStore(), clock) as broker:
-        yield broker
 
 
 @pytest.fixture
@@ -67,7 +63,7 @@ def successor(producer: TransactionalProducer) -> TransactionalProducer:
 def pass_s(broker: Broker, clock: ManualClock, seconds: float) -> None:
     """Let time pass, and the service do its regular work."""
     clock.pass_ms(int(seconds * 1_000))
-    broker.served.service.engine._tidy()
+    broker.engine._tidy()
 
 
 # -- the way of a transaction ----------------------------------------------------------------------
@@ -202,7 +198,7 @@ def test_a_number_without_epochs_left_is_replaced(
 
     from tms.transactions.transactional_state import EPOCH_MAX, ProducerEpoch
 
-    ids = broker.served.service.engine.transactional_ids
+    ids = broker.engine.transactional_ids
     before = begun.number
     last = ProducerEpoch(before, EPOCH_MAX)
     ids._write(begun.id, replace(ids.find(begun.id), producer=last))
@@ -452,7 +448,7 @@ def before_submit(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, work: Callable[[KafkaConnection], None]
 ) -> None:
     """Do work on another connection when the next batch is about to be submitted."""
-    transactions = broker.served.service.engine.transactions
+    transactions = broker.engine.transactions
     submit = transactions.submit
 
     def overtaken(*given: Any, **named: Any) -> Any:
@@ -470,7 +466,7 @@ def test_requests_that_cross_the_end_of_a_transaction_are_told_to_come_again(
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine = broker.served.service.engine
+    engine = broker.engine
     monkeypatch.setattr("tms.transactions.transactional_ids.TURN_S", 0.01)
     commit, told = engine.transactions.commit, list[ErrorCode]()
     calls: list[Callable[[TransactionalProducer], ErrorCode]] = [

@@ -3,6 +3,7 @@
 from functools import partial
 
 from tms.compat.kafka import codec
+from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall, each_once
 from tms.compat.kafka.topics import described, require_assignable, require_count, settings_of
