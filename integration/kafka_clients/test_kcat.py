@@ -23,11 +23,11 @@ def kcat(client: Kcat, service: KafkaService, *arguments: str, given: bytes = b"
     return run([client.program(), "-b", service.servers, *arguments], given)
 
 
-def test_the_broker_and_a_topic_are_listed(client: Kcat, service: KafkaService, topic: str) -> None:
+def test_brokers_and_a_topic_are_listed(client: Kcat, service: KafkaService, topic: str) -> None:
     with tms.connect(service.url) as bus:
         bus.create_topic(topic, partitions=3)
     told = json.loads(kcat(client, service, "-L", "-J"))
-    assert [broker["name"] for broker in told["brokers"]] == [service.servers]
+    assert [broker["name"] for broker in told["brokers"]] == service.brokers
     [listed] = [one for one in told["topics"] if one["topic"] == topic]
     assert [one["partition"] for one in listed["partitions"]] == [0, 1, 2]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import admin
 
+from integration.cluster.site import ports_in_a_row
 from tests.faults.service import Service, within
 from tests.faults.test_faults_workers import workers
 from tests.kafka_load import KafkaLoad, brokers_answer
-from tests.run_seed import seed_for
 from tests.waiting import PATIENCE_S
 
 COUNT = 3
@@ -19,23 +19,8 @@ SESSION_S = 1.0
 pytestmark = pytest.mark.timeout(240)
 
 
-def free_ports(count: int) -> int:
-    """The first of so many free ports that follow each other."""
-    first = 20_000 + seed_for("ports of workers") % 10_000
-    while True:
-        try:
-            for listener in [
-                socket.create_server(("127.0.0.1", first + nth)) for nth in range(count)
-            ]:
-                listener.close()
-        except OSError:
-            first += count
-        else:
-            return first
-
-
 def test_kafkas_clients_go_on_when_workers_are_killed_and_paused(tmp_path: Path) -> None:
-    port = free_ports(COUNT)
+    port = ports_in_a_row(COUNT)
     servers = ",".join(f"127.0.0.1:{port + nth}" for nth in range(COUNT))
     flags = ("--workers", str(COUNT), "--session-s", str(SESSION_S), "--kafka-port", str(port))
     with Service(tmp_path / "data", *flags) as service:
@@ -55,7 +40,7 @@ def test_kafkas_clients_go_on_when_workers_are_killed_and_paused(tmp_path: Path)
 
 
 def test_each_worker_is_a_broker_on_a_port_of_its_own(tmp_path: Path) -> None:
-    port = free_ports(COUNT)
+    port = ports_in_a_row(COUNT)
     flags = ("--workers", str(COUNT), "--kafka-port", str(port))
     advertised = ("--kafka-advertised", "localhost:" + str(port))
     with Service(tmp_path / "data", *flags, *advertised) as service:
@@ -69,7 +54,7 @@ def test_each_worker_is_a_broker_on_a_port_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_of_a_worker_ends_the_start(tmp_path: Path) -> None:
-    port = free_ports(COUNT)
+    port = ports_in_a_row(COUNT)
     with socket.create_server(("127.0.0.1", port + 1)):
         flags = ("--workers", str(COUNT), "--kafka-port", str(port))
         with Service(tmp_path / "data", *flags, wait=False) as service:

@@ -305,6 +305,16 @@ def test_brokers_cannot_be_chosen_for_partitions(three: Brokers) -> None:
     assert "tms cluster move" in result.error_message
 
 
+def test_a_replication_factor_is_at_most_the_number_of_brokers(three: Brokers) -> None:
+    made = codec.class_of("CreateTopicsRequest").CreatableTopic
+    for factor in (3, 4):
+        one = made(name=f"factor-{factor}", num_partitions=1, replication_factor=factor)
+        [result] = three.at("a").ask("CreateTopics", 7, topics=[one]).topics
+        assert result.error_code == (
+            NONE if factor == 3 else ErrorCode.INVALID_REPLICATION_FACTOR
+        ), result.error_message
+
+
 # -- transactions over several brokers -------------------------------------------------------------
 
 

@@ -55,9 +55,12 @@ def _partitions(broker: Broker, one: KafkaMessage) -> int:
         if {two.partition_index for two in one.assignments} != set(range(count)):
             raise Invalid("Partitions are numbered from 0, without gaps.", field="assignments")
         require_assignable(broker.brokers, (two.broker_ids for two in one.assignments))
-    elif one.replication_factor not in (-1, 1):
-        raise Invalid(
-            "A partition has one broker, so the replication factor is 1; the store replicates.",
-            field="replication_factor",
-        )
+    elif one.replication_factor != -1:
+        brokers = len(broker.brokers.all())
+        if not 1 <= one.replication_factor <= brokers:
+            raise Invalid(
+                f"The replication factor is 1 to {brokers}, the number of brokers, got "
+                f"{one.replication_factor}. It has no effect: the store replicates.",
+                field="replication_factor",
+            )
     return require_count(count)
