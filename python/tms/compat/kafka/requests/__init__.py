@@ -65,13 +65,23 @@ class KafkaCall(NamedTuple):
     # -- access --------------------------------------------------------------------------------
 
     def require(self, verb: Access, resource: str) -> None:
-        """Raise `Forbidden` unless the caller may do this."""
+        """Raise `Forbidden` unless the caller may do this, and an error if the grants may be out of
+        date."""
         if self.caller is not None:
+            self.require_no_doubt()
             self.caller.require(verb, resource)
 
     def may(self, verb: Access, resource: str) -> bool:
-        """True if the caller may do this."""
-        return self.caller is None or self.caller.may(verb, resource)
+        """True if the caller may do this. Raises an error if the grants may be out of date."""
+        if self.caller is None:
+            return True
+        self.require_no_doubt()
+        return self.caller.may(verb, resource)
+
+    def require_no_doubt(self) -> None:
+        """Raise the reason why what this process holds may be another's now, if there is one."""
+        if self.doubt is not None:
+            raise again(self.doubt)
 
     def topic(self, name: str, verb: Access) -> TopicName:
         """The full name of a topic. Raises `Invalid`."""
@@ -113,15 +123,13 @@ class KafkaCall(NamedTuple):
 
     def require_coordinator(self, group: str) -> None:
         """Raise `NotOwner` or `Unavailable` unless this broker coordinates a group."""
-        if self.doubt is not None:
-            raise again(self.doubt)
+        self.require_no_doubt()
         self.broker.engine.groups.of(group)
 
     def require_leader(self, name: TopicName, partition: int) -> None:
         """Raise `NotOwner` or `Unavailable` unless this broker leads a partition, and
         `TopicNotFound`, `PartitionNotFound`. Reads no store if the topic is known."""
-        if self.doubt is not None:
-            raise again(self.doubt)
+        self.require_no_doubt()
         if self.broker.brokers.are_several:
             self.broker.brokers.require_leader(name, self.broker.record(name), partition)
 
