@@ -127,6 +127,14 @@ class KafkaServer(FramedServer):
             caller,
             doubt,
         )
+        return await self._charged(call, request, head, is_session=session is not None)
+
+    async def _charged(
+        self, call: KafkaCall, request: RequestType, head: _Head, is_session: bool
+    ) -> list[Buffer] | None:
+        """The answer to a request, written. That of a session is charged to its principal, and the
+        connection rests until the quota allows the next request."""
+        caller = call.caller
         chunks: list[Buffer] | None = None
         owed_s = 0.0
         try:
@@ -134,10 +142,10 @@ class KafkaServer(FramedServer):
             if answer is not None:
                 chunks = _written(answer, head, request)
         finally:
-            if caller is not None and session is not None:
+            if caller is not None and is_session:
                 owed_s = caller.leave(sum(map(len, chunks or ())))
         if owed_s > 0 and caller is not None:
-            connection.rest(caller.owed_s)
+            call.connection.rest(caller.owed_s)
             if answer is not None and hasattr(answer, "throttle_time_ms"):
                 answer.throttle_time_ms = min(ceil(owed_s * 1_000), _THROTTLE_MS_MAX)
                 chunks = _written(answer, head, request)
