@@ -4,6 +4,7 @@
 
 * Each wait is a future, and the token by which the groups know the caller.
 * A timer for each shard calls `expire` when a session or a rebalance may be over.
+* What a shard has to store is stored in a thread; the answers that wait for it come from there.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ class Coordinator:
         self._engine: Engine = service.engine
         self._loop = asyncio.get_running_loop()
         self._timers: dict[ClassicShard, asyncio.TimerHandle] = {}
+        self._saves: dict[ClassicShard, asyncio.Task[None]] = {}
         self._waiting: set[asyncio.Future[Any]] = set()
         self._engine.groups.deliver_classic(self._deliver_from_thread)
 
@@ -116,15 +118,25 @@ class Coordinator:
         return answer
 
     def _watch(self, shard: ClassicShard) -> None:
-        """Have `expire` called when something may be over."""
+        """Have `expire` called when something may be over, and what has to be stored."""
         with shard.locked() as (groups, now_ms):
             due_ms = groups.next_deadline_ms
+            if groups.wants_saving and shard not in self._saves:
+                self._saves[shard] = self._loop.create_task(self._save(shard))
         timer = self._timers.pop(shard, None)
         if timer is not None:
             timer.cancel()
         if due_ms is not None:
             delay_s = max(0, due_ms - now_ms) / 1_000 + 0.001  # the clock has whole milliseconds
             self._timers[shard] = self._loop.call_later(delay_s, self._expire, shard)
+
+    async def _save(self, shard: ClassicShard) -> None:
+        try:
+            answers = await self._service.in_thread(shard.save)
+        finally:
+            del self._saves[shard]
+        self._deliver(answers)
+        self._watch(shard)
 
     def _expire(self, shard: ClassicShard) -> None:
         with shard.locked() as (groups, now_ms):
