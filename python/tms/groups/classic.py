@@ -544,7 +544,6 @@ class ClassicGroup:
         if member.instance is not None:
             del self._static[member.instance]
         self._unsynced.pop(id, None)
-        self._replaced.pop(id, None)
         if (token := self._joining.pop(id, None)) is not None:
             self._refuse(token, "" if code is Code.UNKNOWN_MEMBER_ID else id, code)
         if (token := self._syncing.pop(id, None)) is not None:
