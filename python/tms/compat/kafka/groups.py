@@ -76,6 +76,13 @@ class Coordinator:
         self._watch(shard)
         return result
 
+    async def stored(self, key: ClassicKey) -> None:
+        """Wait until the shard has stored what a call before this one has changed, or cannot."""
+        shard = self.shard(key)
+        for _ in range(2):  # the save under way may have begun before that call
+            if (save := self._saves.get(shard)) is not None:
+                await asyncio.wait([save])
+
     def all(self, namespace: str) -> list[Listing]:
         """The groups of a namespace that have members."""
         found: list[Listing] = []
