@@ -36,6 +36,7 @@ KNOWN = {  # for every principal: nothing depends on what it may
     "ListPartitionReassignments",
 }
 LISTS = {"DescribeLogDirs", "ListGroups", "ListTransactions"}  # of what the principal may see
+OF_ID = {"EndTxn"}  # for the principal of the transactional id; others learn nothing of it
 
 
 class Row(NamedTuple):
@@ -210,7 +211,8 @@ def _of_groups() -> Iterator[Row]:
     yield Row("OffsetDelete", 0, fields, Access.MANAGE, **absent)
     manages = {**OF_GROUP, "verb": Access.MANAGE}
     yield Row("DeleteGroups", 2, {"groups_names": ["absent"]}, **manages)
-    doomed = {**IN_TOPIC, "on": "group:orders/doomed", "code": GROUP}
+    seen = (*IN_TOPIC["beside"], "observe group:orders/doomed")
+    doomed = {**IN_TOPIC, "on": "group:orders/doomed", "code": GROUP, "beside": seen}
     yield Row("DeleteGroups", 2, {"groups_names": ["doomed"]}, Access.MANAGE, **doomed)
 
 
@@ -234,15 +236,21 @@ def _of_transactions() -> Iterator[Row]:
         "v3_and_below_topics": wanted,
     }
     yield Row("AddPartitionsToTxn", 3, fields, Access.PUBLISH, "topic:orders", TOPIC)
-    for fields in _of_owner():
-        elsewhere = ("cluster", "service")
-        beside = ("all topic:orders",)
-        yield Row(*fields, Access.OPERATE, "transactions", ID, elsewhere, beside)
+    not_found = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    for name, version, fields in _of_owner("owned", (-1, -1)):
+        is_begun = fields.get("transaction_timeout_ms")
+        if name == "DescribeTransactions" or is_begun:
+            code = ID if name == "InitProducerId" else not_found
+            beside = ("all topic:orders",)
+            elsewhere = ("cluster", "service")
+            verb, on = Access.OPERATE, "transactions"
+            yield Row(name, version, fields, verb, on, code, elsewhere, beside)
 
 
-def _of_owner() -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Requests for a transactional id that belongs to another principal, who may do all else."""
-    named = {"transactional_id": "owned", "producer_id": 1, "producer_epoch": 0}
+def _of_owner(id: str, producer: tuple[int, int]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Requests for a transactional id, of its producer."""
+    named = dict(zip(("producer_id", "producer_epoch"), producer, strict=True))
+    named["transactional_id"] = id
     yield "EndTxn", 3, named
     yield "AddOffsetsToTxn", 3, {**named, "group_id": "desks"}
     parts = "TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic"
@@ -253,15 +261,21 @@ def _of_owner() -> Iterator[tuple[str, int, dict[str, Any]]]:
     wanted = topics(
         "AddPartitionsToTxnRequest.AddPartitionsToTxnTopic", name="orders", partitions=[0]
     )
-    fields = {"v3_and_below_transactional_id": "owned", "v3_and_below_topics": wanted}
+    fields = {
+        "v3_and_below_transactional_id": id,
+        "v3_and_below_producer_id": producer[0],
+        "v3_and_below_producer_epoch": producer[1],
+        "v3_and_below_topics": wanted,
+    }
     yield "AddPartitionsToTxn", 3, fields
     parts = "ProduceRequest.TopicProduceData"
-    records = batch([(b"k", b"v")], (1, 0, 0), transactional=True)
+    records = batch([(b"k", b"v")], (*producer, 0), transactional=True)
     sent = topics(f"{parts}.PartitionProduceData", index=0, records=records)
     data = topics(parts, name="orders", partition_data=sent)
-    yield "Produce", 9, {"transactional_id": "owned", "acks": -1, "topic_data": data}
-    yield "InitProducerId", 4, {"transactional_id": "owned", "transaction_timeout_ms": 9_000}
-    yield "DescribeTransactions", 0, {"transactional_ids": ["owned"]}
+    yield "Produce", 9, {"transactional_id": id, "acks": -1, "topic_data": data}
+    yield "InitProducerId", 4, {"transactional_id": id, "transaction_timeout_ms": 0}
+    yield "InitProducerId", 4, {"transactional_id": id, "transaction_timeout_ms": 9_000}
+    yield "DescribeTransactions", 0, {"transactional_ids": [id]}
 
 
 ROWS = list(rows())
@@ -320,7 +334,7 @@ def codes(message: Any) -> set[int]:
 
 
 def test_each_kind_of_request_has_a_row() -> None:
-    have = {row.name for row in ROWS} | OPEN | KNOWN | LISTS
+    have = {row.name for row in ROWS} | OPEN | KNOWN | LISTS | OF_ID
     assert have == {one.name for one in requests.load().values()}
 
 
@@ -373,6 +387,53 @@ def test_a_transactional_id_belongs_to_the_principal_that_began_with_it(known: K
         assert codes(operator.ask("InitProducerId", 4, **begin)) == {0}
         assert codes(first.ask("InitProducerId", 4, **begin)) == {ID}  # it is the operator's now
         assert codes(operator.ask("EndTxn", 3, transactional_id="mine")) != {ID}
+
+
+def test_an_id_of_another_principal_looks_like_one_that_does_not_exist(known: Known) -> None:
+    """Only a request that would make the id the caller's own tells that it is taken."""
+    with (
+        known.principal("begins-an-id", "publish topic:orders") as owner,
+        known.principal("looks", "all topic:orders") as looks,
+        known.principal("looks-too", "all topic:orders", "operate transactions") as operator,
+    ):
+        fields = {"transactional_id": "taken", "transaction_timeout_ms": 9_000}
+        begun = owner.ask("InitProducerId", 4, **fields)
+        producer = begun.producer_id, begun.producer_epoch
+        taken, absent = _of_owner("taken", producer), _of_owner("absent", producer)
+        differ = []
+        for (name, version, asked), (_, _, other) in zip(taken, absent, strict=True):
+            if asked.get("transaction_timeout_ms") == 9_000:
+                continue
+            found = codes(looks.ask(name, version, **asked))
+            assert found == codes(looks.ask(name, version, **other)), name
+            assert found & {*ErrorCode} - {ErrorCode.NONE}, name
+            if codes(operator.ask(name, version, **asked)) != found:
+                differ.append(name)
+        others = {"EndTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "AddPartitionsToTxn", "Produce"}
+        assert {*differ} == {*others, "DescribeTransactions"}
+    with known.principal("may-nothing") as nobody:
+        for id in ("taken", "absent"):
+            fields = {"transactional_id": id, "transaction_timeout_ms": 9_000}
+            assert codes(nobody.ask("InitProducerId", 4, **fields)) == {CLUSTER}
+
+
+def test_a_group_that_one_may_not_see_is_not_found_to_delete(known: Known) -> None:
+    def delete(connection: KafkaConnection, group: str) -> set[int]:
+        return codes(connection.ask("DeleteGroups", 2, groups_names=[group]))
+
+    with known.principal("deletes", "all topic:some") as connection:
+        assert delete(connection, "doomed") == delete(connection, "absent")
+        assert delete(connection, "absent") == {ErrorCode.GROUP_ID_NOT_FOUND}
+    with known.principal("sees", "all topic:some", "observe topic:orders") as connection:
+        assert delete(connection, "desks") == {GROUP}
+        join = {"group_id": "desks", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+    with known.principal("joins", "all topic:some") as connection:
+        protocol = made("JoinGroupRequest.JoinGroupRequestProtocol", name="range", metadata=b"")
+        fields = {**join, "protocol_type": "consumer", "protocols": [protocol]}
+        for group in ("desks", "not-yet"):
+            joined = connection.ask("JoinGroup", 3, **{**fields, "group_id": group})
+            assert delete(connection, group) == {ErrorCode.NON_EMPTY_GROUP}
+            connection.ask("LeaveGroup", 2, group_id=group, member_id=joined.member_id)
 
 
 def test_a_transaction_shows_topics_that_a_principal_may_see(known: Known) -> None:
