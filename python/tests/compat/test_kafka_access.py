@@ -20,6 +20,7 @@ from tms.errors import Forbidden
 from tms.model.access import VERBS, Access
 from tms.server import guard as guarding
 from tms.server.service import AccessLimits
+from tms.store.leveldb import LevelDBStore
 from tms.store.memory import MemoryStore
 
 TOPIC, GROUP, CLUSTER, ID = (
@@ -236,19 +237,21 @@ def _of_transactions() -> Iterator[Row]:
         "v3_and_below_topics": wanted,
     }
     yield Row("AddPartitionsToTxn", 3, fields, Access.PUBLISH, "topic:orders", TOPIC)
+    begun = {"transactional_id": "owned", "transaction_timeout_ms": 9_000}
+    seen = {"transactional_ids": ["owned"]}
+    operates: dict[str, Any] = {
+        "verb": Access.OPERATE,
+        "on": "transactions",
+        "elsewhere": ("cluster", "service"),
+        "beside": ("all topic:orders",),
+    }
+    yield Row("InitProducerId", 4, begun, code=ID, **operates)
     not_found = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    for name, version, fields in _of_owner("owned", (-1, -1)):
-        is_begun = fields.get("transaction_timeout_ms")
-        if name == "DescribeTransactions" or is_begun:
-            code = ID if name == "InitProducerId" else not_found
-            beside = ("all topic:orders",)
-            elsewhere = ("cluster", "service")
-            verb, on = Access.OPERATE, "transactions"
-            yield Row(name, version, fields, verb, on, code, elsewhere, beside)
+    yield Row("DescribeTransactions", 0, seen, code=not_found, **operates)
 
 
-def _of_owner(id: str, producer: tuple[int, int]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Requests for a transactional id, of its producer."""
+def _of_id(id: str, producer: tuple[int, int]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Requests for a transactional id by a producer. The id does not become the caller's own."""
     named = dict(zip(("producer_id", "producer_epoch"), producer, strict=True))
     named["transactional_id"] = id
     yield "EndTxn", 3, named
@@ -274,7 +277,6 @@ def _of_owner(id: str, producer: tuple[int, int]) -> Iterator[tuple[str, int, di
     data = topics(parts, name="orders", partition_data=sent)
     yield "Produce", 9, {"transactional_id": id, "acks": -1, "topic_data": data}
     yield "InitProducerId", 4, {"transactional_id": id, "transaction_timeout_ms": 0}
-    yield "InitProducerId", 4, {"transactional_id": id, "transaction_timeout_ms": 9_000}
     yield "DescribeTransactions", 0, {"transactional_ids": [id]}
 
 
@@ -399,11 +401,9 @@ def test_an_id_of_another_principal_looks_like_one_that_does_not_exist(known: Kn
         fields = {"transactional_id": "taken", "transaction_timeout_ms": 9_000}
         begun = owner.ask("InitProducerId", 4, **fields)
         producer = begun.producer_id, begun.producer_epoch
-        taken, absent = _of_owner("taken", producer), _of_owner("absent", producer)
+        taken, absent = _of_id("taken", producer), _of_id("absent", producer)
         differ = []
         for (name, version, asked), (_, _, other) in zip(taken, absent, strict=True):
-            if asked.get("transaction_timeout_ms") == 9_000:
-                continue
             found = codes(looks.ask(name, version, **asked))
             assert found == codes(looks.ask(name, version, **other)), name
             assert found & {*ErrorCode} - {ErrorCode.NONE}, name
@@ -546,27 +546,53 @@ def test_an_id_does_not_tell_the_name_of_its_topic(known: Known) -> None:
         assert "orders" not in refused.error_message
 
 
-def test_an_unknown_id_is_not_looked_for_by_the_event_loop(
+def test_unknown_ids_are_looked_for_together_and_not_by_the_event_loop(
     known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = topics("MetadataRequest.MetadataRequestTopic", name="orders")
     registry = known.broker.served.service.engine.topics.registry
     looked: list[str] = []
-    find = registry.name_of
+    every = registry.all
 
-    def name_of(uid: int) -> Any:
+    def all() -> Any:
         looked.append(threading.current_thread().name)
-        return find(uid)
+        return every()
 
-    monkeypatch.setattr(registry, "name_of", name_of)
+    monkeypatch.setattr(registry, "all", all)
     with known.principal("asks-for-ids", "observe topic:orders") as connection:
         [there] = connection.ask("Metadata", 12, topics=wanted).topics
-        id = there.topic_id[:8] + bytes([255]) * 8  # of the same store
         parts = topics("FetchRequest.FetchTopic.FetchPartition", partition=0)
-        fields = topics("FetchRequest.FetchTopic", topic_id=id, partitions=parts)
+        unknown = [there.topic_id[:8] + number.to_bytes(8, "big") for number in range(10_000)]
+        fields = [made("FetchRequest.FetchTopic", topic_id=id, partitions=parts) for id in unknown]
+        began = time.monotonic()
         assert codes(connection.ask("Fetch", 13, topics=fields)) == {0, ErrorCode.UNKNOWN_TOPIC_ID}
-    [thread] = looked
-    assert thread != known.broker.served.thread.name
+        assert 1 <= len(looked) <= 2 + time.monotonic() - began, "one a second"
+        assert known.broker.served.thread.name not in looked
+
+
+def test_a_topic_is_found_by_its_id_also_by_a_broker_that_has_not_told_it(fast_path: Path) -> None:
+    parts = topics("FetchRequest.FetchTopic.FetchPartition", partition=0)
+    ids: list[bytes] = []
+    for life in (1, 2):
+        store = LevelDBStore(fast_path / "data", create=life == 1)
+        with kafka_serving(store) as broker, broker.connect() as kafka:
+            for id in ids:
+                fields = topics("FetchRequest.FetchTopic", topic_id=id, partitions=parts)
+                assert codes(kafka.ask("Fetch", 13, topics=fields)) == {0}
+            for number in range(3):  # also after a look that did not find it
+                created = made(
+                    "CreateTopicsRequest.CreatableTopic",
+                    name=f"topic-{life}-{number}",
+                    num_partitions=1,
+                    replication_factor=1,
+                )
+                [topic] = kafka.ask("CreateTopics", 7, topics=[created]).topics
+                ids.append(topic.topic_id)
+                fields = topics("FetchRequest.FetchTopic", topic_id=ids[-1], partitions=parts)
+                assert codes(kafka.ask("Fetch", 13, topics=fields)) == {0}
+                gone = topics("FetchRequest.FetchTopic", topic_id=ids[0][:8] + b"\xff" * 8)
+                gone[0].partitions = parts
+                assert codes(kafka.ask("Fetch", 13, topics=gone)) > {0}
 
 
 def test_a_fetch_is_decided_for_each_partition(known: Known) -> None:
@@ -666,3 +692,17 @@ def test_a_principal_above_its_quota_is_told_to_wait_and_waits(known: Known) -> 
         assert time.monotonic() - began > 1.0  # 2 at once, then 2 a second
         with known.principal("other-one") as other:  # which has no quota
             assert other.ask("ListGroups", 4).throttle_time_ms == 0
+
+
+def test_requests_about_the_connection_count_once_there_is_a_session(known: Known) -> None:
+    with known.principal("asks-versions") as connection:
+        known.people.access.set_quota("asks-versions", requests_s=2)
+        told = [connection.ask("ApiVersions", 3).throttle_time_ms for _ in range(6)]
+        assert told[0] == 0 and 0 < max(told) <= 1_000
+    with known.principal("shakes-hands") as connection:
+        known.people.access.set_quota("shakes-hands", requests_s=2)
+        began = time.monotonic()
+        for _ in range(6):  # its session does not expire: none of them is taken
+            code = connection.ask("SaslHandshake", 1, mechanism="PLAIN").error_code
+            assert code == ErrorCode.ILLEGAL_SASL_STATE
+        assert time.monotonic() - began > 1.0

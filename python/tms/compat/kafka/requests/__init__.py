@@ -67,7 +67,8 @@ class KafkaCall(NamedTuple):
     def topic(self, name: str, verb: Access) -> TopicName:
         """The full name of a topic. Raises `Invalid`."""
         topic = self.broker.topic(name)
-        self.require(verb, topic_resource(topic))
+        if self.caller is not None:
+            self.caller.require(verb, topic_resource(topic))
         return topic
 
     async def named(self, name: str, id: bytes, verb: Access) -> TopicName:
@@ -76,8 +77,10 @@ class KafkaCall(NamedTuple):
         if id == codec.NO_ID:
             return self.topic(name, verb)
         topic = await self.broker.with_id(id)
+        if self.caller is None:
+            return topic
         try:
-            self.require(verb, topic_resource(topic))
+            self.caller.require(verb, topic_resource(topic))
         except Forbidden:
             if self.may(Access.OBSERVE, topic_resource(topic)):
                 raise
@@ -92,14 +95,17 @@ class KafkaCall(NamedTuple):
     def group(self, name: str, verb: Access) -> ClassicKey:
         """The key of a group, for a request that names none of its topics. Raises `Invalid`."""
         key = self.broker.group(name)
-        self.require(verb, some_group(*key))
+        if self.caller is not None:
+            self.caller.require(verb, some_group(*key))
         return key
 
     def group_of(self, topic: str, group: str, verb: Access) -> TopicName:
         """The full name of a topic in which a group has positions. Raises `Invalid`."""
         name = self.broker.topic(topic)
+        if self.caller is None:
+            return name
         try:
-            self.require(verb, group_resource(name, group))
+            self.caller.require(verb, group_resource(name, group))
         except Forbidden as error:
             raise Forbidden(error.message) from None  # for the topic, not for the group
         return name
