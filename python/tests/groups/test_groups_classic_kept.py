@@ -6,7 +6,7 @@ import pytest
 
 from sim.faulty import FaultyStore
 from tests.gate_kit import in_thread
-from tests.groups.classic_kit import DELAY_MS, KEY, RANGE, SESSION_MS, Coordinator
+from tests.groups.classic_kit import DELAY_MS, KEY, RANGE, REBALANCE_MS, SESSION_MS, Coordinator
 from tests.groups.classic_world import A, B, World
 from tests.waiting import PATIENCE_S
 from tms.engine.engine import Engine
@@ -116,6 +116,18 @@ def test_members_that_do_not_come_back_after_a_failure_are_not_waited_for() -> N
     kafka.wait(SESSION_MS)
     assert kafka.joined(again).code == Code.NONE
     assert kafka.beat(follower) == Code.UNKNOWN_MEMBER_ID
+
+
+def test_nobody_waits_for_a_journal_longer_than_for_a_rebalance() -> None:
+    kafka = held()
+    leader, follower = completing(kafka)
+    syncs = [kafka.sync(follower), kafka.sync(leader, 1, {follower: b"f"})]
+    kafka.wait(REBALANCE_MS - 1)
+    assert not kafka.answers.keys() & {*syncs}
+    kafka.wait(1)
+    assert {kafka.synced(token).code for token in syncs} == {Code.REBALANCE_IN_PROGRESS}
+    kafka.save()
+    assert kafka.state is State.PREPARING
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
@@ -297,6 +309,35 @@ def test_a_group_that_begins_again_is_not_removed_by_its_former_end() -> None:
     assert [one.id for one in kafka.stored[KEY].members] == [member]
 
 
+def test_a_group_that_was_never_stable_stores_nothing() -> None:
+    kafka = Coordinator()
+    kafka.leave(*map(Leaver, kafka.stable()))
+    kafka.saves = False
+    token = kafka.join(version=0)
+    kafka.wait(DELAY_MS)
+    kafka.leave(Leaver(kafka.joined(token).member))
+    assert not kafka.groups.has(KEY) and not kafka.groups.has_unsaved
+
+
+def test_a_group_of_the_journal_is_not_removed_by_an_earlier_end_of_it() -> None:
+    kafka = Coordinator()
+    ids = kafka.stable()
+    kept = kafka.stored[KEY]
+    kafka.saves = False
+    kafka.leave(*map(Leaver, ids))
+    kafka.groups.restore(kafka.now_ms, {KEY: kept})  # of another owner of the journal
+    kafka.save()
+    assert kafka.stored == {KEY: kept} and kafka.beat(ids[0]) == Code.NONE
+
+
+def test_a_shard_that_moved_restores_nothing() -> None:
+    kafka = Coordinator()
+    ids = kafka.stable()
+    kafka.tell(kafka.groups.close())
+    kafka.groups.restore(kafka.now_ms, kafka.stored)
+    assert kafka.beat(ids[0]) == Code.NOT_COORDINATOR and not kafka.groups.has(KEY)
+
+
 # -- in a shard ------------------------------------------------------------------------------------
 
 
@@ -368,6 +409,14 @@ def test_a_group_is_either_of_tms_or_of_kafka_also_after_a_crash(world: World) -
     assert world.kind is GroupKind.TMS
 
 
+def test_members_of_tms_that_come_and_go_bring_no_member_of_kafka_back(world: World) -> None:
+    world.leave(world.stable())
+    world.poll()
+    world.engine.groups.leave(A, "g", "m")
+    world.restart()
+    assert world.kind is None
+
+
 def test_a_group_that_was_deleted_does_not_return(world: World) -> None:
     world.leave(world.stable())
     assert world.classic.delete(KEY) == Code.GROUP_ID_NOT_FOUND
@@ -406,6 +455,18 @@ def test_a_failed_write_refuses_the_sync_and_the_members_go_on(stored: bool) -> 
         assert world.sync(member, 3) == []
         ((_, answer),) = world.classic.save()
         assert answer.code == Code.NONE and world.beat(member, 3) == Code.NONE
+
+
+def test_a_journal_that_cannot_be_read_refuses_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable() -> None:
+        raise StorageUnavailable("The store is gone.")
+
+    world = World()
+    member = world.stable()
+    world.join("again", member)
+    world.sync(member, 2)
+    monkeypatch.setattr(world.engine.groups.of("g").members._journaled, "load", unreadable)
+    assert world.classic.save() == [("sync", SyncAnswer(Code.COORDINATOR_NOT_AVAILABLE))]
 
 
 def test_nobody_is_told_until_the_disk_has_answered(world: World) -> None:

@@ -321,8 +321,6 @@ class ClassicGroup:
             self._answers.append((earlier, SyncAnswer(Code.REBALANCE_IN_PROGRESS)))
         self._syncing[sender.member] = token
         self._unsynced.pop(sender.member, None)
-        if not self._unsynced:
-            self._until_ms = None
         if self._takes_assignment(sender):
             for member in self._members.values():
                 assignment = request.assignments.get(member.id, b"")
@@ -344,6 +342,8 @@ class ClassicGroup:
         return is_open and sender.member == self._leader
 
     def _answer_syncs(self, now_ms: int) -> None:
+        if not self._unsynced:
+            self._until_ms = None
         syncing, self._syncing = self._syncing, {}
         for id, token in syncing.items():
             member = self._members[id]
