@@ -47,15 +47,22 @@ class Links:
 
 
 class Instances:
-    """Instances of these names, each at a port of its own; with `cut` through links of its own."""
+    """Instances of these names, each at a port of its own; with `cut` through links of its own,
+    with `kafka` at another port for Kafka's clients."""
 
     def __init__(
-        self, store: str, zookeeper: ZooKeeper, names: str = "abc", cut: bool = False
+        self,
+        store: str,
+        zookeeper: ZooKeeper,
+        names: str = "abc",
+        cut: bool = False,
+        kafka: bool = False,
     ) -> None:
         self._store = store
         self.folder = Path(store).name
         self.zookeeper = f"zookeeper://{zookeeper.address}/{self.folder}"
         self.ports = {name: free_port() for name in names}
+        self.kafka_ports = {name: free_port() for name in names if kafka}
         self._stack = ExitStack()
         self.links: dict[str, Links] = {}
         for name in names if cut else "":
@@ -81,6 +88,11 @@ class Instances:
                 for name in names
             )
         return False
+
+    @property
+    def kafka_servers(self) -> str:
+        """The brokers as Kafka's clients take them."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.kafka_ports.values())
 
     @property
     def urls(self) -> str:
@@ -151,6 +163,8 @@ class Instances:
         store, zookeeper = self._store, self.zookeeper
         flags = ["--port", str(self.ports[name]), "--instance", name]
         flags += ["--session-s", str(SESSION_S), "--call-timeout-s", str(CALL_S)]
+        if name in self.kafka_ports:
+            flags += ["--kafka-port", str(self.kafka_ports[name])]
         if name in self.links:
             links = self.links[name]
             store, flags = links.store, [*flags, "--advertise", links.advertised]

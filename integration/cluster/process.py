@@ -1,5 +1,7 @@
 """One child process: started, watched through its log, paused, killed, started again.
 
+A `with` block kills it at its end; an error in the block gets the log's end as a note.
+
 Invariants
 
 * It does not outlive the process that started it, however that ends: the kernel kills it. (That
@@ -16,6 +18,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 from integration.cluster.runtime import Unavailable
 
@@ -36,6 +39,14 @@ class Process:
         self._command = list(command)
         self._child: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.kill()
+        if error is not None:
+            error.add_note(self.tail())
 
     @property
     def pid(self) -> int:

@@ -8,6 +8,7 @@ Invariants
 * A client of HBase within a gateway gives up long before clients of the gateway do.
 """
 
+import contextlib
 import random
 import shutil
 import socket
@@ -41,6 +42,19 @@ GATEWAY = {
 }
 
 _LOG4J = Path(__file__).resolve().parents[1] / "runtime" / "log4j.properties"
+
+
+def ports_in_a_row(count: int) -> int:
+    """The first of so many ports that follow each other, at which no process listens."""
+    for first in (port for _ in range(_TRIES) for port in free_ports(1)):
+        with contextlib.ExitStack() as probes:
+            try:
+                for port in range(first, first + count):
+                    probes.enter_context(socket.create_server((LOCAL, port)))
+            except OSError:
+                continue
+        return first
+    raise OSError(f"no {count} free ports follow each other")
 
 
 def free_ports(count: int) -> list[int]:

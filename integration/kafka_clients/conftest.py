@@ -34,9 +34,9 @@ def service_log(service: KafkaService) -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def noted(service: KafkaService, client: Client | PythonClient) -> Iterator[None]:
     """Note the requests of a client for the table."""
-    service.recorder.requests.clear()
+    service.forget_recorded()
     yield
-    table.note(client.name, client.version, service.recorder.requests)
+    table.note(client.name, client.version, service.recorded())
 
 
 @pytest.fixture

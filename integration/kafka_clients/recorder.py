@@ -20,8 +20,8 @@ class Recorder(TcpProxy):
     """Counts requests by API key and version. It listens at the same port while the service is
     down, and ends the connections that come then."""
 
-    def __init__(self, target: Address) -> None:
-        super().__init__(target, WAIT_S)
+    def __init__(self, target: Address, listen_at: int = 0) -> None:
+        super().__init__(target, WAIT_S, listen_at)
         self.requests: Counter[tuple[int, int]] = Counter()
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:

@@ -1,46 +1,63 @@
 """`tms serve` with a port for Kafka's clients, that tests kill and start again.
 
     with KafkaService(directory) as service:
-        service.servers     # 127.0.0.1:PORT, of a recorder before the service
+        service.servers     # 127.0.0.1:PORT, of a recorder before each broker; with commas
         service.url         # http://127.0.0.1:PORT, for TMS's own clients
 
-Both addresses stay the same when the service is killed and started.
+The addresses stay the same when the service is killed and started. `TMS_TEST_KAFKA_WORKERS` is the
+number of its workers, each of which is a broker; one process otherwise.
 """
 
+import os
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from integration.cluster.site import LOCAL, free_ports
+from integration.cluster.site import LOCAL, free_ports, ports_in_a_row
 from integration.kafka_clients.recorder import Recorder
 from tests.faults.service import Service
 
 
 class KafkaService:
-    """A service on a data directory of its own, and a recorder of its clients' requests. `flags`
-    are added to its command."""
+    """A service on a data directory of its own, and a recorder of the requests to each of its
+    brokers. `flags` are added to its command."""
 
     def __init__(self, directory: Path, *flags: str) -> None:
-        http, kafka = free_ports(2)
+        (http,) = free_ports(1)
         self.url = f"http://{LOCAL}:{http}"
-        self.recorder = Recorder((LOCAL, kafka))
-        self.servers = f"{LOCAL}:{self.recorder.port}"
+        workers = int(os.environ.get("TMS_TEST_KAFKA_WORKERS", "1"))
+        kafka = ports_in_a_row(2 * workers)
+        shown = kafka + workers
+        self._recorders = [Recorder((LOCAL, kafka + nth), shown + nth) for nth in range(workers)]
+        self.brokers = [f"{LOCAL}:{shown + nth}" for nth in range(workers)]
+        self.servers = ",".join(self.brokers)
         self._directory = directory
-        ports = ("--port", str(http), "--kafka-port", str(kafka))
-        self._flags = (*ports, "--kafka-advertised", self.servers, *flags)
+        ports = ("--port", str(http), "--kafka-port", str(kafka), "--workers", str(workers))
+        self._flags = (*ports, "--kafka-advertised", self.brokers[0], *flags)
         self._lives: list[Service] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self.recorder.__enter__()
-        try:
+        with ExitStack() as stack:
+            for recorder in self._recorders:
+                stack.enter_context(recorder)
             self.start()
-        except BaseException:
-            self.recorder.__exit__()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.kill()
-        self.recorder.__exit__()
+        self._stack.close()
+
+    def recorded(self) -> Counter[tuple[int, int]]:
+        """The requests so far, by API key and version."""
+        return sum((one.requests for one in self._recorders), Counter())
+
+    def forget_recorded(self) -> None:
+        """Record anew."""
+        for one in self._recorders:
+            one.requests.clear()
 
     @property
     def log(self) -> str:

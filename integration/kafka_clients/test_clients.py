@@ -8,6 +8,7 @@ import pytest
 import tms
 from integration.kafka_clients.programs import CLIENTS, Client, Member, Row
 from integration.kafka_clients.service import KafkaService
+from tests.kafka_kit import assert_same, by_key, messages_in
 from tests.waiting import busily, until
 
 pytestmark = pytest.mark.long
@@ -37,27 +38,8 @@ def publish_in_tms(service: KafkaService, topic: str, rows: Iterable[Row]) -> No
 
 def in_tms(service: KafkaService, topic: str) -> list[Row]:
     """All messages as TMS's own consumer reads them."""
-    with (
-        tms.connect(service.url) as bus,
-        bus.consumer(topic, start="earliest", stop_at_end=True) as consumer,
-    ):
-        return [Row(one.key, one.value, tuple(one.headers.items())) for one in consumer]
-
-
-def by_key(rows: Iterable[Row]) -> dict[bytes, list[Row]]:
-    """Rows by key, in the order in which they come; rows without a key have no order."""
-    found: dict[bytes, list[Row]] = {}
-    for row in rows:
-        if row.key is not None:
-            found.setdefault(row.key, []).append(row)
-    return found
-
-
-def same(found: Iterable[Row], wanted: Iterable[Row]) -> None:
-    """Assert that all rows are there, once, and in the order of each key."""
-    found, wanted = list(found), list(wanted)
-    assert sorted(found, key=repr) == sorted(wanted, key=repr)
-    assert by_key(found) == by_key(wanted)
+    found = messages_in(service.url, topic)
+    return [Row(one.key, one.value, tuple(one.headers.items())) for one in found]
 
 
 def read(client: Client, service: KafkaService, topic: str, group: str, count: int) -> list[Row]:
@@ -77,7 +59,7 @@ def test_tms_reads_what_a_client_publishes(
     client: Client, service: KafkaService, topic: str, codec: str
 ) -> None:
     client.produce(service.servers, topic, codec, ROWS)
-    same(in_tms(service, topic), ROWS)
+    assert_same(in_tms(service, topic), ROWS)
 
 
 def test_a_client_reads_what_tms_publishes(
@@ -86,7 +68,7 @@ def test_a_client_reads_what_tms_publishes(
     with tms.connect(service.url) as bus:
         bus.create_topic(topic, partitions=3)
     publish_in_tms(service, topic, ROWS)
-    same(read(client, service, topic, f"group of {topic}", len(ROWS)), ROWS)
+    assert_same(read(client, service, topic, f"group of {topic}", len(ROWS)), ROWS)
 
 
 def test_a_member_goes_on_where_its_group_was(
@@ -97,7 +79,7 @@ def test_a_member_goes_on_where_its_group_was(
     first = read(client, service, topic, group, half)
     second = read(client, service, topic, group, len(ROWS) - half)
     assert len(first) == half
-    same(first + second, ROWS)
+    assert_same(first + second, ROWS)
 
 
 def test_two_members_share_the_partitions_and_one_gets_those_of_a_killed_one(

@@ -12,6 +12,7 @@ from integration.kafka_clients.install import java_program, java_tool
 from integration.kafka_clients.programs import Java
 from integration.kafka_clients.running import Tool, run
 from integration.kafka_clients.service import KafkaService
+from tests.kafka_kit import messages_in
 from tests.waiting import busily, until
 
 pytestmark = pytest.mark.long
@@ -31,11 +32,8 @@ def client() -> Java:
 
 def values(service: KafkaService, topic: str) -> list[tuple[int, bytes | None, int]]:
     """Partition, key and number of each committed message."""
-    with (
-        tms.connect(service.url) as bus,
-        bus.consumer(topic, start="earliest", stop_at_end=True) as consumer,
-    ):
-        return [(one.partition, one.key, int(one.value or b"")) for one in consumer]
+    found = messages_in(service.url, topic)
+    return [(one.partition, one.key, int(one.value or b"")) for one in found]
 
 
 def test_verifiable_consumers_read_every_acked_record_though_one_is_killed(

@@ -7,6 +7,7 @@ from integration.kafka_clients.install import javascript_program
 from integration.kafka_clients.programs import KafkaJS
 from integration.kafka_clients.running import Tool, run
 from integration.kafka_clients.service import KafkaService
+from tests.kafka_kit import messages_in
 
 pytestmark = pytest.mark.long
 CALLS = {"describeAcls": "SECURITY_DISABLED"}  # that end otherwise than with "ok"
@@ -20,11 +21,8 @@ def client() -> KafkaJS:
 def test_transactions_move_offsets_with_their_messages(service: KafkaService, topic: str) -> None:
     group = f"group of {topic}"
     run([*javascript_program(), "transactions", service.servers, topic, group])
-    with (
-        tms.connect(service.url) as bus,
-        bus.consumer(topic, start="earliest", stop_at_end=True) as consumer,
-    ):
-        values = {message.value for message in consumer}
+    values = {message.value for message in messages_in(service.url, topic)}
+    with tms.connect(service.url) as bus:
         committed = {position.number for position in bus.positions(topic, group=group).values()}
     assert values == {b"%s %d" % (kept, n) for kept in (b"kept", b"kept too") for n in (1, 2, 3)}
     assert committed == {len("kept too")}

@@ -8,6 +8,7 @@ import tms
 from integration.kafka_clients.programs import Kcat, Row
 from integration.kafka_clients.running import run
 from integration.kafka_clients.service import KafkaService
+from tests.kafka_kit import messages_in
 
 pytestmark = pytest.mark.long
 FLAGS = ("--kafka-partitions", "3")
@@ -22,22 +23,18 @@ def kcat(client: Kcat, service: KafkaService, *arguments: str, given: bytes = b"
     return run([client.program(), "-b", service.servers, *arguments], given)
 
 
-def test_the_broker_and_a_topic_are_listed(client: Kcat, service: KafkaService, topic: str) -> None:
+def test_brokers_and_a_topic_are_listed(client: Kcat, service: KafkaService, topic: str) -> None:
     with tms.connect(service.url) as bus:
         bus.create_topic(topic, partitions=3)
     told = json.loads(kcat(client, service, "-L", "-J"))
-    assert [broker["name"] for broker in told["brokers"]] == [service.servers]
+    assert [broker["name"] for broker in told["brokers"]] == service.brokers
     [listed] = [one for one in told["topics"] if one["topic"] == topic]
     assert [one["partition"] for one in listed["partitions"]] == [0, 1, 2]
 
 
 def test_offsets_are_found_by_time(client: Kcat, service: KafkaService, topic: str) -> None:
     client.produce(service.servers, topic, "default", [Row(b"k", b"first"), Row(b"k", b"second")])
-    with (
-        tms.connect(service.url) as bus,
-        bus.consumer(topic, start="earliest", stop_at_end=True) as consumer,
-    ):
-        [first, second] = consumer
+    [first, second] = messages_in(service.url, topic)
     for time_ms, offset in (
         (first.timestamp_ms, 0),
         (-2, 0),
@@ -57,8 +54,7 @@ def test_a_keys_messages_share_a_partition_with_those_of_tms(
     with tms.connect(service.url) as bus:
         for key in range(50):
             bus.publish(topic, b"tms", key=b"k%d" % key)
-        with bus.consumer(topic, start="earliest", stop_at_end=True) as consumer:
-            places = {(one.key, one.partition) for one in consumer}
+    places = {(one.key, one.partition) for one in messages_in(service.url, topic)}
     assert len(places) == 50
 
 

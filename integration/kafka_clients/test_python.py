@@ -8,7 +8,8 @@ import pytest
 from integration.kafka_clients.install import PYTHON
 from integration.kafka_clients.programs import PythonClient
 from integration.kafka_clients.service import KafkaService
-from tests.compat import test_kafka_clients as kafka_clients
+from tests.compat.kafka import test_clients as kafka_clients
+from tests.kafka_kit import assert_same
 
 FLAGS = ("--kafka-partitions", "3")
 pytestmark = [pytest.mark.long, kafka_clients.pytestmark]
@@ -23,11 +24,11 @@ def test_what_a_client_for_python_publishes_is_read_by_it_and_by_tms(
     client: PythonClient, service: KafkaService, topic: str
 ) -> None:
     publish, read = kafka_clients.CLIENTS[client.name]
-    rows = sorted(kafka_clients.ROWS, key=repr)
+    settings, rows = kafka_clients.plain(service.servers), kafka_clients.ROWS
     for number, codec in enumerate(kafka_clients.CODECS[client.name]):
-        publish(service, f"{topic}.{number}", codec)
-        assert kafka_clients.in_tms(service, f"{topic}.{number}") == rows
-    assert sorted(read(service, f"{topic}.0", f"group of {topic}", len(rows)), key=repr) == rows
+        publish(settings, f"{topic}.{number}", codec)
+        assert_same(kafka_clients.in_tms(service.url, f"{topic}.{number}"), rows)
+    assert_same(read(settings, f"{topic}.0", f"group of {topic}", len(rows)), rows)
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,7 @@ class Worker:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.kill()
-        if error is not None:
-            error.add_note(self._process.tail())
+        self._process.__exit__(kind, error, trace)
 
     def start(self) -> None:
         """Start the worker; returns when it answers."""

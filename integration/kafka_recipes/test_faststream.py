@@ -26,9 +26,8 @@ def test_each_order_gets_an_invoice_though_the_service_is_killed(
         recipe.run("seq")
         if client == "confluent-kafka":
             recipe.run("sed")
-        app = recipe.process("venv/bin/faststream", "faststream")
-        app.start()
-        try:
+        with recipe.process("venv/bin/faststream", "faststream") as app:
+            app.start()
             invoices = Topic(bus, "invoices")
             until(lambda: invoiced(invoices) == {*range(1, ORDERS + 1)}, "all invoices", ANSWER_S)
             service.restart()
@@ -37,11 +36,6 @@ def test_each_order_gets_an_invoice_though_the_service_is_killed(
             until(lambda: lag(bus) == 0, "the group has committed its offsets")
             assert "offset:" in recipe.run("tms group show")
             assert '"total":59' in "".join(invoices.values()[-1].split())
-        except BaseException as error:
-            error.add_note(app.tail())
-            raise
-        finally:
-            app.kill()
         assert not service.faults
 
 

@@ -7,6 +7,7 @@ import tms
 from integration.cluster.site import LOCAL, free_ports
 from integration.kafka_clients.service import KafkaService
 from integration.kafka_recipes.page import Recipe
+from tests.kafka_kit import messages_in
 
 PORT = "8081"  # on the page
 START_S = 150.0
@@ -21,27 +22,19 @@ def test_schemas_keep_their_ids_though_registry_and_service_are_killed(
     recipe.run("mvn")
     recipe.run("tar")
     recipe.run("tms topic create")
-    registry = recipe.process("java", "registry")
     subjects = f"http://{LOCAL}:{port}/apis/ccompat/v7/subjects"
-    try:
-        with tms.connect(service.url) as bus:
-            for _ in range(2):
-                registry.start()
-                registry.wait_until(lambda: answer(subjects) is not None, START_S, "it answers")
-                assert recipe.run("venv/bin/python readings.py") == READING
-                assert answer(subjects) == '["readings-value"]'
-                assert answer(f"{subjects}/readings-value/versions") == "[1]"
-                registry.kill()
-                service.restart()
-            assert bus.describe_topic("kafkasql-journal").settings.retention_ms is None
-            with bus.consumer("readings", stop_at_end=True) as consumer:
-                first, second = (message.value for message in consumer)
-            assert first == second and first is not None and first[0] == 0
-    except BaseException as error:
-        error.add_note(registry.tail())
-        raise
-    finally:
-        registry.kill()
+    with recipe.process("java", "registry") as registry, tms.connect(service.url) as bus:
+        for _ in range(2):
+            registry.start()
+            registry.wait_until(lambda: answer(subjects) is not None, START_S, "it answers")
+            assert recipe.run("venv/bin/python readings.py") == READING
+            assert answer(subjects) == '["readings-value"]'
+            assert answer(f"{subjects}/readings-value/versions") == "[1]"
+            registry.kill()
+            service.restart()
+        assert bus.describe_topic("kafkasql-journal").settings.retention_ms is None
+        first, second = (message.value for message in messages_in(service.url, "readings"))
+        assert first == second and first is not None and first[0] == 0
 
 
 def answer(url: str) -> str | None:

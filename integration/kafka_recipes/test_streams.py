@@ -19,9 +19,8 @@ def test_every_word_is_counted_once_though_application_and_service_are_killed(
     service: KafkaService, tmp_path: Path
 ) -> None:
     recipe = Recipe("Kafka Streams", tmp_path / "recipe", service)
-    count = recipe.process("java", "count")
     published: Counter[str] = Counter()
-    with tms.connect(service.url) as bus:
+    with recipe.process("java", "count") as count, tms.connect(service.url) as bus:
         recipe.run("tms topic create lines")
         recipe.run("tms topic create counted")
 
@@ -32,22 +31,18 @@ def test_every_word_is_counted_once_though_application_and_service_are_killed(
 
         publish()
         count.start()
-        try:
-            counted = Topic(bus, "counted")
-            until(lambda: counted.rows(), "it counts", COUNT_S)
-            count.kill()
-            at_kill = len(counted.rows())
-            assert at_kill < STEP - SOME
-            count.start()
-            until(lambda: len(counted.rows()) > at_kill + SOME, "it counts again", COUNT_S)
-            service.restart()
-            assert len(counted.rows()) < STEP
-            until(lambda: len(counted.rows()) >= published.total(), "all are counted", COUNT_S)
-            publish()
-            until(lambda: len(counted.rows()) >= published.total(), "new ones, too", COUNT_S)
-        finally:
-            count.kill()
-            print(count.tail())
+        counted = Topic(bus, "counted")
+        until(lambda: counted.rows(), "it counts", COUNT_S)
+        count.kill()
+        at_kill = len(counted.rows())
+        assert at_kill < STEP - SOME
+        count.start()
+        until(lambda: len(counted.rows()) > at_kill + SOME, "it counts again", COUNT_S)
+        service.restart()
+        assert len(counted.rows()) < STEP
+        until(lambda: len(counted.rows()) >= published.total(), "all are counted", COUNT_S)
+        publish()
+        until(lambda: len(counted.rows()) >= published.total(), "new ones, too", COUNT_S)
         counts = defaultdict(list)
         for word, number in counted.rows():
             counts[word].append(int(number))

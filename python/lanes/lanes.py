@@ -85,6 +85,8 @@ def long_lanes() -> Iterator[Lane]:
     yield Lane("seeds", fresh, (("TMS_TEST_SEEDS", FRESH_SEEDS),))
     yield _hbase("hbase-long", "long")
     yield Lane("kafka", _pytest("kafka", *KAFKA))
+    workers = (("TMS_TEST_KAFKA_WORKERS", "3"),)
+    yield Lane("kafka-workers", _pytest("kafka-workers", *KAFKA), workers)
     yield Lane("spark-long", _pytest("spark-long", "-m", "long", "python/tests/spark"))
     yield _spark35("spark35-long", "long")
     yield _python("python-long", "long")

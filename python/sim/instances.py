@@ -331,6 +331,9 @@ class SimPeer:
     def answer_tephra(self, message: bytes) -> bytes:
         raise NotImplementedError
 
+    def answer_kafka(self, message: bytes) -> bytes:
+        raise NotImplementedError
+
     def events(self) -> list[ClusterEvent]:
         raise NotImplementedError
 
@@ -362,6 +365,9 @@ class SimPeer:
         self.ask(sync)
 
     def list_queues_of(self, *given: Any) -> Any:
+        raise NotImplementedError
+
+    def forget_topic(self, *given: Any) -> Any:
         raise NotImplementedError
 
     def list_groups_of(self, *given: Any) -> Any:
@@ -704,7 +710,9 @@ class ClusterWorld(World):
             return True
         clusters = [one.cluster for one in others]
         named = {
-            cluster._role(role).id for cluster in clusters for role in range(1 + self.shards.count)
+            cluster.role_owner(role).id
+            for cluster in clusters
+            for role in range(1 + self.shards.count)
         }
         return instance.id not in named
 

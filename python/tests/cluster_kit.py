@@ -5,6 +5,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,10 +20,14 @@ from tms.cluster.identity import InstanceIdentity
 from tms.cluster.membership import InstanceRecord, MembershipState, MembershipView
 from tms.cluster.numbers import number_of
 from tms.cluster.ownership import OwnerLimits, Ownership, SharedBy
+from tms.compat.kafka.settings import KafkaSection
 from tms.errors import StorageUnavailable
 from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.tls import ClientTls, ServerTls
+from tms.serve.config import Settings
+from tms.serve.listeners import Listeners
 from tms.serve.opening import HttpPeers
+from tms.serve.running import open_fronts
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.base import Store
 from tms.topics.sweep import open_metadata
@@ -140,7 +145,7 @@ class Cut:
 
 class Instances:
     """Services that are instances of one cluster over a store in memory; with `tls`, and `peers` as
-    their identity to one another, over TLS."""
+    their identity to one another, over TLS; with `kafka` for Kafka's clients, too."""
 
     def __init__(
         self,
@@ -148,8 +153,12 @@ class Instances:
         tls: ServerTls | None = None,
         peers: ClientTls | None = None,
         access: AccessLimits | None = None,
+        kafka: KafkaSection | None = None,
+        engine_clock: Clock | None = None,
     ) -> None:
         self.tls, self.peers = tls, peers
+        self.kafka = kafka
+        self.engine_clock = engine_clock
         self._access = access
         self.store = store or KeptStore(shared=True)
         self.limits, self.session_s = LIMITS, SESSION_S
@@ -165,7 +174,13 @@ class Instances:
         """Start another instance, which others can reach when this returns."""
         listener = socket.create_server(("127.0.0.1", port), backlog=2_048)
         host, port = listener.getsockname()[:2]
-        record = InstanceRecord(id, f"{self.scheme}://{host}:{port}", "0")
+        settings = Settings(data=Path("unused"), kafka=self.kafka or KafkaSection())
+        listeners = Listeners([listener])
+        if self.kafka is not None:
+            listeners.fronts["kafka"] = socket.create_server(("127.0.0.1", 0), backlog=2_048)
+        record = InstanceRecord(
+            id, f"{self.scheme}://{host}:{port}", "0", endpoints=listeners.endpoints(settings)
+        )
         store = store or self.store
         cluster, member = instance(
             store,
@@ -181,10 +196,12 @@ class Instances:
         served = stack.enter_context(
             serving(
                 store,
+                clock=self.engine_clock,
                 owner=cluster,
                 listener=listener,
                 tls=self.tls,
                 network=NetworkOptions(self._access, self.peers or ClientTls()),
+                open_fronts=lambda service: open_fronts(settings, service, listeners, 50, None),
             )
         )
         served.service.engine.start()
@@ -236,9 +253,11 @@ def instances(
     tls: ServerTls | None = None,
     peers: ClientTls | None = None,
     access: AccessLimits | None = None,
+    kafka: KafkaSection | None = None,
+    engine_clock: Clock | None = None,
 ) -> Iterator[Instances]:
     """Instances of these ids."""
-    all = Instances(None, tls, peers, access)
+    all = Instances(None, tls, peers, access, kafka, engine_clock)
     try:
         for id in ids:
             all.start(id)

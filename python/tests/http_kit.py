@@ -19,6 +19,7 @@ from tms.api import routes
 from tms.cluster.cluster import Cluster
 from tms.cluster.ownership import Ownership
 from tms.compat.cdap.app import CDAP, Cdap, CdapLimits
+from tms.compat.kafka.settings import KafkaSection
 from tms.compat.tephra.frames import FrameLimits
 from tms.compat.tephra.front import TephraServer
 from tms.compat.tephra.settings import ANSWER, TEPHRA, TephraSection
@@ -211,13 +212,17 @@ def fronts_of(
     tephra: FrameLimits | None = None,
     listener: socket.socket | None = None,
 ) -> list[Front]:
-    """The front ends of `tms serve`; Tephra's only with limits and a listener."""
-    paths = Front(CDAP, paths=Cdap(service, cdap or CdapLimits()))
+    """The front ends of `tms serve`; Kafka's without a listener, Tephra's only with limits and a
+    listener."""
+    terms = FrontTerms(None, "127.0.0.1", is_guarded=False, clients_max=1)
+    usual = [
+        Front(CDAP, paths=Cdap(service, cdap or CdapLimits())),
+        KafkaSection().open(service, terms),
+    ]
     if tephra is None or listener is None:
-        terms = FrontTerms(None, "127.0.0.1", is_guarded=False, clients_max=1)
-        return [paths, TephraSection().open(service, terms)]
+        return [*usual, TephraSection().open(service, terms)]
     thrift = TephraServer(service, listener, tephra)
-    return [paths, Front(TEPHRA, listener=thrift, works={ANSWER: thrift.answer_here})]
+    return [*usual, Front(TEPHRA, listener=thrift, works={ANSWER: thrift.answer_here})]
 
 
 @contextlib.contextmanager

@@ -3,16 +3,18 @@
 import contextlib
 import itertools
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+import tms
 from tests.http_kit import Served, serving
 from tms.compat.kafka import codec
 from tms.compat.kafka.settings import KafkaSection
+from tms.engine.engine import Engine
 from tms.runtime.clock import Clock
 from tms.runtime.tls import ServerTls
 from tms.serve.config import ServerSection, Settings
@@ -23,6 +25,8 @@ from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.base import Store
 
 CLIENTS_MAX = 50
+ENDED = (EOFError, ConnectionError)  # raised once the service has ended a connection
+LATEST, EARLIEST, NEWEST = -1, -2, -3  # times of ListOffsets that are places
 
 
 class Broker:
@@ -41,6 +45,17 @@ class Broker:
     def servers(self) -> str:
         """The address as clients take it."""
         return f"{self.address[0]}:{self.address[1]}"
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the service."""
+        return self.served.service.engine
+
+    @property
+    def front(self) -> Any:
+        """The front of the service for Kafka's clients."""
+        [front] = self.served.server._fronts.values()
+        return front
 
     def connect(self, principal: str = "", token: str = "") -> "KafkaConnection":
         """A connection that sends requests of any version; with a token, that of a principal."""
@@ -144,6 +159,82 @@ class KafkaConnection:
         return got
 
 
+# -- requests --------------------------------------------------------------------------------------
+
+
+def create_topic(
+    kafka: KafkaConnection,
+    name: str,
+    partitions: int = 2,
+    configs: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> Any:
+    """The result of creating a topic, which may be a refusal."""
+    made = codec.class_of("CreateTopicsRequest").CreatableTopic
+    given = [made.CreatableTopicConfig(name=one, value=of) for one, of in (configs or {}).items()]
+    sizes = {"num_partitions": partitions, "replication_factor": -1}
+    topic = made(name=name, configs=given, **sizes, **fields)
+    [result] = kafka.ask("CreateTopics", 7, topics=[topic]).topics
+    return result
+
+
+def metadata(kafka: KafkaConnection, name: str, **fields: Any) -> Any:
+    """The metadata of a topic, which a client asks for by name."""
+    topic = codec.class_of("MetadataRequest").MetadataRequestTopic(name=name)
+    [found] = kafka.ask("Metadata", 12, topics=[topic], **fields).topics
+    return found
+
+
+def producing(topic: str, batches: Mapping[int, bytes], **fields: Any) -> dict[str, Any]:
+    """The fields of a request that publishes a batch to each of these partitions."""
+    made = codec.class_of("ProduceRequest").TopicProduceData
+    parts = [
+        made.PartitionProduceData(index=number, records=records)
+        for number, records in batches.items()
+    ]
+    data = [made(name=topic, partition_data=parts)]
+    return {"acks": -1, "timeout_ms": 5_000, "topic_data": data} | fields
+
+
+def produced(kafka: KafkaConnection, topic: str, *batches: bytes, **fields: Any) -> list[Any]:
+    """The answers for batches to the partitions 0, 1, … of a topic."""
+    answer = kafka.ask("Produce", 9, **producing(topic, dict(enumerate(batches)), **fields))
+    return list(answer.responses[0].partition_responses)
+
+
+def fetching(topic: str, offset: int = 0, partition: int = 0, **fields: Any) -> dict[str, Any]:
+    """The fields of a request that fetches from one partition; `size` is the most of it."""
+    made = codec.class_of("FetchRequest").FetchTopic
+    part = made.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=fields.pop("size", 1 << 20)
+    )
+    wanted = [made(topic=topic, partitions=[part])]
+    return {"topics": wanted, "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20} | fields
+
+
+def fetched(
+    kafka: KafkaConnection, topic: str, offset: int = 0, partition: int = 0, **fields: Any
+) -> Any:
+    """The answer for one partition."""
+    answer = kafka.ask("Fetch", 12, **fetching(topic, offset, partition, **fields))
+    assert not answer.error_code
+    return answer.responses[0].partitions[0]
+
+
+def offset_at(
+    kafka: KafkaConnection, topic: str, time_ms: int, partition: int = 0, **fields: Any
+) -> Any:
+    """The answer for a time or a place in one partition."""
+    made = codec.class_of("ListOffsetsRequest").ListOffsetsTopic
+    part = made.ListOffsetsPartition(partition_index=partition, timestamp=time_ms)
+    asked = [made(name=topic, partitions=[part])]
+    [found] = kafka.ask("ListOffsets", 7, topics=asked, **fields).topics
+    return found.partitions[0]
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
 def batch(
     rows: Sequence[tuple[bytes | None, bytes | None]],
     producer: tuple[int, int, int] = (-1, -1, -1),
@@ -183,3 +274,31 @@ def covered(data: bytes) -> tuple[int, int]:
     """The first offset of a batch, and the one behind its last."""
     base = int.from_bytes(data[:8], "big")
     return base, base + int.from_bytes(data[23:27], "big") + 1
+
+
+# -- rows: a key, a value, and whatever else a test compares ---------------------------------------
+
+
+def messages_in(url: str, topic: str) -> list[tms.Message]:
+    """All messages, as TMS's own consumer reads them."""
+    with (
+        tms.connect(url) as bus,
+        bus.consumer(topic, start="earliest", stop_at_end=True) as consumer,
+    ):
+        return list(consumer)
+
+
+def by_key(rows: Iterable[Any]) -> dict[bytes, list[Any]]:
+    """Rows by key, in the order in which they come; rows without a key have no order."""
+    found: dict[bytes, list[Any]] = {}
+    for row in rows:
+        if row[0] is not None:
+            found.setdefault(row[0], []).append(row)
+    return found
+
+
+def assert_same(found: Iterable[Any], wanted: Iterable[Any]) -> None:
+    """All rows are there, once, and in the order of each key."""
+    found, wanted = list(found), list(wanted)
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+    assert by_key(found) == by_key(wanted)

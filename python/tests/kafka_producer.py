@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tests.kafka_kit import KafkaConnection, batch, records_in
+from tests.kafka_kit import KafkaConnection, batch, fetched, producing, records_in
 from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
 
@@ -79,18 +79,12 @@ class TransactionalProducer:
         transactional: bool = True,
     ) -> Any:
         """The answer to a batch of these values with this sequence."""
-        made = codec.class_of("ProduceRequest").TopicProduceData
+        topic, partition = place
         producer = (self.number, self.epoch, sequence)
         records = batch([(None, value) for value in values], producer, 0, transactional)
-        part = made.PartitionProduceData(index=place[1], records=records)
-        answer = self.kafka.ask(
-            "Produce",
-            self._versions.get("Produce", 11),
-            acks=-1,
-            timeout_ms=5_000,
-            transactional_id=self.id if transactional else None,
-            topic_data=[made(name=place[0], partition_data=[part])],
-        )
+        id = self.id if transactional else None
+        fields = producing(topic, {partition: records}, transactional_id=id)
+        answer = self.kafka.ask("Produce", self._versions.get("Produce", 11), **fields)
         return answer.responses[0].partition_responses[0]
 
     def add_group(self, group: str) -> ErrorCode:
@@ -147,20 +141,7 @@ def values(kafka: KafkaConnection, topic: str, partition: int = 0) -> list[bytes
 
 def committed(kafka: KafkaConnection, topic: str, offset: int = 0, partition: int = 0) -> Any:
     """The answer to a fetch of committed messages."""
-    made = codec.class_of("FetchRequest").FetchTopic
-    part = made.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
-    )
-    answer = kafka.ask(
-        "Fetch",
-        12,
-        topics=[made(topic=topic, partitions=[part])],
-        max_wait_ms=0,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        isolation_level=1,
-    )
-    found = answer.responses[0].partitions[0]
+    found = fetched(kafka, topic, offset, partition, isolation_level=1)
     assert not found.error_code
     return found
 

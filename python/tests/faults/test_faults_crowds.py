@@ -17,11 +17,10 @@ from tests.faults.crowd import Crowd, descriptors, exchange
 from tests.faults.memory import bound_memory
 from tests.faults.service import Service, metric, percentile, within
 from tests.http_kit import request
-from tests.kafka_kit import KafkaConnection, batch
+from tests.kafka_kit import KafkaConnection, batch, produced
 from tests.waiting import PATIENCE_S
 from tms import block
 from tms.api import bodies, routes
-from tms.compat.kafka import codec
 from tms.model.message import NewBlock
 
 TOPIC = "big"
@@ -228,11 +227,8 @@ def test_fault_30_5000_idle_clients_of_kafka_cost_little_and_hurt_nobody(tmp_pat
 def produce(producer: KafkaConnection) -> float:
     """Publish a small message; the seconds that it took."""
     began = time.monotonic()
-    topic = codec.class_of("ProduceRequest").TopicProduceData
-    part = topic.PartitionProduceData(index=0, records=batch([(None, b"small")]))
-    sent = topic(name=TOPIC, partition_data=[part])
-    answer = producer.ask("Produce", 9, acks=1, timeout_ms=9_000, topic_data=[sent])
-    assert not answer.responses[0].partition_responses[0].error_code
+    [result] = produced(producer, TOPIC, batch([(None, b"small")]), acks=1, timeout_ms=9_000)
+    assert not result.error_code
     return time.monotonic() - began
 
 

@@ -14,11 +14,10 @@ import pytest
 
 from tests.faults.clients import free_port
 from tests.faults.service import Service
-from tests.kafka_kit import KafkaConnection, batch, records_in
+from tests.kafka_kit import KafkaConnection, batch, create_topic, produced, records_in
 from tests.kafka_producer import TransactionalProducer, committed, offset_of, values
 from tests.run_seed import seed_for
 from tests.waiting import PATIENCE_S
-from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
 
 IN, OUT, GROUP, ID = "in", "out", "group", "id"
@@ -131,19 +130,12 @@ class Transformer:
 
 def prepare(kafka: KafkaConnection) -> None:
     """Create the topics, and publish the input."""
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    topics = [
-        made(name=name, num_partitions=count, replication_factor=-1)
-        for name, count in ((IN, 1), (OUT, 2))
-    ]
-    assert not any(one.error_code for one in kafka.ask("CreateTopics", 7, topics=topics).topics)
-    produce = codec.class_of("ProduceRequest").TopicProduceData
+    for name, count in ((IN, 1), (OUT, 2)):
+        assert not create_topic(kafka, name, count).error_code
     for number in range(0, MESSAGES, 3):
         records = batch([(None, b"%d" % one) for one in range(number, number + 3)])
-        part = produce.PartitionProduceData(index=0, records=records)
-        data = [produce(name=IN, partition_data=[part])]
-        answer = kafka.ask("Produce", 9, acks=-1, timeout_ms=5_000, topic_data=data)
-        assert not answer.responses[0].partition_responses[0].error_code
+        [result] = produced(kafka, IN, records)
+        assert not result.error_code
 
 
 @pytest.mark.timeout(180)

@@ -36,7 +36,7 @@ def test_requests_are_counted_and_the_address_stays_when_the_service_is_killed(
             with KafkaConnection(socket.create_connection((host, int(port)), 10)) as connection:
                 answer = connection.ask("Metadata", 1, topics=None)
                 assert [(one.host, one.port) for one in answer.brokers] == [(host, int(port))]
-            assert service.recorder.requests == {(3, 1): asked}
+            assert service.recorded() == {(3, 1): asked}
             service.restart()
 
 

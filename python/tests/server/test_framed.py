@@ -28,6 +28,11 @@ def server_of(answer: Callable[..., Awaitable[bytes]]) -> FramedServer:
     return FramedServer("echo", Mock(socket.socket), answer, FramedLimits())
 
 
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def echo(_: FramedConnection, frame: bytes) -> bytes:
     return frame
 
@@ -74,18 +79,12 @@ def test_the_log_says_for_which_error_a_connection_was_ended(
         connection, transport = FramedConnection(server_of(refuse)), transport_to()
         connection.connection_made(transport)
         connection.data_received(FRAME)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         assert transport.abort.called
 
     asyncio.run(send())
     [line] = [record.getMessage() for record in caplog.records]
     assert "echo_connection_ended" in line and reason in line
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def test_a_connection_that_rests_begins_no_frame_before_it_may() -> None:
@@ -111,8 +110,20 @@ def test_a_connection_that_rests_begins_no_frame_before_it_may() -> None:
     asyncio.run(send())
 
 
-@pytest.mark.parametrize("frames", [1, 2])
-def test_a_client_that_sends_no_more_gets_no_answer_the_sooner(frames: int) -> None:
+@pytest.mark.parametrize(
+    ("end", "frames", "answers"),
+    [
+        (FramedConnection.eof_received, 1, 1),  # it does not wait for nothing
+        (FramedConnection.eof_received, 2, 1),  # the answer comes no sooner
+        (FramedConnection.end_reading, 2, 2),  # what was received is answered
+    ],
+    ids=["all answered", "not all answered", "the server ends it"],
+)
+def test_a_connection_that_rests_and_ends_leaves_nothing(
+    end: Callable[[FramedConnection], object], frames: int, answers: int
+) -> None:
+    """The connection is closed once every frame is answered."""
+
     async def answer(connection: FramedConnection, frame: bytes) -> bytes:
         connection.rest(lambda: 1_000.0)
         return frame
@@ -123,34 +134,13 @@ def test_a_client_that_sends_no_more_gets_no_answer_the_sooner(frames: int) -> N
         connection.connection_made(transport)
         connection.data_received(FRAME * frames)
         await turns()
-        connection.eof_received()
-        await turns()
         assert transport.writelines.call_count == 1
-        assert transport.close.called == (frames == 1)  # it does not wait for nothing
-        connection.connection_lost(None)
-        assert not server.connections and connection._resting is None
-
-    asyncio.run(send())
-
-
-def test_a_rest_ends_with_its_connection() -> None:
-    async def answer(connection: FramedConnection, frame: bytes) -> bytes:
-        connection.rest(lambda: 1_000.0)
-        return frame
-
-    async def send() -> None:
-        server, transport = server_of(answer), transport_to()
-        connection = FramedConnection(server)
-        connection.connection_made(transport)
-        connection.data_received(FRAME * 2)
+        end(connection)
         await turns()
-        assert transport.writelines.call_count == 1
-        connection.end_reading()
-        await turns()
-        assert transport.writelines.call_count == 2  # what was received is answered
-        assert transport.close.called
+        assert transport.writelines.call_count == answers
+        assert transport.close.called == (answers == frames)
         connection.connection_lost(None)
-        assert connection.has_left and not server.connections
+        assert connection.has_left and not server.connections and connection._resting is None
 
     asyncio.run(send())
 

@@ -335,6 +335,10 @@ class PeersApi(Protocol):
     ) -> Annotated[list[GroupSummary], named("GroupsOf", "Groups.", "groups", list[GroupSummary])]:
         """The groups of a topic in some shards."""
 
+    @post("{topic}/owned/groups/forget", Resource.INSTANCE, Access.OPERATE)
+    def forget_topic(self, topic: TopicName, shards: list[int]) -> None:
+        """Delete the positions of all groups in a topic, in some shards."""
+
     @post("cluster/queues", Resource.INSTANCE, Access.OPERATE)
     def queues_of(
         self, namespace: Namespace, shards: list[int], after: str | None, limit: int
@@ -376,6 +380,20 @@ class PeersApi(Protocol):
         self, message: bytes
     ) -> Annotated[bytes, named("TephraAnswer", "A message.", "message", bytes)]:
         """Answer a message of Tephra's protocol."""
+
+    @post(
+        "cluster/kafka",
+        Resource.INSTANCE,
+        Access.OPERATE,
+        repeat=Repeat.NEVER,
+        timeout_s=PREPARE_TIMEOUT_S,
+        body_bytes_max=LARGE_BYTES,
+    )
+    def answer_kafka(
+        self, message: bytes
+    ) -> Annotated[bytes, named("KafkaAnswer", "A message.", "message", bytes)]:
+        """Answer a question about the transactional ids of Kafka's producers, as the
+        coordinator."""
 
     @post(
         "{name}/owned/{partition}/erase",

@@ -320,6 +320,11 @@ class Cluster:
         return self._record.id
 
     @property
+    def number(self) -> int:
+        """The number of this instance, which stays with its id."""
+        return self._record.number
+
+    @property
     def state(self) -> MembershipState:
         """The state of the membership of this instance."""
         return self._member.state
@@ -328,21 +333,21 @@ class Cluster:
     def coordinates(self) -> bool:
         """True if this instance should coordinate transactions."""
         try:
-            return self._role().id == self._record.id
+            return self.role_owner().id == self._record.id
         except Unavailable:
             return False
 
     def shards(self) -> frozenset[int]:
         """The numbers of the shards that this instance should hold."""
         try:
-            ids = [self._role(1 + number).id for number in range(self._shards)]
+            ids = [self.role_owner(1 + number).id for number in range(self._shards)]
         except Unavailable:
             return frozenset()
         return frozenset(number for number, id in enumerate(ids) if id == self._record.id)
 
-    def _role(self, number: int = 0) -> InstanceRecord:
-        """The instance that should coordinate transactions (0), or hold a shard (from 1 on). Raises
-        `Unavailable`."""
+    def role_owner(self, number: int = 0) -> InstanceRecord:
+        """The instance that should coordinate transactions (0), or hold a shard (1 more than its
+        number). Raises `Unavailable`."""
         return self._owner((COORDINATOR[0], number), 1 + self._shards)
 
     def owner(self, name: TopicName, place: tuple[int, int], partitions: int) -> InstanceRecord:
@@ -388,7 +393,7 @@ class Cluster:
         return self._other(1 + number)
 
     def _other(self, role: int) -> ClusterPeer:
-        owner = self._role(role)
+        owner = self.role_owner(role)
         if owner.id == self._record.id:
             raise _begins(role)
         return self._peer(owner)
@@ -411,7 +416,7 @@ class Cluster:
     def coordinator_id(self) -> str:
         """The id of the instance that should coordinate; empty while the view does not say."""
         try:
-            return self._role().id
+            return self.role_owner().id
         except Unavailable:
             return ""
 
@@ -426,7 +431,7 @@ class Cluster:
 
     def _not_role_owner(self, role: int) -> TMSError:
         try:
-            owner = self._role(role)
+            owner = self.role_owner(role)
         except Unavailable as error:
             return error
         if owner.id == self._record.id:

@@ -160,6 +160,14 @@ class ShardRoles:
             return self.delayed.erase(name, key, partition)
         return route.peer.erase_delayed(name, key, partition)
 
+    def forget_topic(self, name: TopicName) -> None:
+        """Delete the positions of all groups in a topic, wherever their shards are held. May be
+        repeated. Raises `Unavailable`."""
+        held = self.split()
+        self.groups.forget_topic(name, held.here)
+        for peer, numbers in held.elsewhere.items():
+            peer.forget_topic(name, numbers)
+
     # -- in commits --------------------------------------------------------------------------------
 
     def participants(self, commit: Commit) -> Sequence[CommitParticipant]:

@@ -298,6 +298,13 @@ class LogGroups:
         starts there from the beginning."""
         self._positions_of(topic, group).forget(group, topic, partitions)
 
+    def forget_topic(self, topic: TopicName, shards: Iterable[int] | None = None) -> None:
+        """Delete the positions of all groups in a topic, in some shards or in all. Raises
+        `NotOwner` for a shard of another instance."""
+        for shard in self._open_shards.some(shards):
+            for group in {group for group, name in shard.positions.groups() if name == topic}:
+                shard.positions.forget(group, topic)
+
     def take(self, key: PositionKey) -> tuple[Owner, Position | None]:
         """Take a position for its owner, as `GroupPositions.take` does."""
         return self._positions_of(key.topic, key.group).take(key)

@@ -8,20 +8,26 @@ from urllib.parse import urlsplit
 from tms.errors import ConfigError
 from tms.serve.config import Settings
 from tms.server.http.listening import BACKLOG
-from tms.server.serving import endpoint_of, url_of
+from tms.server.serving import url_of
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
     """The listeners of a process: of HTTP, the first of which names the service, and of front ends
-    by their names."""
+    by their names. `nth` counts the processes of a data directory from 0."""
 
     http: Sequence[socket.socket]
     fronts: dict[str, socket.socket] = field(default_factory=dict)
+    nth: int = 0
 
-    def endpoints(self, host: str = "") -> dict[str, str]:
-        """HOST:PORT of the front ends by their names, with another `host` if that is given."""
-        return {name: endpoint_of(one, host) for name, one in self.fronts.items()}
+    def endpoints(self, settings: Settings) -> dict[str, str]:
+        """HOST:PORT at which clients reach the front ends, by their names."""
+        host = advertised_host(settings)
+        return {
+            name: section.endpoint(self.fronts[name], host, self.nth)
+            for name, section in settings.fronts().items()
+            if name in self.fronts
+        }
 
     def close(self) -> None:
         """Close all of them."""
@@ -37,12 +43,27 @@ def bind(settings: Settings) -> Listeners:
         for name, section in settings.fronts().items():
             port = section.port_of_its_own
             if port is not None:
-                option = f"--{name}-port ({name}.port)"
-                listeners.fronts[name] = listen(host, port, option)
+                listeners.fronts[name] = listen(host, port, _option(name))
     except BaseException:
         listeners.close()
         raise
     return listeners
+
+
+def bind_worker(settings: Settings, shared: Listeners, nth: int) -> Listeners:
+    """The listeners of the nth worker: those that all workers share, and those of its own. Raises
+    `ConfigError`."""
+    listeners = Listeners(shared.http, dict(shared.fronts), nth)
+    for name, section in settings.fronts().items():
+        port = section.port_of_its_own
+        if nth and port is not None and section.has_a_port_for_each_worker:
+            port = port and port + nth
+            listeners.fronts[name] = listen(settings.server.host, port, _option(name))
+    return listeners
+
+
+def _option(front: str) -> str:
+    return f"--{front}-port ({front}.port)"
 
 
 def listen(host: str, port: int, option: str = "--port (server.port)") -> socket.socket:

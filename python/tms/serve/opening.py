@@ -27,7 +27,7 @@ from tms.runtime.extras import needed
 from tms.runtime.tls import ClientTls
 from tms.runtime.version import VERSION
 from tms.serve.config import HBaseSection, Settings
-from tms.serve.listeners import Listeners, advertised_host, reached_at
+from tms.serve.listeners import Listeners, reached_at
 from tms.server.guard import INSTANCE
 from tms.server.systemd import SystemdNotifier
 from tms.store.base import Store
@@ -89,7 +89,7 @@ def _instance(
         server.capacity,
         keys=identity.keys,
         number=number,
-        endpoints=listeners.endpoints(advertised_host(settings)),
+        endpoints=listeners.endpoints(settings),
     )
     member = ZooKeeperMember(connect, ensemble.folder, record, server.session_s, cluster)
     lifetime_ms = config.transaction_lifetime_ms

@@ -92,10 +92,18 @@ def open_fronts(
 ) -> list[Front]:
     """The front ends of a service, each with at most so many connections."""
     server = settings.server
+    endpoints = listeners.endpoints(settings)
     opened = []
     for name, section in settings.fronts().items():
         listener = listeners.fronts.get(name)
-        terms = FrontTerms(listener, server.host, server.is_guarded, clients_max, certificates)
+        terms = FrontTerms(
+            listener,
+            server.host,
+            server.is_guarded,
+            clients_max,
+            certificates,
+            endpoints.get(name, ""),
+        )
         opened.append(section.open(service, terms))
     return opened
 

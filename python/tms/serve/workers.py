@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 
 import msgspec
@@ -31,7 +31,7 @@ from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.decoding import from_json
 from tms.runtime.version import VERSION
 from tms.serve.config import Settings
-from tms.serve.listeners import Listeners, advertised_host, listen, reached_at
+from tms.serve.listeners import Listeners, advertised_host, bind_worker, listen, reached_at
 from tms.serve.opening import HttpPeers, leveldb_limits, open_store, raise_descriptor_limit
 from tms.serve.running import run_service, welcome
 from tms.server import logs
@@ -60,15 +60,19 @@ def supervise(settings: Settings, listeners: Listeners) -> None:
     clock, descriptors = SystemClock(), raise_descriptor_limit()
     store = open_store(settings, clock, descriptors // 4)
     assert isinstance(store, LevelDBStore), "the settings ask for workers of nothing else"
+    own_listeners = ExitStack()
     try:
         records = open_metadata(store)
         sweep(store, records)
         welcome(settings, AccessRecords(records, clock))
         [listener] = listeners.http
-        fronts = {name: one.fileno() for name, one in listeners.fronts.items()}
-        shared = [listener.fileno(), store.lock, *fronts.values()]
+        of_workers = [
+            own_listeners.enter_context(closing(bind_worker(settings, listeners, nth)))
+            for nth in range(settings.server.workers)
+        ]
 
         def start(number: int, path: str, changes: int) -> "subprocess.Popen[bytes]":
+            fronts = {name: one.fileno() for name, one in of_workers[number - 1].fronts.items()}
             order = WorkerOrder(
                 number,
                 path,
@@ -77,18 +81,7 @@ def supervise(settings: Settings, listeners: Listeners) -> None:
                 fronts,
                 settings.model_dump_json(),
             )
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tms.serve.workers"],
-                stdin=subprocess.PIPE,
-                pass_fds=[*shared, changes],
-                env=without_systemd(os.environ),
-                start_new_session=True,  # a signal from the terminal is for the supervisor
-            )
-            assert process.stdin is not None, "it was asked for"
-            with suppress(BrokenPipeError):  # it has ended: that is seen soon
-                process.stdin.write(msgspec.json.encode(order))
-                process.stdin.close()
-            return process
+            return _process(order, store.lock)
 
         silent_s = settings.server.session_s
         status = _SupervisorStatus(
@@ -100,7 +93,24 @@ def supervise(settings: Settings, listeners: Listeners) -> None:
         _handle_signals(supervisor, status, has_certificates=bool(settings.tls.cert))
         supervisor.run()
     finally:
+        own_listeners.close()
         store.close()
+
+
+def _process(order: WorkerOrder, lock: int) -> "subprocess.Popen[bytes]":
+    """Start a worker; `lock` is the descriptor of the directory's lock."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tms.serve.workers"],
+        stdin=subprocess.PIPE,
+        pass_fds=[order.listener, lock, *order.fronts.values(), order.changes],
+        env=without_systemd(os.environ),
+        start_new_session=True,  # a signal from the terminal is for the supervisor
+    )
+    assert process.stdin is not None, "it was asked for"
+    with suppress(BrokenPipeError):  # it has ended: that is seen soon
+        process.stdin.write(msgspec.json.encode(order))
+        process.stdin.close()
+    return process
 
 
 class _SupervisorStatus:
@@ -156,7 +166,8 @@ def work(order: WorkerOrder) -> None:
     logs.configure(server.log_level, server.log_format, server.access_log)
     own = listen(settings.server.host, 0)
     fronts = {name: socket.socket(fileno=number) for name, number in order.fronts.items()}
-    listeners = Listeners([socket.socket(fileno=order.listener), own], fronts)
+    http = [socket.socket(fileno=order.listener), own]
+    listeners = Listeners(http, fronts, order.number - 1)
     open_ = partial(_open, settings, order, listeners)
     run_service(settings, listeners, open_, welcomes=False)
 
@@ -183,7 +194,7 @@ def _open(
         VERSION,
         keys=identity.keys,
         number=order.number,
-        endpoints=listeners.endpoints(host),
+        endpoints=listeners.endpoints(settings),
     )
     member = WorkerMember(partial(dial, MEMBER, id), record, settings.server.session_s)
     ownership = Ownership(records, clock, id, config.owner, shared_by=SHARED_BY)

@@ -22,6 +22,7 @@ from tms.api.operations import ShardKey
 from tms.errors import TMSError
 from tms.server.certificates import Certificates
 from tms.server.http.exchange import Exchange
+from tms.server.http.listening import endpoint_of
 from tms.server.service import Service
 
 # Forwards a request to the instance that keeps this; False if it is this instance.
@@ -80,13 +81,14 @@ class FrontTerms(NamedTuple):
     """The surroundings of a front end. `listener`: bound to the port of its own, None without one;
     `host`: of that listener, as configured; `is_guarded`: True if access is controlled;
     `clients_max`: connections for which there are descriptors; `certificates`: of the service, None
-    if it speaks no TLS."""
+    if it speaks no TLS; `endpoint`: HOST:PORT at which clients reach the listener."""
 
     listener: socket.socket | None
     host: str
     is_guarded: bool
     clients_max: int
     certificates: Certificates | None = None
+    endpoint: str = ""
 
 
 class Section(BaseModel):
@@ -102,6 +104,17 @@ class FrontSection(Section):
     def port_of_its_own(self) -> int | None:
         """The port to bind for it, 0 for any; None if it needs none."""
         return None
+
+    @property
+    def has_a_port_for_each_worker(self) -> bool:
+        """True if each worker of a data directory listens on a port of its own, the first one on
+        the front end's port and the others on those that follow; False if they share one."""
+        return False
+
+    def endpoint(self, listener: socket.socket, host: str, nth: int) -> str:
+        """HOST:PORT at which clients reach the listener of the nth process, counted from 0. `host`
+        is the name by which other machines reach this one; empty: as bound."""
+        return endpoint_of(listener, host)
 
     @abstractmethod
     def open(self, service: Service, terms: FrontTerms) -> Front:

@@ -27,6 +27,7 @@ class Peers:
         self.lags, self.sizes = engine.topics.lags.here, engine.topics.own.sizes
         self.list_queues_of = engine.queues.list_queues
         self.list_groups_of = engine.groups.list_groups
+        self.forget_topic = engine.groups.forget_topic
         self.set_log_level = service.log_levels.set_here
 
     def fates(self, pointers: list[int]) -> dict[int, Fate]:

@@ -11,7 +11,7 @@ from tms.runtime.events import EventLog
 from tms.server.app import App
 from tms.server.certificates import Certificates
 from tms.server.front import Front, FrontListener
-from tms.server.http.listening import HttpServer
+from tms.server.http.listening import HttpServer, endpoint_of
 from tms.server.service import Service
 from tms.server.systemd import SystemdNotifier
 from tms.server.tracing import traced
@@ -102,10 +102,3 @@ class Server:
 def url_of(scheme: str, listener: socket.socket, host: str = "") -> str:
     """The URL of a bound listener, with another name of its `host` if that is given."""
     return f"{scheme}://{endpoint_of(listener, host)}"
-
-
-def endpoint_of(listener: socket.socket, host: str = "") -> str:
-    """HOST:PORT of a bound listener, with another name of its `host` if that is given."""
-    bound, port = listener.getsockname()[:2]
-    host = host or bound
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

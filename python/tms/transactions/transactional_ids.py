@@ -214,6 +214,10 @@ class TransactionalIds:
             if one.group == group and not self._has_ended(record)
         }
 
+    def has_number(self, number: int) -> bool:
+        """True if the producer of this number has a transactional id."""
+        return self._load().of_number(number) is not None
+
     def holds(self, number: int, name: TopicName, partition: int) -> bool:
         """True if the producer of this number has added a partition to its open transaction: all
         that it stores there belongs to the transaction."""

@@ -1,13 +1,13 @@
 """Changes of settings: the part that AlterConfigs and IncrementalAlterConfigs have in common."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import code_of
-from tms.compat.kafka.requests import KafkaCall, repeated
+from tms.compat.kafka.requests import RESOURCE, KafkaCall, each_once, repeated
 from tms.compat.kafka.topics import TOPIC_RESOURCE, with_changes
-from tms.errors import Invalid, TMSError
+from tms.errors import Invalid
 from tms.model.access import Access
 from tms.model.topic import TopicSettings
 
@@ -18,25 +18,11 @@ Changes = Callable[[KafkaMessage, TopicSettings], Mapping[str, object]]
 async def altered(call: KafkaCall, changes: Changes, made: Any) -> list[KafkaMessage]:
     """Change the settings of each topic that a request names, or only check the changes if it says
     so; returns a result, an object of `made`, for each."""
-    resources = call.message.resources
-    twice = repeated((one.resource_type, one.resource_name) for one in resources)
-    results = []
-    for one in resources:
-        result = made(
-            error_message=None, resource_type=one.resource_type, resource_name=one.resource_name
-        )
-        results.append(result)
-        try:
-            if (one.resource_type, one.resource_name) in twice:
-                raise Invalid("The request names the resource more than once.")
-            await _alter(call, one, changes)
-        except TMSError as error:
-            result.error_code = code_of(error)
-            result.error_message = error.message
-    return results
+    fresh = partial(made, error_message=None)
+    return await each_once(call.message.resources, RESOURCE, fresh, partial(_alter, call, changes))
 
 
-async def _alter(call: KafkaCall, one: KafkaMessage, changes: Changes) -> None:
+async def _alter(call: KafkaCall, changes: Changes, one: KafkaMessage, _: KafkaMessage) -> None:
     broker = call.broker
     if one.resource_type != TOPIC_RESOURCE:
         raise Invalid(

@@ -1,4 +1,4 @@
-"""The broker that Kafka's clients see: one node, which leads every partition of one namespace."""
+"""The state of a front end for Kafka's clients, who see the topics of one namespace."""
 
 import asyncio
 import uuid
@@ -8,6 +8,8 @@ from functools import partial
 from struct import Struct
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from tms.compat.kafka.brokers import Brokers
+from tms.compat.kafka.coordinated import CoordinatedIds
 from tms.compat.kafka.groups import Coordinator
 from tms.compat.kafka.records import encode
 from tms.compat.kafka.records_cache import EncodedBatches, identity
@@ -22,7 +24,6 @@ from tms.server.http.exchange import settle
 from tms.server.service import Service
 from tms.topics.registry import TopicRecord
 
-NODE = 0  # the id of the only broker
 NAMES_MAX = 100_000  # of topics, by their ids; others are looked up
 LIST_S = 1.0  # for so long no other list of all topics is read to find one by its id
 CACHE_BYTES = 32 << 20  # of encoded batches
@@ -32,11 +33,10 @@ _T = TypeVar("_T")
 
 
 class BrokerOptions(NamedTuple):
-    """The settings of the broker: HOST and PORT that clients are told, the namespace of its topics,
+    """The settings of the broker: HOST:PORT that clients are told, the namespace of its topics,
     whether a client may create a topic by asking for it, and how many partitions it gets then."""
 
-    host: str
-    port: int
+    endpoint: str
     namespace: str
     creates_topics: bool
     partitions: int
@@ -59,6 +59,8 @@ class Broker:
         self._waiting: set[asyncio.Future[None]] = set()
         self.draining = False
         self._batches = EncodedBatches(CACHE_BYTES)
+        self.brokers = Brokers(service.engine, options.endpoint)
+        self.producers = CoordinatedIds(service)
         self.groups = Coordinator(service)
         with suppress(TMSError):  # else it is read when it is needed
             service.engine.transactional_ids.load()
@@ -135,6 +137,18 @@ class Broker:
             batch = encode(stored)
             self._batches.add(key, batch)
         return batch
+
+    async def doubt(self) -> TMSError | None:
+        """The reason why an answer from what this process holds may be stale; None if it held that
+        at a moment during this call."""
+        ownership = self.service.ownership
+        if ownership is None:
+            return None
+        try:
+            await ownership.confirm()
+        except TMSError as error:
+            return error
+        return None
 
     # -- waiting -------------------------------------------------------------------------------
 

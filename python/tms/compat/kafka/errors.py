@@ -37,6 +37,7 @@ class ErrorCode(IntEnum):
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
@@ -162,3 +163,11 @@ def code_of(error: TMSError) -> ErrorCode:
     return next(
         (code for cls, code in _CODES if isinstance(error, cls)), ErrorCode.UNKNOWN_SERVER_ERROR
     )
+
+
+def coordinator_code(error: TMSError) -> ErrorCode:
+    """The code that tells a client of Kafka the same of a coordinator, of a group or of
+    transactions: clients repeat what may pass."""
+    if isinstance(error, NotOwner | Unavailable | Closed):
+        return ErrorCode.NOT_COORDINATOR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if error.retriable else code_of(error)

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from tms.compat.kafka import codec, requests
 from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, KafkaCaller
 from tms.compat.kafka.broker import Broker
+from tms.compat.kafka.brokers import KAFKA
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.primitives import plain_string_size, require_left, varint
 from tms.compat.kafka.requests import API_VERSIONS, KafkaCall, RequestType
 from tms.errors import Malformed, TMSError
@@ -29,7 +30,6 @@ from tms.model.message import Buffer
 from tms.runtime.events import EventLog
 from tms.server.framed import FramedConnection, FramedLimits, FramedServer
 
-KAFKA = "kafka"
 _log = EventLog(__name__)
 _HEAD = struct.Struct(">hhi")  # API key, version, correlation id
 _CORRELATION = struct.Struct(">i")
@@ -119,6 +119,7 @@ class KafkaServer(FramedServer):
             self._requests,
             authentication,
             caller,
+            await self._broker.doubt() if request.confirms else None,
         )
         chunks: list[Buffer] | None = None
         owed_s = 0.0
@@ -142,7 +143,7 @@ class KafkaServer(FramedServer):
         try:
             answer = await request.answer(call)
         except TMSError as error:
-            answer = request.refusal(error, code_of(error))
+            answer = request.refusal(error)
         except Exception as exc:  # a fault of ours: the client gets an answer, the log has the rest
             _log.exception("kafka_request_failed", request=request.name, error=repr(exc))
             fault = TMSError(f"The service failed to answer {request.name}; its log says more.")

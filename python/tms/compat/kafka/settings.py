@@ -1,19 +1,20 @@
 """The section `kafka` of the settings."""
 
 import re
+import socket
+from functools import partial
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from tms.errors import ConfigError
+from tms.compat.kafka.brokers import KAFKA
+from tms.compat.kafka.coordinated import ANSWER, answer_question
 from tms.model.topic import DEFAULT_NAMESPACE, NAMESPACE, PARTITIONS_MAX, SYSTEM_NAMESPACE
 from tms.runtime.extras import needed
 from tms.server.framed import FramedLimits
 from tms.server.front import Front, FrontSection, FrontTerms
 from tms.server.service import Service
-from tms.server.serving import endpoint_of
 
-KAFKA = "kafka"
 _FRAMES = FramedLimits()
 _ADVERTISED = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})")
 
@@ -45,23 +46,29 @@ class KafkaSection(FrontSection):
         """The port of Kafka's protocol; None if it is not spoken."""
         return self.port
 
+    @property
+    def has_a_port_for_each_worker(self) -> bool:
+        """True: a client asks the leader of each partition, which is one worker."""
+        return True
+
+    def endpoint(self, listener: socket.socket, host: str, nth: int) -> str:
+        """HOST:PORT at which clients reach a broker; that of each worker has a port of its own."""
+        if not self.advertised:
+            return super().endpoint(listener, host, nth)
+        host, _, port = self.advertised.rpartition(":")
+        return f"{host}:{int(port) + nth}"
+
     def open(self, service: Service, terms: FrontTerms) -> Front:
-        """The broker that Kafka's clients see. Raises `ConfigError` where it cannot be one."""
+        """The broker that Kafka's clients see; without a listener one that only other brokers
+        ask."""
+        works = {ANSWER: partial(answer_question, service.engine)}
         if terms.listener is None:
-            return Front(KAFKA)
-        if service.engine.cluster is not None:
-            raise ConfigError(
-                "Kafka's protocol is spoken by a single process, and this service has several "
-                "instances or workers. Leave --kafka-port out, or start it alone."
-            )
+            return Front(KAFKA, works=works)
         with needed("Kafka's protocol", "kafka"):
             from tms.compat.kafka.broker import Broker, BrokerOptions
             from tms.compat.kafka.front import KafkaServer
-        at = self.advertised or endpoint_of(terms.listener, "")
-        host, _, port = at.rpartition(":")
         options = BrokerOptions(
-            host.strip("[]"),
-            int(port),
+            terms.endpoint,
             self.namespace,
             not self.existing_topics_only,
             self.partitions,
@@ -70,4 +77,4 @@ class KafkaSection(FrontSection):
         limits = FramedLimits(min(self.clients_max, terms.clients_max), self.frame_timeout_s)
         newest = None if terms.certificates is None else terms.certificates.newest
         server = KafkaServer(Broker(service, options), terms.listener, limits, newest)
-        return Front(KAFKA, listener=server)
+        return Front(KAFKA, listener=server, works=works)

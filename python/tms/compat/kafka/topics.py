@@ -18,7 +18,8 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 
-from tms.compat.kafka.broker import NODE
+from tms.compat.kafka.brokers import Brokers
+from tms.compat.kafka.codec import KafkaMessage
 from tms.errors import Invalid
 from tms.model.keys import Partitioner
 from tms.model.quantity import whole
@@ -77,6 +78,16 @@ class Setting(NamedTuple):
     def source(self) -> Source:
         """The origin of the value."""
         return self.synonyms[0].source
+
+    def shown(self, made: Callable[..., KafkaMessage], **more: object) -> KafkaMessage:
+        """The setting as a part of an answer, an object of `made` with these other fields, too."""
+        return made(
+            name=self.name,
+            value=self.value,
+            read_only=self.read_only,
+            config_source=self.source,
+            **more,
+        )
 
     @classmethod
     def of_broker(cls, name: str, value: str, type: int, source: Source) -> "Setting":
@@ -255,12 +266,19 @@ def require_count(partitions: int) -> int:
     return whole("partitions", partitions, 1, PARTITIONS_MAX)
 
 
-def require_assignable(replicas: Iterable[Iterable[int]]) -> None:
+def require_assignable(brokers: Brokers, replicas: Iterable[Iterable[int]]) -> None:
     """Raise `Invalid` unless each partition has the only broker as its only replica."""
-    for brokers in replicas:
-        if [*brokers] != [NODE]:
+    if brokers.are_several:
+        raise Invalid(
+            "Brokers own partitions as the service places them; the store replicates. Leave the "
+            "assignment out, and see `tms cluster move`.",
+            field="assignments",
+        )
+    for wanted in replicas:
+        if [*wanted] != [brokers.own.id]:
             raise Invalid(
-                f"There is one broker, {NODE}, which has every partition; the store replicates.",
+                f"There is one broker, {brokers.own.id}, which has every partition; the store "
+                "replicates.",
                 field="assignments",
             )
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.errors import ErrorCode, coordinator_code
 from tms.compat.kafka.requests import KafkaCall
-from tms.errors import Closed, Forbidden, NotOwner, TMSError, Unavailable
+from tms.errors import Forbidden, TMSError
 from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 T = TypeVar("T")
@@ -21,11 +21,8 @@ def require_id(call: KafkaCall, id: str) -> None:
     """Raise `Refused`, as for an id that does not exist, unless the caller may use a transactional
     id. Later requests of another owner have another epoch, so the decision stays right. May read
     the store."""
-    require_owner(
-        call,
-        call.broker.engine.transactional_ids.owner(id),
-        RefusalCode.INVALID_PRODUCER_ID_MAPPING,
-    )
+    owner = call.broker.producers.owner(id)
+    require_owner(call, owner, RefusalCode.INVALID_PRODUCER_ID_MAPPING)
 
 
 def require_owner(call: KafkaCall, owner: str, unknown: RefusalCode) -> None:
@@ -51,10 +48,3 @@ async def attempted(
         return code, None
     except TMSError as error:
         return coordinator_code(error), None
-
-
-def coordinator_code(error: TMSError) -> ErrorCode:
-    """The code for an error of the coordinator of transactions: clients repeat what may pass."""
-    if isinstance(error, NotOwner | Unavailable | Closed):
-        return ErrorCode.NOT_COORDINATOR
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE if error.retriable else code_of(error)

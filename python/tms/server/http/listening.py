@@ -115,3 +115,10 @@ class HttpServer:
     def _shut_down_connections(self) -> None:
         for connection in list(self._watchdog.connections):
             connection.shutdown()
+
+
+def endpoint_of(listener: socket.socket, host: str = "") -> str:
+    """HOST:PORT of a bound listener, with another name of its `host` if that is given."""
+    bound, port = listener.getsockname()[:2]
+    host = host or bound
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -2,17 +2,21 @@
 
 A module `describe_configs` answers the requests DescribeConfigs. It has `VERSIONS`, the first and
 the last version that it answers, and `answer`, an asynchronous function that takes a `KafkaCall`
-and returns the response; None: the client wants no answer. Where clients have to see an older
-version than any that is answered, it has `ADVERTISED_FROM`, too.
+and returns the response; None: the client wants no answer. It may have
+
+    ADVERTISED_FROM  an older version than any that is answered, which clients have to see
+    CODE_OF          the function that makes error codes, as `coordinator_code`
+    CONFIRMS         False if the answer needs no topic, and nothing that only the owner of a
+                     partition or the coordinator of a group has
 
 Access: a module gets its topics, groups and transactional ids from the `KafkaCall`, by methods that
 take the verb of the request, and decides about anything else with `require`. Nothing else makes a
-name of a request into one of the engine. `tests/compat/test_kafka_access.py` has a row for each
+name of a request into one of the engine. `tests/compat/kafka/test_access.py` has a row for each
 module, and fails for a module without one.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -26,7 +30,8 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, KafkaCaller
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage, Versions
-from tms.errors import Forbidden, TMSError
+from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.errors import Forbidden, Invalid, TMSError, again
 from tms.groups.classic_calls import ClassicKey
 from tms.model.access import Access
 from tms.model.topic import TopicName
@@ -35,6 +40,7 @@ from tms.server.http.request import Budget
 
 API_VERSIONS = 18
 CLUSTER = "cluster"  # the resource of the broker
+RESOURCE = ("resource_type", "resource_name")  # the fields that name a resource with settings
 TRANSACTIONS = "transactions"  # and of other principals' transactional ids
 H = TypeVar("H", bound=Hashable)
 
@@ -42,7 +48,9 @@ H = TypeVar("H", bound=Hashable)
 class KafkaCall(NamedTuple):
     """A request: its message with the version, the name that the client gives itself, and the
     connection that it came from. `authentication` and `caller` are None where access is not
-    controlled. Methods that take a verb raise `Forbidden`, and may be called by any thread."""
+    controlled. `doubt` is the reason why what this process holds may be another's now, None if it
+    held that after the request came. Methods that take a verb raise `Forbidden`, and may be called
+    by any thread."""
 
     broker: Broker
     message: KafkaMessage
@@ -52,6 +60,7 @@ class KafkaCall(NamedTuple):
     requests: Mapping[int, "RequestType"]
     authentication: Authentication | None = None
     caller: KafkaCaller | None = None
+    doubt: TMSError | None = None
 
     # -- access --------------------------------------------------------------------------------
 
@@ -98,6 +107,27 @@ class KafkaCall(NamedTuple):
         if self.caller is not None:
             self.caller.require(verb, some_group(*key))
         return key
+
+    def coordinated(self, name: str, verb: Access) -> ClassicKey:
+        """The key of a group that this broker coordinates. Raises `Invalid`, `NotOwner`,
+        `Unavailable`; `coordinator_code` has their codes."""
+        key = self.group(name, verb)
+        self.require_coordinator(key.group)
+        return key
+
+    def require_coordinator(self, group: str) -> None:
+        """Raise `NotOwner` or `Unavailable` unless this broker coordinates a group."""
+        if self.doubt is not None:
+            raise again(self.doubt)
+        self.broker.engine.groups.of(group)
+
+    def require_leader(self, name: TopicName, partition: int) -> None:
+        """Raise `NotOwner` or `Unavailable` unless this broker leads a partition, and
+        `TopicNotFound`, `PartitionNotFound`. Reads no store if the topic is known."""
+        if self.doubt is not None:
+            raise again(self.doubt)
+        if self.broker.brokers.are_several:
+            self.broker.brokers.require_leader(name, self.broker.record(name), partition)
 
     def group_of(self, topic: str, group: str, verb: Access) -> TopicName:
         """The full name of a topic in which a group has positions. Raises `Invalid`."""
@@ -148,18 +178,20 @@ class RequestType:
     advertised_from: int
     flexible: Versions
     answer: Callable[[KafkaCall], Awaitable[KafkaMessage | None]]
+    code_of: Callable[[TMSError], ErrorCode]
+    confirms: bool
 
     def is_flexible(self, version: int) -> bool:
         """True if this version has tagged fields."""
         return version in self.flexible
 
-    def refusal(self, error: TMSError, code: int) -> KafkaMessage:
-        """The response that refuses a request as a whole. Raises the error if the response has no
-        place for it."""
+    def refusal(self, error: TMSError, code: ErrorCode | None = None) -> KafkaMessage:
+        """The response that refuses a request as a whole, with the code of the error or another
+        one. Raises the error if the response has no place for it."""
         response = codec.class_of(self.name + "Response")
         if "error_code" not in response.__struct_fields__:
             raise error
-        answer = response(error_code=code)
+        answer = response(error_code=self.code_of(error) if code is None else code)
         if "error_message" in response.__struct_fields__:
             answer.error_message = error.message
         return answer
@@ -173,6 +205,31 @@ def group_resource(topic: TopicName, group: str) -> str:
 def repeated(names: Iterable[H]) -> set[H]:
     """The names that a request has more than once."""
     return {name for name, count in Counter(names).items() if count > 1}
+
+
+async def each_once(
+    elements: Sequence[KafkaMessage],
+    fields: tuple[str, ...],
+    made: Callable[..., KafkaMessage],
+    work: Callable[[KafkaMessage, KafkaMessage], Awaitable[None]],
+) -> list[KafkaMessage]:
+    """A result of each element of a request, with an error of its own. `work` takes an element and
+    its result, and raises before it changes the result. `fields` name an element: its result has
+    them, too. An element that a request names more than once is refused each time."""
+    names = [tuple(getattr(one, field) for field in fields) for one in elements]
+    twice = repeated(names)
+    results = []
+    for one, name in zip(elements, names, strict=True):
+        result = made(**dict(zip(fields, name, strict=True)))
+        results.append(result)
+        try:
+            if name in twice:
+                raise Invalid(f"The request names {name[-1]!r:.80} more than once; name it once.")
+            await work(one, result)
+        except TMSError as error:
+            result.error_code = code_of(error)
+            result.error_message = error.message
+    return results
 
 
 def load() -> Mapping[int, RequestType]:
@@ -190,6 +247,8 @@ def load() -> Mapping[int, RequestType]:
             getattr(given, "ADVERTISED_FROM", versions.first),
             definition.flexible,
             given.answer,
+            getattr(given, "CODE_OF", code_of),
+            getattr(given, "CONFIRMS", True),
         )
     return found
 

@@ -7,6 +7,7 @@ from tms.compat.kafka.transactions import attempted, producer_of, require_id
 from tms.model.access import Access
 
 VERSIONS = (0, 4)
+CONFIRMS = False
 AddOffsetsToTxnResponse = codec.class_of("AddOffsetsToTxnResponse")
 _FENCED_FROM = 2  # the version from which on a producer is told that it is fenced
 
@@ -14,12 +15,13 @@ _FENCED_FROM = 2  # the version from which on a producer is told that it is fenc
 async def answer(call: KafkaCall) -> KafkaMessage:
     """Begin the transaction if it has not begun, and add the group. Raises `Invalid`."""
     message = call.message
-    ids = call.broker.engine.transactional_ids
     group = call.group(message.group_id, Access.CONSUME).group
 
     def add() -> None:
         require_id(call, message.transactional_id)
-        ids.add_group(message.transactional_id, producer_of(message), group)
+        call.broker.engine.transactional_ids.add_group(
+            message.transactional_id, producer_of(message), group
+        )
 
     code, _ = await attempted(call, add, _FENCED_FROM)
     return AddOffsetsToTxnResponse(error_code=code)

@@ -24,7 +24,6 @@ _Codes = dict[tuple[str, int], ErrorCode]  # by topic and partition
 async def answer(call: KafkaCall) -> KafkaMessage:
     """Begin the transaction if it has not begun, and add the partitions."""
     message = call.message
-    ids = call.broker.engine.transactional_ids
     wanted = [
         (one.name, number) for one in message.v3_and_below_topics for number in one.partitions
     ]
@@ -41,7 +40,9 @@ async def answer(call: KafkaCall) -> KafkaMessage:
                 unknown[topic, number] = code_of(error)
         if not unknown:
             require_id(call, message.v3_and_below_transactional_id)
-            ids.add_partitions(message.v3_and_below_transactional_id, producer, places)
+            call.broker.engine.transactional_ids.add_partitions(
+                message.v3_and_below_transactional_id, producer, places
+            )
         return unknown
 
     code, unknown = await attempted(call, add, _FENCED_FROM)

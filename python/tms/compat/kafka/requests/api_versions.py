@@ -5,6 +5,7 @@ from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall, api_keys
 
 VERSIONS = (0, 4)
+CONFIRMS = False
 ApiVersionsResponse = codec.class_of("ApiVersionsResponse")
 
 

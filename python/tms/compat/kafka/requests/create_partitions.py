@@ -1,11 +1,12 @@
 """CreatePartitions: more partitions for topics; each topic has an error of its own."""
 
+from functools import partial
+
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import code_of
-from tms.compat.kafka.requests import KafkaCall, repeated
+from tms.compat.kafka.requests import KafkaCall, each_once
 from tms.compat.kafka.topics import require_assignable, require_count
-from tms.errors import Invalid, TMSError
+from tms.errors import Invalid
 from tms.model.access import Access
 
 VERSIONS = (0, 3)
@@ -15,22 +16,11 @@ _Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 async def answer(call: KafkaCall) -> KafkaMessage:
     """Add partitions to each topic, or only check the request if it says so."""
-    twice = repeated(one.name for one in call.message.topics)
-    results = []
-    for one in call.message.topics:
-        result = _Result(name=one.name)
-        results.append(result)
-        try:
-            if one.name in twice:
-                raise Invalid("The request names the topic more than once.")
-            await _grow(call, one)
-        except TMSError as error:
-            result.error_code = code_of(error)
-            result.error_message = error.message
+    results = await each_once(call.message.topics, ("name",), _Result, partial(_grow, call))
     return CreatePartitionsResponse(results=results)
 
 
-async def _grow(call: KafkaCall, one: KafkaMessage) -> None:
+async def _grow(call: KafkaCall, one: KafkaMessage, _: KafkaMessage) -> None:
     broker = call.broker
     topic = call.topic(one.name, Access.MANAGE)
     record = await broker.in_thread(lambda: broker.record(topic))
@@ -49,6 +39,6 @@ async def _grow(call: KafkaCall, one: KafkaMessage) -> None:
                 "assigned: assign each new partition, or none.",
                 field="assignments",
             )
-        require_assignable(two.broker_ids for two in one.assignments)
+        require_assignable(broker.brokers, (two.broker_ids for two in one.assignments))
     if not call.message.validate_only:
         await broker.in_thread(broker.engine.update_topic, topic, {"partitions": count})

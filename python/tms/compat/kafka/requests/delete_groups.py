@@ -5,7 +5,7 @@ A group whose positions are all in topics in which the caller may not see it is 
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.errors import ErrorCode, coordinator_code
 from tms.compat.kafka.requests import KafkaCall, group_resource
 from tms.errors import Forbidden, TMSError
 from tms.model.access import Access
@@ -21,7 +21,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         try:
             code = await call.broker.in_thread(_delete, call, group)
         except TMSError as error:
-            code = code_of(error)
+            code = coordinator_code(error)
         results.append(DeleteGroupsResponse.DeletableGroupResult(group_id=group, error_code=code))
     return DeleteGroupsResponse(results=results)
 
@@ -29,7 +29,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 def _delete(call: KafkaCall, group: str) -> ErrorCode:
     broker = call.broker
     groups = call.broker.engine.groups
-    key = call.group(group, Access.MANAGE)
+    key = call.coordinated(group, Access.MANAGE)
     topics = [
         name for name in groups.committed(group) if name.namespace == broker.options.namespace
     ]

@@ -32,6 +32,7 @@ async def _delete(call: KafkaCall, topic: str, part: KafkaMessage) -> KafkaMessa
     result = _Partition(partition_index=part.partition_index, low_watermark=-1)
     try:
         name = call.topic(topic, Access.MANAGE)
+        call.require_leader(name, part.partition_index)
         record = await broker.in_thread(lambda: broker.record(name))
         if record.cleanup is Cleanup.COMPACT:  # its newest message of each key stays
             result.error_code = ErrorCode.POLICY_VIOLATION

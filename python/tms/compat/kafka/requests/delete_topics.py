@@ -27,10 +27,8 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 def _delete_with_positions(engine: Engine, topic: TopicName) -> None:
     """Delete a topic, and the positions of its groups: offsets mean nothing in a later topic of the
     name. Raises `TopicNotFound`."""
-    groups = [one.group for one in engine.groups.list_groups(topic)]
     engine.delete_topic(topic)
-    for group in groups:
-        engine.groups.forget_positions(topic, group)
+    engine.shards.forget_topic(topic)
 
 
 async def _delete(call: KafkaCall, name: str | None, id: bytes) -> KafkaMessage:

@@ -6,6 +6,7 @@ from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
 
 VERSIONS = (1, 3)
+CONFIRMS = False
 DescribeAclsResponse = codec.class_of("DescribeAclsResponse")
 
 

@@ -1,12 +1,12 @@
 """DescribeConfigs: the settings of topics, and those few of the broker that tools ask for."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from tms.compat.kafka import codec
-from tms.compat.kafka.broker import NODE, Broker
+from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import code_of
-from tms.compat.kafka.requests import CLUSTER, KafkaCall, repeated
+from tms.compat.kafka.requests import CLUSTER, RESOURCE, KafkaCall, each_once
 from tms.compat.kafka.topics import (
     BOOLEAN,
     BROKER_RESOURCE,
@@ -18,7 +18,7 @@ from tms.compat.kafka.topics import (
     Source,
     described,
 )
-from tms.errors import Invalid, TMSError
+from tms.errors import Invalid
 from tms.model.access import Access
 from tms.model.topic import MESSAGE_BYTES_DEFAULT
 
@@ -29,26 +29,19 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 
 async def answer(call: KafkaCall) -> KafkaMessage:
     """The settings of each resource; each has an error of its own."""
-    message = call.message
-    twice = repeated((one.resource_type, one.resource_name) for one in message.resources)
-    results = []
-    for one in message.resources:
-        result = _Result(resource_type=one.resource_type, resource_name=one.resource_name)
-        try:
-            if (one.resource_type, one.resource_name) in twice:
-                raise Invalid("The request names the resource more than once.")
-            settings = await _settings(call, one)
-            wanted = one.configuration_keys or None
-            result.configs = [
-                _config(setting, message.include_synonyms)
-                for setting in settings
-                if wanted is None or setting.name in wanted
-            ]
-        except TMSError as error:
-            result.error_code = code_of(error)
-            result.error_message = error.message
-        results.append(result)
+    work = partial(_describe, call)
+    results = await each_once(call.message.resources, RESOURCE, _Result, work)
     return DescribeConfigsResponse(results=results)
+
+
+async def _describe(call: KafkaCall, one: KafkaMessage, result: KafkaMessage) -> None:
+    settings = await _settings(call, one)
+    wanted = one.configuration_keys or None
+    result.configs = [
+        _config(setting, call.message.include_synonyms)
+        for setting in settings
+        if wanted is None or setting.name in wanted
+    ]
 
 
 async def _settings(call: KafkaCall, one: KafkaMessage) -> Iterable[Setting]:
@@ -57,20 +50,21 @@ async def _settings(call: KafkaCall, one: KafkaMessage) -> Iterable[Setting]:
         name = call.topic(one.resource_name, Access.OBSERVE)
         record = await broker.in_thread(lambda: broker.record(name))
         return described(record.settings, broker.defaults)
-    if one.resource_type == BROKER_RESOURCE and one.resource_name in ("", str(NODE)):
+    number = str(broker.brokers.own.id)
+    if one.resource_type == BROKER_RESOURCE and one.resource_name in ("", number):
         call.require(Access.OBSERVE, CLUSTER)
-        return _of_broker(broker)
-    raise Invalid("Settings are those of topics, and of the broker 0.")
+        return _of_broker(broker, number)
+    raise Invalid(f"Settings are those of topics, and here of the broker {number}.")
 
 
-def _of_broker(broker: Broker) -> Iterator[Setting]:
+def _of_broker(broker: Broker, number: str) -> Iterator[Setting]:
     options = broker.options
     chosen = Source.STATIC_BROKER
     default = Source.DEFAULT
     creates = "true" if options.creates_topics else "false"
     for name, value, type, source in (
         ("auto.create.topics.enable", creates, BOOLEAN, chosen),
-        ("broker.id", str(NODE), INT, default),
+        ("broker.id", number, INT, default),
         ("default.replication.factor", "1", INT, default),
         ("delete.topic.enable", "true", BOOLEAN, default),
         ("inter.broker.protocol.version", "4.0", STRING, default),
@@ -85,11 +79,8 @@ def _of_broker(broker: Broker) -> Iterator[Setting]:
 
 def _config(setting: Setting, with_synonyms: bool) -> KafkaMessage:
     made = _Result.DescribeConfigsResourceResult
-    return made(
-        name=setting.name,
-        value=setting.value,
-        read_only=setting.read_only,
-        config_source=setting.source,
+    return setting.shown(
+        made,
         synonyms=[
             made.DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
             for one in (setting.synonyms if with_synonyms else ())

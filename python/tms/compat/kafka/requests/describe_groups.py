@@ -2,7 +2,7 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.errors import ErrorCode, coordinator_code
 from tms.compat.kafka.requests import KafkaCall, group_resource
 from tms.errors import TMSError
 from tms.groups.classic_calls import State
@@ -20,13 +20,13 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         try:
             groups.append(await _described(call, group))
         except TMSError as error:
-            groups.append(_Group(group_id=group, error_code=code_of(error)))
+            groups.append(_Group(group_id=group, error_code=coordinator_code(error)))
     return DescribeGroupsResponse(groups=groups)
 
 
 async def _described(call: KafkaCall, group: str) -> KafkaMessage:
     broker = call.broker
-    key = call.group(group, Access.OBSERVE)
+    key = call.coordinated(group, Access.OBSERVE)
     found = broker.groups.do(key, lambda groups, _: (groups.describe(key), ()))
     state = found.state
     if state is State.DEAD:

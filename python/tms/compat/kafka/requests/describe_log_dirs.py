@@ -1,4 +1,5 @@
-"""DescribeLogDirs: the sizes of partitions, in the only log directory."""
+"""DescribeLogDirs: the sizes of the partitions that this broker leads, in its only log
+directory."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +8,7 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import CLUSTER, KafkaCall
-from tms.errors import Forbidden, Invalid, NotFound
+from tms.errors import Forbidden, Invalid, NotFound, NotOwner
 from tms.model.access import Access
 from tms.model.topic import TopicName
 
@@ -69,13 +70,18 @@ def _named(call: KafkaCall, wanted: Iterable[str]) -> Iterable[TopicName]:
 def _partitions(broker: Broker, name: TopicName, wanted: set[int] | None) -> list[KafkaMessage]:
     """Some partitions of a topic, or all; none if it is gone."""
     try:
-        found = broker.engine.describe_topic(name).partition_infos
-    except NotFound:
+        record = broker.record(name)
+        led = [
+            number
+            for number in range(record.partitions)
+            if broker.brokers.leads(name, record, number) and (wanted is None or number in wanted)
+        ]
+        found = broker.engine.topics.own.describe(name, led)
+    except (NotFound, NotOwner):  # it has been deleted, or a partition has moved, meanwhile
         return []
     return [
         _Topic.DescribeLogDirsPartition(
             partition_index=info.partition, partition_size=info.stored_bytes
         )
         for info in found
-        if wanted is None or info.partition in wanted
     ]

@@ -39,6 +39,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
                         "partitions at a time."
                     )
                 name = call.topic(topic.name, Access.OBSERVE)
+                call.require_leader(name, number)
                 described = await call.broker.in_thread(_described, call.broker, name, number)
                 result.active_producers = described
                 left -= len(described)
@@ -52,12 +53,9 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 def _described(broker: Broker, name: TopicName, partition: int) -> list[KafkaMessage]:
     engine = broker.engine
     newest = engine.topics.log(name, partition).counting_producers()
-    pointers: dict[int, int] = {}
-    for id in newest:
-        number = id >> EPOCH_BITS
-        pointer = engine.transactional_ids.transaction_of(number, name, partition)
-        if pointer is not None:
-            pointers[number] = pointer
+    numbers = {id >> EPOCH_BITS for id in newest}
+    open_ = broker.producers.transactions_in(numbers, name, partition)
+    pointers = {number: pointer for number, pointer in open_.items() if pointer}
     begins = _begins(broker, name, partition, pointers)
     return [
         _Partition.ProducerState(

@@ -77,6 +77,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             except TMSError:
                 break  # the next request is told
             await broker.sleep(call.connection, woken, left_s)
+        call = call._replace(doubt=await broker.doubt())
     call.hold(broker.service.fetching, found.size)
     broker.service.metrics.bytes_out += found.size
     return FetchResponse(responses=found.topics)
@@ -107,6 +108,7 @@ async def _look(call: KafkaCall, isolation: Isolation) -> _Found:
             results.append(result)
             try:
                 name = await call.named(topic.topic, topic.topic_id, Access.CONSUME)
+                call.require_leader(name, part.partition)
                 wanted = min(part.partition_max_bytes, left - size)
                 wanted = wanted if size else max(1, wanted)  # an answer has at least one batch
                 fetched = await _fetch(call.broker, name, part, wanted, isolation)

@@ -9,6 +9,7 @@ from tms.model.access import Access
 from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 VERSIONS = (0, 5)
+CONFIRMS = False
 InitProducerIdResponse = codec.class_of("InitProducerIdResponse")
 _EPOCH_MAX = 2**15 - 2
 _FENCED_FROM = 4  # the version from which on a producer is told that it is fenced
@@ -30,7 +31,6 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 
 async def _of_id(call: KafkaCall) -> KafkaMessage:
     message = call.message
-    ids = call.broker.engine.transactional_ids
     named = producer_of(message)
     timeout_ms = message.transaction_timeout_ms
     expected = None if named == ProducerEpoch(-1, -1) else named
@@ -42,7 +42,9 @@ async def _of_id(call: KafkaCall) -> KafkaMessage:
     def initialise() -> ProducerEpoch:
         takes_over = call.may(Access.OPERATE, TRANSACTIONS)
         try:
-            return ids.initialise(id, timeout_ms, expected, call.principal, takes_over)
+            return call.broker.engine.transactional_ids.initialise(
+                id, timeout_ms, expected, call.principal, takes_over
+            )
         except Refused as refused:
             if refused.code is RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
                 call.require(Access.OPERATE, TRANSACTIONS)  # for the audit log

@@ -2,12 +2,13 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import ErrorCode
+from tms.compat.kafka.errors import ErrorCode, coordinator_code
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Client, JoinRequest
 from tms.model.access import Access
 
 VERSIONS = (0, 9)
+CODE_OF = coordinator_code
 JoinGroupResponse = codec.class_of("JoinGroupResponse")
 _WITH_REBALANCE_TIMEOUT = 1  # the version from which on a request has one
 _NULLABLE = 7  # the version from which on there may be no protocol
@@ -17,7 +18,7 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
     """The generation, and for the leader the metadata of all members."""
     message = call.message
     broker = call.broker
-    key = call.group(message.group_id, Access.CONSUME)
+    key = call.coordinated(message.group_id, Access.CONSUME)
     rebalance_ms = message.rebalance_timeout_ms
     if call.version < _WITH_REBALANCE_TIMEOUT:
         rebalance_ms = message.session_timeout_ms

@@ -2,11 +2,13 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
+from tms.compat.kafka.errors import coordinator_code
 from tms.compat.kafka.requests import KafkaCall
 from tms.groups.classic_calls import Leaver
 from tms.model.access import Access
 
 VERSIONS = (0, 5)
+CODE_OF = coordinator_code
 LeaveGroupResponse = codec.class_of("LeaveGroupResponse")
 _LISTS = 3  # the version from which on a request has several members
 
@@ -18,7 +20,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     leavers = [Leaver(message.member_id)]
     if call.version >= _LISTS:
         leavers = [Leaver(one.member_id, one.group_instance_id) for one in message.members]
-    key = call.group(message.group_id, Access.CONSUME)
+    key = call.coordinated(message.group_id, Access.CONSUME)
     codes = broker.groups.do(key, lambda groups, now_ms: groups.leave(now_ms, key, leavers))
     await broker.groups.stored(key)
     if call.version < _LISTS:

@@ -1,4 +1,5 @@
-"""ListGroups: the groups of Kafka's clients, and those that have positions only."""
+"""ListGroups: the groups that this broker coordinates, with members of Kafka's protocol or with
+positions only."""
 
 from functools import partial
 
@@ -45,9 +46,10 @@ def _with_positions(call: KafkaCall) -> set[str]:
     """The groups without members of TMS's own protocol that have positions in the namespace."""
     broker = call.broker
     found = set()
+    shards = broker.engine.shards.held
     after: tuple[str, str] | None = None
     while True:
-        page = broker.engine.groups.page(broker.options.namespace, after, PAGE)
+        page = broker.engine.groups.page(broker.options.namespace, after, PAGE, shards)
         found |= {
             one.group
             for one in page

@@ -44,6 +44,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             results.append(result)
             try:
                 name = call.topic(topic.name, Access.OBSERVE)
+                call.require_leader(name, part.partition_index)
                 await _fill(call.broker, name, part, isolation, result)
             except TMSError as error:
                 result.error_code = code_of(error)

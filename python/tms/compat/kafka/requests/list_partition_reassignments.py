@@ -5,6 +5,7 @@ from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
 
 VERSIONS = (0, 0)
+CONFIRMS = False
 ListPartitionReassignmentsResponse = codec.class_of("ListPartitionReassignmentsResponse")
 
 

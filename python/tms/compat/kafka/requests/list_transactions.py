@@ -1,10 +1,14 @@
-"""ListTransactions: the transactional ids, by the state of their transactions."""
+"""ListTransactions: the transactional ids that this broker coordinates, by the state of their
+transactions."""
+
+from functools import partial
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.transactions import attempted
-from tms.transactions.transactional_state import TransactionPhase
+from tms.engine.engine import Engine
+from tms.transactions.transactional_state import TransactionalRecord, TransactionPhase
 
 VERSIONS = (0, 1)
 ListTransactionsResponse = codec.class_of("ListTransactionsResponse")
@@ -16,7 +20,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     """The ids in the wanted states, of the wanted producers, and open for long enough."""
     message = call.message
     broker = call.broker
-    code, records = await attempted(call, broker.engine.transactional_ids.all)
+    code, records = await attempted(call, partial(_all, broker.engine))
     states = set(message.state_filters)
     numbers = set(message.producer_id_filters)
     began_ms = broker.engine.topics.clock.now_ms() - message.duration_filter
@@ -35,3 +39,10 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         unknown_state_filters=sorted(states - set(TransactionPhase) - _NEVER_HERE),
         transaction_states=found,
     )
+
+
+def _all(engine: Engine) -> list[tuple[str, TransactionalRecord]]:
+    """All ids with their records; none while another broker coordinates them."""
+    if engine.cluster is not None and not engine.coordinates:
+        return []
+    return engine.transactional_ids.all()

@@ -1,10 +1,10 @@
-"""Metadata: the broker, and the topics with their partitions; creates a topic that is asked for."""
+"""Metadata: the brokers, and topics with their partitions; creates a topic that is asked for."""
 
 from contextlib import suppress
 
 from tms.access.decisions import topic_resource
 from tms.compat.kafka import codec
-from tms.compat.kafka.broker import NODE, Broker
+from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import NO_ID, KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, code_of
 from tms.compat.kafka.requests import KafkaCall
@@ -33,11 +33,12 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         # A name that is repeated is answered once: else the answer could have any size.
         wanted = dict.fromkeys((one.name, one.topic_id) for one in message.topics)
         topics = [await _one(call, *one, creates) for one in wanted]
-    node = MetadataResponse.MetadataResponseBroker(
-        node_id=NODE, host=options.host, port=options.port
-    )
+    made = MetadataResponse.MetadataResponseBroker
     return MetadataResponse(
-        brokers=[node], cluster_id=broker.cluster_id, controller_id=NODE, topics=topics
+        brokers=[made(node_id=id, host=host, port=port) for id, host, port in broker.brokers.all()],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.brokers.controller,
+        topics=topics,
     )
 
 
@@ -78,14 +79,18 @@ async def _one(call: KafkaCall, name: str | None, id: bytes, creates: bool) -> K
 
 
 def _topic(broker: Broker, name: TopicName, record: TopicRecord) -> KafkaMessage:
-    partition = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition
     return _Topic(
         name=name.topic,
         topic_id=broker.topic_id(name, record.uid, record.generation),
-        partitions=[
-            partition(
-                partition_index=number, leader_id=NODE, replica_nodes=[NODE], isr_nodes=[NODE]
-            )
-            for number in range(record.partitions)
-        ],
+        partitions=[_partition(broker, name, record, at) for at in range(record.partitions)],
     )
+
+
+def _partition(broker: Broker, name: TopicName, record: TopicRecord, number: int) -> KafkaMessage:
+    made = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition
+    leader = broker.brokers.leader(name, record, number)
+    if leader is None:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+        return made(error_code=code, partition_index=number, leader_id=-1)
+    nodes = [leader.id]
+    return made(partition_index=number, leader_id=leader.id, replica_nodes=nodes, isr_nodes=nodes)

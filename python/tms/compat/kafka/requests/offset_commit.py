@@ -2,7 +2,7 @@
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.errors import ErrorCode, coordinator_code
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Conflict, Fenced, Invalid, TMSError
 from tms.groups.classic_calls import Sender
@@ -53,13 +53,13 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 async def may_commit(call: KafkaCall, sender: Sender, is_transactional: bool = False) -> ErrorCode:
     """The code that refuses the whole commit, or `NONE`."""
     try:
-        key = call.group(call.message.group_id, Access.CONSUME)
+        key = call.coordinated(call.message.group_id, Access.CONSUME)
         shard = call.broker.groups.shard(key)
         return ErrorCode(
             await call.broker.in_thread(shard.may_commit, key, sender, is_transactional)
         )
     except TMSError as error:
-        return code_of(error)
+        return coordinator_code(error)
 
 
 def change_of(call: KafkaCall, topic: str, part: KafkaMessage, sender: Sender) -> PositionChange:
@@ -94,4 +94,4 @@ def position_code(error: TMSError) -> ErrorCode:
         return ErrorCode.ILLEGAL_GENERATION
     if isinstance(error, Conflict):
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return code_of(error)
+    return coordinator_code(error)

@@ -6,7 +6,7 @@ from struct import error as StructError
 
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.errors import ErrorCode, coordinator_code
 from tms.compat.kafka.primitives import require_left
 from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Malformed, TMSError
@@ -14,6 +14,7 @@ from tms.groups.classic_calls import Description, State
 from tms.model.access import Access
 
 VERSIONS = (0, 0)
+CODE_OF = coordinator_code
 OffsetDeleteResponse = codec.class_of("OffsetDeleteResponse")
 _Topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 _CONSUMER = "consumer"  # the protocol type of members that subscribe to topics
@@ -25,7 +26,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     """Forget each position; each has an error of its own."""
     message = call.message
     broker = call.broker
-    key = call.group(message.group_id, Access.MANAGE)
+    key = call.coordinated(message.group_id, Access.MANAGE)
     group = broker.groups.do(key, lambda groups, _: (groups.describe(key), ()))
     is_empty = group.state in (State.DEAD, State.EMPTY)
     if not is_empty and group.protocol_type != _CONSUMER:
@@ -43,7 +44,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             else:
                 await broker.in_thread(forget, name, message.group_id, numbers)
         except TMSError as error:
-            code = code_of(error)
+            code = coordinator_code(error)
         parts = [
             _Topic.OffsetDeleteResponsePartition(partition_index=number, error_code=code)
             for number in numbers

@@ -12,7 +12,7 @@ from tms.access.grants import some_group
 from tms.compat.kafka import codec
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
-from tms.compat.kafka.errors import ErrorCode, code_of
+from tms.compat.kafka.errors import ErrorCode, code_of, coordinator_code
 from tms.compat.kafka.requests import KafkaCall, group_resource, repeated
 from tms.errors import Forbidden, StorageUnavailable, TMSError
 from tms.model.access import Access
@@ -60,11 +60,12 @@ async def _positions(
     refused: dict[str, ErrorCode] = {}
     try:
         call.require(Access.OBSERVE, some_group(broker.options.namespace, group))
+        call.require_coordinator(group)
         names = None if wanted is None else _names(call, group, wanted, refused)
         looked = partial(_looked, broker, group, names, call.message.require_stable)
         committed, unstable = await broker.in_thread(looked)
     except TMSError as error:
-        return code_of(error), []
+        return coordinator_code(error), []
     here = {
         name.topic: at
         for name, at in committed.items()
@@ -119,7 +120,7 @@ def _looked(
     """The positions of a group, and a function that says which of them are not stable."""
     engine = broker.engine
     # A transaction that ends between the two looks has moved its positions by the second one.
-    pending = engine.transactional_ids.pending(group) if stable else set()
+    pending = broker.producers.pending(group) if stable else set()
     try:
         committed = engine.groups.committed(group, names, stable)
     except StorageUnavailable:
@@ -142,10 +143,12 @@ async def _told(
         result.committed_offset = position.number
         return result
     name = broker.topic(topic)
-    fetcher = broker.engine.topics.fetcher
+    topics = broker.engine.topics
     try:
         offsets = await broker.in_thread(
-            lambda: fetcher.offsets_here(name, [partition], position, Isolation.UNCOMMITTED)
+            lambda: topics.port(name, partition).offsets(
+                name, [partition], position, Isolation.UNCOMMITTED
+            )
         )
         result.committed_offset = offsets[partition]
     except TMSError as error:

@@ -32,6 +32,7 @@ async def _end(call: KafkaCall, topic: str, part: KafkaMessage) -> KafkaMessage:
     end = broker.engine.topics.fetcher.end
     try:
         name = call.topic(topic, Access.OBSERVE)
+        call.require_leader(name, part.partition)
         offset, _ = await broker.in_thread(end, name, part.partition)
     except TMSError as error:
         result.error_code = code_of(error)

@@ -6,22 +6,21 @@
 * acks: 0 no answer, and no durability; 1 durability `written`; -1 that of the topic.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
 from tms.block import Flags, read_header
 from tms.compat.kafka import codec, records
-from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
 from tms.compat.kafka.records import RecordLimits
 from tms.compat.kafka.requests import KafkaCall
 from tms.compat.kafka.transactions import require_id
 from tms.errors import TMSError, Unavailable
-from tms.log.pending import PendingAppend
 from tms.model.access import Access
-from tms.model.message import Buffer, NewBlock
-from tms.model.topic import Durability, TopicName
+from tms.model.message import Appended, Buffer, NewBlock
+from tms.model.topic import Durability
 from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 VERSIONS = (3, 12)
@@ -58,10 +57,11 @@ _REFUSALS = {
 
 
 class _Started(NamedTuple):
-    """A batch that was handed to its partition; with event times, or with its append time."""
+    """A batch that was handed to its partition, and the way to wait for its places; with event
+    times, or with its append time."""
 
     result: KafkaMessage
-    pending: PendingAppend
+    places: Callable[[], Awaitable[list[Appended]]]
     has_times: bool
 
 
@@ -80,7 +80,7 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
                 _refuse(result, ErrorCode.INVALID_REQUIRED_ACKS, why)
                 continue
             try:
-                started.append(_Started(result, *await _submit(call, topic, part)))
+                started.append(await _submit(call, topic, part, result))
             except BadRecords as refused:
                 _refuse(result, refused.code, refused.message)
                 if refused.index is not None:
@@ -100,7 +100,7 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
             )
         )
     for one in started:
-        await _settle(call.broker, one)
+        await _settle(one)
     if message.acks == 0:
         _end_if_refused(topics)
         return None
@@ -108,13 +108,13 @@ async def answer(call: KafkaCall) -> KafkaMessage | None:
 
 
 async def _submit(
-    call: KafkaCall, topic: KafkaMessage, part: KafkaMessage
-) -> tuple[PendingAppend, bool]:
-    """Hand the batch of a partition to it; True if it has event times. Raises `BadRecords`,
-    `Refused`, and what was wrong."""
+    call: KafkaCall, topic: KafkaMessage, part: KafkaMessage, result: KafkaMessage
+) -> _Started:
+    """Hand the batch of a partition to it. Raises `BadRecords`, `Refused`, and what was wrong."""
     broker = call.broker
     service = call.broker.service
     name = await call.named(topic.name, topic.topic_id, Access.PUBLISH)
+    call.require_leader(name, part.index)
     record = broker.record(name)
     publisher = broker.engine.topics.publisher
     limits = RecordLimits(
@@ -130,27 +130,21 @@ async def _submit(
         batch = await service.in_turn(service.checking, decode)
     blocks = [NewBlock(part.index, block) for block in batch.blocks]
     has_times = any(read_header(block).has_times for block in batch.blocks)
-    ids = broker.engine.transactional_ids
     producer = ProducerEpoch(*batch[:2])
     if batch.transactional:
         id = call.message.transactional_id
         if id is None:
             raise Refused(RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        pending = await broker.in_thread(_publish, call, id, (producer, name, blocks))
-        return pending, has_times
-    if producer.number > 0 and ids.holds(producer.number, name, part.index):
+        if call.caller is not None:
+            await broker.in_thread(require_id, call, id)
+        places = await broker.producers.publish(id, producer, name, blocks)
+        return _Started(result, places, has_times)
+    if producer.number > 0 and await broker.producers.holds(producer.number, name, part.index):
         raise Refused(RefusalCode.INVALID_TXN_STATE)
     durability = _DURABILITIES[call.message.acks]
     immediate = broker.engine.immediate
     pending = publisher.submit(name, blocks, durability, immediate, internal=True)
-    return pending, has_times
-
-
-def _publish(
-    call: KafkaCall, id: str, batch: tuple[ProducerEpoch, TopicName, list[NewBlock]]
-) -> PendingAppend:
-    require_id(call, id)
-    return call.broker.engine.transactional_ids.publish(id, *batch)
+    return _Started(result, partial(service.outcome, pending), has_times)
 
 
 def _is_quick(batch: Buffer) -> bool:
@@ -161,11 +155,14 @@ def _is_quick(batch: Buffer) -> bool:
     return int.from_bytes(batch[_COUNT], "big") <= QUICK_RECORDS
 
 
-async def _settle(broker: Broker, one: _Started) -> None:
+async def _settle(one: _Started) -> None:
     """Fill in the place of a batch, or why it has none."""
     result = one.result
     try:
-        places = await broker.service.outcome(one.pending)
+        places = await one.places()
+    except Refused as refused:
+        _refuse(result, *_REFUSALS[refused.code])
+        return
     except TMSError as error:
         _refuse(result, code_of(error), error.message)
         return

@@ -8,6 +8,7 @@ from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Unavailable
 
 VERSIONS = (0, 2)
+CONFIRMS = False
 SaslAuthenticateResponse = codec.class_of("SaslAuthenticateResponse")
 _OPEN = "This service does not control access: connect without SASL."
 

@@ -7,6 +7,7 @@ from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
 
 VERSIONS = (0, 1)
+CONFIRMS = False
 SaslHandshakeResponse = codec.class_of("SaslHandshakeResponse")
 
 

@@ -19,7 +19,6 @@ _NEVER = VERSIONS[1] + 1  # is a producer told that it is fenced: its epoch is i
 async def answer(call: KafkaCall) -> KafkaMessage:
     """Check the member, then every partition, then add the positions to the transaction."""
     message = call.message
-    ids = call.broker.engine.transactional_ids
     sender = Sender(message.member_id, message.generation_id, message.group_instance_id)
     code = await may_commit(call, sender, is_transactional=True)
     topics: list[KafkaMessage] = []
@@ -43,7 +42,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 
         def add() -> None:
             require_id(call, id)
-            ids.add_positions(id, producer_of(message), group, changes)
+            call.broker.producers.add_positions(id, producer_of(message), group, changes)
 
         code, _ = await attempted(call, add, _NEVER)
         for result in added:

@@ -2,14 +2,22 @@
 
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tms
-from tests.kafka_kit import Broker, KafkaConnection, kafka_serving
+from tests.kafka_kit import (
+    ENDED,
+    Broker,
+    KafkaConnection,
+    create_topic,
+    fetching,
+    kafka_serving,
+    messages_in,
+    metadata,
+)
 from tms.compat.kafka import codec, requests
 from tms.compat.kafka.codec import NO_ID
 from tms.compat.kafka.errors import ErrorCode
@@ -17,33 +25,6 @@ from tms.serve.config import Settings
 from tms.store.leveldb import LevelDBStore
 
 KNOWN = requests.load()
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with kafka_serving() as broker:
-        yield broker
-
-
-@pytest.fixture
-def kafka(broker: Broker) -> Iterator[KafkaConnection]:
-    with broker.connect() as connection:
-        yield connection
-
-
-def create(kafka: KafkaConnection, name: str, partitions: int = 1, **configs: str) -> Any:
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    config = made.CreatableTopicConfig
-    given = [config(name=key.replace("_", "."), value=value) for key, value in configs.items()]
-    topic = made(name=name, num_partitions=partitions, replication_factor=-1, configs=given)
-    [result] = kafka.ask("CreateTopics", 7, topics=[topic]).topics
-    return result
-
-
-def metadata(kafka: KafkaConnection, name: str, **fields: Any) -> Any:
-    topic = codec.class_of("MetadataRequest").MetadataRequestTopic(name=name)
-    [found] = kafka.ask("Metadata", 12, topics=[topic], **fields).topics
-    return found
 
 
 # -- versions --------------------------------------------------------------------------------------
@@ -87,7 +68,7 @@ def test_a_frame_that_is_no_request_ends_its_connection_only(broker: Broker, fra
     with broker.connect() as stays, broker.connect() as ends:
         stays.ask("ApiVersions", 3)
         ends.socket.sendall(len(frame).to_bytes(4, "big") + frame)
-        with pytest.raises((EOFError, ConnectionError)):
+        with pytest.raises(ENDED):
             ends.frame()
         stays.ask("ApiVersions", 3)
 
@@ -104,10 +85,10 @@ def test_answers_come_in_the_order_of_requests(kafka: KafkaConnection) -> None:
 
 
 def test_a_topic_is_created_once_described_and_deleted(kafka: KafkaConnection) -> None:
-    result = create(kafka, "once", 3, cleanup_policy="compact", retention_ms="-1")
+    result = create_topic(kafka, "once", 3, {"cleanup.policy": "compact", "retention.ms": "-1"})
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 1)
     assert {one.name: one.value for one in result.configs}["cleanup.policy"] == "compact"
-    assert create(kafka, "once", 3).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert create_topic(kafka, "once", 3).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     found = metadata(kafka, "once")
     assert found.topic_id == result.topic_id != NO_ID
     assert [one.partition_index for one in found.partitions] == [0, 1, 2]
@@ -123,9 +104,9 @@ def test_a_topic_is_created_once_described_and_deleted(kafka: KafkaConnection) -
 
 
 def test_a_topic_of_the_same_name_has_another_id(kafka: KafkaConnection) -> None:
-    first = create(kafka, "again")
+    first = create_topic(kafka, "again")
     kafka.ask("DeleteTopics", 5, topic_names=["again"])
-    second = create(kafka, "again")
+    second = create_topic(kafka, "again")
     assert first.topic_id != second.topic_id
     topic = codec.class_of("MetadataRequest").MetadataRequestTopic
     old, new = kafka.ask(
@@ -141,15 +122,15 @@ def test_a_topic_of_the_same_name_has_another_id(kafka: KafkaConnection) -> None
     [
         ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS),
         ({"partitions": 100_000}, ErrorCode.INVALID_PARTITIONS),
-        ({"no_such": "1"}, ErrorCode.INVALID_CONFIG),
-        ({"retention_ms": "soon"}, ErrorCode.INVALID_CONFIG),
-        ({"cleanup_policy": "burn"}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"no.such": "1"}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
+        ({"configs": {"cleanup.policy": "burn"}}, ErrorCode.INVALID_CONFIG),
     ],
 )
 def test_a_topic_that_cannot_be_is_refused_with_kafkas_code(
     kafka: KafkaConnection, given: dict[str, Any], code: ErrorCode
 ) -> None:
-    result = create(kafka, "never", **given)
+    result = create_topic(kafka, "never", **given)
     assert (result.error_code, bool(result.error_message)) == (code, True)
     gone = metadata(kafka, "never", allow_auto_topic_creation=False)
     assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -157,7 +138,7 @@ def test_a_topic_that_cannot_be_is_refused_with_kafkas_code(
 
 def test_names_that_are_none_are_refused(kafka: KafkaConnection) -> None:
     for name in ("", "a b", "x" * 250, "a/b"):
-        assert create(kafka, name).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert create_topic(kafka, name).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert metadata(kafka, name).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
@@ -171,7 +152,7 @@ def test_a_topic_is_created_by_asking_for_it_if_both_sides_want() -> None:
 
 
 def test_all_topics_are_listed_and_no_others(kafka: KafkaConnection, broker: Broker) -> None:
-    create(kafka, "listed")
+    create_topic(kafka, "listed")
     with tms.connect(broker.url) as bus:
         bus.create_topic("elsewhere:hidden")
     names = {one.name for one in kafka.ask("Metadata", 12, topics=None).topics}
@@ -181,18 +162,20 @@ def test_all_topics_are_listed_and_no_others(kafka: KafkaConnection, broker: Bro
 
 
 def test_keys_go_where_kafkas_clients_send_them(kafka: KafkaConnection, broker: Broker) -> None:
-    create(kafka, "keyed", 7)
+    create_topic(kafka, "keyed", 7)
     with tms.connect(broker.url) as bus:
         for key in (b"21", b"foobar", b"a-little-bit-long-string"):
             bus.publish("keyed", b"", key=key)
-        found = {one.key: one.partition for one in bus.consumer("keyed", stop_at_end=True)}
+    found = {one.key: one.partition for one in messages_in(broker.url, "keyed")}
     # murmur2 of kafka-clients' own tests: -973932308, -790332482, -985981536
     wanted = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
     assert found == {key: (hash & 0x7FFFFFFF) % 7 for key, hash in wanted.items()}
 
 
 def test_settings_are_described_as_kafka_spells_them(kafka: KafkaConnection) -> None:
-    create(kafka, "described", retention_ms="86400000", max_message_bytes="1000012")
+    create_topic(
+        kafka, "described", configs={"retention.ms": "86400000", "max.message.bytes": "1000012"}
+    )
     resource = codec.class_of("DescribeConfigsRequest").DescribeConfigsResource
     wanted = [
         resource(resource_type=2, resource_name="described", configuration_keys=None),
@@ -241,15 +224,13 @@ def test_an_address_that_is_none_is_refused(advertised: str) -> None:
 
 def test_a_drain_answers_and_ends_connections() -> None:
     with kafka_serving() as broker, broker.connect() as kafka:
-        create(kafka, "drained")
-        part = codec.class_of("FetchRequest").FetchTopic
-        topic = part(topic="drained", partitions=[part.FetchPartition(partition_max_bytes=1 << 20)])
-        kafka.send("Fetch", 12, topics=[topic], max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20)
+        create_topic(kafka, "drained")
+        kafka.send("Fetch", 12, **fetching("drained", max_wait_ms=60_000))
         time.sleep(0.2)
         began = time.monotonic()
         broker.served.stop()
         assert not kafka.answer().responses[0].partitions[0].records
-        with pytest.raises((EOFError, ConnectionError)):
+        with pytest.raises(ENDED):
             kafka.frame()
         assert time.monotonic() - began < 10
         with pytest.raises(OSError):

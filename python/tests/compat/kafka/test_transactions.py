@@ -1,18 +1,28 @@
 """Transactions of Kafka's producers on a running service: all of a transaction or nothing of it,
 one producer of an id at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.clocks import ManualClock
-from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving, records_in
+from tests.compat.kafka.test_groups import join, sync
+from tests.kafka_kit import (
+    Broker,
+    KafkaConnection,
+    batch,
+    create_topic,
+    kafka_serving,
+    produced,
+    records_in,
+)
 from tests.kafka_producer import TransactionalProducer, committed, offset_of, values
-from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
 from tms.store.memory import MemoryStore
 
+BROKERS = ("alone", "three")
+CLOCKED = True
 NONE, FENCED, BAD_EPOCH = (
     ErrorCode.NONE,
     ErrorCode.PRODUCER_FENCED,
@@ -26,38 +36,6 @@ OLDEST = {
     "TxnOffsetCommit": 2,
     "EndTxn": 1,
 }
-
-
-@pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def broker(clock: ManualClock) -> Iterator[Broker]:
-    with kafka_serving(MemoryStore(), clock) as broker:
-        yield broker
-
-
-@pytest.fixture
-def kafka(broker: Broker) -> Iterator[KafkaConnection]:
-    with broker.connect() as connection:
-        yield connection
-
-
-@pytest.fixture
-def topic(kafka: KafkaConnection, request: pytest.FixtureRequest) -> str:
-    """A topic of its own for each test, with two partitions."""
-    name = request.node.name.replace("[", "-").replace("]", "")[:120]
-    create(kafka, name)
-    return name
-
-
-def create(kafka: KafkaConnection, name: str) -> None:
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    one = made(name=name, num_partitions=2, replication_factor=-1)
-    [result] = kafka.ask("CreateTopics", 7, topics=[one]).topics
-    assert not result.error_code, result.error_message
 
 
 @pytest.fixture
@@ -85,7 +63,7 @@ def successor(producer: TransactionalProducer) -> TransactionalProducer:
 def pass_s(broker: Broker, clock: ManualClock, seconds: float) -> None:
     """Let time pass, and the service do its regular work."""
     clock.pass_ms(int(seconds * 1_000))
-    broker.served.service.engine._tidy()
+    broker.engine._tidy()
 
 
 # -- the way of a transaction ----------------------------------------------------------------------
@@ -220,7 +198,7 @@ def test_a_number_without_epochs_left_is_replaced(
 
     from tms.transactions.transactional_state import EPOCH_MAX, ProducerEpoch
 
-    ids = broker.served.service.engine.transactional_ids
+    ids = broker.engine.transactional_ids
     before = begun.number
     last = ProducerEpoch(before, EPOCH_MAX)
     ids._write(begun.id, replace(ids.find(begun.id), producer=last))
@@ -306,13 +284,9 @@ def test_a_batch_belongs_to_the_open_transaction_of_its_partition(
 def test_a_batch_of_a_transaction_names_its_id(
     begun: TransactionalProducer, kafka: KafkaConnection, topic: str
 ) -> None:
-    made = codec.class_of("ProduceRequest").TopicProduceData
     records = batch([(None, b"1")], (begun.number, begun.epoch, 1), 0, True)
-    part = made.PartitionProduceData(index=0, records=records)
-    data = [made(name=topic, partition_data=[part])]
-    answer = kafka.ask("Produce", 9, acks=-1, topic_data=data)
-    code = answer.responses[0].partition_responses[0].error_code
-    assert code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    [result] = produced(kafka, topic, records)
+    assert result.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def test_offsets_need_their_group_in_the_transaction(
@@ -337,36 +311,21 @@ def test_each_offset_has_an_error_of_its_own(begun: TransactionalProducer, topic
 
 def test_only_a_member_of_the_present_generation_moves_offsets() -> None:
     with kafka_serving(MemoryStore()) as broker, broker.connect() as kafka:  # the clock runs
-        create(kafka, "topic")
+        create_topic(kafka, "topic")
         producer = TransactionalProducer(kafka, "id")
         assert producer.initialise() is NONE
         assert producer.add_group("group") is NONE
         stranger: dict[str, Any] = {"member_id": "stranger", "generation_id": 3}
         assert producer.move("group", "topic", 1, **stranger) is ErrorCode.ILLEGAL_GENERATION
-        mine = join(kafka, "group")
+        joined = join(kafka, "group")
+        assert not sync(kafka, "group", joined).error_code
+        mine = {"member_id": joined.member_id, "generation_id": joined.generation_id}
         assert producer.move("group", "topic", 1, **stranger) is ErrorCode.UNKNOWN_MEMBER_ID
         late = mine | {"generation_id": 9}
         assert producer.move("group", "topic", 1, **late) is ErrorCode.ILLEGAL_GENERATION
         assert producer.move("group", "topic", 2, **mine) is NONE
         assert producer.end() is NONE
         assert offset_of(kafka, "group", "topic") == 2
-
-
-def join(kafka: KafkaConnection, group: str) -> dict[str, Any]:
-    """Join a group alone; the fields that name the member."""
-    made = codec.class_of("JoinGroupRequest").JoinGroupRequestProtocol
-    joined = kafka.ask(
-        "JoinGroup",
-        3,
-        group_id=group,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        protocol_type="consumer",
-        protocols=[made(name="range", metadata=b"")],
-    )
-    mine = {"member_id": joined.member_id, "generation_id": joined.generation_id}
-    assert not kafka.ask("SyncGroup", 2, group_id=group, **mine).error_code
-    return mine
 
 
 def test_a_pending_offset_is_not_told_to_those_who_want_stable_ones(
@@ -478,13 +437,36 @@ def test_an_id_is_forgotten_a_week_after_its_last_use(
 # -- several at once -------------------------------------------------------------------------------
 
 
+def elsewhere(producer: TransactionalProducer, other: KafkaConnection) -> TransactionalProducer:
+    """A producer with the same id, number and epoch, on another connection."""
+    crossing = TransactionalProducer(other, producer.id)
+    crossing.number, crossing.epoch = producer.number, producer.epoch
+    return crossing
+
+
+def before_submit(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, work: Callable[[KafkaConnection], None]
+) -> None:
+    """Do work on another connection when the next batch is about to be submitted."""
+    transactions = broker.engine.transactions
+    submit = transactions.submit
+
+    def overtaken(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(transactions, "submit", submit)
+        with broker.connect() as other:
+            work(other)
+        return submit(*given, **named)
+
+    monkeypatch.setattr(transactions, "submit", overtaken)
+
+
 def test_requests_that_cross_the_end_of_a_transaction_are_told_to_come_again(
     begun: TransactionalProducer,
     broker: Broker,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine = broker.served.service.engine
+    engine = broker.engine
     monkeypatch.setattr("tms.transactions.transactional_ids.TURN_S", 0.01)
     commit, told = engine.transactions.commit, list[ErrorCode]()
     calls: list[Callable[[TransactionalProducer], ErrorCode]] = [
@@ -499,10 +481,7 @@ def test_requests_that_cross_the_end_of_a_transaction_are_told_to_come_again(
 
     def crossed(*given: Any, **named: Any) -> Any:
         with broker.connect() as other:
-            for call in calls:
-                crossing = TransactionalProducer(other, begun.id)
-                crossing.number, crossing.epoch = begun.number, begun.epoch
-                told.append(call(crossing))
+            told.extend(call(elsewhere(begun, other)) for call in calls)
         return commit(*given, **named)
 
     monkeypatch.setattr(engine.transactions, "commit", crossed)
@@ -514,19 +493,12 @@ def test_requests_that_cross_the_end_of_a_transaction_are_told_to_come_again(
 def test_a_batch_under_way_when_its_transaction_ends_is_in_it_or_refused(
     begun: TransactionalProducer, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = broker.served.service.engine
-    submit = engine.transactions.submit
+    def overtake(other: KafkaConnection) -> None:
+        crossing = elsewhere(begun, other)
+        assert crossing.end() is NONE
+        assert crossing.add(topic, 0) is NONE  # the next one
 
-    def overtaken(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(engine.transactions, "submit", submit)
-        with broker.connect() as other:
-            crossing = TransactionalProducer(other, begun.id)
-            crossing.number, crossing.epoch = begun.number, begun.epoch
-            assert crossing.end() is NONE
-            assert crossing.add(topic, 0) is NONE  # the next one
-        return submit(*given, **named)
-
-    monkeypatch.setattr(engine.transactions, "submit", overtaken)
+    before_submit(broker, monkeypatch, overtake)
     assert begun.produce(topic, b"late") is BAD_STATE
     assert begun.produce(topic, b"in the next one") is NONE
     assert begun.end() is NONE
@@ -536,15 +508,9 @@ def test_a_batch_under_way_when_its_transaction_ends_is_in_it_or_refused(
 def test_a_batch_under_way_when_its_producer_is_fenced_is_refused(
     begun: TransactionalProducer, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = broker.served.service.engine
-    submit = engine.transactions.submit
+    def overtake(other: KafkaConnection) -> None:
+        assert TransactionalProducer(other, begun.id).initialise() is NONE
 
-    def overtaken(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(engine.transactions, "submit", submit)
-        with broker.connect() as other:
-            assert TransactionalProducer(other, begun.id).initialise() is NONE
-        return submit(*given, **named)
-
-    monkeypatch.setattr(engine.transactions, "submit", overtaken)
+    before_submit(broker, monkeypatch, overtake)
     assert begun.produce(topic, b"late") is BAD_EPOCH
     assert values(begun.kafka, topic) == []

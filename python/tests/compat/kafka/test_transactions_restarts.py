@@ -1,16 +1,16 @@
 """Transactions of Kafka's producers through restarts of the service: the producer goes on where it
 was, after any of its requests."""
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.kafka_kit import KafkaConnection, kafka_serving
+from tests.kafka_kit import Broker, KafkaConnection, create_topic, kafka_serving
 from tests.kafka_producer import TransactionalProducer, committed, offset_of, values
-from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
 from tms.model.topic import TopicName, TopicSettings
 from tms.store.leveldb import LevelDBStore
@@ -58,14 +58,25 @@ def killed(data: Path) -> Path:
     return copy
 
 
-def create(kafka: KafkaConnection) -> None:
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    topics = [made(name=name, num_partitions=2, replication_factor=-1) for name in (TOPIC, OUT)]
-    assert not any(one.error_code for one in kafka.ask("CreateTopics", 7, topics=topics).topics)
+@contextlib.contextmanager
+def fresh(data: Path) -> Iterator[tuple[Broker, TransactionalProducer]]:
+    """A service with the topics on a new directory, and a producer there."""
+    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
+        for name in (TOPIC, OUT):
+            assert not create_topic(kafka, name).error_code
+        yield broker, TransactionalProducer(kafka, "id")
 
 
-def take(kafka: KafkaConnection, producer: TransactionalProducer, steps: tuple[Step, ...]) -> None:
-    producer.kafka = kafka
+@contextlib.contextmanager
+def restarted(data: Path, *producers: TransactionalProducer) -> Iterator[KafkaConnection]:
+    """A service on that directory, and a connection to it, which the producers have now."""
+    with kafka_serving(LevelDBStore(data, create=False)) as broker, broker.connect() as kafka:
+        for producer in producers:
+            producer.kafka = kafka
+        yield kafka
+
+
+def take(producer: TransactionalProducer, steps: tuple[Step, ...]) -> None:
     for step in steps:
         assert (step.name, step.take(producer)) == (step.name, NONE)
 
@@ -76,14 +87,12 @@ def test_a_producer_goes_on_after_a_restart_between_any_two_requests(
     at: int, is_killed: bool, fast_path: Path
 ) -> None:
     data = fast_path / "data"
-    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
-        create(kafka)
-        producer = TransactionalProducer(kafka, "id")
-        take(kafka, producer, STEPS[: at + 1])
+    with fresh(data) as (_, producer):
+        take(producer, STEPS[: at + 1])
         if is_killed:
             data = killed(data)
-    with kafka_serving(LevelDBStore(data, create=False)) as broker, broker.connect() as kafka:
-        take(kafka, producer, STEPS[at + 1 :])
+    with restarted(data, producer) as kafka:
+        take(producer, STEPS[at + 1 :])
         assert (values(kafka, OUT), values(kafka, OUT, 1)) == ([b"a", b"b", b"d", b"e"], [b"c"])
         assert offset_of(kafka, GROUP, TOPIC, stable=True) == 5
         for partition in (0, 1):
@@ -93,14 +102,11 @@ def test_a_producer_goes_on_after_a_restart_between_any_two_requests(
 
 def test_a_repeated_batch_is_known_after_a_restart(fast_path: Path) -> None:
     data = fast_path / "data"
-    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
-        create(kafka)
-        producer = TransactionalProducer(kafka, "id")
-        take(kafka, producer, STEPS[:2])
+    with fresh(data) as (_, producer):
+        take(producer, STEPS[:2])
         first = producer.send((OUT, 0), [b"a"], 0)
         data = killed(data)
-    with kafka_serving(LevelDBStore(data, create=False)) as broker, broker.connect() as kafka:
-        producer.kafka = kafka
+    with restarted(data, producer) as kafka:
         again = producer.send((OUT, 0), [b"a"], 0)
         assert (first.base_offset, again.base_offset, again.error_code) == (0, 0, NONE)
         assert producer.end() is NONE
@@ -109,18 +115,15 @@ def test_a_repeated_batch_is_known_after_a_restart(fast_path: Path) -> None:
 
 def test_a_producer_of_an_earlier_epoch_stays_fenced_after_a_restart(fast_path: Path) -> None:
     data = fast_path / "data"
-    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
-        create(kafka)
-        producer = TransactionalProducer(kafka, "id")
-        take(kafka, producer, STEPS[:7])
-        later = TransactionalProducer(kafka, "id")
+    with fresh(data) as (_, producer):
+        take(producer, STEPS[:7])
+        later = TransactionalProducer(producer.kafka, "id")
         assert later.initialise() is NONE
         data = killed(data)
-    with kafka_serving(LevelDBStore(data, create=False)) as broker, broker.connect() as kafka:
-        producer.kafka = later.kafka = kafka
+    with restarted(data, producer, later) as kafka:
         assert producer.end() is ErrorCode.PRODUCER_FENCED
         assert producer.produce(OUT, b"late") is ErrorCode.INVALID_PRODUCER_EPOCH
-        take(kafka, later, STEPS[1:3])
+        take(later, STEPS[1:3])
         assert later.end() is NONE
         assert values(kafka, OUT) == [b"a", b"b"]
         assert offset_of(kafka, GROUP, TOPIC, stable=True) == -1
@@ -130,10 +133,8 @@ def test_a_commit_that_a_crash_cut_short_is_aborted_and_its_producer_fenced(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = fast_path / "data"
-    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
-        create(kafka)
-        producer = TransactionalProducer(kafka, "id")
-        take(kafka, producer, STEPS[:7])
+    with fresh(data) as (broker, producer):
+        take(producer, STEPS[:7])
         commits = broker.served.service.engine.transactions.manager.commits
         copies: list[Path] = []
 
@@ -144,14 +145,13 @@ def test_a_commit_that_a_crash_cut_short_is_aborted_and_its_producer_fenced(
         submit = commits.submit
         monkeypatch.setattr(commits, "submit", cut)
         assert producer.end() is NONE
-        assert values(kafka, OUT) == [b"a", b"b", b"d"]
+        assert values(producer.kafka, OUT) == [b"a", b"b", b"d"]
     [data] = copies
-    with kafka_serving(LevelDBStore(data, create=False)) as broker, broker.connect() as kafka:
-        producer.kafka = kafka
+    with restarted(data, producer) as kafka:
         assert producer.end() is ErrorCode.PRODUCER_FENCED
         assert values(kafka, OUT) == values(kafka, OUT, 1) == []
         assert offset_of(kafka, GROUP, TOPIC, stable=True) == -1
-        take(kafka, producer, STEPS[:8])
+        take(producer, STEPS[:8])
         assert values(kafka, OUT) == [b"a", b"b", b"d"]
         assert offset_of(kafka, GROUP, TOPIC, stable=True) == 5
 
@@ -160,10 +160,8 @@ def test_a_commit_whose_answer_a_crash_took_is_answered_when_it_is_repeated(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = fast_path / "data"
-    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
-        create(kafka)
-        producer = TransactionalProducer(kafka, "id")
-        take(kafka, producer, STEPS[:7])
+    with fresh(data) as (broker, producer):
+        take(producer, STEPS[:7])
         transactions = broker.served.service.engine.transactions
         copies: list[Path] = []
 
@@ -176,12 +174,11 @@ def test_a_commit_whose_answer_a_crash_took_is_answered_when_it_is_repeated(
         monkeypatch.setattr(transactions, "commit", crash)
         assert producer.end() is NONE
     [data] = copies
-    with kafka_serving(LevelDBStore(data, create=False)) as broker, broker.connect() as kafka:
-        producer.kafka = kafka
+    with restarted(data, producer) as kafka:
         assert offset_of(kafka, GROUP, TOPIC, stable=True) == 5
         assert producer.end() is NONE
         assert producer.end(committed=False) is ErrorCode.INVALID_TXN_STATE
-        take(kafka, producer, STEPS[9:])
+        take(producer, STEPS[9:])
         assert values(kafka, OUT) == [b"a", b"b", b"d", b"e"]
 
 
@@ -192,10 +189,8 @@ def test_an_abort_that_a_crash_cut_short_is_finished(
 ) -> None:
     """An abort that the producer asks for, and one because it goes on with the next epoch."""
     data = fast_path / "data"
-    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
-        create(kafka)
-        producer = TransactionalProducer(kafka, "id")
-        take(kafka, producer, STEPS[:7])
+    with fresh(data) as (broker, producer):
+        take(producer, STEPS[:7])
         named = (producer.number, producer.epoch)
         transactions = broker.served.service.engine.transactions
         copies: list[Path] = []
@@ -215,8 +210,7 @@ def test_an_abort_that_a_crash_cut_short_is_finished(
         ) is NONE
         producer.number, producer.epoch = named  # the answer is lost
     [data] = copies
-    with kafka_serving(LevelDBStore(data, create=False)) as broker, broker.connect() as kafka:
-        producer.kafka = kafka
+    with restarted(data, producer) as kafka:
         if ends:
             assert producer.end() is ErrorCode.INVALID_TXN_STATE
             assert producer.end(committed=False) is NONE
@@ -227,7 +221,7 @@ def test_an_abort_that_a_crash_cut_short_is_finished(
         assert offset_of(kafka, GROUP, TOPIC, stable=True) == -1
         found = committed(kafka, OUT)
         assert found.last_stable_offset == found.high_watermark == 3
-        take(kafka, producer, STEPS[1:2])
+        take(producer, STEPS[1:2])
         assert producer.produce(OUT, b"e") is NONE
         assert producer.end() is NONE
         assert values(kafka, OUT) == [b"e"]
@@ -235,14 +229,12 @@ def test_an_abort_that_a_crash_cut_short_is_finished(
 
 def test_a_deleted_topic_does_not_keep_a_transaction_from_ending(fast_path: Path) -> None:
     data = fast_path / "data"
-    with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
-        create(kafka)
-        producer = TransactionalProducer(kafka, "id")
+    with fresh(data) as (broker, producer):
         for outcome in (True, False):
-            take(kafka, producer, STEPS[:7])
+            take(producer, STEPS[:7])
             engine = broker.served.service.engine
             engine.delete_topic(TopicName.parse(OUT))
             assert producer.end(outcome) is NONE
-            assert offset_of(kafka, GROUP, TOPIC, stable=True) == 5
+            assert offset_of(producer.kafka, GROUP, TOPIC, stable=True) == 5
             engine.create_topic(TopicName.parse(OUT), TopicSettings(2))
-            assert values(kafka, OUT) == []
+            assert values(producer.kafka, OUT) == []

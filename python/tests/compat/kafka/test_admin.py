@@ -1,14 +1,28 @@
 """Administration by Kafka's requests on a running service: truncating, growing, settings, sizes,
 producers."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tms
-from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving, records_in
+from tests.kafka_kit import (
+    EARLIEST,
+    LATEST,
+    NEWEST,
+    Broker,
+    KafkaConnection,
+    batch,
+    create_topic,
+    fetched,
+    kafka_serving,
+    metadata,
+    offset_at,
+    produced,
+    producing,
+    records_in,
+)
 from tests.kafka_producer import TransactionalProducer
 from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
@@ -21,50 +35,10 @@ DYNAMIC, STATIC_BROKER, DEFAULT = 1, 4, 5
 DAY_MS = 86_400_000
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with kafka_serving() as broker:
-        yield broker
-
-
-@pytest.fixture
-def kafka(broker: Broker) -> Iterator[KafkaConnection]:
-    with broker.connect() as connection:
-        yield connection
-
-
-@pytest.fixture
-def topic(kafka: KafkaConnection, request: pytest.FixtureRequest) -> str:
-    """A topic of its own for each test, with two partitions."""
-    name = request.node.name.translate({ord("["): "-", ord("]"): None})[:120]
-    create(kafka, name)
-    return name
-
-
-def create(kafka: KafkaConnection, name: str, **more: Any) -> Any:
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    one = made(**{"name": name, "num_partitions": 2, "replication_factor": -1} | more)
-    [result] = kafka.ask("CreateTopics", 7, topics=[one]).topics
-    return result
-
-
 def publish(kafka: KafkaConnection, topic: str, *values: bytes, partition: int = 0) -> Any:
-    made = codec.class_of("ProduceRequest").TopicProduceData
-    rows = [(b"k", value) for value in values]
-    part = made.PartitionProduceData(index=partition, records=batch(rows))
-    data = [made(name=topic, partition_data=[part])]
-    answer = kafka.ask("Produce", 9, acks=-1, timeout_ms=5_000, topic_data=data)
+    batches = {partition: batch([(b"k", value) for value in values])}
+    answer = kafka.ask("Produce", 9, **producing(topic, batches))
     return answer.responses[0].partition_responses[0]
-
-
-def fetch(kafka: KafkaConnection, topic: str, offset: int, partition: int = 0) -> Any:
-    made = codec.class_of("FetchRequest").FetchTopic
-    part = made.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
-    )
-    wanted = [made(topic=topic, partitions=[part])]
-    answer = kafka.ask("Fetch", 12, topics=wanted, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
-    return answer.responses[0].partitions[0]
 
 
 # -- repeated names --------------------------------------------------------------------------------
@@ -114,9 +88,9 @@ def test_records_before_an_offset_are_deleted_in_one_partition(
         publish(kafka, topic, b"0", b"1", b"2", partition=partition)
     none = ErrorCode.NONE
     assert delete_records(kafka, topic, (0, 2), version=version) == [(0, 2, none)]
-    assert fetch(kafka, topic, 1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert [value for _, _, value in records_in(fetch(kafka, topic, 2).records)] == [b"2"]
-    assert len(records_in(fetch(kafka, topic, 0, 1).records)) == 3
+    assert fetched(kafka, topic, 1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert [value for _, _, value in records_in(fetched(kafka, topic, 2).records)] == [b"2"]
+    assert len(records_in(fetched(kafka, topic, 0, 1).records)) == 3
     for _ in range(2):  # an offset that is gone already changes nothing
         assert delete_records(kafka, topic, (0, 1), (0, 2)) == [(0, 2, none), (0, 2, none)]
     assert delete_records(kafka, topic, (1, -1), (0, 3)) == [(1, 3, none), (0, 3, none)]
@@ -133,16 +107,14 @@ def test_records_that_are_not_there_cannot_be_deleted(kafka: KafkaConnection, to
     assert delete_records(kafka, topic, *places) == wanted
     assert delete_records(kafka, "nowhere", (0, 0)) == [(0, -1, unknown)]
     assert delete_records(kafka, "a b", (0, 0)) == [(0, -1, ErrorCode.INVALID_TOPIC_EXCEPTION)]
-    assert len(records_in(fetch(kafka, topic, 0).records)) == 2
+    assert len(records_in(fetched(kafka, topic, 0).records)) == 2
 
 
-def ends(kafka: KafkaConnection, topic: str, timestamp: int, committed: bool = False) -> int:
+def end_of(kafka: KafkaConnection, topic: str, place: int, **fields: Any) -> int:
     """The offset of a place in the first partition."""
-    made = codec.class_of("ListOffsetsRequest").ListOffsetsTopic
-    wanted = [made(name=topic, partitions=[made.ListOffsetsPartition(timestamp=timestamp)])]
-    [found] = kafka.ask("ListOffsets", 7, topics=wanted, isolation_level=committed).topics
-    assert not found.partitions[0].error_code
-    return int(found.partitions[0].offset)
+    found = offset_at(kafka, topic, place, **fields)
+    assert not found.error_code
+    return int(found.offset)
 
 
 def test_a_truncation_may_cut_an_open_transaction(kafka: KafkaConnection, topic: str) -> None:
@@ -152,20 +124,20 @@ def test_a_truncation_may_cut_an_open_transaction(kafka: KafkaConnection, topic:
     producer.add(topic, 0)
     producer.produce(topic, b"1", b"2")
     delete_records(kafka, topic, (0, 2))
-    assert ends(kafka, topic, -2) == 2
-    assert ends(kafka, topic, -1, committed=True) == 2  # where a reader may begin
+    assert end_of(kafka, topic, EARLIEST) == 2
+    assert end_of(kafka, topic, LATEST, isolation_level=1) == 2  # where a reader may begin
     [described] = producers(kafka, topic, 0)
     assert not described.error_code, described.error_message
     assert [one.current_txn_start_offset for one in described.active_producers] == [2]
     producer.end(True)
-    assert ends(kafka, topic, -1, committed=True) == 3
+    assert end_of(kafka, topic, LATEST, isolation_level=1) == 3
 
 
 def test_an_emptied_partition_has_no_newest_time(kafka: KafkaConnection, topic: str) -> None:
     publish(kafka, topic, b"0", b"1")
-    assert ends(kafka, topic, -3) == 1
+    assert end_of(kafka, topic, NEWEST) == 1
     delete_records(kafka, topic, (0, -1))
-    assert ends(kafka, topic, -3) == -1
+    assert end_of(kafka, topic, NEWEST) == -1
 
 
 def test_records_of_a_compacted_topic_stay(kafka: KafkaConnection, topic: str) -> None:
@@ -184,12 +156,12 @@ def test_deleted_records_stay_deleted_after_a_restart(tmp_path: Path) -> None:
             broker.connect() as kafka,
         ):
             if len(wanted) == 2:
-                create(kafka, "kept")
+                create_topic(kafka, "kept")
                 publish(kafka, "kept", *wanted)
                 delete_records(kafka, "kept", (0, 1))
-            found = records_in(fetch(kafka, "kept", 1).records)
+            found = records_in(fetched(kafka, "kept", 1).records)
             assert found == [(1, b"k", b"1")]
-            assert fetch(kafka, "kept", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            assert fetched(kafka, "kept", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 # -- CreatePartitions ------------------------------------------------------------------------------
@@ -212,9 +184,7 @@ def grow(
 
 
 def count_of(kafka: KafkaConnection, topic: str) -> int:
-    one = codec.class_of("MetadataRequest").MetadataRequestTopic(name=topic)
-    [found] = kafka.ask("Metadata", 12, topics=[one], allow_auto_topic_creation=False).topics
-    return len(found.partitions)
+    return len(metadata(kafka, topic, allow_auto_topic_creation=False).partitions)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
@@ -247,7 +217,7 @@ def test_partitions_that_cannot_be_are_refused(
     broker: Broker, count: int, brokers: list[list[int]] | None, code: ErrorCode, validates: bool
 ) -> None:
     with broker.connect() as kafka:
-        create(kafka, "stays")
+        create_topic(kafka, "stays")
         assert grow(kafka, "stays", count, brokers, validate_only=validates) is code
         assert count_of(kafka, "stays") == 2
 
@@ -255,7 +225,7 @@ def test_partitions_that_cannot_be_are_refused(
 def test_partitions_of_topics_that_are_not_there_are_refused(kafka: KafkaConnection) -> None:
     assert grow(kafka, "nowhere", 3) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert grow(kafka, "a b", 3) is ErrorCode.INVALID_TOPIC_EXCEPTION
-    create(kafka, "twice")
+    create_topic(kafka, "twice")
     made = codec.class_of("CreatePartitionsRequest").CreatePartitionsTopic
     wanted = [made(name="twice", count=count) for count in (3, 4)]
     results = kafka.ask("CreatePartitions", 3, topics=wanted).results
@@ -267,7 +237,7 @@ def test_partitions_of_topics_that_are_not_there_are_refused(kafka: KafkaConnect
 def test_a_topic_is_created_on_the_only_broker(kafka: KafkaConnection, brokers: list[int]) -> None:
     made = codec.class_of("CreateTopicsRequest").CreatableTopic.CreatableReplicaAssignment
     assigned = [made(partition_index=0, broker_ids=brokers)]
-    refused = create(kafka, "placed", num_partitions=-1, assignments=assigned)
+    refused = create_topic(kafka, "placed", -1, assignments=assigned)
     assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert count_of(kafka, "placed") == 0
 
@@ -410,7 +380,7 @@ def test_lists_are_added_to_and_taken_from(kafka: KafkaConnection, topic: str) -
 def test_changes_that_cannot_be_change_nothing(
     kafka: KafkaConnection, change: tuple[str, int, str | None], code: ErrorCode
 ) -> None:
-    create(kafka, "settled")
+    create_topic(kafka, "settled")
     for validates in (False, True):
         good = ("retention.bytes", SET, "3000000")
         assert alter(kafka, "settled", good, change, validate_only=validates) is code
@@ -445,14 +415,8 @@ def test_settings_without_an_effect_are_accepted_and_read_only(
     assert alter(kafka, topic, *changes, (throttled, APPEND, "0:0")) is ErrorCode.NONE
     assert described(kafka, topic) == before
     assert before["segment.bytes"].read_only
-    assert create(kafka, "typed", configs=_configs(segment_ms="x")).error_code == (
-        ErrorCode.INVALID_CONFIG
-    )
-
-
-def _configs(**given: str) -> list[Any]:
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic.CreatableTopicConfig
-    return [made(name=name.replace("_", "."), value=value) for name, value in given.items()]
+    refused = create_topic(kafka, "typed", configs={"segment.ms": "x"})
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
 
 
 def test_only_topics_that_are_there_are_altered(kafka: KafkaConnection, topic: str) -> None:
@@ -648,17 +612,13 @@ def test_a_compacted_topic_takes_no_message_without_a_key(
     kafka: KafkaConnection, broker: Broker, topic: str
 ) -> None:
     alter(kafka, topic, ("cleanup.policy", SET, "compact"))
-    made = codec.class_of("ProduceRequest").TopicProduceData
     for rows, code in (
         ([(b"k", b"1"), (None, b"2"), (b"k", b"3")], ErrorCode.INVALID_RECORD),
         ([(b"k", b"1"), (b"", b"2"), (b"k", None)], ErrorCode.NONE),
     ):
-        part = made.PartitionProduceData(index=0, records=batch(rows))
-        data = [made(name=topic, partition_data=[part])]
-        answer = kafka.ask("Produce", 9, acks=-1, timeout_ms=5_000, topic_data=data)
-        [result] = answer.responses[0].partition_responses
+        [result] = produced(kafka, topic, batch(rows))
         assert result.error_code == code
         assert [one.batch_index for one in result.record_errors] == [1] * bool(code)
-    assert [offset for offset, _, _ in records_in(fetch(kafka, topic, 0).records)] == [0, 1, 2]
+    assert [offset for offset, _, _ in records_in(fetched(kafka, topic, 0).records)] == [0, 1, 2]
     with tms.connect(broker.url) as bus:
         bus.publish(topic, b"TMS's own producers may", partition=0)

@@ -2,39 +2,34 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import tms
 from tests.cli_kit import tms_command
-from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving
+from tests.kafka_kit import Broker, KafkaConnection, batch, create_topic, kafka_serving, produced
+from tests.waiting import until
 from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
 from tms.errors import Conflict
 
 SESSION_MS = 10_000
 
+BROKERS = ("alone", "three")
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with kafka_serving() as broker, tms.connect(broker.url) as bus:
+
+@pytest.fixture(scope="module", autouse=True)
+def orders(broker: Broker) -> None:
+    with tms.connect(broker.url) as bus:
         bus.create_topic("orders", partitions=2)
-        yield broker
-
-
-@pytest.fixture
-def kafka(broker: Broker) -> Iterator[KafkaConnection]:
-    with broker.connect() as connection:
-        yield connection
 
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> str:
     """A group of its own for each test."""
     name: str = request.node.name
-    return name
+    return name.translate({ord("["): "-", ord("]"): None})
 
 
 def joining(group: str, member: str = "", version: int = 5, **fields: Any) -> dict[str, Any]:
@@ -78,6 +73,11 @@ def heartbeat(kafka: KafkaConnection, group: str, joined: Any) -> ErrorCode:
         member_id=joined.member_id,
     )
     return ErrorCode(answer.error_code)
+
+
+def until_rebalancing(kafka: KafkaConnection, group: str, joined: Any) -> None:
+    rebalances = ErrorCode.REBALANCE_IN_PROGRESS
+    until(lambda: heartbeat(kafka, group, joined) is rebalances, "it rebalances", 10)
 
 
 def commit(
@@ -159,9 +159,7 @@ def test_two_members_share_what_their_leader_decides(broker: Broker, group: str)
         sync(one, group, first, **{first.member_id: b"all"})
         id = two.ask("JoinGroup", 5, **joining(group)).member_id
         two.send("JoinGroup", 5, **joining(group, id))
-        until = time.monotonic() + 10
-        while heartbeat(one, group, first) is not ErrorCode.REBALANCE_IN_PROGRESS:
-            assert time.monotonic() < until
+        until_rebalancing(one, group, first)
         leader = one.ask("JoinGroup", 5, **joining(group, first.member_id))
         follower = two.answer()
         assert leader.generation_id == follower.generation_id == 2
@@ -180,12 +178,9 @@ def test_a_member_that_goes_while_it_waits_is_not_waited_for(broker: Broker, gro
         sync(one, group, first, **{first.member_id: b"all"})
         fields = joining(group, session_timeout_ms=6_000, rebalance_timeout_ms=6_000)
         two.send("JoinGroup", 3, **fields)  # old: it gets its id with the answer only
-        until = time.monotonic() + 10
-        while heartbeat(one, group, first) is not ErrorCode.REBALANCE_IN_PROGRESS:
-            assert time.monotonic() < until
+        until_rebalancing(one, group, first)
         two.socket.close()
-        while len(describe(one, group).members) > 1:
-            assert time.monotonic() < until
+        until(lambda: len(describe(one, group).members) == 1, "it is gone", 10)
         began = time.monotonic()
         again = one.ask("JoinGroup", 5, **joining(group, first.member_id))
         assert time.monotonic() - began < 5
@@ -329,23 +324,17 @@ def test_a_group_is_deleted_once_it_has_no_members(kafka: KafkaConnection, group
 
 
 def test_positions_go_with_their_topic(kafka: KafkaConnection, group: str) -> None:
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    topic = made(name="again", num_partitions=1, replication_factor=-1)
-    kafka.ask("CreateTopics", 7, topics=[topic])
+    create_topic(kafka, "again")
     assert commit(kafka, group, 7, topic="again") is ErrorCode.NONE
     kafka.ask("DeleteTopics", 5, topic_names=["again"])
-    kafka.ask("CreateTopics", 7, topics=[topic])
+    create_topic(kafka, "again")
     assert kafka.ask("OffsetFetch", 7, group_id=group, topics=None).topics == []
 
 
 def test_single_positions_are_forgotten(kafka: KafkaConnection, group: str) -> None:
     commit(kafka, group, 2)
     commit(kafka, group, 3, partition=1)
-    made = codec.class_of("OffsetDeleteRequest").OffsetDeleteRequestTopic
-    part = made.OffsetDeleteRequestPartition(partition_index=0)
-    topics = [made(name="orders", partitions=[part])]
-    answer = kafka.ask("OffsetDelete", 0, group_id=group, topics=topics)
-    assert not answer.topics[0].partitions[0].error_code
+    assert forget(kafka, group, "orders") == (0, [0])
     assert positions(kafka, group) == {0: (-1, ""), 1: (3, "")}
 
 
@@ -450,10 +439,7 @@ def test_operators_see_that_a_group_has_members_of_kafka(broker: Broker, group: 
 def test_positions_are_for_both_protocols(broker: Broker, group: str) -> None:
     with broker.connect() as kafka, tms.connect(broker.url) as bus:
         bus.create_topic(group)
-        made = codec.class_of("ProduceRequest").TopicProduceData
-        rows = [(None, b"%d" % number) for number in range(4)]
-        part = made.PartitionProduceData(index=0, records=batch(rows))
-        kafka.ask("Produce", 9, acks=1, topic_data=[made(name=group, partition_data=[part])])
+        produced(kafka, group, batch([(None, b"%d" % number) for number in range(4)]))
         with bus.consumer(group, group=group) as consumer:
             assert [next(iter(consumer)).value for _ in range(2)] == [b"0", b"1"]
             consumer.ack()

@@ -1,7 +1,6 @@
 """Times, and headers without a value, between Kafka's clients and TMS's own."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import aiokafka
@@ -11,10 +10,10 @@ import pytest
 
 import tms
 from tests.kafka_kit import Broker, kafka_serving
+from tests.waiting import PATIENCE_S
 from tms.model.message import Headers
 from tms.store.leveldb.store import LevelDBStore
 
-PATIENCE_S = 60.0
 TIMES_MS = [1_000_000_000_000, 999_999_999_999, 1, 1_000_000_000_000]
 TMS_HEADERS: Headers = {"set": b"1", "null": None, "empty": b""}
 HEADERS = [*TMS_HEADERS.items()]
@@ -23,11 +22,7 @@ CREATE_TIME, APPEND_TIME = confluent_kafka.TIMESTAMP_CREATE_TIME, 2
 
 Read = list[tuple[int, int, list[tuple[str, bytes | None]]]]
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with kafka_serving() as broker:
-        yield broker
+BROKERS = ("alone", "three")
 
 
 def confluent_publish(broker: Broker, topic: str) -> None:

@@ -11,14 +11,24 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from tests.access_kit import People
-from tests.kafka_kit import Broker, KafkaConnection, batch, kafka_serving
-from tests.waiting import PATIENCE_S, until
+from tests.access_kit import People, until_polling
+from tests.kafka_kit import (
+    ENDED,
+    Broker,
+    KafkaConnection,
+    batch,
+    create_topic,
+    fetched,
+    fetching,
+    kafka_serving,
+    metadata,
+    producing,
+)
+from tests.waiting import PATIENCE_S
 from tms.compat.kafka import codec, requests
 from tms.compat.kafka.errors import ErrorCode
 from tms.errors import Forbidden
 from tms.model.access import VERBS, Access
-from tms.server import guard as guarding
 from tms.server.service import AccessLimits
 from tms.store.leveldb import LevelDBStore
 from tms.store.memory import MemoryStore
@@ -29,7 +39,6 @@ TOPIC, GROUP, CLUSTER, ID = (
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
-ENDED = (EOFError, ConnectionError)
 OPEN = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}  # before there is a principal
 KNOWN = {  # for every principal: nothing depends on what it may
     "DescribeAcls",
@@ -137,17 +146,9 @@ def _by_name(name: str) -> dict[str, Any]:
 
 
 def _of_messages() -> Iterator[Row]:
-    parts = topics(
-        "ProduceRequest.TopicProduceData.PartitionProduceData",
-        index=0,
-        records=batch([(b"k", b"v")]),
-    )
-    sent = topics("ProduceRequest.TopicProduceData", name="orders", partition_data=parts)
-    fields = {"acks": -1, "timeout_ms": 1_000, "topic_data": sent}
-    yield Row("Produce", 9, fields, Access.PUBLISH, "topic:orders", TOPIC)
-    parts = topics("FetchRequest.FetchTopic.FetchPartition", partition=0, partition_max_bytes=100)
-    wanted = topics("FetchRequest.FetchTopic", topic="orders", partitions=parts)
-    yield Row("Fetch", 12, {"topics": wanted}, Access.CONSUME, "topic:orders", TOPIC)
+    sent = producing("orders", {0: batch([(b"k", b"v")])})
+    yield Row("Produce", 9, sent, Access.PUBLISH, "topic:orders", TOPIC)
+    yield Row("Fetch", 12, fetching("orders"), Access.CONSUME, "topic:orders", TOPIC)
     parts = topics("ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition", timestamp=-1)
     asked = topics("ListOffsetsRequest.ListOffsetsTopic", name="orders", partitions=parts)
     on = "topic:orders"
@@ -271,11 +272,8 @@ def _of_id(id: str, producer: tuple[int, int]) -> Iterator[tuple[str, int, dict[
         "v3_and_below_topics": wanted,
     }
     yield "AddPartitionsToTxn", 3, fields
-    parts = "ProduceRequest.TopicProduceData"
     records = batch([(b"k", b"v")], (*producer, 0), transactional=True)
-    sent = topics(f"{parts}.PartitionProduceData", index=0, records=records)
-    data = topics(parts, name="orders", partition_data=sent)
-    yield "Produce", 9, {"transactional_id": id, "acks": -1, "topic_data": data}
+    yield "Produce", 9, producing("orders", {0: records}, transactional_id=id)
     yield "InitProducerId", 4, {"transactional_id": id, "transaction_timeout_ms": 0}
     yield "DescribeTransactions", 0, {"transactional_ids": [id]}
 
@@ -293,25 +291,15 @@ class Known(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def known() -> Iterator[Known]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guarding, "GUESS_S", 0.0)
-        with kafka_serving(MemoryStore(shared=True), access=AccessLimits()) as broker:
-            found = Known(broker, People(broker.served))
-            with found.principal("owner", "all namespace:default") as owner:
-                created = made(
-                    "CreateTopicsRequest.CreatableTopic",
-                    name="orders",
-                    num_partitions=1,
-                    replication_factor=1,
-                )
-                owner.ask("CreateTopics", 7, topics=[created])
-                owner.ask(
-                    "InitProducerId", 4, transactional_id="owned", transaction_timeout_ms=9_000
-                )
-                for group in ("desks", "doomed"):
-                    assert codes(owner.ask("OffsetCommit", 8, **_commit(group))) == {0}
-            yield found
+def known(prompt_refusals: None) -> Iterator[Known]:
+    with kafka_serving(MemoryStore(shared=True), access=AccessLimits()) as broker:
+        found = Known(broker, People(broker.served))
+        with found.principal("owner", "all namespace:default") as owner:
+            create_topic(owner, "orders", 1)
+            owner.ask("InitProducerId", 4, transactional_id="owned", transaction_timeout_ms=9_000)
+            for group in ("desks", "doomed"):
+                assert codes(owner.ask("OffsetCommit", 8, **_commit(group))) == {0}
+        yield found
 
 
 def _commit(group: str) -> dict[str, Any]:
@@ -534,9 +522,8 @@ def test_a_topic_that_is_not_there_looks_like_one_that_one_may_not_see(known: Kn
 
 
 def test_an_id_does_not_tell_the_name_of_its_topic(known: Known) -> None:
-    wanted = topics("MetadataRequest.MetadataRequestTopic", name="orders")
     with known.principal("tells-ids", "observe topic:orders") as connection:
-        [there] = connection.ask("Metadata", 12, topics=wanted).topics
+        there = metadata(connection, "orders")
         named = topics("DeleteTopicsRequest.DeleteTopicState", name=None, topic_id=there.topic_id)
         [refused] = connection.ask("DeleteTopics", 6, topics=named).responses
         assert refused.error_code == TOPIC and "orders" in refused.error_message
@@ -549,7 +536,6 @@ def test_an_id_does_not_tell_the_name_of_its_topic(known: Known) -> None:
 def test_unknown_ids_are_looked_for_together_and_not_by_the_event_loop(
     known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = topics("MetadataRequest.MetadataRequestTopic", name="orders")
     registry = known.broker.served.service.engine.topics.registry
     looked: list[str] = []
     every = registry.all
@@ -560,7 +546,7 @@ def test_unknown_ids_are_looked_for_together_and_not_by_the_event_loop(
 
     monkeypatch.setattr(registry, "all", all)
     with known.principal("asks-for-ids", "observe topic:orders") as connection:
-        [there] = connection.ask("Metadata", 12, topics=wanted).topics
+        there = metadata(connection, "orders")
         parts = topics("FetchRequest.FetchTopic.FetchPartition", partition=0)
         unknown = [there.topic_id[:8] + number.to_bytes(8, "big") for number in range(10_000)]
         fields = [made("FetchRequest.FetchTopic", topic_id=id, partitions=parts) for id in unknown]
@@ -609,30 +595,20 @@ def test_a_fetch_is_decided_for_each_partition(known: Known) -> None:
 
 
 def test_a_long_poll_of_kafka_ends_with_what_allowed_it(known: Known) -> None:
-    name = "FetchRequest.FetchTopic"
-    parts = topics(f"{name}.FetchPartition", fetch_offset=0, partition_max_bytes=9)
-    created = made("CreateTopicsRequest.CreatableTopic", name="empty", num_partitions=1)
-    created.replication_factor = 1
     known.people.access.add_grant("owner", "all", "topic:empty")
-    fields = {"topics": topics(name, topic="empty", partitions=parts), "max_wait_ms": 30_000}
-    connection = known.principal("waits", "all topic:empty")
-    with connection:
-        connection.ask("CreateTopics", 7, topics=[created])
+    with known.principal("waits", "all topic:empty") as connection:
+        create_topic(connection, "empty")
         ended: list[BaseException | object] = []
 
         def poll() -> None:
             try:
-                ended.append(connection.ask("Fetch", 12, min_bytes=1, **fields))
+                ended.append(fetched(connection, "empty", max_wait_ms=30_000))
             except (*ENDED, TimeoutError) as error:
                 ended.append(error)
 
         thread = threading.Thread(target=poll)
         thread.start()
-        guard = known.broker.served.service.guard
-        assert guard is not None
-        until(
-            lambda: any(one.principal == "waits" for one in [*guard.decisions._active]), "it polls"
-        )
+        until_polling(known.people, "waits")
         known.people.access.remove_grant("waits", "all", "topic:empty")
         thread.join(PATIENCE_S)
         assert isinstance(ended[0], ENDED)
@@ -640,17 +616,12 @@ def test_a_long_poll_of_kafka_ends_with_what_allowed_it(known: Known) -> None:
 
 def test_a_long_poll_ends_when_its_token_expires(known: Known) -> None:
     token = known.people.access.create_token("brief", expires_s=2).token
-    name = "FetchRequest.FetchTopic"
-    parts = topics(f"{name}.FetchPartition", partition_max_bytes=9)
-    fields = {"topics": topics(name, topic="quiet", partitions=parts), "max_wait_ms": 30_000}
     known.people.access.add_grant("brief", "all", "topic:quiet")
     with known.broker.connect("brief", token) as connection:
-        created = made("CreateTopicsRequest.CreatableTopic", name="quiet", num_partitions=1)
-        created.replication_factor = 1
-        connection.ask("CreateTopics", 7, topics=[created])
+        create_topic(connection, "quiet")
         began = time.monotonic()
         with pytest.raises(ENDED):
-            connection.ask("Fetch", 12, min_bytes=1, **fields)
+            fetched(connection, "quiet", max_wait_ms=30_000)
         assert time.monotonic() - began < 9
 
 

@@ -5,7 +5,8 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import aiokafka
 import confluent_kafka
@@ -14,10 +15,10 @@ import pytest
 from confluent_kafka import admin as confluent_admin
 
 import tms
-from tests.kafka_kit import Broker, kafka_serving
+from tests.kafka_kit import Broker, assert_same, messages_in
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-PATIENCE_S = 30.0
 Row = tuple[bytes | None, bytes | None]
 ROWS: list[Row] = [
     *((b"k%d" % (number % 7), b"value %d" % number) for number in range(200)),
@@ -28,61 +29,68 @@ ROWS: list[Row] = [
 names = (f"topic-{number}" for number in itertools.count())
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with kafka_serving() as broker:
-        yield broker
+class ClientSettings(NamedTuple):
+    """The settings by which clients connect: those of librdkafka, and of clients that are written
+    in Python."""
+
+    librdkafka: dict[str, Any]
+    python: dict[str, Any]
+
+
+def plain(servers: str) -> ClientSettings:
+    """Settings for a service that takes everybody."""
+    return ClientSettings({"bootstrap.servers": servers}, {"bootstrap_servers": servers})
 
 
 @pytest.fixture
-def topic(broker: Broker) -> str:
+def settings(broker: Broker) -> ClientSettings:
+    return plain(broker.servers)
+
+
+@pytest.fixture
+def topic(settings: ClientSettings) -> str:
     """A topic of its own for each test, made by librdkafka, with three partitions."""
     name = next(names)
-    client = confluent_admin.AdminClient({"bootstrap.servers": broker.servers})
-    [made] = client.create_topics([confluent_admin.NewTopic(name, 3)]).values()
-    made.result(PATIENCE_S)
+    create(settings.librdkafka, name, 3)
     return name
 
 
-def in_tms(broker: Broker, topic: str) -> list[Row]:
-    """All messages as TMS's own consumer reads them, sorted."""
-    with (
-        tms.connect(broker.url) as bus,
-        bus.consumer(topic, start="earliest", stop_at_end=True) as consumer,
-    ):
-        return sorted(((one.key, one.value) for one in consumer), key=repr)
+def create(librdkafka: dict[str, Any], topic: str, partitions: int) -> None:
+    """Create a topic, by the administrator of librdkafka. Raises its errors."""
+    client = confluent_admin.AdminClient(librdkafka)
+    [made] = client.create_topics([confluent_admin.NewTopic(topic, partitions)]).values()
+    made.result(PATIENCE_S)
 
 
-def in_order(rows: list[Row]) -> dict[bytes | None, list[bytes | None]]:
-    """The values by key, in the order in which they came."""
-    found: dict[bytes | None, list[bytes | None]] = {}
-    for key, value in rows:
-        found.setdefault(key, []).append(value)
-    return found
+def in_tms(url: str, topic: str) -> list[Row]:
+    """All rows as TMS's own consumer reads them."""
+    return [(one.key, one.value) for one in messages_in(url, topic)]
 
 
 # -- the clients: each publishes rows, and reads so many as a member of a group --------------------
 
 
-def confluent_publish(broker: Broker, topic: str, codec: str) -> None:
+def confluent_publish(
+    settings: ClientSettings, topic: str, codec: str, rows: Sequence[Row] = ROWS
+) -> None:
     producer = confluent_kafka.Producer(
         {
-            "bootstrap.servers": broker.servers,
+            **settings.librdkafka,
             "enable.idempotence": True,
             "compression.type": codec,
             "linger.ms": 5,
             "partitioner": "murmur2_random",
         }
     )
-    for key, value in ROWS:
+    for key, value in rows:
         producer.produce(topic, key=key, value=value, headers=[("h", b"1")])
     assert producer.flush(PATIENCE_S) == 0
 
 
-def confluent_read(broker: Broker, topic: str, group: str, count: int) -> list[Row]:
+def confluent_read(settings: ClientSettings, topic: str, group: str, count: int) -> list[Row]:
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": broker.servers,
+            **settings.librdkafka,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
@@ -99,55 +107,57 @@ def confluent_read(broker: Broker, topic: str, group: str, count: int) -> list[R
     return found
 
 
-def kafka_python_publish(broker: Broker, topic: str, codec: str) -> None:
+def kafka_python_publish(
+    settings: ClientSettings, topic: str, codec: str, rows: Sequence[Row] = ROWS
+) -> None:
     compression = None if codec == "none" else codec
-    producer = kafka_python.KafkaProducer(
-        bootstrap_servers=broker.servers, compression_type=compression
-    )
+    producer = kafka_python.KafkaProducer(compression_type=compression, **settings.python)
     sent = [
-        producer.send(topic, key=key, value=value, headers=[("h", b"1")]) for key, value in ROWS
+        producer.send(topic, key=key, value=value, headers=[("h", b"1")]) for key, value in rows
     ]
     for one in sent:
         one.get(PATIENCE_S)
     producer.close()
 
 
-def kafka_python_read(broker: Broker, topic: str, group: str, count: int) -> list[Row]:
+def kafka_python_read(settings: ClientSettings, topic: str, group: str, count: int) -> list[Row]:
     consumer = kafka_python.KafkaConsumer(
         topic,
-        bootstrap_servers=broker.servers,
         group_id=group,
         auto_offset_reset="earliest",
         isolation_level="read_committed",
         consumer_timeout_ms=int(PATIENCE_S * 1_000),
+        **settings.python,
     )
     found = [(one.key, one.value) for one in itertools.islice(consumer, count)]
     consumer.close()
     return found
 
 
-def aiokafka_publish(broker: Broker, topic: str, codec: str) -> None:
+def aiokafka_publish(
+    settings: ClientSettings, topic: str, codec: str, rows: Sequence[Row] = ROWS
+) -> None:
     async def publish() -> None:
         compression = None if codec == "none" else codec
         async with aiokafka.AIOKafkaProducer(
-            bootstrap_servers=broker.servers, enable_idempotence=True, compression_type=compression
+            enable_idempotence=True, compression_type=compression, **settings.python
         ) as producer:
-            for key, value in ROWS:
+            for key, value in rows:
                 await producer.send(topic, key=key, value=value, headers=[("h", b"1")])
 
     asyncio.run(publish())
 
 
-def aiokafka_read(broker: Broker, topic: str, group: str, count: int) -> list[Row]:
+def aiokafka_read(settings: ClientSettings, topic: str, group: str, count: int) -> list[Row]:
     async def read() -> list[Row]:
         found: list[Row] = []
         async with (
             aiokafka.AIOKafkaConsumer(
                 topic,
-                bootstrap_servers=broker.servers,
                 group_id=group,
                 auto_offset_reset="earliest",
                 isolation_level="read_committed",
+                **settings.python,
             ) as consumer,
             asyncio.timeout(PATIENCE_S),
         ):
@@ -159,8 +169,8 @@ def aiokafka_read(broker: Broker, topic: str, group: str, count: int) -> list[Ro
     return asyncio.run(read())
 
 
-Publish = Callable[[Broker, str, str], None]
-Read = Callable[[Broker, str, str, int], list[Row]]
+Publish = Callable[..., None]
+Read = Callable[[ClientSettings, str, str, int], list[Row]]
 CLIENTS: dict[str, tuple[Publish, Read]] = {
     "confluent-kafka": (confluent_publish, confluent_read),
     "kafka-python": (kafka_python_publish, kafka_python_read),
@@ -177,35 +187,34 @@ CODECS = {  # that the clients have without another library
     ("client", "codec"), [(client, codec) for client in CLIENTS for codec in CODECS[client]]
 )
 def test_tms_reads_what_a_client_publishes(
-    broker: Broker, topic: str, client: str, codec: str
+    broker: Broker, settings: ClientSettings, topic: str, client: str, codec: str
 ) -> None:
-    CLIENTS[client][0](broker, topic, codec)
-    assert in_tms(broker, topic) == sorted(ROWS, key=repr)
+    CLIENTS[client][0](settings, topic, codec)
+    assert_same(in_tms(broker.url, topic), ROWS)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_reads_what_tms_publishes_and_goes_on_where_it_was(
-    broker: Broker, topic: str, client: str
+    broker: Broker, settings: ClientSettings, topic: str, client: str
 ) -> None:
     _, read = CLIENTS[client]
     with tms.connect(broker.url) as bus:
         for key, value in ROWS:
             bus.publish(topic, value, key=key)
-        keyed = in_order([row for row in ROWS if row[0] is not None])
-        found = read(broker, topic, f"group of {topic}", len(ROWS))
-        assert sorted(found, key=repr) == sorted(ROWS, key=repr)
-        assert in_order([row for row in found if row[0] is not None]) == keyed
+        assert_same(read(settings, topic, f"group of {topic}", len(ROWS)), ROWS)
         bus.publish(topic, b"more", key=b"k")
-        assert read(broker, topic, f"group of {topic}", 1) == [(b"k", b"more")]
+        assert read(settings, topic, f"group of {topic}", 1) == [(b"k", b"more")]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_two_members_share_the_partitions(broker: Broker, topic: str, client: str) -> None:
+def test_two_members_share_the_partitions(
+    settings: ClientSettings, topic: str, client: str
+) -> None:
     publish, read = CLIENTS[client]
     found: list[Row] = []
 
     def member() -> None:
-        found.extend(read(broker, topic, f"shared {topic}", 1))
+        found.extend(read(settings, topic, f"shared {topic}", 1))
 
     members = [threading.Thread(target=member) for _ in range(2)]
     for one in members:
@@ -213,7 +222,7 @@ def test_two_members_share_the_partitions(broker: Broker, topic: str, client: st
     time.sleep(1)
     until = time.monotonic() + PATIENCE_S
     while any(one.is_alive() for one in members) and time.monotonic() < until:
-        publish(broker, topic, "none")
+        publish(settings, topic, "none")
         time.sleep(0.5)
     for one in members:
         one.join(PATIENCE_S)
@@ -236,11 +245,12 @@ def test_transactions_of_librdkafka_are_seen_whole_or_not_at_all(
             producer.abort_transaction(PATIENCE_S)
         else:
             producer.commit_transaction(PATIENCE_S)
-    found = confluent_read(broker, topic, f"reads {topic}", 20)
+    found = confluent_read(plain(broker.servers), topic, f"reads {topic}", 20)
     wanted = [
         (None, f"{kept} {number}".encode()) for kept in ("kept", "kept too") for number in range(10)
     ]
-    assert sorted(found, key=repr) == sorted(wanted, key=repr) == in_tms(broker, topic)
+    assert_same(found, wanted)
+    assert_same(in_tms(broker.url, topic), wanted)
 
 
 def test_a_transaction_of_aiokafka_moves_offsets_with_its_messages(
@@ -264,13 +274,15 @@ def test_a_transaction_of_aiokafka_moves_offsets_with_its_messages(
         await client.stop()
 
     asyncio.run(transform())
-    assert in_tms(broker, topic) == [(None, b"5")]
+    assert in_tms(broker.url, topic) == [(None, b"5")]
 
 
-def test_tools_of_librdkafka_look_at_topics_and_groups(broker: Broker, topic: str) -> None:
-    confluent_publish(broker, topic, "none")
-    confluent_read(broker, topic, f"seen {topic}", len(ROWS))
-    client = confluent_admin.AdminClient({"bootstrap.servers": broker.servers})
+def test_tools_of_librdkafka_look_at_topics_and_groups(
+    settings: ClientSettings, topic: str
+) -> None:
+    confluent_publish(settings, topic, "none")
+    confluent_read(settings, topic, f"seen {topic}", len(ROWS))
+    client = confluent_admin.AdminClient(settings.librdkafka)
     assert len(client.list_topics(topic, PATIENCE_S).topics[topic].partitions) == 3
     resource = confluent_admin.ConfigResource(confluent_admin.RESOURCE_TOPIC, topic)
     [configs] = client.describe_configs([resource]).values()
@@ -284,9 +296,11 @@ def test_tools_of_librdkafka_look_at_topics_and_groups(broker: Broker, topic: st
     assert topic not in client.list_topics(timeout=PATIENCE_S).topics
 
 
-def test_the_administrator_of_librdkafka_changes_topics(broker: Broker, topic: str) -> None:
-    client = confluent_admin.AdminClient({"bootstrap.servers": broker.servers})
-    confluent_publish(broker, topic, "none")
+def test_the_administrator_of_librdkafka_changes_topics(
+    settings: ClientSettings, topic: str
+) -> None:
+    client = confluent_admin.AdminClient(settings.librdkafka)
+    confluent_publish(settings, topic, "none")
     place = confluent_kafka.TopicPartition(topic, 0)
     [end] = client.list_offsets({place: confluent_admin.OffsetSpec.latest()}).values()
     upto = end.result(PATIENCE_S).offset
@@ -308,8 +322,10 @@ def test_the_administrator_of_librdkafka_changes_topics(broker: Broker, topic: s
         refused.result(PATIENCE_S)
 
 
-def test_the_administrator_of_librdkafka_changes_settings(broker: Broker, topic: str) -> None:
-    client = confluent_admin.AdminClient({"bootstrap.servers": broker.servers})
+def test_the_administrator_of_librdkafka_changes_settings(
+    settings: ClientSettings, topic: str
+) -> None:
+    client = confluent_admin.AdminClient(settings.librdkafka)
     operations = confluent_admin.AlterConfigOpType
     entry = confluent_admin.ConfigEntry
     kind = confluent_admin.ConfigResource.Type.TOPIC
@@ -337,10 +353,10 @@ def test_the_administrator_of_librdkafka_changes_settings(broker: Broker, topic:
 
 
 def test_the_administrator_of_kafka_python_changes_and_measures_topics(
-    broker: Broker, topic: str
+    broker: Broker, settings: ClientSettings, topic: str
 ) -> None:
-    kafka_python_publish(broker, topic, "none")
-    client = kafka_python.KafkaAdminClient(bootstrap_servers=broker.servers)
+    kafka_python_publish(settings, topic, "none")
+    client = kafka_python.KafkaAdminClient(**settings.python)
     try:
         place = kafka_python.TopicPartition(topic, 1)
         end = in_end(broker, topic, 1)

@@ -2,18 +2,27 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 import tms
 from tests.kafka_kit import (
+    EARLIEST,
+    ENDED,
+    LATEST,
+    NEWEST,
     Broker,
     KafkaConnection,
     batch,
     covered,
-    kafka_serving,
+    create_topic,
+    fetched,
+    fetching,
+    messages_in,
+    metadata,
+    offset_at,
+    produced,
+    producing,
     records_in,
     times_in,
 )
@@ -27,69 +36,7 @@ from tms.model.ids import TIME_MS_MAX
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
 
-LATEST, EARLIEST, NEWEST = -1, -2, -3
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with kafka_serving() as broker:
-        yield broker
-
-
-@pytest.fixture
-def kafka(broker: Broker) -> Iterator[KafkaConnection]:
-    with broker.connect() as connection:
-        yield connection
-
-
-@pytest.fixture
-def topic(kafka: KafkaConnection, request: pytest.FixtureRequest) -> str:
-    """A topic of its own for each test, with two partitions."""
-    name = request.node.name.translate({ord("["): "_", ord("]"): None})
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    one = made(name=name, num_partitions=2, replication_factor=-1)
-    [result] = kafka.ask("CreateTopics", 7, topics=[one]).topics
-    assert not result.error_code, result.error_message
-    return name
-
-
-def produced(kafka: KafkaConnection, topic: str, *batches: bytes, acks: int = -1) -> list[Any]:
-    """The answers for batches to the partitions 0, 1, … of a topic."""
-    made = codec.class_of("ProduceRequest").TopicProduceData
-    parts = [
-        made.PartitionProduceData(index=number, records=records)
-        for number, records in enumerate(batches)
-    ]
-    answer = kafka.ask(
-        "Produce",
-        9,
-        acks=acks,
-        timeout_ms=5_000,
-        topic_data=[made(name=topic, partition_data=parts)],
-    )
-    return list(answer.responses[0].partition_responses)
-
-
-def fetched(
-    kafka: KafkaConnection, topic: str, offset: int = 0, partition: int = 0, **fields: Any
-) -> Any:
-    """The answer for one partition."""
-    made = codec.class_of("FetchRequest").FetchTopic
-    part = made.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=fields.pop("size", 1 << 20)
-    )
-    given = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20} | fields
-    answer = kafka.ask("Fetch", 12, topics=[made(topic=topic, partitions=[part])], **given)
-    assert not answer.error_code
-    return answer.responses[0].partitions[0]
-
-
-def offset(kafka: KafkaConnection, topic: str, timestamp: int, partition: int = 0) -> Any:
-    made = codec.class_of("ListOffsetsRequest").ListOffsetsTopic
-    part = made.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-    answer = kafka.ask("ListOffsets", 7, topics=[made(name=topic, partitions=[part])])
-    return answer.topics[0].partitions[0]
-
+BROKERS = ("alone", "three")
 
 # -- publishing ------------------------------------------------------------------------------------
 
@@ -109,25 +56,20 @@ def test_batches_are_stored_in_order_at_dense_offsets(
     assert records_in(fetched(kafka, topic, partition=1).records) == [(0, b"", None)]
 
 
+@pytest.mark.one_connection
 def test_a_client_that_wants_no_answer_gets_none(kafka: KafkaConnection, topic: str) -> None:
-    made = codec.class_of("ProduceRequest").TopicProduceData
-    part = made.PartitionProduceData(index=0, records=batch([(None, b"quiet")]))
-    data = [made(name=topic, partition_data=[part])]
-    kafka.send("Produce", 9, acks=0, topic_data=data)
+    kafka.send("Produce", 9, **producing(topic, {0: batch([(None, b"quiet")])}, acks=0))
     kafka._sent.pop()
     kafka.ask("ApiVersions", 3)  # is the next answer
-    until = time.monotonic() + 10
-    while offset(kafka, topic, LATEST).offset != 1:
-        assert time.monotonic() < until
+    until(lambda: offset_at(kafka, topic, LATEST).offset == 1, "it is stored")
 
 
+@pytest.mark.one_connection
 def test_a_refused_batch_that_wants_no_answer_ends_the_connection(
     kafka: KafkaConnection, topic: str
 ) -> None:
-    made = codec.class_of("ProduceRequest").TopicProduceData
-    part = made.PartitionProduceData(index=7, records=batch([(None, b"nowhere")]))
-    kafka.send("Produce", 9, acks=0, topic_data=[made(name=topic, partition_data=[part])])
-    with pytest.raises((EOFError, ConnectionError)):
+    kafka.send("Produce", 9, **producing(topic, {7: batch([(None, b"nowhere")])}, acks=0))
+    with pytest.raises(ENDED):
         kafka.frame()
 
 
@@ -139,29 +81,22 @@ def test_each_partition_has_an_error_of_its_own(kafka: KafkaConnection, topic: s
     assert (damaged.error_code, damaged.base_offset) == (ErrorCode.CORRUPT_MESSAGE, -1)
     assert damaged.error_message
     assert nowhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert offset(kafka, topic, LATEST, 1).offset == 0, "nothing of the damaged batch is stored"
+    assert offset_at(kafka, topic, LATEST, 1).offset == 0, "nothing of the damaged batch is stored"
 
 
 def test_a_topic_that_is_not_there(kafka: KafkaConnection) -> None:
     [answer] = produced(kafka, "nowhere", batch([(None, b"")]))
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert fetched(kafka, "nowhere").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert offset(kafka, "nowhere", LATEST).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert offset(kafka, "no such name", LATEST).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert offset_at(kafka, "nowhere", LATEST).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert offset_at(kafka, "no such name", LATEST).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_a_message_beyond_the_limit_of_the_topic_is_too_large(kafka: KafkaConnection) -> None:
-    made = codec.class_of("CreateTopicsRequest").CreatableTopic
-    small = made(
-        name="small",
-        num_partitions=1,
-        replication_factor=-1,
-        configs=[made.CreatableTopicConfig(name="max.message.bytes", value="1000")],
-    )
-    kafka.ask("CreateTopics", 7, topics=[small])
+    create_topic(kafka, "small", configs={"max.message.bytes": "1000"})
     [answer] = produced(kafka, "small", batch([(None, bytes(900)), (None, bytes(1_001))]))
     assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
-    assert offset(kafka, "small", LATEST).offset == 0
+    assert offset_at(kafka, "small", LATEST).offset == 0
 
 
 def test_batches_that_take_long_are_converted_by_a_thread() -> None:
@@ -185,7 +120,7 @@ def test_a_producer_stores_each_batch_once(kafka: KafkaConnection, topic: str) -
     for expected, one in zip((0, 3, 6), sent, strict=True):
         [answer] = produced(kafka, topic, one)
         assert (answer.error_code, answer.base_offset) == (0, expected), "a repetition"
-    assert offset(kafka, topic, LATEST).offset == 9
+    assert offset_at(kafka, topic, LATEST).offset == 9
     [gap] = produced(kafka, topic, batch(rows, (number, 0, 12)))
     assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     bumped = kafka.ask(
@@ -241,14 +176,12 @@ def test_a_wait_ends_at_its_time(kafka: KafkaConnection, topic: str) -> None:
     assert (found.error_code, found.records, found.high_watermark) == (0, b"", 0)
 
 
+@pytest.mark.one_connection
 def test_a_wait_ends_with_its_client(broker: Broker, topic: str) -> None:
-    [front] = broker.served.server._fronts.values()
-    made = codec.class_of("FetchRequest").FetchTopic
-    parts = [made.FetchPartition(partition=0, partition_max_bytes=9)]
-    wanted = [made(topic=topic, partitions=parts)]
+    front = broker.front
     others = len(front.connections)
     with broker.connect() as kafka:
-        kafka.send("Fetch", 12, topics=wanted, max_wait_ms=30_000, min_bytes=1)
+        kafka.send("Fetch", 12, **fetching(topic, max_wait_ms=30_000))
         until(lambda: front._broker._waiting, "it waits")
     until(lambda: not front._broker._waiting, "the wait has ended", 15)
     until(lambda: len(front.connections) == others, "the connection is forgotten", 15)
@@ -263,6 +196,7 @@ def test_limits_of_bytes_leave_at_least_one_batch(kafka: KafkaConnection, topic:
     assert len(records_in(fetched(kafka, topic, max_bytes=1).records)) == 1
 
 
+@pytest.mark.one_connection
 def test_a_full_answer_leaves_other_partitions_to_the_next_one(
     kafka: KafkaConnection, topic: str
 ) -> None:
@@ -287,7 +221,7 @@ def test_a_full_answer_leaves_other_partitions_to_the_next_one(
 def test_acks_are_none_one_or_all(kafka: KafkaConnection, topic: str) -> None:
     [answer] = produced(kafka, topic, batch([(None, b"x")]), acks=2)
     assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert offset(kafka, topic, LATEST).offset == 0
+    assert offset_at(kafka, topic, LATEST).offset == 0
 
 
 def test_an_offset_that_is_not_there_is_out_of_range(kafka: KafkaConnection, topic: str) -> None:
@@ -311,8 +245,7 @@ def test_topics_are_fetched_by_id_and_not_after_they_are_gone(
     kafka: KafkaConnection, topic: str
 ) -> None:
     produced(kafka, topic, batch([(None, b"x")]))
-    wanted = codec.class_of("MetadataRequest").MetadataRequestTopic(name=topic)
-    id = kafka.ask("Metadata", 12, topics=[wanted]).topics[0].topic_id
+    id = metadata(kafka, topic).topic_id
     made = codec.class_of("FetchRequest").FetchTopic
     part = made.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
     request = {"topics": [made(topic_id=id, partitions=[part])], "max_bytes": 1_000}
@@ -341,7 +274,7 @@ def test_empty_batches_lead_over_what_was_rolled_back(broker: Broker, topic: str
         stable = fetched(kafka, topic, isolation_level=1)
         assert [one[2] for one in records_in(stable.records)] == [b"before"]
         assert (stable.last_stable_offset, stable.high_watermark) == (1, 4)
-        assert offset(kafka, topic, LATEST).offset == 4
+        assert offset_at(kafka, topic, LATEST).offset == 4
         engine.transactions.abort(began.transaction_id)
         committed = fetched(kafka, topic, isolation_level=1)
         assert [one[2] for one in records_in(committed.records)] == [b"before", b"after"]
@@ -376,7 +309,7 @@ def test_times_that_are_none_are_refused(kafka: KafkaConnection, topic: str) -> 
         [told] = produced(kafka, topic, batch([(None, b"1"), (None, b"2")], times_ms=[7, time_ms]))
         assert told.error_code == ErrorCode.INVALID_TIMESTAMP
         assert [one.batch_index for one in told.record_errors] == [1]
-    assert offset(kafka, topic, LATEST).offset == 0
+    assert offset_at(kafka, topic, LATEST).offset == 0
 
 
 def test_times_and_null_headers_are_those_of_tms(broker: Broker, topic: str) -> None:
@@ -401,9 +334,9 @@ def test_offsets_by_event_time(kafka: KafkaConnection, topic: str) -> None:
         (3_000, 3, 3_000),
         (3_001, 0, 1_000),  # none is so late: from the first message that was published then
     ]:
-        told = offset(kafka, topic, wanted)
+        told = offset_at(kafka, topic, wanted)
         assert (told.offset, told.timestamp) == (found, time_ms)
-    newest = offset(kafka, topic, NEWEST)
+    newest = offset_at(kafka, topic, NEWEST)
     assert (newest.offset, newest.timestamp) == (4, 2_000), "the last one"
 
 
@@ -416,22 +349,23 @@ def test_offsets_by_time(kafka: KafkaConnection, topic: str) -> None:
         time.sleep(0.01)
     whole = [fetched(kafka, topic, offset=number).records for number in range(3)]
     assert all(whole)
-    first, newest = offset(kafka, topic, 0), offset(kafka, topic, NEWEST)
+    first, newest = offset_at(kafka, topic, 0), offset_at(kafka, topic, NEWEST)
     assert (first.offset, newest.offset) == (0, 2)
     assert 0 < first.timestamp < newest.timestamp
-    assert offset(kafka, topic, newest.timestamp).offset == 2
-    assert offset(kafka, topic, first.timestamp + 1).offset == 1
-    beyond = offset(kafka, topic, newest.timestamp + 1)
+    assert offset_at(kafka, topic, newest.timestamp).offset == 2
+    assert offset_at(kafka, topic, first.timestamp + 1).offset == 1
+    beyond = offset_at(kafka, topic, newest.timestamp + 1)
     assert (beyond.offset, beyond.timestamp, beyond.error_code) == (-1, -1, 0)
-    assert offset(kafka, topic, EARLIEST).offset == 0
-    assert offset(kafka, topic, LATEST).offset == 3
+    assert offset_at(kafka, topic, EARLIEST).offset == 0
+    assert offset_at(kafka, topic, LATEST).offset == 3
     assert (
-        offset(kafka, topic, LATEST, partition=5).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        offset_at(kafka, topic, LATEST, partition=5).error_code
+        == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
 
 
 def test_offsets_of_an_empty_partition(kafka: KafkaConnection, topic: str) -> None:
-    told = [offset(kafka, topic, one).offset for one in (EARLIEST, LATEST, NEWEST, 0)]
+    told = [offset_at(kafka, topic, one).offset for one in (EARLIEST, LATEST, NEWEST, 0)]
     assert told == [0, 0, -1, -1]
 
 
@@ -444,6 +378,5 @@ def test_messages_of_both_worlds_are_read_in_both(broker: Broker, topic: str) ->
         bus.publish(topic, b"from tms", key=b"q", headers={"h": b"1"}, partition=0)
         found = records_in(fetched(kafka, topic).records)
         assert found == [(0, b"k", b"from kafka"), (1, None, None), (2, b"q", b"from tms")]
-        with bus.consumer(topic, start="earliest", stop_at_end=True) as consumer:
-            messages = [(one.offset, one.key, one.value) for one in consumer]
-        assert messages == found
+        messages = messages_in(broker.url, topic)
+        assert [(one.offset, one.key, one.value) for one in messages] == found

@@ -15,7 +15,7 @@ import pytest
 from tests.access_kit import People
 from tests.clocks import ManualClock
 from tests.jwt_kit import AUDIENCE, ISSUER, JwksServer, claims, jwks, key_of, sign
-from tests.kafka_kit import Broker, KafkaConnection, kafka_serving
+from tests.kafka_kit import ENDED, Broker, KafkaConnection, kafka_serving
 from tests.waiting import PATIENCE_S, until
 from tms.access.jwt import ALGORITHMS, JwtRules
 from tms.access.scram import salt_of
@@ -30,20 +30,12 @@ from tms.store.memory import MemoryStore
 
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 FAILED, ILLEGAL = ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.ILLEGAL_SASL_STATE
-ENDED = (EOFError, ConnectionError)
 
 
 @pytest.fixture(scope="module")
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def broker(clock: ManualClock) -> Iterator[Broker]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guarding, "GUESS_S", 0.0)
-        with kafka_serving(MemoryStore(shared=True), clock, AccessLimits()) as broker:
-            yield broker
+def broker(clock: ManualClock, prompt_refusals: None) -> Iterator[Broker]:
+    with kafka_serving(MemoryStore(shared=True), clock, AccessLimits()) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +46,6 @@ def people(broker: Broker) -> People:
 @pytest.fixture(scope="module")
 def ann(people: People) -> str:
     return people.token("ann", "all topic:orders")
-
-
-@pytest.fixture
-def kafka(broker: Broker) -> Iterator[KafkaConnection]:
-    with broker.connect() as connection:
-        yield connection
 
 
 def shake(kafka: KafkaConnection, mechanism: str, version: int = 1) -> Any:
@@ -163,12 +149,7 @@ def test_a_client_that_does_not_authenticate_is_closed(ann: str) -> None:
             assert is_closed(silent)
             assert time.monotonic() - began > 0.5
             assert is_known(known)
-            until(lambda: len(_front(broker)) == 1, "the connection is forgotten")
-
-
-def _front(broker: Broker) -> Any:
-    [front] = broker.served.server._fronts.values()
-    return front._authentications
+            until(lambda: len(broker.front._authentications) == 1, "the connection is forgotten")
 
 
 # -- mechanisms ------------------------------------------------------------------------------------
@@ -549,4 +530,4 @@ def test_connections_that_end_leave_nothing(broker: Broker, ann: str) -> None:
         client.sendall(b"\0")
         client.close()
         broker.connect("ann", ann).socket.close()
-    until(lambda: not _front(broker), "all are forgotten")
+    until(lambda: not broker.front._authentications, "all are forgotten")
