@@ -3,14 +3,13 @@ in it, after any of their requests; before, they join again."""
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tms
-from tests.kafka_kit import KafkaConnection, kafka_serving
+from tests.kafka_kit import kafka_serving
+from tests.kafka_member import GroupMember
 from tests.kafka_producer import offset_of
-from tms.compat.kafka import codec
 from tms.compat.kafka.errors import ErrorCode
 from tms.model.topic import TopicName, TopicSettings
 from tms.store.backup.restoring import restore
@@ -18,71 +17,6 @@ from tms.store.leveldb import LevelDBStore
 
 TOPIC, GROUP, INSTANCE = "orders", "group", "i"
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
-
-
-class GroupMember:
-    """A member that sends a request at a time, on the connection that it has now."""
-
-    def __init__(self, instance: str | None = None) -> None:
-        self.kafka: KafkaConnection
-        self.instance = instance
-        self.id = ""
-        self.generation = -1
-        self.assignment = b""
-
-    @property
-    def _names(self) -> dict[str, Any]:
-        return {"group_id": GROUP, "member_id": self.id, "group_instance_id": self.instance}
-
-    def join(self) -> ErrorCode:
-        protocol = codec.class_of("JoinGroupRequest").JoinGroupRequestProtocol
-        answer = self.kafka.ask(
-            "JoinGroup",
-            5,
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            protocol_type="consumer",
-            protocols=[protocol(name="range", metadata=b"topics")],
-            **self._names,
-        )
-        code = ErrorCode(answer.error_code)
-        if code in (NONE, ErrorCode.MEMBER_ID_REQUIRED):
-            self.id, self.generation = answer.member_id, answer.generation_id
-        return code
-
-    def sync(self) -> ErrorCode:
-        made = codec.class_of("SyncGroupRequest").SyncGroupRequestAssignment
-        answer = self.kafka.ask(
-            "SyncGroup",
-            3,
-            generation_id=self.generation,
-            assignments=[made(member_id=self.id, assignment=b"for " + self.id.encode())],
-            **self._names,
-        )
-        self.assignment = answer.assignment
-        return ErrorCode(answer.error_code)
-
-    def beat(self) -> ErrorCode:
-        answer = self.kafka.ask("Heartbeat", 3, generation_id=self.generation, **self._names)
-        return ErrorCode(answer.error_code)
-
-    def commit(self) -> ErrorCode:
-        made = codec.class_of("OffsetCommitRequest").OffsetCommitRequestTopic
-        part = made.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
-        answer = self.kafka.ask(
-            "OffsetCommit",
-            8,
-            generation_id_or_member_epoch=self.generation,
-            topics=[made(name=TOPIC, partitions=[part])],
-            **self._names,
-        )
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
-
-    def leave(self) -> ErrorCode:
-        member = codec.class_of("LeaveGroupRequest").MemberIdentity
-        leaving = member(member_id=self.id, group_instance_id=self.instance)
-        answer = self.kafka.ask("LeaveGroup", 4, group_id=GROUP, members=[leaving])
-        return ErrorCode(answer.error_code or answer.members[0].error_code)
 
 
 def killed(data: Path) -> Path:
@@ -125,7 +59,7 @@ STEPS = {
 def test_a_member_goes_on_after_a_restart_between_any_two_requests(
     instance: str | None, at: int, is_killed: bool, fast_path: Path
 ) -> None:
-    data, member, steps = fast_path / "data", GroupMember(instance), STEPS[instance]
+    data, member, steps = fast_path / "data", GroupMember(GROUP, TOPIC, instance), STEPS[instance]
     with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
         broker.served.service.engine.create_topic(TopicName("default", TOPIC), TopicSettings())
         member.kafka = kafka
@@ -150,7 +84,11 @@ def test_a_member_goes_on_after_a_restart_between_any_two_requests(
 
 
 def test_a_static_member_that_was_replaced_stays_fenced(fast_path: Path) -> None:
-    data, old, new = fast_path / "data", GroupMember(INSTANCE), GroupMember(INSTANCE)
+    data, old, new = (
+        fast_path / "data",
+        GroupMember(GROUP, TOPIC, INSTANCE),
+        GroupMember(GROUP, TOPIC, INSTANCE),
+    )
     with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
         old.kafka = new.kafka = kafka
         assert [old.join(), old.sync(), new.join()] == [NONE, NONE, NONE]
@@ -164,7 +102,7 @@ def test_a_static_member_that_was_replaced_stays_fenced(fast_path: Path) -> None
 
 
 def test_the_members_of_a_group_come_back_with_a_backup(fast_path: Path) -> None:
-    data, copy, member = fast_path / "data", fast_path / "copy", GroupMember()
+    data, copy, member = fast_path / "data", fast_path / "copy", GroupMember(GROUP, TOPIC)
     with kafka_serving(LevelDBStore(data, create=True)) as broker, broker.connect() as kafka:
         member.kafka = kafka
         assert member.join() is ErrorCode.MEMBER_ID_REQUIRED

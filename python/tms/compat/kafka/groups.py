@@ -92,7 +92,7 @@ class Coordinator:
         return found
 
     def drain(self) -> None:
-        """End all waits; the members join again at the next start."""
+        """End all waits; stable groups go on at the next start."""
         for timer in self._timers.values():
             timer.cancel()
         for token in list(self._waiting):
