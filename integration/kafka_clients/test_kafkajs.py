@@ -38,5 +38,5 @@ def test_the_calls_of_the_administrator(service: KafkaService, topic: str, clien
     with Tool(javascript_program(), "administer", service.servers, topic, group) as administrator:
         administrator.wait()
     outcomes = {one["call"]: one["outcome"] for one in administrator.told}
-    assert len(outcomes) == 17
+    assert len(outcomes) == 18
     assert {call: how for call, how in outcomes.items() if how != "ok"} == CALLS

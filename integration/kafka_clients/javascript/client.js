@@ -116,6 +116,7 @@ async function administer(group) {
     describeGroups: () => admin.describeGroups([group]),
     fetchOffsets: () => admin.fetchOffsets({ groupId: group, topics: [topic] }),
     setOffsets: () => admin.setOffsets({ groupId: group, topic, partitions: [{ partition: 0, offset: "0" }] }),
+    resetOffsets: () => admin.resetOffsets({ groupId: group, topic, earliest: true }),
     deleteGroups: () => admin.deleteGroups([group]),
     describeAcls: () => admin.describeAcls(anyAcl),
   };

@@ -97,6 +97,7 @@ DRAWN: dict[str, float] = {
     "delayed.topic_queue.GROUP_BYTES": 1,
     # groups
     "groups.members.ENTRIES_MAX": 1,
+    "groups.members.JOURNAL_BYTES": 1,
     # queues
     "queues.partition.BLOCKED_MAX": 1,
     "queues.partition.EXPIRE_MAX": 1,
@@ -174,6 +175,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     "A part of a format, of a protocol or of arithmetic: another value is another format.": (
         "topics.compaction.newest.*",
         "groups.classic_calls.*_VERSION",
+        "groups.classic_member._FORMAT",
         "delayed.changes._MARK_BYTES",
         "delayed.entries.*",
         "log.producers.SEQUENCE_LIMIT",
@@ -499,6 +501,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "cluster.workers.records.REMEMBERED_MAX",
         "client.topic_cache._*",
         "compat.kafka.broker.CACHE_BYTES",
+        "compat.kafka.broker.LIST_S",
         "compat.kafka.broker.NAMES_MAX",
         "compat.kafka.codec.ELEMENTS_MAX",
         "compat.kafka.coordinated.REMEMBERED_MAX",

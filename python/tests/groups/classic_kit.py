@@ -19,6 +19,7 @@ from tms.groups.classic_calls import (
     SyncRequest,
 )
 from tms.groups.classic_groups import ClassicGroups
+from tms.groups.classic_member import KeptGroup
 
 KEY = ClassicKey("default", "g")
 BOUNDS = ClassicBounds(members_max=10)
@@ -28,12 +29,21 @@ RANGE: Protocols = (("range", b"topics"),)
 
 
 class Coordinator:
-    """Groups, with a clock that only `wait` moves. `tell` keeps the answers by token."""
+    """Groups, with a clock that only `wait` moves. `tell` keeps the answers by token. What has to
+    be stored is in `stored` at once, unless `saves` is False: then after `save`."""
 
     def __init__(self, bounds: ClassicBounds = BOUNDS) -> None:
-        ids = itertools.count(1)
-        self.groups = ClassicGroups(bounds, lambda: str(next(ids)))
+        self._bounds = bounds
+        self._ids = itertools.count(1)
         self.now_ms = 1_000_000
+        self.saves = True
+        self.stored: dict[ClassicKey, KeptGroup] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """The service is killed and starts again: the groups are those that were stored."""
+        self.groups = ClassicGroups(self._bounds, lambda: str(next(self._ids)))
+        self.groups.restore(self.now_ms, self.stored)
         self.tokens = itertools.count(1)
         self.answers: dict[int, JoinAnswer | SyncAnswer] = {}
 
@@ -41,6 +51,23 @@ class Coordinator:
         for token, answer in answers:
             assert isinstance(token, int) and token not in self.answers, "answered twice"
             self.answers[token] = answer
+        if self.saves:
+            self.save()
+
+    def save(self, is_stored: bool = True) -> None:
+        """Store what has to be, or fail to."""
+        if not self.groups.has_unsaved:
+            return
+        taken = self.groups.take_unsaved()
+        for key, kept in taken if is_stored else ():
+            if kept is None:
+                self.stored.pop(key, None)
+            else:
+                self.stored[key] = kept
+        answers = self.groups.saved(self.now_ms, taken, is_stored)
+        saves, self.saves = self.saves, False  # a failure would be tried again at once
+        self.tell(answers)
+        self.saves = saves
 
     def join(
         self,

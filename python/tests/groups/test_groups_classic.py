@@ -978,7 +978,9 @@ def test_all_who_wait_are_answered_when_the_groups_move_to_another_instance() ->
     assert kafka.joined(joining).code == kafka.joined(second).code == Code.NOT_COORDINATOR
     assert (kafka.groups.size, kafka.groups.next_deadline_ms) == (0, None)
     assert kafka.joined(kafka.join()).code == Code.NOT_COORDINATOR
-    assert kafka.beat(first) == Code.UNKNOWN_MEMBER_ID
+    assert kafka.beat(first) == kafka.may_commit(first, 1) == Code.NOT_COORDINATOR
+    assert kafka.synced(kafka.sync(first)).code == Code.NOT_COORDINATOR
+    assert kafka.leave(Leaver(first)) == [Code.NOT_COORDINATOR]
 
 
 # -- looking ---------------------------------------------------------------------------------------

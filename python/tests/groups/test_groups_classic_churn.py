@@ -1,5 +1,6 @@
 """Kafka's classic groups under churn: whatever clients join, sync, vanish, come back, leave and
-pause, a group has one generation at a time, all who wait are answered, and nothing remains."""
+pause, and whenever the service is killed or cannot store, a group has one generation at a time, all
+who wait are answered, and nothing remains."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from hypothesis.stateful import (
 from tests.groups.classic_kit import BOUNDS, DELAY_MS, KEY, Coordinator, Protocols
 from tests.run_seed import examples
 from tms.groups.classic_calls import ENTRY_BYTES, Code, JoinAnswer, Leaver, State, SyncAnswer
+from tms.groups.classic_member import KeptGroup
 
 SESSIONS_MS, REBALANCES_MS = (6_000, 20_000), (0, 1_000, 15_000)
 WAIT_MS_MAX = max(REBALANCES_MS) + DELAY_MS
@@ -59,6 +61,8 @@ class Churn(RuleBasedStateMachine):
         self.leaders: dict[tuple[int, int], str] = {}
         self.assigned: dict[tuple[int, int], dict[str, bytes]] = {}
         self.latest = 0
+        self.stored: KeptGroup | None = None
+        self.gone: set[str] = set()  # fenced ids that a stored group did not have any more
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -131,7 +135,46 @@ class Churn(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([1, 500, DELAY_MS, 7_000, 16_000]))
     def wait(self, ms: int) -> None:
+        self.store(is_stored=True)
         self.kafka.wait(ms)
+        self.learn()
+
+    @rule()
+    def hold(self) -> None:
+        """The journal is slow: requests come before it has stored, but no time passes."""
+        self.kafka.saves = False
+
+    @rule(is_stored=st.booleans())
+    def store(self, is_stored: bool) -> None:
+        self.kafka.saves = True
+        self.kafka.save(is_stored)
+        self.kafka.save()
+        self.learn()
+
+    @rule()
+    def kill(self) -> None:
+        """The service is killed and starts again. A restored group is a life of its own: later
+        generations may begin again with the same numbers."""
+        for process in self.processes:
+            process.sent.clear()
+        self.kafka.saves = True
+        self.kafka.restart()
+        self.life, self.latest = self.life + 1, 0
+        self.current.clear()
+        kept = self.kafka.stored.get(KEY)
+        assert (kept is None) == (self.kafka.state is State.DEAD)
+        if kept is not None:
+            ids = {one.id for one in kept.members}
+            assert self.kafka.state is State.STABLE and not ids & self.gone
+            self.fenced -= ids  # those of a rebalance that was cut short
+            self.latest, place = kept.generation, (self.life, kept.generation)
+            self.generations[place] = kept.protocol_type, kept.protocol
+            self.leaders[place] = kept.leader
+            self.assigned[place] = {one.id: one.assignment for one in kept.members}
+            self.current |= {one.instance: one.id for one in kept.members if one.instance}
+            for one in kept.members:
+                code = self.kafka.beat(one.id, kept.generation, one.instance)
+                assert code == Code.NONE, "a member goes on as if nothing had happened"
         self.learn()
 
     @initialize(numbers=SOME, steps=st.integers(2, 6), version=VERSIONS)
@@ -157,6 +200,7 @@ class Churn(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, DELAY_MS, 30_000]))
     def pause(self, ms: int) -> None:
         """The coordinator's loop is late: several deadlines pass at once."""
+        self.store(is_stored=True)
         self.kafka.now_ms += ms
         self.kafka.tell(self.kafka.groups.expire(self.kafka.now_ms))
         self.learn()
@@ -169,7 +213,15 @@ class Churn(RuleBasedStateMachine):
         self.learn()
 
     def learn(self) -> None:
-        """Hand the answers out to the processes."""
+        """Look at what was stored, and hand the answers out to the processes."""
+        kept = self.kafka.stored.get(KEY)
+        if kept is not None and kept is not self.stored:
+            sent = self.assigned[(self.life, kept.generation)]
+            assert all(one.assignment in {b"", *sent.values()} for one in kept.members)
+            ids = {one.id for one in kept.members}
+            assert not ids & self.gone
+            self.gone |= self.fenced - ids
+        self.stored = kept
         for number, process in enumerate(self.processes):
             for token in sorted(process.sent.keys() & self.kafka.answers.keys()):
                 id, _ = process.sent.pop(token)
@@ -238,8 +290,17 @@ class Churn(RuleBasedStateMachine):
         self.kafka.wait(0)  # a deadline may have moved on since it was noted: the loop looks again
         self.learn()
         due_ms = self.kafka.groups.next_deadline_ms
-        assert (due_ms is not None) == self.kafka.groups.has(KEY)
+        if self.kafka.saves:
+            assert (due_ms is not None) == self.kafka.groups.has(KEY)
         assert due_ms is None or due_ms > self.kafka.now_ms
+
+    @invariant()
+    def an_assignment_is_stored_before_it_is_told(self) -> None:
+        kept, group = self.kafka.stored.get(KEY), self.kafka.groups._groups.get(KEY)
+        if self.kafka.state is State.STABLE and group is not None:
+            assert kept is not None and kept.generation == group.generation == self.latest
+        if self.kafka.saves and group is None:
+            assert kept is None
 
     @invariant()
     def bytes_are_those_of_members_and_ids(self) -> None:
@@ -268,11 +329,12 @@ class Churn(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once all processes are gone, nothing remains."""
+        self.store(is_stored=True)
         for number in range(len(INSTANCES)):
             self.disconnect(number, forgets=True)
         self.kafka.wait(ENOUGH_MS)
         assert not self.kafka.groups.has(KEY) and self.kafka.groups.size == 0
-        assert self.kafka.groups.next_deadline_ms is None
+        assert self.kafka.groups.next_deadline_ms is None and not self.kafka.stored
 
 
 @pytest.mark.parametrize("count", examples(150, 2_000))

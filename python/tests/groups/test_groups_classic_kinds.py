@@ -2,15 +2,12 @@
 of its shard are for both."""
 
 from concurrent.futures import Future, wait
-from random import Random
 
 import pytest
 
-from sim.faulty import FaultyStore
-from tests.clocks import ManualClock
-from tests.gate_kit import StoreGate, in_thread
+from tests.gate_kit import in_thread
+from tests.groups.classic_world import KEY, OTHER, A, B, World
 from tests.waiting import PATIENCE_S
-from tms.engine.engine import Engine
 from tms.errors import Conflict, Fenced, NotOwner, Unavailable
 from tms.groups.classic_calls import (
     Answered,
@@ -19,86 +16,13 @@ from tms.groups.classic_calls import (
     Code,
     JoinAnswer,
     JoinRequest,
-    Leaver,
     Sender,
     State,
-    SyncAnswer,
-    SyncRequest,
 )
-from tms.groups.classic_shard import ClassicShard
 from tms.model.group import GroupKind
 from tms.model.position import Position
-from tms.model.topic import Durability, TopicName, TopicSettings
+from tms.model.topic import TopicName
 from tms.model.transaction import Commit, Owner, PositionChange, PositionKey
-from tms.store.memory import MemoryStore
-
-A, B = TopicName("default", "a"), TopicName("default", "b")
-OTHER = TopicName("other", "a")
-KEY = ClassicKey("default", "g")
-
-
-class World:
-    """An engine over a store with a gate."""
-
-    def __init__(self) -> None:
-        self.clock, self.gate = ManualClock(), StoreGate()
-        self.store = FaultyStore(MemoryStore(), before=self.gate)
-        self.engine = Engine(self.store, self.clock, random=Random(1))
-        for name in (A, B, OTHER):
-            self.engine.create_topic(name, TopicSettings(2, durability=Durability.WRITTEN))
-
-    @property
-    def classic(self) -> ClassicShard:
-        return self.engine.groups.of("g").classic
-
-    @property
-    def kind(self) -> GroupKind | None:
-        return self.engine.groups.of("g").kind(KEY)
-
-    def poll(self, topic: TopicName = A) -> None:
-        self.engine.groups.poll(topic, "g", "m")
-
-    def join(self, token: str = "join", member: str = "", key: ClassicKey = KEY) -> list[Answered]:
-        request = JoinRequest(
-            version=0,
-            client=Client("c", "h"),
-            protocol_type="consumer",
-            protocols=(("range", b""),),
-            session_ms=10_000,
-            rebalance_ms=10_000,
-            member=member,
-        )
-        return self.classic.join(token, key, request)
-
-    def expire(self) -> list[Answered]:
-        with self.classic.locked() as (groups, now_ms):
-            return groups.expire(now_ms)
-
-    def stable(self) -> str:
-        """A Kafka group of one member, in generation 1; returns the member's id."""
-        assert self.join() == []
-        self.clock.pass_ms(3_000)
-        ((token, answer),) = self.expire()
-        assert token == "join" and isinstance(answer, JoinAnswer)
-        with self.classic.locked() as (groups, now_ms):
-            request = SyncRequest(Sender(answer.member, 1), {answer.member: b"all"})
-            assert groups.sync(now_ms, "sync", KEY, request) == [
-                ("sync", SyncAnswer(Code.NONE, "consumer", "range", b"all"))
-            ]
-        return answer.member
-
-    def leave(self, member: str) -> None:
-        with self.classic.locked() as (groups, now_ms):
-            groups.leave(now_ms, KEY, [Leaver(member)])
-
-    def commit(self, to: int, member: str, generation: int) -> None:
-        """Commit as a Kafka member of a generation."""
-        key = PositionKey("g", A, 0)
-        owner = Owner(member, generation)
-        self.engine.groups.move([PositionChange(key, Position.offset(to), None, owner)])
-
-    def position(self) -> str:
-        return str(self.engine.groups.positions(A, "g").get(0, ""))
 
 
 @pytest.fixture
@@ -277,7 +201,7 @@ def test_callers_that_wait_are_told_when_the_shard_moves(world: World) -> None:
     ((_, late),) = classic.join("late", KEY, request)  # by a thread that still had the shard
     assert late.code == Code.NOT_COORDINATOR
     groups.open(number)
-    assert world.kind is None  # in memory only: members join again
+    assert world.kind is None  # it was never stable
 
 
 def test_ids_of_members_differ(world: World) -> None:

@@ -144,6 +144,7 @@ PURE = {
     "groups/classic.py",
     "groups/classic_calls.py",
     "groups/classic_groups.py",
+    "groups/classic_member.py",
     "groups/membership.py",
     "groups/positions.py",
     "queues/deadlines.py",

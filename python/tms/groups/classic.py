@@ -13,6 +13,10 @@ syncs of the others wait for it. A member that does not sync within the rebalanc
 removed. The semantics are those of Kafka's `GroupCoordinator`; the decision record 0058 lists the
 differences.
 
+The group is stable, and syncs are answered, once its caller has stored `unsaved` and said so with
+`saved`. It sets `unsaved` again when a static member gets a new id in a stable group: the join that
+brought the id is answered then. Decision record 0069 has the reasons.
+
 Invariants
 
 * A group is in one generation. All its members get the generation's number, protocol and leader,
@@ -20,11 +24,11 @@ Invariants
 * An id belongs to one member, an instance to one member, and only the last id of an instance is
   answered without `FENCED_INSTANCE_ID`.
 * A join or sync that waits is answered once: at the latest when the phase ends, or the member goes.
+* No member learns an assignment, or a new id in a stable group, that is not stored.
 * Time is an argument. The result depends on the calls, their times and the given ids alone.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 from tms.groups.classic_calls import (
     ENTRY_BYTES,
@@ -32,7 +36,6 @@ from tms.groups.classic_calls import (
     Answered,
     CallToken,
     ClassicBounds,
-    Client,
     Code,
     Description,
     JoinAnswer,
@@ -45,31 +48,7 @@ from tms.groups.classic_calls import (
     SyncAnswer,
     SyncRequest,
 )
-
-
-@dataclass(slots=True)
-class _Member:
-    """A member. `until_ms` is the end of its session, which does not pass while the member waits
-    for an answer, except for a new member that waits for its first one."""
-
-    id: str
-    instance: str | None
-    client: Client
-    protocols: dict[str, bytes]  # by preference
-    session_ms: int
-    rebalance_ms: int
-    until_ms: int
-    is_new: bool = True  # no join of it has been answered
-    knows_id: bool = True  # the client can repeat its first join under the same id or instance
-    assignment: bytes = b""
-
-    @property
-    def size(self) -> int:
-        """The bytes counted for the member, as `JoinRequest.size` does, with its assignment."""
-        names = len(self.id) + len(self.instance or "") + sum(map(len, self.client))
-        protocols = sum(len(name) + len(metadata) for name, metadata in self.protocols.items())
-        entries = ENTRY_BYTES * (1 + len(self.protocols))
-        return entries + names + protocols + len(self.assignment)
+from tms.groups.classic_member import ClassicMember, KeptGroup, protocols_of
 
 
 class ClassicGroup:
@@ -85,7 +64,7 @@ class ClassicGroup:
         self._protocol_type = ""
         self._protocol = ""  # of this generation
         self._leader = ""  # of this generation
-        self._members: dict[str, _Member] = {}  # in the order in which they came
+        self._members: dict[str, ClassicMember] = {}  # in the order in which they came
         self._static: dict[str, str] = {}  # ids by instance
         self._pending: dict[str, int] = {}  # ids given out, until they expire
         self._supporters: Counter[str] = Counter()  # members that support each protocol
@@ -96,6 +75,10 @@ class ClassicGroup:
         self._extension_ms: int | None = None  # the first rebalance may be delayed by so much more
         self._delay_ms = 0  # of the first rebalance
         self._newcomer = False  # joined during the delay of the first rebalance
+        self.unsaved: KeptGroup | None = None  # to be stored, and handed to `saved`
+        self._saving: KeptGroup | None = None  # the newest of those that `saved` was not told of
+        self._is_assigned = False  # the leader has synced in this generation
+        self._replaced: dict[str, str] = {}  # static members with a new id, and the leader to name
 
     @property
     def is_gone(self) -> bool:
@@ -154,7 +137,7 @@ class ClassicGroup:
             self._refuse(token, request.member, code or Code.UNKNOWN_MEMBER_ID)
             return
         member = self._members[request.member]
-        is_same = list(member.protocols.items()) == list(_by_name(request).items())
+        is_same = list(member.protocols.items()) == list(protocols_of(request).items())
         may_repeat = self.state is State.COMPLETING or (
             self.state is State.STABLE
             and member.id != self._leader  # a leader asks for a rebalance
@@ -201,18 +184,18 @@ class ClassicGroup:
             self._rebalance(now_ms)
         elif self.state is State.STABLE:
             # An older client must not take itself for the leader: nobody waits for an assignment.
-            named = self._leader if request.version >= SKIP_VERSION else leader
-            self._answers.append((self._joining.pop(id), self._joined(member, named)))
+            self._replaced[id] = self._leader if request.version >= SKIP_VERSION else leader
+            self._save()
 
     def _admit(
-        self, request: JoinRequest, id: str, until_ms: int, old: _Member | None = None
-    ) -> _Member:
+        self, request: JoinRequest, id: str, until_ms: int, old: ClassicMember | None = None
+    ) -> ClassicMember:
         """Make a member; one that replaces another one keeps its client."""
-        self._members[id] = member = _Member(
+        self._members[id] = member = ClassicMember(
             id,
             request.instance,
             request.client if old is None else old.client,
-            _by_name(request),
+            protocols_of(request),
             request.session_ms,
             max(0, request.rebalance_ms),
             until_ms,
@@ -223,11 +206,11 @@ class ClassicGroup:
         self.size += member.size
         return member
 
-    def _update(self, token: CallToken, request: JoinRequest, member: _Member) -> None:
+    def _update(self, token: CallToken, request: JoinRequest, member: ClassicMember) -> None:
         """Take a known member's protocols and time-outs. An earlier join of it that waits ends."""
         self.size -= member.size
         self._supporters.subtract(member.protocols.keys())
-        member.protocols = _by_name(request)
+        member.protocols = protocols_of(request)
         member.session_ms = request.session_ms
         member.rebalance_ms = max(0, request.rebalance_ms)
         self._supporters.update(member.protocols.keys())
@@ -243,6 +226,8 @@ class ClassicGroup:
         """Prepare a rebalance, unless one is being prepared."""
         if self.state is State.PREPARING:
             return
+        self._is_assigned = False
+        self._replaced.clear()  # their joins wait like those of the others
         for member in self._members.values():
             if (token := self._syncing.pop(member.id, None)) is not None:
                 self._answers.append((token, SyncAnswer(Code.REBALANCE_IN_PROGRESS)))
@@ -336,24 +321,29 @@ class ClassicGroup:
             self._answers.append((earlier, SyncAnswer(Code.REBALANCE_IN_PROGRESS)))
         self._syncing[sender.member] = token
         self._unsynced.pop(sender.member, None)
-        if not self._unsynced:
-            self._until_ms = None
-        if self.state is State.COMPLETING and sender.member == self._leader:
+        if self._takes_assignment(sender):
             for member in self._members.values():
                 assignment = request.assignments.get(member.id, b"")
                 self.size += len(assignment) - len(member.assignment)
                 member.assignment = assignment
-            self.state = State.STABLE
+            self._is_assigned = True
+            self._save()
         if self.state is State.STABLE:
             self._answer_syncs(now_ms)
 
     def size_of_sync(self, request: SyncRequest) -> int:
         """The bytes that the group keeps of a sync; 0 unless it ends a rebalance."""
-        if self.state is not State.COMPLETING or request.sender.member != self._leader:
+        if not self._takes_assignment(request.sender):
             return 0
         return sum(len(request.assignments.get(id, b"")) for id in self._members)
 
+    def _takes_assignment(self, sender: Sender) -> bool:
+        is_open = self.state is State.COMPLETING and not self._is_assigned
+        return is_open and sender.member == self._leader
+
     def _answer_syncs(self, now_ms: int) -> None:
+        if not self._unsynced:
+            self._until_ms = None
         syncing, self._syncing = self._syncing, {}
         for id, token in syncing.items():
             member = self._members[id]
@@ -438,6 +428,58 @@ class ClassicGroup:
             self._dismiss(id, code)
         self._pending.clear()
 
+    # -- storing -----------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        members = tuple(member.kept() for member in self._members.values())
+        kept = KeptGroup(
+            self.generation, self._protocol_type, self._protocol, self._leader, members
+        )
+        self.unsaved = self._saving = kept
+
+    def saved(self, now_ms: int, kept: KeptGroup, is_stored: bool) -> None:
+        """A group that was to be stored is, or cannot be: answer the callers that waited for it. If
+        it has a new assignment and cannot be stored, a rebalance follows."""
+        if kept is not self._saving:  # a newer one follows
+            return
+        self._saving = None
+        if self.state is State.COMPLETING and self._is_assigned:
+            if is_stored:
+                self.state = State.STABLE
+                self._answer_syncs(now_ms)
+            else:
+                for token in self._syncing.values():
+                    self._answers.append((token, SyncAnswer(Code.COORDINATOR_NOT_AVAILABLE)))
+                for id in self._syncing:
+                    self._restart_session(now_ms, self._members[id])
+                self._syncing.clear()
+                self._rebalance(now_ms)
+                self._settle(now_ms)
+        replaced, self._replaced = self._replaced, {}
+        for id, leader in replaced.items():
+            if (token := self._joining.pop(id, None)) is None:
+                continue
+            self._restart_session(now_ms, self._members[id])
+            if is_stored:
+                self._answers.append((token, self._joined(self._members[id], leader)))
+            else:
+                self._refuse(token, "", Code.COORDINATOR_NOT_AVAILABLE)
+
+    def restore(self, now_ms: int, kept: KeptGroup) -> None:
+        """Let a new group be the stable one that was stored; the session of each member begins."""
+        self.state = State.STABLE
+        self.generation = kept.generation
+        self._protocol_type = kept.protocol_type
+        self._protocol = kept.protocol
+        self._leader = kept.leader
+        for one in kept.members:
+            self._members[one.id] = member = ClassicMember.restored(one, now_ms)
+            self._ends(member.until_ms)
+            if one.instance is not None:
+                self._static[one.instance] = one.id
+            self._supporters.update(member.protocols.keys())
+            self.size += member.size
+
     # -- time --------------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
@@ -474,7 +516,7 @@ class ClassicGroup:
         self.due_ms = end_ms if self.due_ms is None else min(self.due_ms, end_ms)
         return end_ms
 
-    def _restart_session(self, now_ms: int, member: _Member) -> None:
+    def _restart_session(self, now_ms: int, member: ClassicMember) -> None:
         member.until_ms = self._ends(now_ms + member.session_ms)
 
     # -- removing ----------------------------------------------------------------------------------
@@ -512,7 +554,7 @@ class ClassicGroup:
     def _refuse(self, token: CallToken, member: str, code: Code) -> None:
         self._answers.append((token, JoinAnswer(code, member)))
 
-    def _joined(self, member: _Member, leader: str | None = None) -> JoinAnswer:
+    def _joined(self, member: ClassicMember, leader: str | None = None) -> JoinAnswer:
         """The answer to a join in this generation. A leader that is named already knows the others'
         assignment: it keeps it."""
         leads = member.id == (self._leader if leader is None else leader)
@@ -546,11 +588,3 @@ class ClassicGroup:
         )
         protocol = self._protocol if is_stable else ""
         return Description(self.state, self._protocol_type, protocol, members)
-
-
-def _by_name(request: JoinRequest) -> dict[str, bytes]:
-    """The protocols of a member, each once."""
-    protocols: dict[str, bytes] = {}
-    for name, metadata in request.protocols:
-        protocols.setdefault(name, metadata)
-    return protocols

@@ -191,3 +191,4 @@ class ClassicBounds:
     groups_max: int = 10_000  # with members
     member_bytes_max: int = 1 << 20  # of a join, and of an assignment
     bytes_max: int = 64 << 20  # of all groups
+    kept_bytes_max: int = 4 << 20  # of a group in the journal; a larger one is in memory only

@@ -1,18 +1,23 @@
 """The groups of Kafka's classic protocol in one shard (pure state), within bounds.
 
-A group begins with the first join of a new member and is dropped with its last member: it is in
-memory only. After a restart or a move of the shard every member gets `UNKNOWN_MEMBER_ID` and joins
-again; committed positions are kept elsewhere.
+A group begins with the first join of a new member and is dropped with its last member. Its last
+generation is kept in a journal, from which the caller restores it after a restart or a move of the
+shard; committed positions are kept elsewhere.
+
+    restore ─▶ requests ─▶ take_unsaved ─▶ the journal ─▶ saved ─▶ answers of syncs
 
 Invariants
 
 * Every token of `join` and `sync` is answered once, by one of the calls, unless it is dropped.
+* Nothing is decided before the first `restore`, nor after `close`: all get `NOT_COORDINATOR`.
+* The journal has no group that is not here, but for those in `take_unsaved`.
 * `size` is the sum of the sizes of the groups, and 0 without groups.
 * `next_deadline_ms` is never later than the time at which `expire` has something to do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from tms.errors import TMSError
 from tms.groups.classic import ClassicGroup
@@ -32,9 +37,17 @@ from tms.groups.classic_calls import (
     SyncAnswer,
     SyncRequest,
 )
+from tms.groups.classic_member import KeptGroup
 from tms.model.transaction import check_group
 
 _STALE_MAX = 64  # entries of the heap that do not count, beyond one for each group
+
+
+class Unsaved(NamedTuple):
+    """A group to store; None: one to remove from the journal."""
+
+    key: ClassicKey
+    kept: KeptGroup | None
 
 
 class ClassicGroups:
@@ -49,7 +62,11 @@ class ClassicGroups:
         self._answers: list[Answered] = []
         self._heap: list[tuple[int, ClassicKey]] = []
         self._due: dict[ClassicKey, int] = {}  # the entry of the heap that counts
+        self._is_here = False  # restored
         self._is_closed = False
+        self._stored: set[ClassicKey] = set()  # that the journal may have
+        self._unsaved: dict[ClassicKey, None] = {}  # to store or to remove
+        self.wants_saving = False  # something has to be stored that was not tried yet
         self.size = 0  # bytes
 
     # -- requests ----------------------------------------------------------------------------------
@@ -73,7 +90,7 @@ class ClassicGroups:
     def _check_join(self, key: ClassicKey, request: JoinRequest) -> Code:
         bounds = self._bounds
         group = self._groups.get(key)
-        if self._is_closed:
+        if not self._is_here:
             return Code.NOT_COORDINATOR
         try:
             check_group(key.group)
@@ -98,7 +115,7 @@ class ClassicGroups:
         code = Code.NONE
         group = self._groups.get(key)
         if group is None:
-            return [(token, SyncAnswer(Code.UNKNOWN_MEMBER_ID))]
+            return [(token, SyncAnswer(self._unknown))]
         if max(map(len, request.assignments.values()), default=0) > self._bounds.member_bytes_max:
             code = Code.MESSAGE_TOO_LARGE
         elif self.size + group.size_of_sync(request) > self._bounds.bytes_max:
@@ -111,7 +128,7 @@ class ClassicGroups:
     def heartbeat(self, now_ms: int, key: ClassicKey, sender: Sender) -> Code:
         """Keep a member's session alive."""
         group = self._groups.get(key)
-        return Code.UNKNOWN_MEMBER_ID if group is None else group.heartbeat(now_ms, sender)
+        return self._unknown if group is None else group.heartbeat(now_ms, sender)
 
     def leave(
         self, now_ms: int, key: ClassicKey, leavers: Sequence[Leaver]
@@ -119,7 +136,7 @@ class ClassicGroups:
         """Remove members; returns the code for each, and the answers that are ready."""
         group = self._groups.get(key)
         if group is None:
-            return [Code.UNKNOWN_MEMBER_ID for _ in leavers], []
+            return [self._unknown for _ in leavers], []
         codes = [group.leave(now_ms, leaver) for leaver in leavers]
         return codes, self._done(key)
 
@@ -127,6 +144,8 @@ class ClassicGroups:
         self, now_ms: int, key: ClassicKey, sender: Sender, is_transactional: bool = False
     ) -> Code:
         """The answer to OffsetCommit, or TxnOffsetCommit, before any offset is stored."""
+        if not self._is_here:
+            return Code.NOT_COORDINATOR
         group = self._groups.get(key)
         if group is None:
             return Code.NONE if sender.generation < 0 else Code.ILLEGAL_GENERATION
@@ -135,6 +154,8 @@ class ClassicGroups:
     def delete(self, key: ClassicKey) -> Code:
         """Drop a group without members. `GROUP_ID_NOT_FOUND` says that it is not in memory: its
         committed positions may still be there."""
+        if not self._is_here:
+            return Code.NOT_COORDINATOR
         group = self._groups.get(key)
         if group is None:
             return Code.GROUP_ID_NOT_FOUND
@@ -156,13 +177,12 @@ class ClassicGroups:
 
     def expire(self, now_ms: int) -> list[Answered]:
         """End what is over by now: sessions, rebalances. Returns the answers that this makes."""
-        answers: list[Answered] = []
         while (due_ms := self.next_deadline_ms) is not None and due_ms <= now_ms:
             _, key = heappop(self._heap)
             del self._due[key]
             self._groups[key].expire(now_ms)
-            answers += self._done(key)
-        return answers
+            self._account(key)
+        return self._taken()
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -175,9 +195,66 @@ class ClassicGroups:
         """Drop all groups: another instance coordinates them from now on. Returns an answer for
         each caller that waits."""
         self._is_closed = True
+        self._is_here = self.wants_saving = False
+        self._unsaved.clear()
         for key in list(self._groups):
             self._groups[key].fail(Code.NOT_COORDINATOR)
             self._forget(key)
+        return self._taken()
+
+    # -- the journal -------------------------------------------------------------------------------
+
+    def restore(self, now_ms: int, kept: Mapping[ClassicKey, KeptGroup | None]) -> None:
+        """Take groups from the journal; None: it has no group of that name. Callers that wait in a
+        group that is replaced get `NOT_COORDINATOR` with the next answers."""
+        if self._is_closed:
+            return
+        self._is_here = True
+        for key, one in kept.items():
+            if key in self._groups:
+                self._groups[key].fail(Code.NOT_COORDINATOR)
+                self._forget(key)
+            self._unsaved.pop(key, None)
+            self._stored.discard(key)
+            if one is not None:
+                self._stored.add(key)
+                self._groups[key] = group = ClassicGroup(self._bounds, self._answers)
+                group.restore(now_ms, one)
+                self._account(key)
+
+    @property
+    def has_unsaved(self) -> bool:
+        """True if the journal has to be written, also if that was tried already."""
+        return bool(self._unsaved)
+
+    def take_unsaved(self) -> list[Unsaved]:
+        """The groups that the journal has to have, or to lose. Hand them to `saved`."""
+        taken = []
+        for key in self._unsaved:
+            group = self._groups.get(key)
+            kept = None
+            if group is not None:
+                kept, group.unsaved = group.unsaved, None
+            if kept is not None:
+                self._stored.add(key)
+            taken.append(Unsaved(key, kept))
+        self._unsaved.clear()
+        self.wants_saving = False
+        return taken
+
+    def saved(self, now_ms: int, taken: Iterable[Unsaved], is_stored: bool) -> list[Answered]:
+        """The journal has these, or may have some: returns the answers that waited for them. Groups
+        that it could not lose are unsaved again."""
+        for key, kept in taken:
+            group = self._groups.get(key)
+            if group is None:
+                if kept is None and is_stored:
+                    self._stored.discard(key)
+                elif kept is None:
+                    self._unsaved[key] = None
+            elif kept is not None:
+                group.saved(now_ms, kept, is_stored)
+                self._account(key)
         return self._taken()
 
     # -- looking -----------------------------------------------------------------------------------
@@ -205,14 +282,30 @@ class ClassicGroups:
 
     def _done(self, key: ClassicKey) -> list[Answered]:
         """Account for a group that has changed; returns the answers."""
+        self._account(key)
+        return self._taken()
+
+    def _account(self, key: ClassicKey) -> None:
         group = self._groups[key]
         if group.is_gone:
             self._forget(key)
-        else:
-            self.size += group.size - self._sizes.get(key, 0)
-            self._sizes[key] = group.size
-            self._watch(key, group.due_ms)
-        return self._taken()
+            if key in self._stored:
+                self._want_saving(key)
+            return
+        self.size += group.size - self._sizes.get(key, 0)
+        self._sizes[key] = group.size
+        self._watch(key, group.due_ms)
+        if group.unsaved is not None:
+            self._want_saving(key)
+
+    def _want_saving(self, key: ClassicKey) -> None:
+        self._unsaved[key] = None
+        self.wants_saving = True
+
+    @property
+    def _unknown(self) -> Code:
+        """The code for a member of a group that has none."""
+        return Code.UNKNOWN_MEMBER_ID if self._is_here else Code.NOT_COORDINATOR
 
     def _watch(self, key: ClassicKey, due_ms: int | None) -> None:
         before_ms = self._due.get(key)

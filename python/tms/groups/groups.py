@@ -14,6 +14,7 @@ from uuid import UUID
 
 from tms.errors import GroupNotFound, StorageUnavailable, TMSError, TopicNotFound
 from tms.groups.classic_calls import Answered, ClassicKey
+from tms.groups.classic_member import KeptEntry
 from tms.groups.classic_shard import ClassicShard
 from tms.groups.group_positions import GroupPositions
 from tms.groups.members import Members
@@ -55,7 +56,7 @@ class GroupShard:
     the journals are read when they are needed."""
 
     def __init__(self, topics: Topics, number: int, new_id: Callable[[], str]) -> None:
-        self.classic = ClassicShard(topics.clock, new_id, self._without_members)
+        self.classic = ClassicShard(topics.clock, new_id, self)
         self.members = Members(topics, number, self._undisturbed, self.classic)
         self.positions = GroupPositions(topics, number, self.members)
         try:
@@ -68,8 +69,14 @@ class GroupShard:
     def _undisturbed(self, keys: Collection[PositionKey], do: Callable[[], bool]) -> bool:
         return self.positions.undisturbed(keys, do)
 
-    def _without_members(self, key: ClassicKey, do: Callable[[], T]) -> T | None:
+    def without_members(self, key: ClassicKey, do: Callable[[], T]) -> T | None:
+        """Run `do` while a group has no members of TMS's own protocol, and none can join; returns
+        None, and does nothing, if it has some."""
         return self.members.without(key, do)
+
+    def keep(self, take: Callable[[], Sequence[KeptEntry]]) -> None:
+        """Store what `take` returns of Kafka's groups, as `Members.keep` does."""
+        self.members.keep(take)
 
     def kind(self, key: ClassicKey) -> GroupKind | None:
         """The protocol of the members that a group has now, in any topic of the namespace; None
@@ -104,8 +111,8 @@ class LogGroups:
             self._classic_answers(answers)
 
     def deliver_classic(self, deliver: Callable[[Sequence[Answered]], None]) -> None:
-        """Have the answers of Kafka's callers that wait while a shard is closed delivered, by the
-        thread that closes it."""
+        """Have the answers of Kafka's callers delivered that wait while a shard is closed or
+        tidied, by the thread that does so."""
         self._classic_answers = deliver
 
     def at(self, number: int) -> GroupShard:
@@ -317,6 +324,7 @@ class LogGroups:
         for their sessions."""
         for shard in self._open_shards.parts.values():
             shard.members.forget()
+            shard.classic.forget()
 
     def tidy(self) -> None:
         """Remove members that are long silent, shorten journals, and learn outcomes of
@@ -324,6 +332,8 @@ class LogGroups:
         for shard in self._open_shards.parts.values():
             shard.members.tidy()
             shard.positions.learn()
+            if answers := shard.classic.tidy():
+                self._classic_answers(answers)
 
     def _keys(self, shards: Iterable[int] | None) -> set[GroupKey]:
         """The groups of some shards, or of all."""

@@ -12,6 +12,8 @@ Invariants
 * A group of which Kafka's protocol has members gets none here; see `classic_shard`.
 * A group without members is dropped; generations grow over all groups of a shard, so a group that
   returns has none of its old epochs.
+* The journal also keeps the last generation of each of Kafka's groups. A change of TMS's own
+  members in a group of that name removes it in the same write.
 """
 
 import threading
@@ -21,6 +23,7 @@ from typing import TypeVar
 
 from tms.errors import Conflict, Fenced, Overloaded, StorageUnavailable, TopicNotFound
 from tms.groups.classic_calls import ClassicKey, Sender
+from tms.groups.classic_member import KeptEntry, decode_kept, encode_kept
 from tms.groups.classic_shard import ClassicShard
 from tms.groups.membership import (
     Change,
@@ -31,7 +34,7 @@ from tms.groups.membership import (
     decode_entry,
     encode_entry,
 )
-from tms.log.journaled import Cells, Journaled, JournalEntry
+from tms.log.journaled import Cells, Journaled, JournalEntry, together
 from tms.model.group import MemberAssignment
 from tms.model.topic import Durability
 from tms.model.transaction import PositionChange, PositionKey
@@ -42,11 +45,13 @@ from tms.topics.topics import Topics
 MEMBERS_MAX = 1_000  # of a group
 GROUPS_MAX = 10_000  # of a shard, with members
 ENTRIES_MAX = 10_000  # of the journal, before it is shortened
+JOURNAL_BYTES = 16 << 20  # of its entries, before it is shortened
 ATTEMPTS = 8
 LATE_S = 60.0  # after its session a member is removed, even if it is alone
 _GENERATION = b"generation"  # the key of the entry with the number only
 _NO_MEMBERS = Membership()
-_Event = tuple[GroupKey, Change] | int  # a change of a group, or a generation
+# A change of a group, a group of Kafka's clients, or a generation.
+_Event = tuple[GroupKey, Change] | KeptEntry | int
 Undisturbed = Callable[[Collection[PositionKey], Callable[[], bool]], bool]
 T = TypeVar("T")
 
@@ -61,15 +66,22 @@ class MemberSession:
 
 
 class _Groups:
-    """All groups that have members, and the last generation of any."""
+    """All groups that have members, the last generation of any, and Kafka's groups."""
 
     def __init__(self) -> None:
         self.generation = 0
         self.members: dict[GroupKey, Membership] = {}
+        self.classic: dict[ClassicKey, bytes] = {}
 
     def apply(self, event: _Event) -> None:
         if isinstance(event, int):
             self.generation = max(self.generation, event)
+            return
+        if isinstance(event, KeptEntry):
+            if event.value is None:
+                self.classic.pop(event.key, None)
+            else:
+                self.classic[event.key] = event.value
             return
         key, change = event
         group = self.members.setdefault(key, Membership())
@@ -82,22 +94,28 @@ class _Groups:
 class _MembersMachine:
     """The groups as they follow from the journal, and the sessions, which are in none."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, classic: ClassicShard) -> None:
         self._clock = clock
+        self._classic = classic
         self.sessions: dict[GroupKey, dict[str, MemberSession]] = {}
 
     def replay(self, entries: Iterator[JournalEntry]) -> _Groups:
         groups = _Groups()
         for key, value, _ in entries:
-            alone = key == _GENERATION
-            groups.apply(int(value or b"0") if alone else decode_entry(key, value))
+            if key == _GENERATION:
+                groups.apply(int(value or b"0"))
+            else:
+                groups.apply(decode_kept(key, value) or decode_entry(key, value))
         for of in (*groups.members, *self.sessions):
             self._follow(of, groups.members.get(of))
+        for of in groups.members:  # that joined by a release which does not know the others
+            groups.classic.pop(_classic_key(of), None)
+        self._classic.follow(groups.classic)
         return groups
 
     def apply(self, groups: _Groups, event: _Event) -> None:
         groups.apply(event)
-        if not isinstance(event, int):
+        if not isinstance(event, KeptEntry | int):
             self._follow(event[0], groups.members.get(event[0]))
 
     def _follow(self, key: GroupKey, group: Membership | None) -> None:
@@ -110,19 +128,22 @@ class _MembersMachine:
                 for member, session_s in group.sessions.items()
             }
 
-    def encode(self, events: Sequence[_Event]) -> list[list[Cells]]:
-        return [
-            [
-                (_GENERATION, b"%d" % event) if isinstance(event, int) else encode_entry(*event)
-                for event in events
-            ]
-        ]
+    def encode(self, events: Sequence[_Event]) -> Iterator[list[Cells]]:
+        return together(map(_encoded, events))
+
+
+def _encoded(event: _Event) -> Cells:
+    if isinstance(event, int):
+        return _GENERATION, b"%d" % event
+    return encode_kept(event) if isinstance(event, KeptEntry) else encode_entry(*event)
 
 
 def _snapshot(groups: _Groups) -> Iterator[_Event]:
     yield groups.generation
     for key, group in groups.members.items():
         yield key, group.snapshot()
+    for one in groups.classic.items():
+        yield KeptEntry(*one)
 
 
 class Members:
@@ -138,7 +159,7 @@ class Members:
         self._undisturbed = undisturbed
         self._classic = classic
         self._lock = threading.RLock()
-        machine = _MembersMachine(clock)
+        machine = _MembersMachine(clock, classic)
         self._sessions = machine.sessions
         self._journaled = Journaled(journal, machine, self._lock)
         self._looked_s = clock.monotonic_s()
@@ -182,7 +203,10 @@ class Members:
                     if not _moving(key, change) <= moving:
                         return False
                     if change is not None:
-                        self._journaled.write([(key, change)], Durability.SYNCED)
+                        events: list[_Event] = [(key, change)]
+                        if (of := _classic_key(key)) in self._journaled.state.classic:
+                            events.insert(0, KeptEntry(of, None))  # it has no members any more
+                        self._journaled.write(events, Durability.SYNCED)
                     return True
 
             if self._undisturbed(moving, write):
@@ -229,6 +253,14 @@ class Members:
         nothing, if it has some."""
         with self._lock:
             return None if any(_classic_key(one) == key for one in self.load()) else do()
+
+    def keep(self, take: Callable[[], Sequence[KeptEntry]]) -> None:
+        """Store what `take` returns of Kafka's groups, synced; TMS's own members wait meanwhile.
+        Raises an error if it may not be stored."""
+        with self._lock:
+            self._journaled.load()
+            if entries := take():
+                self._journaled.write(entries, Durability.SYNCED)
 
     def _answer(
         self, key: GroupKey, poll: Poll, partitions: int, reading: bool
@@ -305,7 +337,8 @@ class Members:
             self._looked_s = now_s
             for key in self.groups():
                 self._expire(key)
-        if self._journal.length > ENTRIES_MAX:
+        is_large = self._journal.bytes > JOURNAL_BYTES and self._journal.is_worth_a_snapshot
+        if self._journal.length > ENTRIES_MAX or is_large:
             with self._lock:
                 self._journaled.snapshot(_snapshot)
 

@@ -287,6 +287,25 @@ def test_positions_that_cannot_be_are_refused_alone(kafka: KafkaConnection, grou
     assert positions(kafka, group)[0] == (-1, "")
 
 
+def test_a_group_is_reset_to_an_end_of_each_partition(broker: Broker, group: str) -> None:
+    """As KafkaJS does; other numbers below zero are no offset."""
+    with broker.connect() as kafka, tms.connect(broker.url) as bus:
+        bus.create_topic(group)
+        bus.publish_many(group, [b"0", b"1", b"2"])
+        made = codec.class_of("OffsetFetchRequest").OffsetFetchRequestTopic
+        for offset, told in ((2, 2), (-2, 0), (-1, 3)):
+            assert commit(kafka, group, offset, topic=group) is ErrorCode.NONE
+            topics = [made(name=group, partition_indexes=[0])]
+            [found] = kafka.ask("OffsetFetch", 7, group_id=group, topics=topics).topics
+            assert found.partitions[0].committed_offset == told
+        assert commit(kafka, group, -3, topic=group) is ErrorCode.INVALID_REQUEST
+        with bus.consumer(group, group=group) as consumer:
+            assert consumer.poll(0.5) is None  # it begins at the end
+            bus.publish(group, b"3")
+            found = consumer.poll(10)
+            assert found is not None and found.value == b"3"
+
+
 def test_a_group_is_deleted_once_it_has_no_members(kafka: KafkaConnection, group: str) -> None:
     def delete() -> ErrorCode:
         return ErrorCode(kafka.ask("DeleteGroups", 2, groups_names=[group]).results[0].error_code)

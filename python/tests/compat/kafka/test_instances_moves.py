@@ -11,6 +11,7 @@ from confluent_kafka import admin
 from tests.compat.kafka.test_instances import codes_in, fetch_code, led_by, produced
 from tests.kafka_brokers_kit import COORDINATOR_MISSING, Brokers, RoutedConnection, brokers
 from tests.kafka_load import KafkaLoad
+from tests.kafka_member import GroupMember
 from tests.kafka_producer import TransactionalProducer, values
 from tests.waiting import PATIENCE_S, until
 from tms.compat.kafka import codec
@@ -134,6 +135,45 @@ def test_members_that_wait_are_told_when_their_group_moves(three: Brokers) -> No
     engine.cluster.pin(pin_key(engine, number), after)
     assert kafka.answer().error_code == ErrorCode.NOT_COORDINATOR
     until(lambda: three.coordinator(group) == after, "the group has moved")
+
+
+@pytest.mark.parametrize("how", ["moved", "stopped", "cut off"])
+def test_members_go_on_at_the_next_coordinator(three: Brokers, how: str) -> None:
+    """In the same generation, without a rebalance. The former one does not answer from what it
+    remembers: it may take over again what it believes to own, with what the others have stored."""
+    members = [GroupMember("movers", TOPIC, instance) for instance in (None, "static")]
+    before = three.coordinator("movers")
+    for member in members:
+        member.kafka = RoutedConnection(three)
+        while (code := member.join()) is ErrorCode.MEMBER_ID_REQUIRED:
+            pass
+        assert code is NONE and member.sync() is NONE and member.commit() is NONE
+        if member is members[0]:
+            assert member.leave() is NONE
+    member = members[1]
+    engine = three.all.served[before].service.engine
+    if how == "moved":
+        number = engine.topics.shards.of_group("movers")
+        engine.cluster.pin(pin_key(engine, number), three.others(before)[0])
+    elif how == "stopped":
+        three.all.stop(before)
+    else:
+        three.all.member[before].expire(blind=True)
+    until(lambda: three.coordinator("movers") != before, "the group has moved")
+    away = {ErrorCode.NOT_COORDINATOR, ErrorCode(COORDINATOR_MISSING)}
+    until(lambda: member.beat() not in away, "the next coordinator has opened the shard")
+    assert member.beat() is NONE and member.commit() is NONE
+    assert member.sync() is NONE and member.assignment == b"for " + member.id.encode()
+    stale, id, member.id = member.generation, member.id, "c-another"
+    assert member.beat() is ErrorCode.FENCED_INSTANCE_ID
+    member.id = id
+    assert member.join() is NONE and member.sync() is NONE
+    assert member.generation == stale + 1
+    if how != "stopped":
+        member.kafka = three.at(before)
+        assert member.beat() in {*away, NONE}
+        member.generation = stale
+        assert member.beat() in {*away, ErrorCode.ILLEGAL_GENERATION}
 
 
 def pin_key(engine: object, shard: int) -> str:

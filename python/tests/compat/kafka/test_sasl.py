@@ -476,6 +476,23 @@ def test_a_client_that_sends_no_more_brings_no_new_quota(broker: Broker, people:
     assert time.monotonic() - began > 1.0  # 2 at once, then 2 a second
 
 
+def test_renewals_count_for_the_quota_also_without_headers(
+    broker: Broker, people: People, kafka: KafkaConnection
+) -> None:
+    token = people.access.create_token("renews", expires_s=60).token
+    assert not shake(kafka, "PLAIN", 0).error_code
+    message = plain("renews", token)
+    kafka.socket.sendall(len(message).to_bytes(4, "big") + message)
+    assert kafka.frame() == b""
+    people.access.set_quota("renews", requests_s=4)
+    began = time.monotonic()
+    for _ in range(6):
+        assert not shake(kafka, "PLAIN", 0).error_code
+        kafka.socket.sendall(len(message).to_bytes(4, "big") + message)
+        assert kafka.frame() == b""
+    assert time.monotonic() - began > 1.5  # 4 at once, then 4 a second
+
+
 # -- other credentials -----------------------------------------------------------------------------
 
 

@@ -156,6 +156,12 @@ class Authentication:
         return self._is_raw and bool(self._mechanism)
 
     @property
+    def session(self) -> PrincipalSession | None:
+        """The session of the connection while its token is valid."""
+        session = self._session
+        return session if session is not None and session.is_known() else None
+
+    @property
     def lifetime_ms(self) -> int:
         """Milliseconds until the client has to renew its session; 0: it need not."""
         if self._session is None or not self._session.expires_ms:
@@ -163,15 +169,15 @@ class Authentication:
         return max(1, self._session.expires_ms - self._clock.now_ms())
 
     async def admit(self, name: str) -> PrincipalSession | None:
-        """The session of a request; None if it may come before there is one. Raises `Malformed` for
-        a request that is not answered now, which ends the connection."""
+        """The session of a request; None if there is none, and it may come before. Raises
+        `Malformed` for a request that is not answered now, which ends the connection."""
         if self._session is None and not self._mechanism and not self._failed:
             certificate = self._connection.peer_certificate_name
             if certificate is not None:
                 self._open(self._guard.session_by_certificate(certificate))
                 await self._rest(name)
         if name in WITHOUT_SESSION and not self._failed:
-            return None
+            return self.session
         if self._failed or self._mechanism or self._session is None:
             raise Malformed(
                 f"The client asks for {name} before it has authenticated: this service controls "

@@ -25,6 +25,7 @@ from tms.server.service import Service
 from tms.topics.registry import TopicRecord
 
 NAMES_MAX = 100_000  # of topics, by their ids; others are looked up
+LIST_S = 1.0  # for so long no other list of all topics is read to find one by its id
 CACHE_BYTES = 32 << 20  # of encoded batches
 _TOPIC_ID = Struct(">8sII")  # of the store, uid, generation
 _P = ParamSpec("_P")
@@ -52,6 +53,9 @@ class Broker:
         self.cluster_id = _cluster_id(service)
         self._store_id = uuid.UUID(self.cluster_id).bytes[:8]
         self._names: dict[bytes, TopicName] = {}  # by topic id
+        self._listed: dict[int, TopicName] = {}  # by uid
+        self._list_until_s = 0.0
+        self._listing = asyncio.Lock()
         self._waiting: set[asyncio.Future[None]] = set()
         self.draining = False
         self._batches = EncodedBatches(CACHE_BYTES)
@@ -91,7 +95,7 @@ class Broker:
         store, uid, generation = _TOPIC_ID.unpack(id)
         registry = self.engine.topics.registry
         if found is None and store == self._store_id:
-            found = await self.in_thread(registry.name_of, uid)
+            found = await self._named(uid)
         if found is not None:
             record = registry.known.get(found)
             if record is None:
@@ -102,6 +106,18 @@ class Broker:
                 return found
         self._names.pop(id, None)
         raise TopicNotFound(f"There is no topic with the id {uuid.UUID(bytes=id)}.")
+
+    async def _named(self, uid: int) -> TopicName | None:
+        """The topic with this uid, if it was there at most `LIST_S` ago. Clients have its id from
+        this broker, which then knows it without a list, or from another one, which they ask again.
+        """
+        topics = self.engine.topics
+        async with self._listing:
+            if topics.clock.monotonic_s() >= self._list_until_s:
+                stored = await self.in_thread(topics.registry.all)
+                self._listed = {record.uid: name for name, record in stored}
+                self._list_until_s = topics.clock.monotonic_s() + LIST_S
+        return self._listed.get(uid)
 
     @property
     def defaults(self) -> TopicSettings:

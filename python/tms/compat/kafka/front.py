@@ -6,8 +6,8 @@ Invariants
 
 * Where access is controlled, a connection that is not authenticated within `frame_timeout_s` ends,
   and its frames are small until then.
-* A principal above its quota is answered, and told how long to wait. Its connection is not read
-  until then.
+* Every request of a connection with a session counts for the quota of its principal. A principal
+  above its quota is answered, and told how long to wait. Its connection is not read until then.
 """
 
 import socket
@@ -182,11 +182,18 @@ class KafkaServer(FramedServer):
         if doubt is not None:
             raise doubt
         caller = KafkaCaller(self._guard, connection, "SaslAuthenticate", 0)
+        renewed = authentication.session
+        if renewed is not None:
+            caller.begin(renewed, len(frame))
+        answer = b""
         try:
             answer = await authentication.step(caller, frame)
         except AuthenticationFailed as failed:
             self._metrics.front_answers[KAFKA, "SaslAuthenticate", failed.code.name] += 1
             raise Malformed(failed.message) from None
+        finally:
+            if renewed is not None and caller.leave(len(answer)) > 0:
+                connection.rest(caller.owed_s)
         self._metrics.front_answers[KAFKA, "SaslAuthenticate", ErrorCode.NONE.name] += 1
         return answer
 

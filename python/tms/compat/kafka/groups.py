@@ -4,6 +4,7 @@
 
 * Each wait is a future, and the token by which the groups know the caller.
 * A timer for each shard calls `expire` when a session or a rebalance may be over.
+* What a shard has to store is stored in a thread; the answers that wait for it come from there.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ class Coordinator:
         self._engine: Engine = service.engine
         self._loop = asyncio.get_running_loop()
         self._timers: dict[ClassicShard, asyncio.TimerHandle] = {}
+        self._saves: dict[ClassicShard, asyncio.Task[None]] = {}
         self._waiting: set[asyncio.Future[Any]] = set()
         self._engine.groups.deliver_classic(self._deliver_from_thread)
 
@@ -74,6 +76,13 @@ class Coordinator:
         self._watch(shard)
         return result
 
+    async def stored(self, key: ClassicKey) -> None:
+        """Wait until the shard has stored what a call before this one has changed, or cannot."""
+        shard = self.shard(key)
+        for _ in range(2):  # the save under way may have begun before that call
+            if (save := self._saves.get(shard)) is not None:
+                await asyncio.wait([save])
+
     def all(self, namespace: str) -> list[Listing]:
         """The groups of a namespace that have members."""
         found: list[Listing] = []
@@ -83,7 +92,7 @@ class Coordinator:
         return found
 
     def drain(self) -> None:
-        """End all waits; the members join again at the next start."""
+        """End all waits; stable groups go on at the next start."""
         for timer in self._timers.values():
             timer.cancel()
         for token in list(self._waiting):
@@ -116,15 +125,25 @@ class Coordinator:
         return answer
 
     def _watch(self, shard: ClassicShard) -> None:
-        """Have `expire` called when something may be over."""
+        """Have `expire` called when something may be over, and what has to be stored."""
         with shard.locked() as (groups, now_ms):
             due_ms = groups.next_deadline_ms
+            if groups.wants_saving and shard not in self._saves:
+                self._saves[shard] = self._loop.create_task(self._save(shard))
         timer = self._timers.pop(shard, None)
         if timer is not None:
             timer.cancel()
         if due_ms is not None:
             delay_s = max(0, due_ms - now_ms) / 1_000 + 0.001  # the clock has whole milliseconds
             self._timers[shard] = self._loop.call_later(delay_s, self._expire, shard)
+
+    async def _save(self, shard: ClassicShard) -> None:
+        try:
+            answers = await self._service.in_thread(shard.save)
+        finally:
+            del self._saves[shard]
+        self._deliver(answers)
+        self._watch(shard)
 
     def _expire(self, shard: ClassicShard) -> None:
         with shard.locked() as (groups, now_ms):

@@ -6,8 +6,8 @@ from typing import TypeVar
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode, coordinator_code
 from tms.compat.kafka.requests import KafkaCall
-from tms.errors import TMSError
-from tms.transactions.transactional_state import ProducerEpoch, Refused
+from tms.errors import Forbidden, TMSError
+from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 T = TypeVar("T")
 
@@ -18,9 +18,20 @@ def producer_of(message: KafkaMessage) -> ProducerEpoch:
 
 
 def require_id(call: KafkaCall, id: str) -> None:
-    """Raise `Forbidden` unless the caller may use a transactional id. Later requests of another
-    owner have another epoch, so the decision stays right. May read the store."""
-    call.require_owner(call.broker.producers.owner(id))
+    """Raise `Refused`, as for an id that does not exist, unless the caller may use a transactional
+    id. Later requests of another owner have another epoch, so the decision stays right. May read
+    the store."""
+    owner = call.broker.producers.owner(id)
+    require_owner(call, owner, RefusalCode.INVALID_PRODUCER_ID_MAPPING)
+
+
+def require_owner(call: KafkaCall, owner: str, unknown: RefusalCode) -> None:
+    """Raise `Refused` with the code of an unknown id unless the caller may use the transactional
+    ids of a principal; the audit log has the reason."""
+    try:
+        call.require_owner(owner)
+    except Forbidden:
+        raise Refused(unknown) from None
 
 
 async def attempted(

@@ -30,7 +30,6 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     producer = ProducerEpoch(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
 
     def add() -> _Codes:
-        require_id(call, message.v3_and_below_transactional_id)
         unknown: _Codes = {}
         places: list[tuple[TopicName, int]] = []
         for topic, number in wanted:
@@ -40,6 +39,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
             except TMSError as error:
                 unknown[topic, number] = code_of(error)
         if not unknown:
+            require_id(call, message.v3_and_below_transactional_id)
             call.broker.engine.transactional_ids.add_partitions(
                 message.v3_and_below_transactional_id, producer, places
             )

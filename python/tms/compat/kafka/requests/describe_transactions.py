@@ -6,10 +6,10 @@ from tms.access.decisions import topic_resource
 from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.requests import KafkaCall
-from tms.compat.kafka.transactions import attempted
+from tms.compat.kafka.transactions import attempted, require_owner
 from tms.model.access import Access
 from tms.model.topic import TopicName
-from tms.transactions.transactional_state import TransactionalRecord
+from tms.transactions.transactional_state import RefusalCode, TransactionalRecord
 
 VERSIONS = (0, 0)
 DescribeTransactionsResponse = codec.class_of("DescribeTransactionsResponse")
@@ -18,7 +18,8 @@ _NEVER = -1  # began a transaction that is not open
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
-    """The state of each id, once; each has an error of its own."""
+    """The state of each id, once; each has an error of its own. An id of another principal is not
+    found."""
     states = []
     for id in dict.fromkeys(call.message.transactional_ids):
         code, record = await attempted(call, partial(_found, call, id))
@@ -29,7 +30,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
 
 def _found(call: KafkaCall, id: str) -> TransactionalRecord:
     record = call.broker.engine.transactional_ids.find(id)
-    call.require_owner(record.owner)
+    require_owner(call, record.owner, RefusalCode.TRANSACTIONAL_ID_NOT_FOUND)
     return record
 
 

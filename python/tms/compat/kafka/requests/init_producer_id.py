@@ -4,9 +4,9 @@ from tms.compat.kafka import codec
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import TRANSACTIONS, KafkaCall
-from tms.compat.kafka.transactions import attempted, producer_of, require_id
+from tms.compat.kafka.transactions import attempted, producer_of
 from tms.model.access import Access
-from tms.transactions.transactional_state import ProducerEpoch
+from tms.transactions.transactional_state import ProducerEpoch, RefusalCode, Refused
 
 VERSIONS = (0, 5)
 CONFIRMS = False
@@ -40,11 +40,15 @@ async def _of_id(call: KafkaCall) -> KafkaMessage:
     call.some_topic(Access.PUBLISH)
 
     def initialise() -> ProducerEpoch:
-        require_id(call, id)
         takes_over = call.may(Access.OPERATE, TRANSACTIONS)
-        return call.broker.engine.transactional_ids.initialise(
-            id, timeout_ms, expected, call.principal, takes_over
-        )
+        try:
+            return call.broker.engine.transactional_ids.initialise(
+                id, timeout_ms, expected, call.principal, takes_over
+            )
+        except Refused as refused:
+            if refused.code is RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                call.require(Access.OPERATE, TRANSACTIONS)  # for the audit log
+            raise
 
     code, producer = await attempted(call, initialise, _FENCED_FROM)
     if producer is None:

@@ -22,6 +22,7 @@ async def answer(call: KafkaCall) -> KafkaMessage:
         leavers = [Leaver(one.member_id, one.group_instance_id) for one in message.members]
     key = call.coordinated(message.group_id, Access.CONSUME)
     codes = broker.groups.do(key, lambda groups, now_ms: groups.leave(now_ms, key, leavers))
+    await broker.groups.stored(key)
     if call.version < _LISTS:
         return LeaveGroupResponse(error_code=codes[0])
     return LeaveGroupResponse(

@@ -7,10 +7,11 @@ from tms.compat.kafka.requests import KafkaCall
 from tms.errors import Conflict, Fenced, Invalid, TMSError
 from tms.groups.classic_calls import Sender
 from tms.model.access import Access
-from tms.model.position import OFFSET_MAX, Position
+from tms.model.position import EARLIEST, LATEST, OFFSET_MAX, Position
 from tms.model.transaction import METADATA_CHARS_MAX, Owner, PositionChange, PositionKey
 
 VERSIONS = (2, 9)
+_ENDS = {-1: LATEST, -2: EARLIEST}  # that KafkaJS commits to reset a group
 OffsetCommitResponse = codec.class_of("OffsetCommitResponse")
 _Partition = OffsetCommitResponse.OffsetCommitResponseTopic.OffsetCommitResponsePartition
 
@@ -73,11 +74,14 @@ def change_of(call: KafkaCall, topic: str, part: KafkaMessage, sender: Sender) -
             f"{len(metadata)}.",
             field="metadata",
         )
-    if not 0 <= part.committed_offset <= OFFSET_MAX:
-        raise Invalid(f"An offset is 0 to {OFFSET_MAX}, got {part.committed_offset}.")
+    offset = part.committed_offset
+    if offset not in _ENDS and not 0 <= offset <= OFFSET_MAX:
+        raise Invalid(
+            f"An offset is 0 to {OFFSET_MAX}, -1 for the end or -2 for the beginning, got {offset}."
+        )
     return PositionChange(
         PositionKey(call.message.group_id, name, part.partition_index),
-        Position.offset(part.committed_offset),
+        _ENDS.get(offset) or Position.offset(offset),
         owner=Owner(sender.member, sender.generation) if sender.generation >= 0 else None,
         metadata=metadata,
         leader_epoch=max(-1, part.committed_leader_epoch),
