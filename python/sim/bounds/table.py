@@ -97,6 +97,15 @@ DRAWN: dict[str, float] = {
     "delayed.topic_queue.GROUP_BYTES": 1,
     # groups
     "groups.members.ENTRIES_MAX": 1,
+    "groups.classic_calls.ClassicBounds.session_ms_min": 1,
+    "groups.classic_calls.ClassicBounds.session_ms_max": 20_000,
+    "groups.classic_calls.ClassicBounds.new_member_ms": 60_000,
+    "groups.classic_calls.ClassicBounds.members_max": 1,
+    "groups.classic_calls.ClassicBounds.groups_max": 1,
+    "groups.classic_calls.ClassicBounds.member_bytes_max": 2 << 10,
+    "groups.classic_calls.ClassicBounds.bytes_max": 16 << 10,
+    "groups.classic_calls.ENTRY_BYTES": 1,
+    "groups.classic_groups._STALE_MAX": 1,
     # queues
     "queues.partition.BLOCKED_MAX": 1,
     "queues.partition.EXPIRE_MAX": 1,
@@ -166,11 +175,6 @@ DRAWN: dict[str, float] = {
 }
 
 EXCUSED: dict[str, tuple[str, ...]] = {
-    "The simulation has no clients of Kafka; tests/groups drives their groups with small bounds.": (
-        "groups.classic_calls.ClassicBounds.*",
-        "groups.classic_calls.ENTRY_BYTES",
-        "groups.classic_groups._STALE_MAX",
-    ),
     "A part of a format, of a protocol or of arithmetic: another value is another format.": (
         "topics.compaction.newest.*",
         "groups.classic_calls.*_VERSION",
