@@ -7,11 +7,17 @@ from contextlib import ExitStack
 import pytest
 
 from sim.bounds.drawing import Bounds
+from sim.replacing import replaced
+from tms.engine import engine
 
 DRAWN_BY = "TMS_TEST_BOUNDS"
 # Other tests would be refused what they do: they have more of it than the least that is drawn.
 NOT_DRAWN = {
     "client.batching.REQUEST_BYTES",
+    "engine.config.EngineConfig.block_bytes",
+    "engine.config.EngineConfig.in_flight_bytes",
+    "log.partition.LogLimits.producers",
+    "log.partition.LogLimits.queue_bytes",
     "transactions.transactional_state.BYTES_MAX",
     "transactions.transactional_state.RECORDS_MAX",
     "transactions.transactional_state.RECORD_BYTES_MAX",
@@ -30,10 +36,10 @@ AT_DEFAULT = {
 def pytest_configure(config: pytest.Config) -> None:
     """Set the bounds until the tests are over."""
     drawn = Bounds.of(os.environ[DRAWN_BY]).drawn
+    bounds = Bounds({path: value for path, value in drawn.items() if path not in NOT_DRAWN})
     stack = ExitStack()
-    stack.enter_context(
-        Bounds({path: value for path, value in drawn.items() if path not in NOT_DRAWN}).set()
-    )
+    stack.enter_context(bounds.set())
+    stack.enter_context(replaced([(engine, "EngineConfig", bounds.config)]))
     config.add_cleanup(stack.close)
 
 
