@@ -90,7 +90,8 @@ async def _offset(
 
 def _tell(result: KafkaMessage, found: _Message | None) -> None:
     if found is not None:
-        result.offset, result.timestamp = found[0], found[1] or 0
+        result.offset = found[0]
+        result.timestamp = found[1] or 0
 
 
 def _first(
