@@ -178,7 +178,8 @@ class Simulation:
         ]
         joining = Random(f"classic {seed}")
         classic = joining.random() < CLASSIC_SHARE
-        self._fleets = [Fleet(world, joining)] if classic else []
+        members_max = bounds.make(ClassicBounds).members_max
+        self._fleets = [Fleet(world, joining, members_max)] if classic else []
         # Kafka's producers are served by a single process.
         self._streams = of is World and Random(f"streams {seed}").random() < STREAMED_SHARE
         self._at: Actor | None = None  # the actor whose step runs

@@ -91,7 +91,6 @@ class Process:
         self.delay_ms = random.choice(DELAYS_MS)
         self.metadata = b"1"
         self.call: Call | None = None
-        self.refused = Code.NONE  # the last answer to a join
         self.forget()
 
     def forget(self) -> None:
@@ -136,8 +135,6 @@ class Process:
 
     def take(self, answer: JoinAnswer | SyncAnswer) -> None:
         """Take an answer."""
-        if isinstance(answer, JoinAnswer):
-            self.refused = answer.code
         if answer.code:
             self.refuse(answer.code)
             if answer.code is Code.MEMBER_ID_REQUIRED and isinstance(answer, JoinAnswer):
@@ -188,10 +185,11 @@ class OwnMember:
 
 class Fleet:
     """The processes of the group, the member of TMS's own, and the front end between them and the
-    group."""
+    group, which has at most `members_max` members."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: World, random: Random, members_max: int) -> None:
         self._world, self._random = world, random
+        self._members_max = members_max
         self._calls: list[Call] = []
         self._shards: list[ClassicShard] = []  # that have answered, in that order
         self._lives: dict[ClassicShard, int] = {}  # the number of the group that each has
@@ -303,8 +301,7 @@ class Fleet:
     def _has_everything(self) -> bool:
         """True if the processes that fit into the group share all partitions, and can commit."""
         there = [one for one in self._processes if one.phase is Phase.STABLE]
-        away = [one for one in self._processes if one not in there]
-        if any(one.refused is not Code.GROUP_MAX_SIZE_REACHED for one in away):
+        if len(there) < min(len(self._processes), self._members_max):
             return False
         held = sorted(partition for one in there for partition in one.partitions)
         if held != list(PARTITIONS) or len({one.generation for one in there}) != 1:
