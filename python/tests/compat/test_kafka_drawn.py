@@ -39,3 +39,8 @@ def test_kafkas_protocol_holds_with_drawn_bounds(file: str) -> None:
         check=False,
     )
     assert done.returncode == 0, f"Bounds.of({drawn_by!r}) were set.\n{done.stdout[-4_000:]}"
+
+
+def test_tests_that_run_only_with_defaults_are_there() -> None:
+    text = "".join((Path(__file__).parent / f"{file}.py").read_text() for file in FILES)
+    assert not [name for name in drawn_kit.AT_DEFAULT if f"def {name}(" not in text]
