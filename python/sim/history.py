@@ -265,6 +265,66 @@ class Listed(_Event, frozen=True):
     owned: bool = True
 
 
+class Generation(_Event, frozen=True):
+    """A join of a group of Kafka's classic protocol was answered: the member is in a generation.
+    `life` is the number of the group in the shard that answered: it begins at generation 1 whenever
+    it gets members while it has none, also in a shard that was opened anew."""
+
+    group: str
+    member: str
+    generation: int
+    instance: str | None
+    life: int
+
+
+class Assigned(_Event, frozen=True):
+    """A member got its partitions from the plan of a leader; 0 stands for no plan."""
+
+    group: str
+    member: str
+    generation: int
+    instance: str | None
+    life: int
+    plan: int
+    partitions: tuple[int, ...]
+
+
+class Moved(_Event, frozen=True):
+    """A member was to move a position of its group to an offset that no other request names; `at`
+    is when the request began. `done` is the answer, None: without an answer."""
+
+    group: str
+    partition: int
+    number: int
+    member: str
+    generation: int
+    instance: str | None
+    life: int
+    ended: int
+    done: bool | None
+
+
+class Positioned(_Event, frozen=True):
+    """A position of a group of Kafka's protocol was requested, as `Found`; 0: there is none."""
+
+    group: str
+    partition: int
+    number: int
+    metadata: str
+    ended: int
+
+
+class Present(_Event, frozen=True):
+    """A member was told by a shard that it is in the group; `at` is when it asked. `who` names the
+    member and what it has: if it is told the same again, it was in the group all the time."""
+
+    group: str
+    shard: int
+    kind: str
+    who: str
+    ended: int
+
+
 Event = (
     Sent
     | Acknowledged
@@ -288,6 +348,11 @@ Event = (
     | Deferred
     | Cancelled
     | Listed
+    | Generation
+    | Assigned
+    | Moved
+    | Positioned
+    | Present
 )
 E = TypeVar("E", bound=_Event)
 _DECODER = msgspec.json.Decoder(Event)

@@ -569,8 +569,17 @@ class ClusterWorld(World):
         return self.random.choice(self._alive()).store
 
     def answering(self, random: Random) -> Engine | None:
-        alive = [one.engine for one in self.instances if one.engine is not None]
+        alive = self.engines()
         return random.choice(alive) if alive else None
+
+    def engines(self) -> list[Engine]:
+        return [one.engine for one in self.instances if one.engine is not None]
+
+    def close_shard(self, group: str) -> None:
+        """Do nothing: instances take shards from each other by themselves."""
+
+    def hold_shard(self, group: str) -> None:
+        """Do nothing: instances take shards by themselves."""
 
     def lives(self, engine: Engine) -> bool:
         return any(one.engine is engine for one in self.instances)
@@ -976,8 +985,10 @@ def _shard_of(
     shards: sharding.Shards, role: str, method: str, given: tuple[Any, ...]
 ) -> int | None:
     """The shard of an actor's call, None: any."""
-    if method == "committed":
+    if method in ("committed", "of"):
         return shards.of_group(given[0])
+    if method == "move":
+        return shards.of_group(given[0][0].key.group)
     if not given or not isinstance(given[0], TopicName):
         return None
     if role == "delayed":

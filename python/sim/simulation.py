@@ -21,6 +21,7 @@ from sim.actors.actor import (
     seen,
     topic_of,
 )
+from sim.actors.classic import Fleet
 from sim.actors.committers import Committer, Transformer
 from sim.actors.counting import FULL, CountingProducer
 from sim.actors.deciders import Decider
@@ -60,6 +61,8 @@ from sim.rules.findings import Finding
 from sim.serving import Servers
 from sim.world import FOREVER, Stuck, World, quietly, shorten, shorten_positions
 from tms.errors import TopicNotFound, Unavailable
+from tms.groups import classic_shard
+from tms.groups.classic_calls import ClassicBounds
 from tms.log import counting
 from tms.model.keys import Partitioner
 from tms.model.message import Fetched, PartitionPosition
@@ -91,6 +94,7 @@ KEYED_SHARE = 0.3  # of the runs
 RENEWED_SHARE = 0.2
 COUNTING_SHARE = 0.25
 STREAMED_SHARE = 0.2
+CLASSIC_SHARE = 0.2
 EXPIRING = 4  # minutes after which all transactions have ended: a pointer may be ahead of the clock
 
 
@@ -172,6 +176,10 @@ class Simulation:
             CountingProducer(world, f"n{number}", place, numbering)
             for number, place in enumerate((numbering.choice(PLACES[1:]), CUT) if counted else ())
         ]
+        joining = Random(f"classic {seed}")
+        classic = joining.random() < CLASSIC_SHARE
+        members_max = bounds.make(ClassicBounds).members_max
+        self._fleets = [Fleet(world, joining, members_max)] if classic else []
         # Kafka's producers are served by a single process.
         self._streams = of is World and Random(f"streams {seed}").random() < STREAMED_SHARE
         self._at: Actor | None = None  # the actor whose step runs
@@ -208,6 +216,8 @@ class Simulation:
                 world.step(self._renewer.step)
             for producer in self._counting:
                 world.step(producer.step)
+            for fleet in self._fleets:
+                world.step(fleet.step)
             if world.life != crashes:
                 self._after_crash()
         world.step(self._settle)
@@ -321,7 +331,7 @@ class Simulation:
 
     def _settle(self) -> None:
         self.world.settle()
-        self._settle_all([*self.actors, *self._counting])
+        self._settle_all([*self.actors, *self._counting, *self._fleets])
         self._settle_all(self.followers)
         for _ in range(EXPIRING):  # so that no message is held back any more
             self.world.clock.pass_ms(60_000)
@@ -422,5 +432,8 @@ class Simulation:
 def run(seed: int, steps: int | None = None, of: type[World] = World) -> Outcome:
     """Run one seed, with the bounds that it draws, in a world of one engine or of several."""
     bounds = Bounds.of(seed)
-    with bounds.set(), replaced(_NO_WAITING), replaced(_SMALL_BLOCKS):
+    classic: list[Replacement] = [
+        (classic_shard, "ClassicBounds", lambda: bounds.make(ClassicBounds))
+    ]
+    with bounds.set(), replaced([*_NO_WAITING, *_SMALL_BLOCKS, *classic]):
         return Simulation(seed, bounds, steps, of).run()

@@ -154,6 +154,18 @@ class World:
         """Within, the engine does something."""
         return nullcontext()
 
+    def engines(self) -> list[Engine]:
+        """The engines that live."""
+        return [self.engine]
+
+    def close_shard(self, group: str) -> None:
+        """Close the shard of a group, as before another instance takes it."""
+        self.engine.shards.close(self.engine.topics.shards.of_group(group))
+
+    def hold_shard(self, group: str) -> None:
+        """Open the shard of a group unless it is open. Raises an error if the disk fails."""
+        self.engine.shards.open(self.engine.topics.shards.of_group(group))
+
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Within, nothing happens between operations of the store: the other events of a run, and

@@ -12,6 +12,7 @@ renewers     publish a key only if none of its messages can be read, where messa
 keepers      new values and tombstones of a few keys, in topics that are compacted
 erasers      erase messages for good
 members      share a topic in a group
+classic      share topics in a group of Kafka's classic protocol
 workers      share a queue
 later        publish delayed messages, cancel and move them
 """

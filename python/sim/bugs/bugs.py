@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from sim.bugs.classic import CLASSIC
 from sim.bugs.counting import COUNTING
 from sim.bugs.following import FOLLOWING
 from sim.bugs.found import ELSEWHERE
@@ -351,6 +352,7 @@ def _spread_dead_letters_by_default() -> list[Replacement]:
 
 
 BUGS: dict[str, Callable[[], list[Replacement]]] = {
+    **CLASSIC,
     **COUNTING,
     **FOLLOWING,
     **GONE,

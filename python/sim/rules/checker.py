@@ -51,6 +51,7 @@ from sim.history import (
     Sent,
     metadata_of,
 )
+from sim.rules.classic import Classic
 from sim.rules.cut import Cut
 from sim.rules.findings import NEVER, Finding, Kind
 from sim.rules.gone import Gone
@@ -84,6 +85,7 @@ class Checker:
         self.gone = Gone(history)
         self.cut = Cut(history)
         self.later = Later(history)
+        self.classic = Classic(history)
         # Copies stand here.
         self.dead = {place for one in self.queues.drained for place in one.dead}
         self.power = [one.at for one in history.of(Crashed) if one.power]
@@ -391,6 +393,10 @@ def _later(run: Checker) -> Iterator[Finding]:
     return run.later.findings()
 
 
+def _classic(run: Checker) -> Iterator[Finding]:
+    return run.classic.findings()
+
+
 RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _lost,
     _processing,
@@ -410,4 +416,5 @@ RULES: tuple[Callable[[Checker], Iterator[Finding]], ...] = (
     _gone,
     _cut,
     _later,
+    _classic,
 )

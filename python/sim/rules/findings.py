@@ -29,6 +29,9 @@ class Kind(StrEnum):
     STOPPED = "stopped early"
     OVERTAKEN = "overtaken"
     STRAYED = "strayed"
+    OWNERS = "several owners"
+    FENCED = "fenced commit"
+    KINDS = "members of two protocols"
 
 
 class Finding(NamedTuple):

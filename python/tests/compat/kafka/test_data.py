@@ -369,6 +369,20 @@ def test_offsets_of_an_empty_partition(kafka: KafkaConnection, topic: str) -> No
     assert told == [0, 0, -1, -1]
 
 
+@pytest.mark.parametrize("erased", [0b100000, 0b111000, 0b101101, 0b110110, 0b111111])
+def test_the_newest_message_is_found_before_erased_ones(
+    broker: Broker, kafka: KafkaConnection, topic: str, erased: int
+) -> None:
+    for number in range(6):
+        key = b"erased" if erased >> number & 1 else b"kept"
+        produced(kafka, topic, batch([(key, b"v")], times_ms=[1_000 + number]))
+    broker.served.service.engine.erase(TopicName("default", topic), b"erased")
+    kept = [number for number in range(6) if not erased >> number & 1]
+    newest = offset_at(kafka, topic, NEWEST)
+    expected = (kept[-1], 1_000 + kept[-1]) if kept else (-1, -1)
+    assert (newest.offset, newest.timestamp, newest.error_code) == (*expected, 0)
+
+
 # -- both worlds -----------------------------------------------------------------------------------
 
 

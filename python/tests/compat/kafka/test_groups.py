@@ -126,6 +126,19 @@ def listed(kafka: KafkaConnection, **fields: Any) -> dict[str, str]:
     return {one.group_id: one.group_state for one in groups}
 
 
+def test_all_groups_with_positions_are_listed(broker: Broker, kafka: KafkaConnection) -> None:
+    """Also those behind the groups of a topic that is deleted, and whose positions are kept."""
+    names = {f"listed-{number}" for number in range(3)}
+    with tms.connect(broker.url) as bus:
+        for topic in ("a-deleted", "listed"):
+            bus.create_topic(topic, partitions=1)
+        assert commit(kafka, "listed-nowhere", 0, topic="a-deleted") is ErrorCode.NONE
+        for group in names:
+            assert commit(kafka, group, 0, topic="listed") is ErrorCode.NONE
+        bus.delete_topic("a-deleted")
+    assert {one for one in listed(kafka) if one.startswith("listed-")} == names
+
+
 # -- members ---------------------------------------------------------------------------------------
 
 

@@ -161,6 +161,27 @@ def test_all_topics_are_listed_and_no_others(kafka: KafkaConnection, broker: Bro
     assert not any(name.startswith("_") for name in names)
 
 
+def test_a_topic_that_is_deleted_while_all_are_listed_is_left_out(
+    kafka: KafkaConnection, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("deleted-now", "deleted-not"):
+        create_topic(kafka, name)
+    engine = broker.served.service.engine
+    page_of = engine.list_topics
+
+    def list_topics(*given: Any) -> Any:
+        page = page_of(*given)
+        for info in page:
+            if info.name.topic == "deleted-now":
+                engine.delete_topic(info.name)
+        return page
+
+    monkeypatch.setattr(engine, "list_topics", list_topics)
+    names = {one.name for one in kafka.ask("Metadata", 12, topics=None).topics}
+    assert "deleted-not" in names
+    assert "deleted-now" not in names
+
+
 def test_keys_go_where_kafkas_clients_send_them(kafka: KafkaConnection, broker: Broker) -> None:
     create_topic(kafka, "keyed", 7)
     with tms.connect(broker.url) as bus:

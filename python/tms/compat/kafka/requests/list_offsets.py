@@ -31,6 +31,7 @@ _OF_NEWEST_TIME = -3
 _EARLIEST_LOCAL = -4
 _TIERED = -5
 LOOK_BYTES = 1 << 20  # of messages, in which an event time is searched
+_Message = tuple[int, int | None]  # offset and time
 
 
 async def answer(call: KafkaCall) -> KafkaMessage:
@@ -65,14 +66,18 @@ async def _fill(
     end = await _offset(broker, name, partition, LATEST, isolation)
     if wanted == _LATEST:
         result.offset = end
-    elif wanted == _OF_NEWEST_TIME and end > 0:  # ids ascend, so the last message has it
-        await _tell(broker, name, PartitionPosition(partition, Position.offset(end - 1)), result)
+    elif wanted == _OF_NEWEST_TIME:  # ids ascend, so the last message has it
+        begin = await _offset(broker, name, partition, EARLIEST, Isolation.UNCOMMITTED)
+        found = await broker.in_thread(lambda: _last(broker, name, partition, (begin, end)))
+        _tell(result, found)
     elif 0 <= wanted <= TIME_MS_MAX:
         offset = await _offset(broker, name, partition, Position.time(wanted), isolation)
         if offset < end:
-            place = PartitionPosition(partition, Position.offset(offset))
-            await _tell(broker, name, place, result, wanted)
-    elif wanted not in (_OF_NEWEST_TIME, _TIERED) and wanted < 0:
+            found = await broker.in_thread(
+                lambda: _first(broker, name, (partition, offset), wanted)
+            )
+            _tell(result, found)
+    elif wanted != _TIERED and wanted < 0:
         result.error_code = ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -84,38 +89,56 @@ async def _offset(
     return (await broker.in_thread(look, name, [partition], at, isolation))[partition]
 
 
-async def _tell(
-    broker: Broker,
-    name: TopicName,
-    place: PartitionPosition,
-    result: KafkaMessage,
-    from_ms: int = 0,
-) -> None:
-    """Fill in the offset and the time of the message at a place, or of one soon after it that has a
-    later time, if it is still there."""
-    found = await broker.in_thread(lambda: _first(broker, name, place, from_ms))
+def _tell(result: KafkaMessage, found: _Message | None) -> None:
     if found is not None:
-        result.offset, result.timestamp = found
+        result.offset = found[0]
+        result.timestamp = found[1] or 0
 
 
 def _first(
-    broker: Broker, name: TopicName, place: PartitionPosition, from_ms: int
-) -> tuple[int, int] | None:
-    """Offset and time of the first message near a place with this time or a later one; of the first
-    one at all if no message has such a time, None if there is none."""
-    size = LOOK_BYTES if from_ms else 1
-    try:
-        fetched = broker.engine.fetch(name, [place], size, 0, Isolation.UNCOMMITTED)
-    except OffsetOutOfRange:  # truncated, or expired
-        return None
-    first = None
-    for stored in fetched.blocks:
-        columns = decode(stored.block)
-        numbers = offsets(read_header(stored.block).base_offset, columns.index)
-        for offset, time_ms in zip(numbers, columns.event_times(stored.time_ms), strict=True):
-            if offset < place.position.number:
-                continue
-            first = first or (offset, time_ms or 0)
-            if time_ms is not None and time_ms >= from_ms:
-                return offset, time_ms
-    return first
+    broker: Broker, name: TopicName, place: tuple[int, int], from_ms: int
+) -> _Message | None:
+    """The first message near a partition's offset with this time or a later one; the first one at
+    all if no message has such a time, None if there is none."""
+    messages = _messages(broker, name, place, LOOK_BYTES if from_ms else 1)
+    late = (one for one in messages if one[1] is not None and one[1] >= from_ms)
+    return next(late, messages[0] if messages else None)
+
+
+def _last(
+    broker: Broker, name: TopicName, partition: int, between: tuple[int, int]
+) -> _Message | None:
+    """The last message from one offset up to another; None if there is none. The last ones may be
+    erased: bisection then finds the one before them."""
+    low, high = between
+    found = None
+    at = high - 1
+    while low < high:
+        there = [one for one in _messages(broker, name, (partition, at), 1) if one[0] < high]
+        if there:
+            found = there[-1]
+            low = found[0] + 1
+        else:
+            high = at
+        at = (low + high) // 2
+    return found
+
+
+def _messages(broker: Broker, name: TopicName, place: tuple[int, int], size: int) -> list[_Message]:
+    """The messages of the first page behind a partition's offset that has some."""
+    partition, offset = place
+    at = PartitionPosition(partition, Position.offset(offset))
+    while True:
+        try:
+            fetched = broker.engine.fetch(name, [at], size, 0, Isolation.UNCOMMITTED)
+        except OffsetOutOfRange:  # truncated, or expired
+            return []
+        found: list[_Message] = []
+        for stored in fetched.blocks:
+            columns = decode(stored.block)
+            numbers = offsets(read_header(stored.block).base_offset, columns.index)
+            found += zip(numbers, columns.event_times(stored.time_ms), strict=True)
+        found = [one for one in found if one[0] >= offset]
+        if found or fetched.reached[partition] >= fetched.ends[partition]:
+            return found
+        at = PartitionPosition(partition, fetched.next[partition])

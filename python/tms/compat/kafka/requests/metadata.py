@@ -51,7 +51,8 @@ def _all(call: KafkaCall) -> list[KafkaMessage]:
         page = broker.engine.list_topics(broker.options.namespace, after, PAGE)
         for info in page:
             if call.may(Access.OBSERVE, topic_resource(info.name)):
-                found.append(_topic(broker, info.name, broker.record(info.name)))
+                with suppress(TopicNotFound):  # it has been deleted since
+                    found.append(_topic(broker, info.name, broker.record(info.name)))
         if len(page) < PAGE:
             return found
         after = page[-1].topic
