@@ -1,7 +1,7 @@
 """`tms serve` with a port for Kafka's clients, that tests kill and start again.
 
     with KafkaService(directory) as service:
-        service.servers     # 127.0.0.1:PORT, of a recorder before each broker; with commas
+        service.servers     # 127.0.0.1:PORT, of a recorder before the first broker
         service.url         # http://127.0.0.1:PORT, for TMS's own clients
 
 The addresses stay the same when the service is killed and started. `TMS_TEST_KAFKA_WORKERS` is the
@@ -31,7 +31,7 @@ class KafkaService:
         shown = kafka + workers
         self._recorders = [Recorder((LOCAL, kafka + nth), shown + nth) for nth in range(workers)]
         self.brokers = [f"{LOCAL}:{shown + nth}" for nth in range(workers)]
-        self.servers = ",".join(self.brokers)
+        self.servers = self.brokers[0]  # it tells of the others
         self._directory = directory
         ports = ("--port", str(http), "--kafka-port", str(kafka), "--workers", str(workers))
         self._flags = (*ports, "--kafka-advertised", self.brokers[0], *flags)

@@ -16,6 +16,7 @@ from tms.compat.kafka.settings import KafkaSection
 from tms.engine.engine import Engine
 from tms.model.topic import TopicName
 from tms.runtime.clock import Clock
+from tms.server.service import AccessLimits
 
 _OF_TRANSACTIONS = {
     "InitProducerId",
@@ -53,6 +54,10 @@ class Brokers:
     def servers(self) -> str:
         """The addresses as clients take them."""
         return ",".join("{}:{}".format(*self.address(id)) for id in sorted(self.all.served))
+
+    def broker(self, id: str) -> Broker:
+        """One of them, for connections of a principal."""
+        return Broker(self.all.served[id], self.address(id))
 
     def at(self, id: str) -> KafkaConnection:
         """A connection to one of them."""
@@ -226,11 +231,13 @@ class ThreeBrokers(Broker):
 
 
 @contextlib.contextmanager
-def brokers(*ids: str, clock: Clock | None = None, **given: Any) -> Iterator[Brokers]:
-    """A cluster of brokers; `clock` is that of their engines."""
+def brokers(
+    *ids: str, clock: Clock | None = None, access: AccessLimits | None = None, **given: Any
+) -> Iterator[Brokers]:
+    """A cluster of brokers; `clock` is that of their engines. With `access` they control that."""
     section = KafkaSection(port=0, rebalance_delay_ms=0, **given)
     with (
-        instances(*ids, kafka=section, engine_clock=clock) as all,
+        instances(*ids, access=access, kafka=section, engine_clock=clock) as all,
         contextlib.closing(Brokers(all)) as found,
     ):
         all.coordinator()

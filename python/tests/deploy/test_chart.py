@@ -85,6 +85,10 @@ def test_variables_are_settings_that_the_service_takes(
     if name == "cluster":
         assert settings.server.advertise.startswith("https://tms-cluster-0.tms-nodes.messages.svc.")
         assert settings.server.cors == "https://console.example"
+        assert settings.kafka.port == _container(name)["ports"][1]["containerPort"]
+        assert (
+            settings.kafka.advertised == "tms-cluster-0.tms-nodes.messages.svc.cluster.local:9092"
+        )
         assert settings.server.drain_s < _pod(name)["spec"]["terminationGracePeriodSeconds"]
 
 

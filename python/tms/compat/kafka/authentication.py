@@ -5,8 +5,9 @@
 
 Invariants
 
-* Without a session only `_BEFORE` is answered; any other request ends the connection. So does one
-  while an authentication is under way, or after the session's token was revoked or has expired.
+* Without a session only `WITHOUT_SESSION` is answered; any other request ends the connection. So
+  does one while an authentication is under way, or after the session's token was revoked or has
+  expired.
 * A failed authentication says the same for an unknown principal and for a wrong token, takes as
   long, and ends the connection. Of a client that guesses each answer waits.
 * A session may be renewed on its connection while it has an expiry: by the same mechanism, and for
@@ -30,7 +31,7 @@ from tms.server.guard import Guard, PrincipalSession
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *scram.ALGORITHMS)
 DENIALS_LOGGED = 5  # of one request; the others are answered only
-_BEFORE = ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
+WITHOUT_SESSION = ("ApiVersions", "SaslHandshake", "SaslAuthenticate")
 _NONCE_BYTES = 24
 _NOBODY = scram.ScramVerifier(secrets.token_bytes(64), secrets.token_bytes(64))
 _NOT_VALID = (
@@ -175,7 +176,7 @@ class Authentication:
             if certificate is not None:
                 self._open(self._guard.session_by_certificate(certificate))
                 await self._rest(name)
-        if name in _BEFORE and not self._failed:
+        if name in WITHOUT_SESSION and not self._failed:
             return self.session
         if self._failed or self._mechanism or self._session is None:
             raise Malformed(

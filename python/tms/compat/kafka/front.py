@@ -18,7 +18,12 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from tms.compat.kafka import codec, requests
-from tms.compat.kafka.authentication import Authentication, AuthenticationFailed, KafkaCaller
+from tms.compat.kafka.authentication import (
+    WITHOUT_SESSION,
+    Authentication,
+    AuthenticationFailed,
+    KafkaCaller,
+)
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.brokers import KAFKA
 from tms.compat.kafka.codec import KafkaMessage
@@ -100,6 +105,7 @@ class KafkaServer(FramedServer):
                 f"The client asks for the API {head.key} of Kafka's protocol, which is not spoken "
                 "here; docs/kafka.md has those that are."
             )
+        doubt = await self._broker.doubt() if self._confirms(request) else None
         session = None if authentication is None else await authentication.admit(request.name)
         if head.version not in request.versions:
             return self._unknown_version(head, request)
@@ -119,8 +125,16 @@ class KafkaServer(FramedServer):
             self._requests,
             authentication,
             caller,
-            await self._broker.doubt() if request.confirms else None,
+            doubt,
         )
+        return await self._charged(call, request, head, is_session=session is not None)
+
+    async def _charged(
+        self, call: KafkaCall, request: RequestType, head: _Head, is_session: bool
+    ) -> list[Buffer] | None:
+        """The answer to a request, written. That of a session is charged to its principal, and the
+        connection rests until the quota allows the next request."""
+        caller = call.caller
         chunks: list[Buffer] | None = None
         owed_s = 0.0
         try:
@@ -128,14 +142,20 @@ class KafkaServer(FramedServer):
             if answer is not None:
                 chunks = _written(answer, head, request)
         finally:
-            if caller is not None and session is not None:
+            if caller is not None and is_session:
                 owed_s = caller.leave(sum(map(len, chunks or ())))
         if owed_s > 0 and caller is not None:
-            connection.rest(caller.owed_s)
+            call.connection.rest(caller.owed_s)
             if answer is not None and hasattr(answer, "throttle_time_ms"):
                 answer.throttle_time_ms = min(ceil(owed_s * 1_000), _THROTTLE_MS_MAX)
                 chunks = _written(answer, head, request)
         return chunks
+
+    def _confirms(self, request: RequestType) -> bool:
+        """True if ownership is confirmed before a request. Access is decided by the newest tokens
+        and grants, except of requests for which there is no session yet."""
+        is_decided = self._guard is not None and request.name not in WITHOUT_SESSION
+        return request.confirms or is_decided
 
     async def _answer(self, call: KafkaCall, request: RequestType) -> KafkaMessage | None:
         """The response to a request, which may be a refusal. Raises an error that it has no place
@@ -155,8 +175,12 @@ class KafkaServer(FramedServer):
     async def _answer_raw(
         self, authentication: Authentication, connection: FramedConnection, frame: bytes
     ) -> bytes:
-        """The answer to a message of SASL without a header. Raises `Malformed`."""
+        """The answer to a message of SASL without a header. Raises `Malformed`, and an error if the
+        tokens may be out of date."""
         assert self._guard is not None
+        doubt = await self._broker.doubt()
+        if doubt is not None:
+            raise doubt
         caller = KafkaCaller(self._guard, connection, "SaslAuthenticate", 0)
         renewed = authentication.session
         if renewed is not None:

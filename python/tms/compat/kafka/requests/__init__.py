@@ -65,19 +65,29 @@ class KafkaCall(NamedTuple):
     # -- access --------------------------------------------------------------------------------
 
     def require(self, verb: Access, resource: str) -> None:
-        """Raise `Forbidden` unless the caller may do this."""
+        """Raise `Forbidden` unless the caller may do this, and an error if the grants may be out of
+        date."""
         if self.caller is not None:
+            self.require_no_doubt()
             self.caller.require(verb, resource)
 
     def may(self, verb: Access, resource: str) -> bool:
-        """True if the caller may do this."""
-        return self.caller is None or self.caller.may(verb, resource)
+        """True if the caller may do this. Raises an error if the grants may be out of date."""
+        if self.caller is None:
+            return True
+        self.require_no_doubt()
+        return self.caller.may(verb, resource)
+
+    def require_no_doubt(self) -> None:
+        """Raise the reason why what this process holds may be another's now, if there is one."""
+        if self.doubt is not None:
+            raise again(self.doubt)
 
     def topic(self, name: str, verb: Access) -> TopicName:
         """The full name of a topic. Raises `Invalid`."""
         topic = self.broker.topic(name)
         if self.caller is not None:
-            self.caller.require(verb, topic_resource(topic))
+            self.require(verb, topic_resource(topic))
         return topic
 
     async def named(self, name: str, id: bytes, verb: Access) -> TopicName:
@@ -89,7 +99,7 @@ class KafkaCall(NamedTuple):
         if self.caller is None:
             return topic
         try:
-            self.caller.require(verb, topic_resource(topic))
+            self.require(verb, topic_resource(topic))
         except Forbidden:
             if self.may(Access.OBSERVE, topic_resource(topic)):
                 raise
@@ -105,7 +115,7 @@ class KafkaCall(NamedTuple):
         """The key of a group, for a request that names none of its topics. Raises `Invalid`."""
         key = self.broker.group(name)
         if self.caller is not None:
-            self.caller.require(verb, some_group(*key))
+            self.require(verb, some_group(*key))
         return key
 
     def coordinated(self, name: str, verb: Access) -> ClassicKey:
@@ -117,15 +127,13 @@ class KafkaCall(NamedTuple):
 
     def require_coordinator(self, group: str) -> None:
         """Raise `NotOwner` or `Unavailable` unless this broker coordinates a group."""
-        if self.doubt is not None:
-            raise again(self.doubt)
+        self.require_no_doubt()
         self.broker.engine.groups.of(group)
 
     def require_leader(self, name: TopicName, partition: int) -> None:
         """Raise `NotOwner` or `Unavailable` unless this broker leads a partition, and
         `TopicNotFound`, `PartitionNotFound`. Reads no store if the topic is known."""
-        if self.doubt is not None:
-            raise again(self.doubt)
+        self.require_no_doubt()
         if self.broker.brokers.are_several:
             self.broker.brokers.require_leader(name, self.broker.record(name), partition)
 
@@ -135,7 +143,7 @@ class KafkaCall(NamedTuple):
         if self.caller is None:
             return name
         try:
-            self.caller.require(verb, group_resource(name, group))
+            self.require(verb, group_resource(name, group))
         except Forbidden as error:
             raise Forbidden(error.message) from None  # for the topic, not for the group
         return name

@@ -5,10 +5,9 @@ from tms.compat.kafka.authentication import AuthenticationFailed
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import ErrorCode
 from tms.compat.kafka.requests import KafkaCall
-from tms.errors import Unavailable
+from tms.errors import NotOwner, StorageUnavailable, Unavailable
 
 VERSIONS = (0, 2)
-CONFIRMS = False
 SaslAuthenticateResponse = codec.class_of("SaslAuthenticateResponse")
 _OPEN = "This service does not control access: connect without SASL."
 
@@ -20,11 +19,16 @@ async def answer(call: KafkaCall) -> KafkaMessage:
     if authentication is None or caller is None:
         return _refusal(ErrorCode.ILLEGAL_SASL_STATE, _OPEN)
     try:
+        call.require_no_doubt()  # of the tokens
         said = await authentication.step(caller, call.message.auth_bytes)
     except AuthenticationFailed as failed:
         call.end_after(failed)
         return _refusal(failed.code, failed.message)
-    except Unavailable as error:  # an error code would be final for the client
+    except (
+        NotOwner,
+        StorageUnavailable,
+        Unavailable,
+    ) as error:  # an error code would be final for the client
         call.connection.refuse(error)
         return _refusal(ErrorCode.SASL_AUTHENTICATION_FAILED, error.message)
     return SaslAuthenticateResponse(
