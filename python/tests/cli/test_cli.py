@@ -585,7 +585,7 @@ def test_completion_stays_silent_without_a_service() -> None:
 def url() -> Iterator[str]:
     """A service."""
     with serving() as served:
-        yield "http://{}:{}".format(*served.address)
+        yield served.url
 
 
 def test_every_command_works_through_a_service_too(run: Run, url: str) -> None:

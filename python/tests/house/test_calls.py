@@ -132,7 +132,7 @@ def _receiving(bus: tms.Bus, topic: str) -> Callable[[], None]:
 @pytest.mark.usefixtures("in_the_loop")
 def test_a_message_is_received_and_acknowledged_over_http_in_few_calls(tmp_path: Path) -> None:
     store = LevelDBStore(tmp_path / "data", create=True)
-    with serving(store) as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving(store) as served, tms.connect(served.url) as bus:
         bus.create_topic("t", durability="written")
         receive = _receiving(bus, "t")
         for _ in range(WARM_UP):
@@ -150,7 +150,7 @@ def test_a_message_is_received_and_acknowledged_over_http_in_few_calls(tmp_path:
 @pytest.mark.usefixtures("in_the_loop")
 def test_a_lone_publish_over_http_takes_few_calls_of_client_and_service(tmp_path: Path) -> None:
     store = LevelDBStore(tmp_path / "data", create=True)
-    with serving(store) as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving(store) as served, tms.connect(served.url) as bus:
         bus.create_topic("t", durability="written")  # so that the loop of the service writes it
         for _ in range(WARM_UP):
             bus.publish("t", b"x")

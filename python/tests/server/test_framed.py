@@ -28,6 +28,15 @@ def server_of(answer: Callable[..., Awaitable[bytes]]) -> FramedServer:
     return FramedServer("echo", Mock(socket.socket), answer, FramedLimits())
 
 
+def connected(
+    answer: Callable[..., Awaitable[bytes]],
+) -> tuple[FramedServer, Mock, FramedConnection]:
+    server, transport = server_of(answer), transport_to()
+    connection = FramedConnection(server)
+    connection.connection_made(transport)
+    return server, transport, connection
+
+
 async def echo(_: FramedConnection, frame: bytes) -> bytes:
     return frame
 
@@ -99,9 +108,7 @@ def test_a_connection_that_rests_begins_no_frame_before_it_may() -> None:
         return frame
 
     async def send() -> None:
-        server, transport = server_of(answer), transport_to()
-        connection = FramedConnection(server)
-        connection.connection_made(transport)
+        _, _, connection = connected(answer)
         connection.data_received(FRAME * 2)
         await turns()
         assert len(answered) == 1 and connection.size == 0  # it keeps no room meanwhile
@@ -118,9 +125,7 @@ def test_a_client_that_sends_no_more_gets_no_answer_the_sooner(frames: int) -> N
         return frame
 
     async def send() -> None:
-        server, transport = server_of(answer), transport_to()
-        connection = FramedConnection(server)
-        connection.connection_made(transport)
+        server, transport, connection = connected(answer)
         connection.data_received(FRAME * frames)
         await turns()
         connection.eof_received()
@@ -139,9 +144,7 @@ def test_a_rest_ends_with_its_connection() -> None:
         return frame
 
     async def send() -> None:
-        server, transport = server_of(answer), transport_to()
-        connection = FramedConnection(server)
-        connection.connection_made(transport)
+        server, transport, connection = connected(answer)
         connection.data_received(FRAME * 2)
         await turns()
         assert transport.writelines.call_count == 1
