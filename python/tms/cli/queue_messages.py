@@ -51,10 +51,7 @@ _DEAD_FIELDS: Fields = {
     "c": lambda letter: letter.headers.get(DEAD_CAUSE) or b"",
     "d": lambda letter: letter.headers.get(DEAD_DELIVERIES) or b"",
 }
-_QUEUED_FIELDS: Fields = {
-    **_DELIVERED_FIELDS,
-    "a": lambda message: message.state.encode(),
-}
+_QUEUED_FIELDS: Fields = {**_DELIVERED_FIELDS, "a": lambda message: message.state.encode()}
 
 
 @session_command("receive")

@@ -30,12 +30,7 @@ def compact_check(
     with started(options) as spark, watched(session, spark, "checking"):
         from tms.spark.jobs import compact_check as run
 
-        audit = run(
-            spark,
-            topics,
-            **place._asdict(),
-            allow_gaps=allow_gaps,
-        )
+        audit = run(spark, topics, **place._asdict(), allow_gaps=allow_gaps)
     document: dict[str, Any] = msgspec.to_builtins(audit)
     if session.format is Format.TABLE:
         write(_tables(document["partitions"], document["findings"]))

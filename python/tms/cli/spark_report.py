@@ -31,13 +31,7 @@ def report(
     with started(options) as spark, watched(session, spark, "reading"):
         from tms.spark.jobs import report as run
 
-        hours = run(
-            spark,
-            topics,
-            **place._asdict(),
-            since=first,
-            until=end,
-        )
+        hours = run(spark, topics, **place._asdict(), since=first, until=end)
     rows = [_row(one) for one in hours]
     session.show(rows, rows)
 

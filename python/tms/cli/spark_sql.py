@@ -16,14 +16,7 @@ import click
 from tms.cli.declaring import ARGUMENT
 from tms.cli.parameters import TOPIC, session_command
 from tms.cli.session import Session
-from tms.cli.spark_running import (
-    SparkOptions,
-    StoreOption,
-    Where,
-    reading_from,
-    started,
-    watched,
-)
+from tms.cli.spark_running import SparkOptions, StoreOption, Where, reading_from, started, watched
 from tms.errors import TMSError
 from tms.model.topic import DEFAULT_NAMESPACE
 
@@ -105,11 +98,7 @@ class _SqlSources:
         with errors_told(), watched(self.session, self.spark, "running"):
             if named:
                 jobs.sql(
-                    self.spark,
-                    named,
-                    None,
-                    **self.place._asdict(),
-                    json_schema=self.json_schema,
+                    self.spark, named, None, **self.place._asdict(), json_schema=self.json_schema
                 )
             found = self.spark.sql(statement)
             lines = found.limit(self.rows + 1).collect()
