@@ -22,7 +22,7 @@ from tms.store.leveldb import LevelDBStore
 WARM_UP = 50
 PUBLISH_CALLS = 42
 PUBLISH_MANY_CALLS = 93
-FETCH_CALLS = 37
+FETCH_CALLS = 36
 COMMIT_CALLS = 128
 RECEIVE_CALLS = 150  # of a message that is acknowledged
 PUBLISH_CALLS_HTTP = 89  # of the client and of the service, whose event loop does everything
