@@ -20,7 +20,7 @@ from tms.client.http.addresses import ServiceAddress
 from tms.client.http.aio import AsyncHttpChannel
 from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import Call, Calls
-from tms.client.http.transport import HttpTransport, complete, has_operations
+from tms.client.http.transport import HttpTransport, PortOf, complete, has_operations
 from tms.client.http.watches import WATCHES
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, NotOwner, TMSError, Unavailable
@@ -41,14 +41,6 @@ def _same_peer(error: BaseException) -> bool:
     return is_retriable(error) and not isinstance(error, NotOwner)
 
 
-@has_operations("partitions")
-class HttpPartitions(PartitionsApi):
-    """The partitions of an instance."""
-
-    def __init__(self, peer: "HttpPeer") -> None:
-        self.do = peer.do
-
-
 class _ProvenCalls(Calls):
     """Calls that are sent as soon as they are made."""
 
@@ -67,6 +59,8 @@ class HttpPeer(HttpTransport, PeersApi):
     """The instance `name` at `address`. Thread-safe. `prove` makes the proof that an instance asks,
     of a request's method, target and body, just before it is sent; empty if there is none."""
 
+    partitions = PortOf(PartitionsApi)
+
     def __init__(
         self, name: str, address: str, prove: Prove | None = None, tls: ClientTls | None = None
     ) -> None:
@@ -83,7 +77,6 @@ class HttpPeer(HttpTransport, PeersApi):
         self.calls = Calls(target.authority, name, fields=fields)
         self._prove = prove
         self._watched = _ProvenCalls(self._proven, target.authority, name, fields=fields)
-        self.partitions = complete(HttpPartitions)(self)
 
     def call(
         self,

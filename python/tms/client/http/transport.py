@@ -114,16 +114,10 @@ class _Port:
         self.do = transport.do
 
 
-@has_operations("transactions")
-class HttpTransactions(_Port, TransactionsApi):
-    """The transactions of a service."""
-
-
 def _place(change: PositionChange) -> tuple[str, TopicName]:
     return change.key.group, change.key.topic
 
 
-@has_operations("queues")
 class HttpQueues(_Port, QueuesApi):
     """The queues of a service."""
 
@@ -149,7 +143,6 @@ class HttpQueues(_Port, QueuesApi):
                 return received
 
 
-@has_operations("groups")
 class HttpGroups(_Port, GroupsApi):
     """The log groups of a service, and their positions."""
 
@@ -171,44 +164,22 @@ class HttpGroups(_Port, GroupsApi):
         )
 
 
-@has_operations("cluster")
-class HttpCluster(_Port, ClusterApi):
-    """The instances of a service."""
+class PortOf(Generic[T]):
+    """An attribute of a transport: the port of its service with the operations of the protocol that
+    is called like the attribute. `kind` is that protocol, or a class with functions for some of
+    its operations."""
 
+    def __init__(self, kind: Callable[..., T]) -> None:
+        self.kind: Any = kind
 
-@has_operations("log")
-class HttpLog(_Port, LogApi):
-    """The levels of a service's log."""
-
-
-@has_operations("glance")
-class HttpGlance(_Port, GlanceApi):
-    """The overview of a service."""
-
-
-@has_operations("access")
-class HttpAccess(_Port, AccessApi):
-    """Tokens and grants of a service."""
-
-
-@has_operations("backups")
-class HttpBackups(_Port, BackupsApi):
-    """Images of a service's store."""
-
-
-@has_operations("delayed")
-class HttpDelayed(_Port, DelayedApi):
-    """The delayed messages of a service."""
-
-
-class _PortOf(Generic[T]):
-    """An attribute of a transport: a port of its service."""
-
-    def __init__(self, port: Callable[["HttpTransport"], T]) -> None:
-        self._port = port
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not issubclass(self.kind, _Port):
+            self.kind = type(f"Http{self.kind.__name__}", (_Port, self.kind), {})
+        has_operations(name)(self.kind)
 
     def __get__(self, transport: "HttpTransport", _: object = None) -> T:
-        return self._port(transport)
+        port: T = self.kind(transport)
+        return port
 
 
 @has_operations("topics")
@@ -218,15 +189,15 @@ class HttpTransport(TopicsApi):
     a call concerns once one has said so, and on to the next where one is not reached, or refuses
     because it has to."""
 
-    transactions = _PortOf(complete(HttpTransactions))
-    delayed = _PortOf(complete(HttpDelayed))
-    queues = _PortOf(complete(HttpQueues))
-    groups = _PortOf(complete(HttpGroups))
-    glance = _PortOf(complete(HttpGlance))
-    access = _PortOf(complete(HttpAccess))
-    backups: _PortOf[BackupsApi] = _PortOf(complete(HttpBackups))
-    log = _PortOf(complete(HttpLog))
-    cluster = _PortOf(complete(HttpCluster))
+    transactions = PortOf(TransactionsApi)
+    delayed = PortOf(DelayedApi)
+    queues = PortOf(HttpQueues)
+    groups = PortOf(HttpGroups)
+    glance = PortOf(GlanceApi)
+    access = PortOf(AccessApi)
+    backups = PortOf(BackupsApi)
+    log = PortOf(LogApi)
+    cluster = PortOf(ClusterApi)
 
     def __init__(
         self,
