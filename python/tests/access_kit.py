@@ -34,7 +34,7 @@ class People:
     def __init__(self, served: Served) -> None:
         self.served = served
         self.access = served.service.engine.access
-        self.url = "http://{}:{}".format(*served.address)
+        self.url = served.url
 
     def token(self, principal: str, *grants: str) -> str:
         for grant in grants:

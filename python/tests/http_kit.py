@@ -180,6 +180,11 @@ class Served:
     tephra_address: tuple[str, int] | None = None
     clients: list[Client] = field(default_factory=list)
 
+    @property
+    def url(self) -> str:
+        """The URL of the service, without TLS."""
+        return "http://{}:{}".format(*self.address)
+
     def connect(self, timeout_s: float = PATIENCE_S) -> Client:
         """A new connection, closed with the service at the latest."""
         client = Client(self.address, timeout_s)

@@ -93,7 +93,7 @@ class Partition:
 
     @property
     def url(self) -> str:
-        return "http://{}:{}".format(*self.served.address)
+        return self.served.url
 
     @property
     def rows(self) -> list[Row]:

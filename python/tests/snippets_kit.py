@@ -66,7 +66,7 @@ def url() -> Iterator[str]:
     """A service."""
     with serving() as served:
         served.service.engine.start()
-        yield "http://{}:{}".format(*served.address)
+        yield served.url
 
 
 def run_page(page: str, url: str, edit: Callable[[str], str] = str) -> None:

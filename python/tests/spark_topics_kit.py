@@ -160,7 +160,7 @@ class Topics:
 def topics(store: Store | None = None, clock: Clock | None = None) -> Iterator[Topics]:
     """A service on a free port."""
     with serving(store, clock=clock) as served:
-        url = "http://{}:{}".format(*served.address)
+        url = served.url
         with tms.connect(url) as bus:
             yield Topics(url, bus, served.service.engine)
 

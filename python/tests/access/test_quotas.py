@@ -78,7 +78,7 @@ def test_what_is_no_quota_is_refused(quota: Quota) -> None:
 def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
     with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
         access = served.service.engine.access
-        url = "http://{}:{}".format(*served.address)
+        url = served.url
         tokens = {}
         for name in ("greedy", "calm", "large"):
             access.add_grant(name, "all", "namespace:default")
@@ -134,7 +134,7 @@ def test_who_is_above_its_quota_waits_and_others_do_not() -> None:
 def test_who_follows_is_slowed_down_to_its_quota() -> None:
     with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
         access = served.service.engine.access
-        url = "http://{}:{}".format(*served.address)
+        url = served.url
         tokens = {}
         for name in ("ann", "bob"):
             access.add_grant(name, "all", "namespace:default")
@@ -166,7 +166,7 @@ def test_a_principal_has_so_many_transactions_in_progress(
     engine without principals has no limit."""
     monkeypatch.setattr("tms.transactions.state.OPEN_MAX", 3)
     with serving(MemoryStore(), network=NetworkOptions(AccessLimits())) as served:
-        access, url = served.service.engine.access, "http://{}:{}".format(*served.address)
+        access, url = served.service.engine.access, served.url
         tokens = [access.create_token(name).token for name in ("ann", "bob")]
         with (
             tms.connect(url, token=tokens[0], timeout_s=0.2) as ann,

@@ -17,18 +17,8 @@ from tms.api import bodies, routes
 from tms.api.operation import Operation
 from tms.api.operations import OPERATIONS
 from tms.api.strict import decode_strict
-from tms.client.http.peer import HttpPartitions, HttpPeer
-from tms.client.http.transport import (
-    HttpAccess,
-    HttpBackups,
-    HttpCluster,
-    HttpDelayed,
-    HttpGroups,
-    HttpLog,
-    HttpQueues,
-    HttpTransactions,
-    HttpTransport,
-)
+from tms.client.http.peer import HttpPeer
+from tms.client.http.transport import HttpTransport, PortOf
 from tms.errors import Invalid
 from tms.model.access import VERBS
 from tms.model.delayed import DelayedId
@@ -45,18 +35,11 @@ from tms.server.app import App
 from tms.server.http.request import parameters
 
 PLAIN = [one for one in OPERATIONS.values() if not one.by_hand]
-CLIENTS = {
-    "topics": HttpTransport,
-    "queues": HttpQueues,
-    "groups": HttpGroups,
-    "transactions": HttpTransactions,
-    "delayed": HttpDelayed,
-    "access": HttpAccess,
-    "backups": HttpBackups,
-    "cluster": HttpCluster,
-    "log": HttpLog,
-    "partitions": HttpPartitions,
-    "peers": HttpPeer,
+CLIENTS = {"topics": HttpTransport, "peers": HttpPeer} | {
+    name: port.kind
+    for transport in (HttpTransport, HttpPeer)
+    for name, port in vars(transport).items()
+    if isinstance(port, PortOf)
 }
 _names = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=20)
 _topics = st.builds(TopicName, _names, _names)

@@ -114,7 +114,7 @@ class Guarded(NamedTuple):
 
     @property
     def url(self) -> str:
-        return "http://{}:{}".format(*self.served.address)
+        return self.served.url
 
     def prepare(self, case: schemathesis.Case) -> None:
         """Create the topic and the queue that the request names: more operations succeed then."""

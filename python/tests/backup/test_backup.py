@@ -16,7 +16,7 @@ import tms
 import tms.aio
 from tests.cli.test_cli import Run, data, run  # noqa: F401
 from tests.faults.service import within
-from tests.http_kit import Served, serving
+from tests.http_kit import serving
 from tests.waiting import PATIENCE_S
 from tms.cli.checks.verify import Verifier
 from tms.client.client import Bus
@@ -170,10 +170,6 @@ def check(bus: Bus, known: Acknowledged, ever: Acknowledged, tables: bool = True
     assert acknowledged["delayed"] <= len(soon) <= len(waiting) <= len(soon) + 1
 
 
-def url_of(served: Served) -> str:
-    return f"http://127.0.0.1:{served.address[1]}"
-
-
 def verified(path: Path) -> None:
     store = LevelDBStore(path, create=False)
     assert list(Verifier(store, frozenset()).run()) == []
@@ -200,18 +196,18 @@ def test_a_backup_of_what_is_in_use_is_of_one_moment(tmp_path: Path) -> None:
 def test_a_service_is_backed_up_over_http_and_restored_elsewhere(run: Run, tmp_path: Path) -> None:
     store = LevelDBStore(tmp_path / "served", create=True)
     with serving(store) as served:
-        with tms.connect(url_of(served)) as bus:
+        with tms.connect(served.url) as bus:
             bus.create_topic("orders", partitions=3)
             bus.publish_many("orders", [b"%d" % number for number in range(20_000)])
             bus.publish("orders", bytes(9 << 20 >> 1))
             served.service.engine.access.add_grant("ann", "publish", "topic:orders")
-            first = run("backup", "--to", "copy", "--url", url_of(served), "--json")
+            first = run("backup", "--to", "copy", "--url", served.url, "--json")
             assert first.code == 0, first.err
             bus.publish("orders", b"later")
             bus.publish_many("orders", [bytes(1_000)] * 300)
-        again = run("backup", "--to", "copy", "--url", url_of(served), "--json")
+        again = run("backup", "--to", "copy", "--url", served.url, "--json")
         assert 0 < again.json["copied_bytes"] < again.json["bytes"] // 10
-        streamed = run("backup", "--to", "-", "--url", url_of(served))
+        streamed = run("backup", "--to", "-", "--url", served.url)
         assert streamed.code == 0
         assert len(streamed.out) > first.json["bytes"]
         assert served.service.engine.backups._images == {}
@@ -240,7 +236,7 @@ def test_a_directory_in_use_is_not_backed_up_but_its_service_is(
 
 def test_what_has_no_files_says_how_it_is_backed_up(run: Run) -> None:
     with serving() as served:
-        ended = run("backup", "--to", "copy", "--url", url_of(served))
+        ended = run("backup", "--to", "copy", "--url", served.url)
     assert ended.code == 4
     assert "memory" in ended.err
 
@@ -291,7 +287,7 @@ def test_who_may_not_manage_the_service_gets_no_backup() -> None:
             access.add_grant("ann", verb, "*")
         access.add_grant("bob", "manage", "service")
         ann, bob = (
-            HttpTransport(url_of(served), token=access.create_token(name).token)
+            HttpTransport(served.url, token=access.create_token(name).token)
             for name in ("ann", "bob")
         )
         for ask in (ann.backups.begin, lambda: ann.backups.read("0" * 32, 0)):
@@ -347,10 +343,10 @@ def test_a_program_backs_up_its_service_also_with_asyncio(tmp_path: Path) -> Non
             return await bus.backup(tmp_path / "copy")
 
     with serving(LevelDBStore(tmp_path / "data", create=True)) as served:
-        with tms.connect(url_of(served)) as bus:
+        with tms.connect(served.url) as bus:
             bus.create_topic("t")
             bus.publish("t", b"0")
-        made = asyncio.run(back_up_there(url_of(served)))
+        made = asyncio.run(back_up_there(served.url))
     assert restore(tmp_path / "copy", tmp_path / "new").id == made.id
 
 

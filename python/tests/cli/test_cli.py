@@ -213,6 +213,20 @@ def test_a_person_confirms_by_typing_the_name(greetings: Path, run: Run) -> None
 # --- output --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("options", "begin"),
+    [
+        (("--json", "-o", "yaml"), b"- name: greetings"),
+        (("-o", "yaml", "--json"), b'[\n  {\n    "name": "greetings"'),
+        (("--output", "yaml", "-o", "csv"), b"name,partitions"),
+    ],
+)
+def test_the_last_form_of_output_holds(
+    run: Run, greetings: Path, options: tuple[str, ...], begin: bytes
+) -> None:
+    assert run("topic", "list", *options).out.startswith(begin)
+
+
 def test_every_form_of_output_can_be_read_by_its_programs(run: Run, greetings: Path) -> None:
     as_json = run("topic", "list", "-o", "json").json
     as_yaml = yaml.safe_load(run("topic", "list", "-o", "yaml").out)
@@ -585,7 +599,7 @@ def test_completion_stays_silent_without_a_service() -> None:
 def url() -> Iterator[str]:
     """A service."""
     with serving() as served:
-        yield "http://{}:{}".format(*served.address)
+        yield served.url
 
 
 def test_every_command_works_through_a_service_too(run: Run, url: str) -> None:

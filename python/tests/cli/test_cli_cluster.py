@@ -116,7 +116,7 @@ def test_of_several_addresses_one_has_to_answer(two: Instances, tms: Tms) -> Non
 
 def test_who_is_alone_has_no_instances(tms: Tms, tmp_path: Path) -> None:
     with serving() as served:
-        at = ("--url", f"http://127.0.0.1:{served.address[1]}")
+        at = ("--url", served.url)
         code, view = tms("cluster", "status", *at)
         assert code == 0 and view["instances"] == [] and view["state"] == "alone"
         assert tms("cluster", "owners", "orders", *at)[0] in (3, 4)

@@ -38,7 +38,7 @@ def as_json(line: bytes) -> str:
 def test_it_follows_and_prints_each_message_as_it_comes(
     served: Served, tmp_path: Path, flags: tuple[str, ...], read: Callable[[bytes], str]
 ) -> None:
-    url = "http://{}:{}".format(*served.address)
+    url = served.url
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TMS_")}
     metrics = served.service.metrics
     with tms.connect(url) as bus:

@@ -34,7 +34,7 @@ Tms = Callable[..., Ended]
 
 @pytest.fixture
 def bus() -> Iterator[tms.Bus]:
-    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         served.service.engine.queues.start()  # moves dead letters
         bus.create_topic("jobs", durability="written")
         bus.publish_many("jobs", [b"one", b"two", b"three"])

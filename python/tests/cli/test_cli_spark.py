@@ -156,7 +156,7 @@ def test_the_way_to_the_topics_is_tried(healthy: Runtime, monkeypatch: pytest.Mo
 
 def test_a_service_that_runs_is_fine(healthy: Runtime) -> None:
     with serving(MemoryStore()) as served:
-        url = "http://{}:{}".format(*served.address)
+        url = served.url
         found = list(check(healthy, SparkTarget(url, None), Machine()))
     assert "TMS answers at" in next(one.found for one in found if one.check == "service")
     assert not [one for one in found if one.status is Status.PROBLEM]

@@ -20,7 +20,7 @@ Tms = Callable[..., tuple[int, Any]]
 
 @pytest.fixture
 def bus() -> Iterator[tms.Bus]:
-    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         bus.create_topic("in", partitions=2, durability="written")
         yield bus
 
@@ -55,7 +55,7 @@ def test_a_transaction_begun_elsewhere_is_listed_with_what_it_holds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with serving() as served:
-        engine, url = served.service.engine, f"http://127.0.0.1:{served.address[1]}"
+        engine, url = served.service.engine, served.url
         topic = TopicName("default", "in")
         engine.create_topic(topic, TopicSettings(1))
         pointer = served.service.clock.now_ms() * 1_000_000

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ import tms
 import tms.aio
 from tests.client.test_client_faults import TOPIC, pretending
 from tests.contracts.bus_contract import in_turn_of
-from tests.contracts.buses import EmbeddedAsyncBus, HttpAsyncBus, Open
+from tests.contracts.buses import EmbeddedAsyncBus, HttpAsyncBus, Open, in_loop, run
 from tests.grouping import grouped
 from tests.http_kit import Served, serving
 from tests.proxy import Fault, Proxy
@@ -21,18 +21,7 @@ from tms.errors import Closed, Invalid, PartitionNotFound, TimedOut, TooLarge, T
 from tms.model.keys import Partitioner
 from tms.model.topic import TopicName, TopicSettings
 
-T = TypeVar("T")
 pytestmark = pytest.mark.usefixtures("event_loop")
-
-
-def run(open_bus: Open, work: Callable[[AsyncBus], Awaitable[T]]) -> T:
-    """Do `work` with a bus, in an event loop of its own, in bounded time."""
-
-    async def inside() -> T:
-        async with asyncio.timeout(PATIENCE_S), open_bus() as bus:
-            return await work(bus)
-
-    return asyncio.run(inside())
 
 
 async def all_messages(bus: AsyncBus, topic: str, start: Any = "earliest") -> list[tms.Message]:
@@ -52,67 +41,61 @@ def made_anew_by_somebody_else(bus: AsyncBus) -> None:
 class AsyncBusContract:
     """A subclass gives `open_bus`."""
 
-    def test_topics_are_made_described_listed_changed_and_deleted(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders", partitions=2, durability="written")
-            await bus.update_topic("orders", partitions=3)
-            found = await bus.describe_topic("orders")
-            assert (found.settings.partitions, str(found.settings.durability)) == (3, "written")
-            assert [info.topic async for info in bus.list_topics()] == ["orders"]
-            await bus.publish("orders", b"x")
-            await bus.truncate_topic("orders")
-            assert await all_values(bus, "orders") == []
-            assert (await bus.inspect("orders", 2)).partition == 2
-            await bus.delete_topic("orders")
-            with pytest.raises(TopicNotFound):
-                await bus.describe_topic("orders")
-
-        run(open_bus, work)
-
-    def test_what_is_published_can_be_read_at_once_with_everything_it_had(
-        self, open_bus: Open
+    @in_loop
+    async def test_topics_are_made_described_listed_changed_and_deleted(
+        self, bus: AsyncBus
     ) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders", partitions=2)
-            id = await bus.publish("orders", b"v", key=b"k", headers={"h": b"1"})
-            ids = await bus.publish_many("orders", [b"a", None], keys=[b"k", b"k"])
-            found = await all_messages(bus, "orders")
-            assert [message.id for message in found] == [id, *ids]
-            assert [message.value for message in found] == [b"v", b"a", None]
-            assert (found[0].key, found[0].headers) == (b"k", {"h": b"1"})
+        await bus.create_topic("orders", partitions=2, durability="written")
+        await bus.update_topic("orders", partitions=3)
+        found = await bus.describe_topic("orders")
+        assert (found.settings.partitions, str(found.settings.durability)) == (3, "written")
+        assert [info.topic async for info in bus.list_topics()] == ["orders"]
+        await bus.publish("orders", b"x")
+        await bus.truncate_topic("orders")
+        assert await all_values(bus, "orders") == []
+        assert (await bus.inspect("orders", 2)).partition == 2
+        await bus.delete_topic("orders")
+        with pytest.raises(TopicNotFound):
+            await bus.describe_topic("orders")
 
-        run(open_bus, work)
-
-    def test_a_fetch_asks_for_a_topic_again_only_when_what_it_remembers_is_wrong(
-        self, open_bus: Open
+    @in_loop
+    async def test_what_is_published_can_be_read_at_once_with_everything_it_had(
+        self, bus: AsyncBus
     ) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders", partitions=3)
-            asked: list[str] = []
-            ask = bus._refresh_topic
+        await bus.create_topic("orders", partitions=2)
+        id = await bus.publish("orders", b"v", key=b"k", headers={"h": b"1"})
+        ids = await bus.publish_many("orders", [b"a", None], keys=[b"k", b"k"])
+        found = await all_messages(bus, "orders")
+        assert [message.id for message in found] == [id, *ids]
+        assert [message.value for message in found] == [b"v", b"a", None]
+        assert (found[0].key, found[0].headers) == (b"k", {"h": b"1"})
 
-            async def refresh(topic: str) -> Any:
-                asked.append(topic)
-                return await ask(topic)
+    @in_loop
+    async def test_a_fetch_asks_for_a_topic_again_only_when_what_it_remembers_is_wrong(
+        self, bus: AsyncBus
+    ) -> None:
+        await bus.create_topic("orders", partitions=3)
+        asked: list[str] = []
+        ask = bus._refresh_topic
 
-            bus._refresh_topic = refresh  # type: ignore[method-assign]
-            for _ in range(3):
-                assert set((await bus.fetch("orders")).next) == {0, 1, 2}
-            assert asked == ["orders"]
-            await asyncio.to_thread(made_anew_by_somebody_else, bus)
-            assert set((await bus.fetch("orders")).next) == {0}
-            assert asked == ["orders"] * 2
+        async def refresh(topic: str) -> Any:
+            asked.append(topic)
+            return await ask(topic)
 
-        run(open_bus, work)
+        bus._refresh_topic = refresh  # type: ignore[method-assign]
+        for _ in range(3):
+            assert set((await bus.fetch("orders")).next) == {0, 1, 2}
+        assert asked == ["orders"]
+        await asyncio.to_thread(made_anew_by_somebody_else, bus)
+        assert set((await bus.fetch("orders")).next) == {0}
+        assert asked == ["orders"] * 2
 
-    def test_many_tasks_may_publish_at_once(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders")
-            ids = await asyncio.gather(*(bus.publish("orders", b"%d" % n) for n in range(200)))
-            stored = {m.id: m.value for m in await all_messages(bus, "orders")}
-            assert [stored[id] for id in ids if id] == [b"%d" % n for n in range(200)]
-
-        run(open_bus, work)
+    @in_loop
+    async def test_many_tasks_may_publish_at_once(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders")
+        ids = await asyncio.gather(*(bus.publish("orders", b"%d" % n) for n in range(200)))
+        stored = {m.id: m.value for m in await all_messages(bus, "orders")}
+        assert [stored[id] for id in ids if id] == [b"%d" % n for n in range(200)]
 
     @pytest.mark.parametrize("compression", ["none", "zstd"])
     def test_a_producer_s_messages_arrive_once_and_in_order(
@@ -132,103 +115,93 @@ class AsyncBusContract:
 
         run(open_bus, work)
 
-    def test_a_lone_message_goes_out_although_nothing_follows(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders")
-            to = bus.producer("orders")
-            consumer = bus.consumer("orders")
-            await to.send(b"alone")
-            async for message in consumer:
-                assert message.value == b"alone"
+    @in_loop
+    async def test_a_lone_message_goes_out_although_nothing_follows(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders")
+        to = bus.producer("orders")
+        consumer = bus.consumer("orders")
+        await to.send(b"alone")
+        async for message in consumer:
+            assert message.value == b"alone"
+            break
+        await to.send(b"a")
+        await to.send(b"b")
+        await to.flush()
+        assert await all_values(bus, "orders") == [b"alone", b"a", b"b"]
+
+    @in_loop
+    async def test_lingering_messages_go_out_together(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders")
+        async with bus.producer("orders", linger_ms=30) as to, bus.consumer("orders") as found:
+            for n in range(10):
+                await to.send(b"%d" % n)
+            async for message in found:
+                assert message.value == b"0"
                 break
-            await to.send(b"a")
-            await to.send(b"b")
+        assert [block.count for block in (await bus.inspect("orders")).blocks] == [10]
+
+    @in_loop
+    async def test_errors_are_those_of_the_synchronous_bus(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders", message_bytes_max=10)
+        for call, kind in (
+            (bus.publish("orders", b"x" * 11), TooLarge),
+            (bus.publish("orders", "text"), Invalid),  # type: ignore[arg-type]
+            (bus.publish("orders", b"", partition=5), PartitionNotFound),
+            (bus.publish("nowhere", b""), TopicNotFound),
+            (bus.publish_many("nowhere", [b""]), TopicNotFound),
+            (bus.fetch("nowhere"), TopicNotFound),
+            (all_values(bus, "nowhere"), TopicNotFound),
+            (bus.producer("nowhere").send(b""), TopicNotFound),
+        ):
+            with pytest.raises(kind):
+                await call
+        to = bus.producer("orders")
+        await to.send(b"")
+        await to.flush()
+        await bus.delete_topic("orders")
+        with pytest.raises(TopicNotFound) as caught:
+            await to.send(b"lost")
             await to.flush()
-            assert await all_values(bus, "orders") == [b"alone", b"a", b"b"]
-
-        run(open_bus, work)
-
-    def test_lingering_messages_go_out_together(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders")
-            async with bus.producer("orders", linger_ms=30) as to, bus.consumer("orders") as found:
-                for n in range(10):
-                    await to.send(b"%d" % n)
-                async for message in found:
-                    assert message.value == b"0"
-                    break
-            assert [block.count for block in (await bus.inspect("orders")).blocks] == [10]
-
-        run(open_bus, work)
-
-    def test_errors_are_those_of_the_synchronous_bus(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders", message_bytes_max=10)
-            for call, kind in (
-                (bus.publish("orders", b"x" * 11), TooLarge),
-                (bus.publish("orders", "text"), Invalid),  # type: ignore[arg-type]
-                (bus.publish("orders", b"", partition=5), PartitionNotFound),
-                (bus.publish("nowhere", b""), TopicNotFound),
-                (bus.publish_many("nowhere", [b""]), TopicNotFound),
-                (bus.fetch("nowhere"), TopicNotFound),
-                (all_values(bus, "nowhere"), TopicNotFound),
-                (bus.producer("nowhere").send(b""), TopicNotFound),
-            ):
-                with pytest.raises(kind):
-                    await call
-            to = bus.producer("orders")
+        assert caught.value.details["unacknowledged"] == 1
+        with pytest.raises(TopicNotFound):
             await to.send(b"")
-            await to.flush()
-            await bus.delete_topic("orders")
-            with pytest.raises(TopicNotFound) as caught:
-                await to.send(b"lost")
-                await to.flush()
-            assert caught.value.details["unacknowledged"] == 1
-            with pytest.raises(TopicNotFound):
-                await to.send(b"")
 
-        run(open_bus, work)
+    @in_loop
+    async def test_a_consumer_resumes_where_the_caller_was(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders")
+        await bus.publish_many("orders", [b"%d" % n for n in range(5)])
+        await bus.publish("orders", b"5")
+        consumer = bus.consumer("orders", stop_at_end=True)
+        assert consumer.positions() == {}
+        async for message in consumer:
+            if message.value == b"2":
+                break
+        rest = await all_messages(bus, "orders", consumer.positions())
+        assert [m.value for m in rest] == [b"3", b"4", b"5"]
+        assert [m.value async for m in consumer] == [b"3", b"4", b"5"]
+        batches = [b async for b in bus.consumer("orders", stop_at_end=True).batches()]
+        assert [value for b in batches for value in b.values()][:2] == [b"0", b"1"]
 
-    def test_a_consumer_resumes_where_the_caller_was(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders")
-            await bus.publish_many("orders", [b"%d" % n for n in range(5)])
-            await bus.publish("orders", b"5")
-            consumer = bus.consumer("orders", stop_at_end=True)
-            assert consumer.positions() == {}
-            async for message in consumer:
-                if message.value == b"2":
-                    break
-            rest = await all_messages(bus, "orders", consumer.positions())
-            assert [m.value for m in rest] == [b"3", b"4", b"5"]
-            assert [m.value async for m in consumer] == [b"3", b"4", b"5"]
-            batches = [b async for b in bus.consumer("orders", stop_at_end=True).batches()]
-            assert [value for b in batches for value in b.values()][:2] == [b"0", b"1"]
-
-        run(open_bus, work)
-
-    def test_a_waiting_consumer_gets_what_is_published_and_ends_when_closed(
-        self, open_bus: Open
+    @in_loop
+    async def test_a_waiting_consumer_gets_what_is_published_and_ends_when_closed(
+        self, bus: AsyncBus
     ) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders", partitions=2)
-            found: list[bytes | None] = []
-            consumer = bus.consumer("orders", start="latest", wait_s=60)
-            arrived = asyncio.Event()
+        await bus.create_topic("orders", partitions=2)
+        found: list[bytes | None] = []
+        consumer = bus.consumer("orders", start="latest", wait_s=60)
+        arrived = asyncio.Event()
 
-            async def read() -> None:
-                async for message in consumer:
-                    found.append(message.value)
-                    arrived.set()
+        async def read() -> None:
+            async for message in consumer:
+                found.append(message.value)
+                arrived.set()
 
-            async with consumer:
-                reading = asyncio.create_task(read())
-                await bus.publish("orders", b"new")
-                await arrived.wait()
-            await reading
-            assert found == [b"new"]
-
-        run(open_bus, work)
+        async with consumer:
+            reading = asyncio.create_task(read())
+            await bus.publish("orders", b"new")
+            await arrived.wait()
+        await reading
+        assert found == [b"new"]
 
     @pytest.mark.parametrize("delivery", [None, "at-least-once", "explicit"])
     @pytest.mark.parametrize("batches", [False, True])
@@ -257,18 +230,16 @@ class AsyncBusContract:
 
         run(open_bus, work)
 
-    def test_an_iteration_that_has_come_to_its_end_stays_there(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders")
-            await bus.publish("orders", b"a")
-            async with bus.consumer("orders", stop_at_end=True) as consumer:
-                found = aiter(consumer)
-                assert (await anext(found)).value == b"a"
-                for _ in range(2):
-                    with pytest.raises(StopAsyncIteration):
-                        await anext(found)
-
-        run(open_bus, work)
+    @in_loop
+    async def test_an_iteration_that_has_come_to_its_end_stays_there(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders")
+        await bus.publish("orders", b"a")
+        async with bus.consumer("orders", stop_at_end=True) as consumer:
+            found = aiter(consumer)
+            assert (await anext(found)).value == b"a"
+            for _ in range(2):
+                with pytest.raises(StopAsyncIteration):
+                    await anext(found)
 
     @pytest.mark.parametrize("delivery", [None, "at-least-once"])
     def test_partitions_are_read_in_turn(self, delivery: Any, open_bus: Open) -> None:
@@ -283,45 +254,39 @@ class AsyncBusContract:
 
         run(open_bus, work)
 
-    def test_a_fetch_may_wait_and_says_where_to_go_on(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders")
-            waiting = asyncio.create_task(bus.fetch("orders", wait_s=PATIENCE_S))
-            await asyncio.sleep(0)
-            await bus.publish("orders", b"here")
-            page = await waiting
-            assert [m.value for m in page.messages()] == [b"here"]
-            assert (await bus.fetch("orders", page.next)).batches == []
+    @in_loop
+    async def test_a_fetch_may_wait_and_says_where_to_go_on(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders")
+        waiting = asyncio.create_task(bus.fetch("orders", wait_s=PATIENCE_S))
+        await asyncio.sleep(0)
+        await bus.publish("orders", b"here")
+        page = await waiting
+        assert [m.value for m in page.messages()] == [b"here"]
+        assert (await bus.fetch("orders", page.next)).batches == []
 
-        run(open_bus, work)
+    @in_loop
+    async def test_a_cancelled_publish_disturbs_no_other(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders")
+        for n in range(20):
+            task = asyncio.create_task(bus.publish("orders", b"cancelled"))
+            for _ in range(n % 7):
+                await asyncio.sleep(0)
+            task.cancel()
+            assert await bus.publish("orders", b"%d" % n) is not None
+        kept = [value for value in await all_values(bus, "orders") if value != b"cancelled"]
+        assert kept == [b"%d" % n for n in range(20)]
 
-    def test_a_cancelled_publish_disturbs_no_other(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders")
-            for n in range(20):
-                task = asyncio.create_task(bus.publish("orders", b"cancelled"))
-                for _ in range(n % 7):
-                    await asyncio.sleep(0)
-                task.cancel()
-                assert await bus.publish("orders", b"%d" % n) is not None
-            kept = [value for value in await all_values(bus, "orders") if value != b"cancelled"]
-            assert kept == [b"%d" % n for n in range(20)]
-
-        run(open_bus, work)
-
-    def test_a_closed_bus_is_an_error_and_closes_what_it_made(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            await bus.create_topic("orders")
-            to, consumer = bus.producer("orders"), bus.consumer("orders")
-            await to.send(b"x")
-            await bus.close()
-            with pytest.raises(Closed):
-                await to.send(b"y")
-            with pytest.raises(Closed):
-                await bus.publish("orders", b"z")
-            await consumer.close()
-
-        run(open_bus, work)
+    @in_loop
+    async def test_a_closed_bus_is_an_error_and_closes_what_it_made(self, bus: AsyncBus) -> None:
+        await bus.create_topic("orders")
+        to, consumer = bus.producer("orders"), bus.consumer("orders")
+        await to.send(b"x")
+        await bus.close()
+        with pytest.raises(Closed):
+            await to.send(b"y")
+        with pytest.raises(Closed):
+            await bus.publish("orders", b"z")
+        await consumer.close()
 
     def test_a_transaction_moves_messages_and_positions_together(self, open_bus: Open) -> None:
         async def consume(bus: AsyncBus, fail_at: bytes) -> None:
@@ -432,7 +397,7 @@ def served() -> Iterator[Served]:
 def test_whatever_happens_to_a_request_its_messages_are_stored_once_and_in_order(
     fault: Fault, served: Served, request: pytest.FixtureRequest
 ) -> None:
-    url = f"http://127.0.0.1:{served.address[1]}"
+    url = served.url
     topic = f"faults-{fault.name}-{request.node.callspec.params['event_loop']}"
 
     async def work(bus: AsyncBus) -> None:

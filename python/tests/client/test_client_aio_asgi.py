@@ -43,7 +43,7 @@ def test_a_web_application_under_uvicorn_publishes_and_reads() -> None:
     count = 8
     with (
         serving() as served,
-        running(application(f"http://127.0.0.1:{served.address[1]}")) as there,
+        running(application(served.url)) as there,
     ):
 
         def ask(method: str, body: bytes | None = None) -> bytes:

@@ -3,13 +3,15 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import pytest
 
 import tms
 import tms.aio
-from tests.contracts.buses import EmbeddedAsyncBus, HttpAsyncBus, Open
+from tests.contracts import buses
+from tests.contracts.buses import AsyncTest, EmbeddedAsyncBus, HttpAsyncBus, Open
 from tests.grouping import grouped
 from tests.waiting import PATIENCE_S
 from tms.aio import AsyncBus
@@ -19,14 +21,16 @@ pytestmark = pytest.mark.usefixtures("event_loop")
 PARTITIONS = 4
 
 
-def run(open_bus: Open, work: Callable[[AsyncBus], Awaitable[None]]) -> None:
-    async def all_of_it() -> None:
-        async with open_bus() as bus:
-            await bus.create_topic("in", partitions=PARTITIONS, durability="written")
-            await bus.create_topic("out", durability="written")
-            await work(bus)
+def in_loop(test: AsyncTest) -> Callable[[Any, Open], None]:
+    """As `buses.in_loop`, with the topics `in` and `out`."""
 
-    asyncio.run(all_of_it())
+    @wraps(test)
+    async def prepared(self: Any, bus: AsyncBus) -> None:
+        await bus.create_topic("in", partitions=PARTITIONS, durability="written")
+        await bus.create_topic("out", durability="written")
+        await test(self, bus)
+
+    return buses.in_loop(prepared)
 
 
 async def rest(bus: AsyncBus) -> list[bytes | None]:
@@ -84,154 +88,142 @@ def sizes(bus: AsyncBus, *wanted: int) -> Callable[[], Awaitable[bool]]:
 
 
 class AsyncGroupContract:
-    def test_members_share_the_partitions_and_each_message_goes_to_one(
-        self, open_bus: Open
+    @in_loop
+    async def test_members_share_the_partitions_and_each_message_goes_to_one(
+        self, bus: AsyncBus
     ) -> None:
-        async def work(bus: AsyncBus) -> None:
-            workers = [Worker(bus) for _ in range(3)]
-            await until(sizes(bus, 1, 1, 2))
-            values = await publish(bus, 0, 40)
+        workers = [Worker(bus) for _ in range(3)]
+        await until(sizes(bus, 1, 1, 2))
+        values = await publish(bus, 0, 40)
 
-            async def all_there() -> bool:
-                return Counter(v for one in workers for v in one.values) == Counter(values)
+        async def all_there() -> bool:
+            return Counter(v for one in workers for v in one.values) == Counter(values)
 
-            await until(all_there)
-            for worker in workers:
-                await worker.stop()
-            assert (await bus.describe_group("in", group="g")).summary().lag <= 3
-            [summary] = [summary async for summary in bus.list_groups("in")]
-            assert summary.members == 0
-
-        run(open_bus, work)
-
-    def test_who_leaves_is_replaced_at_once(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            stays, leaves = Worker(bus, session_s=600), Worker(bus, session_s=600)
-            await until(sizes(bus, 2, 2))
-            await leaves.stop()
-            await until(sizes(bus, 4))
-            await stays.stop()
-
-        run(open_bus, work)
-
-    def test_callbacks_run_on_the_loop_and_may_be_coroutines(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            told: list[tuple[str, list[int]]] = []
-            loop = asyncio.get_running_loop()
-
-            async def assigned(partitions: Sequence[int]) -> None:
-                assert asyncio.get_running_loop() is loop
-                told.append(("got", sorted(partitions)))
-
-            def revoked(partitions: Sequence[int]) -> None:
-                assert asyncio.get_running_loop() is loop
-                told.append(("lost", sorted(partitions)))
-
-            first = Worker(bus, on_assigned=assigned, on_revoked=revoked)
-            await until(sizes(bus, 4))
-            second = Worker(bus)
-            await until(sizes(bus, 2, 2))
-            await second.stop()
-            await until(sizes(bus, 4))
-
-            async def told_all() -> bool:
-                return told == [("got", [0, 1, 2, 3]), ("lost", [2, 3]), ("got", [2, 3])]
-
-            await until(told_all)
-            await first.stop()
-
-        run(open_bus, work)
-
-    def test_exactly_once_moves_with_the_transaction_only(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            values = await publish(bus, 0, 12)
-            for _ in range(2):
-                async with bus.consumer(
-                    "in", group=tms.Group("g", delivery="exactly-once"), stop_at_end=True
-                ) as consumer:
-                    async for batch in consumer.batches():
-                        async with bus.transaction() as tx:
-                            await tx.send_many("out", batch.values())
-                            tx.ack(consumer)
-                    with pytest.raises(Invalid):
-                        await consumer.ack()
-            found = [m.value async for m in bus.consumer("out", stop_at_end=True)]
-            assert sorted(found) == sorted(values)  # type: ignore[type-var]
-
-        run(open_bus, work)
-
-    def test_a_late_commit_of_a_member_that_was_replaced_is_refused(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            values = await publish(bus, 0, 8)
-            late = bus.consumer("in", group=tms.Group("g", session_s=1))
-            async for _ in late:
-                break
-            worker = Worker(bus, session_s=1)
-
-            async def all_there() -> bool:
-                return len(worker.values) == 8
-
-            await until(all_there)
-            with pytest.raises(Fenced):
-                await late.ack()
-            assert sorted(worker.values) == sorted(values)  # type: ignore[type-var]
+        await until(all_there)
+        for worker in workers:
             await worker.stop()
-            await late.close()
+        assert (await bus.describe_group("in", group="g")).summary().lag <= 3
+        [summary] = [summary async for summary in bus.list_groups("in")]
+        assert summary.members == 0
 
-        run(open_bus, work)
+    @in_loop
+    async def test_who_leaves_is_replaced_at_once(self, bus: AsyncBus) -> None:
+        stays, leaves = Worker(bus, session_s=600), Worker(bus, session_s=600)
+        await until(sizes(bus, 2, 2))
+        await leaves.stop()
+        await until(sizes(bus, 4))
+        await stays.stop()
 
-    def test_at_most_once_leaves_to_others_what_it_has_not_handed_out(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            values = await publish(bus, 0, 16)
-            seen: list[bytes | None] = []
+    @in_loop
+    async def test_callbacks_run_on_the_loop_and_may_be_coroutines(self, bus: AsyncBus) -> None:
+        told: list[tuple[str, list[int]]] = []
+        loop = asyncio.get_running_loop()
+
+        async def assigned(partitions: Sequence[int]) -> None:
+            assert asyncio.get_running_loop() is loop
+            told.append(("got", sorted(partitions)))
+
+        def revoked(partitions: Sequence[int]) -> None:
+            assert asyncio.get_running_loop() is loop
+            told.append(("lost", sorted(partitions)))
+
+        first = Worker(bus, on_assigned=assigned, on_revoked=revoked)
+        await until(sizes(bus, 4))
+        second = Worker(bus)
+        await until(sizes(bus, 2, 2))
+        await second.stop()
+        await until(sizes(bus, 4))
+
+        async def told_all() -> bool:
+            return told == [("got", [0, 1, 2, 3]), ("lost", [2, 3]), ("got", [2, 3])]
+
+        await until(told_all)
+        await first.stop()
+
+    @in_loop
+    async def test_exactly_once_moves_with_the_transaction_only(self, bus: AsyncBus) -> None:
+        values = await publish(bus, 0, 12)
+        for _ in range(2):
             async with bus.consumer(
-                "in", group=tms.Group("g", delivery="at-most-once")
+                "in", group=tms.Group("g", delivery="exactly-once"), stop_at_end=True
             ) as consumer:
-                async for message in consumer:
-                    seen.append(message.value)
-                    if len(seen) == 3:
-                        break
-            seen += await rest(bus)
-            assert sorted(seen) == sorted(values)  # type: ignore[type-var]
+                async for batch in consumer.batches():
+                    async with bus.transaction() as tx:
+                        await tx.send_many("out", batch.values())
+                        tx.ack(consumer)
+                with pytest.raises(Invalid):
+                    await consumer.ack()
+        found = [m.value async for m in bus.consumer("out", stop_at_end=True)]
+        assert sorted(found) == sorted(values)  # type: ignore[type-var]
 
-        run(open_bus, work)
+    @in_loop
+    async def test_a_late_commit_of_a_member_that_was_replaced_is_refused(
+        self, bus: AsyncBus
+    ) -> None:
+        values = await publish(bus, 0, 8)
+        late = bus.consumer("in", group=tms.Group("g", session_s=1))
+        async for _ in late:
+            break
+        worker = Worker(bus, session_s=1)
 
-    def test_a_consumer_that_is_closed_hands_nothing_more_out(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            values = await publish(bus, 0, 16)
-            consumer = bus.consumer("in", group=tms.Group("g", delivery="at-most-once"))
-            messages = aiter(consumer)
-            seen = [(await anext(messages)).value for _ in range(3)]
-            await consumer.close()
-            assert [message.value async for message in messages] == []
-            seen += await rest(bus)
-            assert sorted(seen) == sorted(values)  # type: ignore[type-var]
+        async def all_there() -> bool:
+            return len(worker.values) == 8
 
-        run(open_bus, work)
+        await until(all_there)
+        with pytest.raises(Fenced):
+            await late.ack()
+        assert sorted(worker.values) == sorted(values)  # type: ignore[type-var]
+        await worker.stop()
+        await late.close()
 
-    def test_an_iteration_up_to_the_end_that_is_given_up_makes_room(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            values = await publish(bus, 0, 8)
-            given_up = bus.consumer("in", group=tms.Group("g", session_s=600), stop_at_end=True)
-            async for _ in given_up:
-                break
-            async with asyncio.timeout(PATIENCE_S):
-                again = bus.consumer("in", group="g", stop_at_end=True)
-                found = [message.value async for message in again]
-            assert sorted(found) == sorted(values)  # type: ignore[type-var]
+    @in_loop
+    async def test_at_most_once_leaves_to_others_what_it_has_not_handed_out(
+        self, bus: AsyncBus
+    ) -> None:
+        values = await publish(bus, 0, 16)
+        seen: list[bytes | None] = []
+        async with bus.consumer("in", group=tms.Group("g", delivery="at-most-once")) as consumer:
+            async for message in consumer:
+                seen.append(message.value)
+                if len(seen) == 3:
+                    break
+        seen += await rest(bus)
+        assert sorted(seen) == sorted(values)  # type: ignore[type-var]
 
-        run(open_bus, work)
+    @in_loop
+    async def test_a_consumer_that_is_closed_hands_nothing_more_out(self, bus: AsyncBus) -> None:
+        values = await publish(bus, 0, 16)
+        consumer = bus.consumer("in", group=tms.Group("g", delivery="at-most-once"))
+        messages = aiter(consumer)
+        seen = [(await anext(messages)).value for _ in range(3)]
+        await consumer.close()
+        assert [message.value async for message in messages] == []
+        seen += await rest(bus)
+        assert sorted(seen) == sorted(values)  # type: ignore[type-var]
 
-    def test_positions_have_metadata_and_are_forgotten_one_by_one(self, open_bus: Open) -> None:
-        async def work(bus: AsyncBus) -> None:
-            at = tms.CommittedPosition(tms.Position.offset(3), "x", 7)
-            await bus.set_positions("in", {0: at, 1: "latest"}, group="g")
-            one, *_ = (await bus.describe_group("in", group="g")).partitions
-            assert (one.position, one.metadata, one.leader_epoch) == ("offset:3", "x", 7)
-            await bus.forget_positions("in", group="g", partitions=[0])
-            assert set(await bus.positions("in", group="g")) == {1}
+    @in_loop
+    async def test_an_iteration_up_to_the_end_that_is_given_up_makes_room(
+        self, bus: AsyncBus
+    ) -> None:
+        values = await publish(bus, 0, 8)
+        given_up = bus.consumer("in", group=tms.Group("g", session_s=600), stop_at_end=True)
+        async for _ in given_up:
+            break
+        async with asyncio.timeout(PATIENCE_S):
+            again = bus.consumer("in", group="g", stop_at_end=True)
+            found = [message.value async for message in again]
+        assert sorted(found) == sorted(values)  # type: ignore[type-var]
 
-        run(open_bus, work)
+    @in_loop
+    async def test_positions_have_metadata_and_are_forgotten_one_by_one(
+        self, bus: AsyncBus
+    ) -> None:
+        at = tms.CommittedPosition(tms.Position.offset(3), "x", 7)
+        await bus.set_positions("in", {0: at, 1: "latest"}, group="g")
+        one, *_ = (await bus.describe_group("in", group="g")).partitions
+        assert (one.position, one.metadata, one.leader_epoch) == ("offset:3", "x", 7)
+        await bus.forget_positions("in", group="g", partitions=[0])
+        assert set(await bus.positions("in", group="g")) == {1}
 
 
 class TestEmbedded(EmbeddedAsyncBus, AsyncGroupContract): ...

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 import tms
 import tms.aio
-from tests.http_kit import serving
+from tests.contracts.buses import BOTH, bus_by
 from tms.errors import Invalid
 from tms.model.quantity import milliseconds, seconds
 
@@ -23,16 +22,11 @@ NAN = math.nan
 Call = Callable[[Any], object]  # a call that a type checker would refuse, too
 
 
-@pytest.fixture(scope="module", params=["embedded", "http"])
+@pytest.fixture(scope="module", params=BOTH)
 def bus(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tms.Bus]:
-    with ExitStack() as stack:
-        if request.param == "embedded":
-            bus = stack.enter_context(tms.open(tmp_path_factory.mktemp("arguments")))
-        else:
-            served = stack.enter_context(serving())
-            bus = stack.enter_context(tms.connect(f"http://127.0.0.1:{served.address[1]}"))
+    with bus_by(request.param, tmp_path_factory.mktemp("arguments")) as bus:
         bus.create_topic("t", partitions=2)
         bus.publish("t", b"0", partition=0)
         bus.queue("t", group="q")

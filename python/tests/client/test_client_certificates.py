@@ -154,7 +154,7 @@ def test_the_environment_names_what_was_not_given(
     monkeypatch.setenv("TMS_KEY", str(own.key))
     _transport(url(asked))
     with serving() as plain:  # other certificates do no harm to it
-        _transport("http://{}:{}".format(*plain.address))
+        _transport(plain.url)
 
 
 def test_what_was_given_wins_over_the_environment() -> None:

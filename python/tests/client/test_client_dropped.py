@@ -40,12 +40,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "WAIT_S", 0.05)
 
 
-def _url(served: Served) -> str:
-    return f"http://127.0.0.1:{served.address[1]}"
-
-
 def _stored(served: Served) -> int:
-    with tms.connect(_url(served)) as bus, bus.consumer("t", stop_at_end=True) as consumer:
+    with tms.connect(served.url) as bus, bus.consumer("t", stop_at_end=True) as consumer:
         return len(list(consumer))
 
 
@@ -79,7 +75,7 @@ for number in range(50):
 def test_a_program_that_ends_without_closing_a_producer_has_sent_everything(
     served: Served,
 ) -> None:
-    ended = _program(ENDS, _url(served))
+    ended = _program(ENDS, served.url)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert _stored(served) == 50
 
@@ -117,14 +113,14 @@ def test_a_bus_that_is_dropped_ends_at_once(served: Served) -> None:
     gc.disable()
     try:
         for _ in range(DROPPED):
-            tms.connect(_url(served)).publish("t", b"v")
+            tms.connect(served.url).publish("t", b"v")
         until(lambda: _descriptors() <= descriptors)
     finally:
         gc.enable()
 
 
 def test_producers_that_are_dropped_send_what_they_accepted_and_end(served: Served) -> None:
-    with tms.connect(_url(served)) as bus:
+    with tms.connect(served.url) as bus:
         bus.publish("t", b"warm")
         threads, descriptors = _threads(), _descriptors()
         with pytest.warns(ResourceWarning, match="not closed"):
@@ -136,7 +132,7 @@ def test_producers_that_are_dropped_send_what_they_accepted_and_end(served: Serv
 
 
 def test_views_that_are_dropped_end(served: Served) -> None:
-    with tms.connect(_url(served)) as bus:
+    with tms.connect(served.url) as bus:
         bus.publish("t", b"v", b"k")
         threads, descriptors = _threads(), _descriptors()
         with pytest.warns(ResourceWarning, match="view of t was not closed"):
@@ -149,7 +145,7 @@ def test_views_that_are_dropped_end(served: Served) -> None:
 def test_a_producer_that_is_closed_warns_of_nothing(served: Served) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
-        with tms.connect(_url(served)) as bus:
+        with tms.connect(served.url) as bus:
             producer = bus.producer("t")
             producer.send(b"v")
             producer.close()
@@ -161,7 +157,7 @@ def test_a_producer_that_is_closed_warns_of_nothing(served: Served) -> None:
 
 def test_an_asyncio_producer_that_is_dropped_warns_and_ends(served: Served) -> None:
     async def work() -> None:
-        async with tms.aio.connect(_url(served)) as bus:
+        async with tms.aio.connect(served.url) as bus:
             await bus.publish("t", b"warm")
             before = _descriptors()
             producer = bus.producer("t")
@@ -176,7 +172,7 @@ def test_an_asyncio_producer_that_is_dropped_warns_and_ends(served: Served) -> N
 
 
 def test_mixed_use_without_closing_anything_does_not_grow(served: Served) -> None:
-    url = _url(served)
+    url = served.url
 
     def use(number: int) -> None:
         bus = tms.connect(url)
@@ -213,7 +209,7 @@ def test_mixed_use_without_closing_anything_does_not_grow(served: Served) -> Non
 def test_a_consumer_refuses_a_second_thread_and_a_second_iteration(
     served: Served, group: str
 ) -> None:
-    with tms.connect(_url(served)) as bus:
+    with tms.connect(served.url) as bus:
         bus.publish_many("t", [b"%d" % number for number in range(10)])
         options: dict[str, Any] = {"group": group} if group else {}
         with bus.consumer("t", **options) as consumer:
@@ -237,7 +233,7 @@ def test_an_asyncio_consumer_refuses_a_second_task_and_a_second_iteration(
     served: Served, group: str
 ) -> None:
     async def work() -> None:
-        async with tms.aio.connect(_url(served)) as bus:
+        async with tms.aio.connect(served.url) as bus:
             await bus.publish_many("t", [b"0"])
             await bus.publish_many("t", [b"1"])
             options: dict[str, Any] = {"group": group} if group else {}

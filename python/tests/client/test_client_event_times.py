@@ -13,6 +13,7 @@ import pytest
 
 import tms
 import tms.aio
+from tests.contracts.buses import BOTH, bus_by
 from tests.delay_kit import A, World
 from tests.grouping import grouped
 from tests.http_kit import serving
@@ -29,14 +30,9 @@ from tms.model.position import Position
 HEADERS: Headers = {"set": b"1", "null": None, "empty": b""}
 
 
-@pytest.fixture(params=["embedded", "http"])
+@pytest.fixture(params=BOTH)
 def bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bus]:
-    if request.param == "embedded":
-        with tms.open(tmp_path / "data") as bus:
-            bus.create_topic("t", durability="written")
-            yield bus
-        return
-    with serving() as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with bus_by(request.param, tmp_path / "data") as bus:
         bus.create_topic("t", durability="written")
         yield bus
 
@@ -89,7 +85,7 @@ def test_they_are_there_with_asyncio() -> None:
             return [(one.event_time_ms, one.headers) async for one in consumer]
 
     with serving() as served:
-        found = asyncio.run(publish("http://{}:{}".format(*served.address)))
+        found = asyncio.run(publish(served.url))
     assert sorted(time for time, _ in found if time is not None) == [*range(8)]
     assert [headers for _, headers in found] == [HEADERS] * 5 + [{}] * 4
 

@@ -43,7 +43,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def url(served: Served) -> str:
-    return f"http://127.0.0.1:{served.address[1]}"
+    return served.url
 
 
 @pytest.fixture

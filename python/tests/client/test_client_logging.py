@@ -232,7 +232,7 @@ def test_a_connection_that_is_lost_and_is_there_again_is_told_once_each(
 ) -> None:
     with serving() as served:
         served.create("t", durability="written")
-        with Proxy(f"http://127.0.0.1:{served.address[1]}") as proxy, way(proxy.url) as publish:
+        with Proxy(served.url) as proxy, way(proxy.url) as publish:
             publish("t", 1)
             assert told(caplog, "connection_lost") == []
             for fault in (Fault.LOSE_ANSWER, Fault.HALF_ANSWER):
@@ -259,7 +259,7 @@ def test_a_connection_that_a_consumer_loses_is_told(
 
     with serving() as served:
         served.create("t", durability="written")
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         with tms.connect(url) as bus:
             bus.publish("t", b"0")
         with Proxy(url, faulty_method=b"GET") as proxy:
@@ -280,7 +280,7 @@ def test_a_service_that_does_not_answer_in_time_is_not_lost_but_asked_again(
 ) -> None:
     with serving() as served:
         served.create("t", durability="written")
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         # Three attempts of a second.
         with Proxy(url) as proxy, way(proxy.url, timeout_s=3) as publish:
             publish("t", 1)
@@ -343,7 +343,7 @@ def test_what_a_program_gives_up_itself_is_no_connection_lost(
 
     with serving() as served:
         served.create("t", durability="written")
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         with tms.connect(url) as bus:
             consumer = bus.consumer("t")
             waiting = in_thread(lambda: list(consumer))
@@ -393,7 +393,7 @@ def test_partitions_that_come_and_go_are_told(kind: str, caplog: pytest.LogCaptu
     with serving() as served:
         served.service.engine.start()
         served.create("t", partitions=4, durability="written")
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         first: list[Callable[[], object]] = []
         second: list[Callable[[], object]] = []
         one = in_thread(lambda: consuming(kind, url, "t", first))
@@ -418,7 +418,7 @@ def test_a_member_that_is_fenced_is_told_and_which_partitions_it_lost(
     """Members of `tms.aio` behave alike."""
     with serving() as served:
         served.create("t", durability="written")
-        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        with tms.connect(served.url) as bus:
             bus.publish("t", b"0")
             late = bus.consumer("t", group=tms.Group("g", session_s=1, delivery="at-least-once"))
             reading = iter(late)
@@ -472,7 +472,7 @@ def test_a_dead_letter_of_a_worker_is_told(kind: str, caplog: pytest.LogCaptureF
     with serving() as served:
         served.service.engine.queues.start()
         served.create("t", durability="written")
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         with tms.connect(url) as bus:
             bus.publish("t", b"bad")
             if kind == "tasks":
@@ -494,7 +494,7 @@ def test_a_dead_letter_of_a_group_is_told(caplog: pytest.LogCaptureFixture) -> N
 
     with serving() as served:
         served.create("t", durability="written")
-        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        with tms.connect(served.url) as bus:
             bus.publish("t", b"bad")
             group = tms.Group("g", deliveries_max=1, dead_letter="")
             bus.consumer("t", group=group, stop_at_end=True).handle(fail)
@@ -539,7 +539,7 @@ def test_a_token_of_standard_input_is_in_no_file(caplog: pytest.LogCaptureFixtur
 def test_no_secret_and_no_message_is_told(way: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with serving(network=NetworkOptions(AccessLimits(audit=True))) as served:
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         records = served.service.engine.access
         token = records.create_token("ann").token
         records.add_grant("ann", "all", "*")

@@ -109,7 +109,7 @@ def test_a_publish_is_stored_once_though_many_others_come_in_between(
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine, "submit", submit)
-            publish(f"http://127.0.0.1:{served.address[1]}", values)
+            publish(served.url, values)
         found = engine.fetch(NAME, [PartitionPosition(0, Position.earliest())], 1 << 30)
         stored = [one.value for one in seen(found.blocks)]
     assert [one for one in stored if one != b"x"] == values

@@ -32,7 +32,7 @@ def served(clock: ManualClock) -> Iterator[Served]:
 
 @pytest.fixture
 def proxy(served: Served) -> Iterator[Proxy]:
-    url = f"http://127.0.0.1:{served.address[1]}"
+    url = served.url
     with Proxy(url) as proxy, tms.connect(url) as bus:
         bus.create_topic("jobs", durability="written")
         bus.publish_many("jobs", [b"0", b"1", b"2"])
@@ -121,7 +121,7 @@ def test_a_redrive_whose_answer_is_lost_is_not_repeated(bus: tms.Bus, proxy: Pro
 
 
 def test_a_delete_whose_answer_is_lost_is_done(served: Served) -> None:
-    url = f"http://127.0.0.1:{served.address[1]}"
+    url = served.url
     with Proxy(url, faulty_method=b"DELETE") as proxy, tms.connect(proxy.url, timeout_s=3) as bus:
         bus.create_topic("jobs")
         bus.admin.queues.declare(NAME, GROUP, QueueSettings())

@@ -19,7 +19,7 @@ MANY = 20
 @pytest.fixture
 def url() -> Iterator[str]:
     with serving() as served:
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         with tms.connect(url) as bus:
             bus.create_topic("t", durability="written")
             bus.publish_many("t", [b"%d" % number for number in range(10)])

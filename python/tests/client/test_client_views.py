@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tms
 import tms.aio
+from tests.contracts.buses import BOTH, bus_by
 from tests.http_kit import Served, serving
 from tests.proxy import Proxy
 from tests.waiting import until
@@ -26,20 +27,11 @@ from tms.store.leveldb.store import LevelDBStore
 from tms.store.memory import MemoryStore
 
 
-@pytest.fixture(params=["embedded", "http"])
+@pytest.fixture(params=BOTH)
 def bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bus]:
-    if request.param == "embedded":
-        with tms.open(tmp_path / "data") as bus:
-            bus.create_topic("settings", partitions=3, durability="written")
-            yield bus
-    else:
-        with serving() as served, tms.connect(url_of(served)) as bus:
-            bus.create_topic("settings", partitions=3, durability="written")
-            yield bus
-
-
-def url_of(served: Served) -> str:
-    return f"http://127.0.0.1:{served.address[1]}"
+    with bus_by(request.param, tmp_path / "data") as bus:
+        bus.create_topic("settings", partitions=3, durability="written")
+        yield bus
 
 
 def put(bus: Bus, **values: str | None) -> None:
@@ -236,7 +228,7 @@ def test_it_goes_on_when_a_service_that_was_away_is_back(tmp_path: Path) -> None
 
     with ExitStack() as opened, ExitStack() as first:
         served = first.enter_context(service())
-        proxy = opened.enter_context(Proxy(url_of(served), b"NONE"))
+        proxy = opened.enter_context(Proxy(served.url, b"NONE"))
         bus = opened.enter_context(tms.connect(proxy.url, timeout_s=0.5))
         bus.create_topic("settings", durability="written")
         put(bus, a="1")
@@ -247,9 +239,9 @@ def test_it_goes_on_when_a_service_that_was_away_is_back(tmp_path: Path) -> None
             view.refresh()
         assert dict(view) == {b"a": b"1"}, "what was read stays readable"
         again = first.enter_context(service())
-        with tms.connect(url_of(again)) as other:
+        with tms.connect(again.url) as other:
             put(other, a="2")
-        proxy.lead_to(url_of(again))
+        proxy.lead_to(again.url)
         until(lambda: view[b"a"] == b"2")
         opened.close()
 

@@ -58,7 +58,7 @@ def served() -> Iterator[Served]:
 def test_a_client_that_waits_for_longer_than_the_service_gets_what_comes(
     served: Served, ask: Ask
 ) -> None:
-    with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+    with tms.connect(served.url) as bus:
         bus.create_topic("a")
         bus.queue("a", group="g")
         asked = in_thread(lambda: ask(bus))
@@ -71,7 +71,7 @@ def test_a_client_that_waits_for_longer_than_the_service_gets_what_comes(
 def test_a_wait_in_which_nothing_comes_ends(
     served: Served, ask: Callable[..., list[bytes | None]]
 ) -> None:
-    with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+    with tms.connect(served.url) as bus:
         bus.create_topic("a")
         bus.queue("a", group="g")
         assert ask(bus, 0.1) == []

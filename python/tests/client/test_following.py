@@ -29,7 +29,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def bus(served: Served) -> Iterator[tms.Bus]:
-    with tms.connect("http://{}:{}".format(*served.address)) as connected:
+    with tms.connect(served.url) as connected:
         connected.create_topic("a", partitions=1)
         yield connected
 

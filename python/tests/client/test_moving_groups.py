@@ -55,7 +55,7 @@ def _http(error: TMSError, monkeypatch: pytest.MonkeyPatch) -> None:
         again(error)
         raise error
 
-    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         bus.create_topic("t")
         groups = bus._transport.groups
         groups.move(CHANGES)

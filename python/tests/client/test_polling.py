@@ -41,7 +41,7 @@ def side(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Side]:
     package: Any = tms.aio if is_async else tms
     with serving() as served:
         served.service.engine.start()
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         loop = asyncio.new_event_loop() if is_async else None
 
         bus = package.connect(url) if is_http else package.open(tmp_path / "data")
@@ -228,7 +228,7 @@ def test_lag_and_assignment_follow_the_consumer(side: Side, options: dict[str, A
 def test_a_poll_of_a_service_that_is_away_raises() -> None:
     with serving() as served:
         served.create("t")
-        with tms.connect(f"http://127.0.0.1:{served.address[1]}", timeout_s=0.2) as bus:
+        with tms.connect(served.url, timeout_s=0.2) as bus:
             consumer = bus.consumer("t")
             assert consumer.poll() is None
             served.stop()

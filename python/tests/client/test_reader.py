@@ -224,7 +224,7 @@ def test_a_fetch_that_is_dropped_does_not_shun_its_instance(
     monkeypatch.setattr(ServiceAddresses, "avoid", lambda _, address: avoided.append(address))
     with serving() as served:
         served.create("t")
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         with tms.connect(url) as bus:
             bus.publish_many("t", VALUES)
             consumer = bus.consumer("t")

@@ -76,7 +76,7 @@ def test_a_request_that_is_repeated_has_the_ids_of_its_messages(
 
     with serving() as served:
         served.create("t")
-        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        with tms.connect(served.url) as bus:
             with bus.producer("t", linger_ms=60_000) as producer:
                 first = producer.send(b"1")
                 assert first.result() is not None

@@ -165,7 +165,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 def side(request: pytest.FixtureRequest, told: Told, tmp_path: Path) -> Iterator[Side]:
     opened: Any
     with serving() as served:
-        url = "http://{}:{}".format(*served.address)
+        url = served.url
         on_loop, _, where = request.param.rpartition("-")
         if on_loop:
             with asyncio.Runner() as runner:
@@ -306,7 +306,7 @@ def test_each_receive_carries_the_place_of_its_own_span_only(
         send(self, chunks, deadline_s)
 
     monkeypatch.setattr(HttpConnection, "send", noted)
-    with serving() as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         bus.create_topic("t")
         queue = bus.queue("t", group="g")
         heads.clear()
@@ -400,7 +400,7 @@ def test_an_error_is_in_the_span_and_in_the_metrics(side: Side, told: Told) -> N
 
 
 def test_a_service_is_named_in_spans(told: Told) -> None:
-    with serving() as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         bus.create_topic("t")
         bus.publish("t", b"1")
     (span,) = told.spans("send")

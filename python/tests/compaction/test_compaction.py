@@ -526,7 +526,7 @@ def test_an_offset_is_found_when_the_last_messages_are_gone() -> None:
 def test_a_compacted_topic_is_the_same_through_http() -> None:
     from tests.http_kit import serving
 
-    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         made = bus.create_topic("t", cleanup="compact", tombstone_retention="2h")
         assert bus.create_topic("t", cleanup="compact", tombstone_retention="2h") == made
         assert made.settings.cleanup is Cleanup.COMPACT

@@ -13,16 +13,8 @@ from contextlib import ExitStack
 from random import Random
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from sim.faulty import FaultyStore
 from tests.bounds_kit import SEEDS, bounds_of
@@ -40,7 +32,7 @@ MESSAGES = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6)
 WRITES = ("overwrite", "delete", "compare_and_set", "reclaim")
 
 
-class Compaction(RuleBasedStateMachine):
+class Compaction(stateful.RuleBasedStateMachine):
     """One partition, its engine, and the published messages."""
 
     shared = False
@@ -54,7 +46,7 @@ class Compaction(RuleBasedStateMachine):
         self.forgettable: dict[int, int] = {}  # tombstones, by the time from which they may be gone
         self.open: list[tuple[int, list[tuple[bytes | None, bytes | None]], int]] = []
 
-    @initialize(keys_max=st.sampled_from([1, 3, 500]), bounds=SEEDS)
+    @stateful.initialize(keys_max=st.sampled_from([1, 3, 500]), bounds=SEEDS)
     def start(self, keys_max: int, bounds: int) -> None:
         drawn = bounds_of(bounds)
         self.bounds.enter_context(drawn.set())
@@ -67,13 +59,13 @@ class Compaction(RuleBasedStateMachine):
 
     # -- publishing --------------------------------------------------------------------------------
 
-    @rule(messages=MESSAGES)
+    @stateful.rule(messages=MESSAGES)
     def publish(self, messages: list[tuple[bytes | None, bytes | None]]) -> None:
         for offset, message in zip(self.world.publish(*messages), messages, strict=True):
             self._show(offset, message)
 
-    @rule(messages=MESSAGES, staged=st.booleans())
-    @precondition(lambda self: len(self.open) < 2)
+    @stateful.rule(messages=MESSAGES, staged=st.booleans())
+    @stateful.precondition(lambda self: len(self.open) < 2)
     def begin(self, messages: list[tuple[bytes | None, bytes | None]], staged: bool) -> None:
         """Begin a transaction with messages that no reader sees yet."""
         if staged:
@@ -85,8 +77,10 @@ class Compaction(RuleBasedStateMachine):
         (place,) = tx.submit(NAME, [NewBlock(0, block)], id).result(5)
         self.open.append((id, messages, place.base_offset))
 
-    @rule(data=st.data(), outcome=st.sampled_from(["commit", "commit", "abort", "invalidate"]))
-    @precondition(lambda self: self.open)
+    @stateful.rule(
+        data=st.data(), outcome=st.sampled_from(["commit", "commit", "abort", "invalidate"])
+    )
+    @stateful.precondition(lambda self: self.open)
     def end(self, data: st.DataObject, outcome: str) -> None:
         id, messages, offset = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
         tx = self.world.engine.transactions
@@ -108,25 +102,25 @@ class Compaction(RuleBasedStateMachine):
 
     # -- events in between -------------------------------------------------------------------------
 
-    @rule()
+    @stateful.rule()
     def seal(self) -> None:
         self.world.seal()
 
-    @rule(hours=st.integers(1, 30))
+    @stateful.rule(hours=st.integers(1, 30))
     def wait(self, hours: int) -> None:
         if not self.open:
             self.world.clock.pass_ms(hours * 3_600_000)
 
-    @rule()
+    @stateful.rule()
     def compact(self) -> None:
         self.world.compact()
 
-    @rule()
+    @stateful.rule()
     def restart(self) -> None:
         if not self.open:
             self.world.restart()
 
-    @rule(step=st.integers(1, 12), power=st.booleans(), seed=st.integers(0, 9))
+    @stateful.rule(step=st.integers(1, 12), power=st.booleans(), seed=st.integers(0, 9))
     def crash(self, step: int, power: bool, seed: int) -> None:
         """The process dies before some write of a compaction; with the power, unsynced writes are
         lost, too."""
@@ -134,7 +128,7 @@ class Compaction(RuleBasedStateMachine):
             return
         self._crash_in(self.world.compact, step, power, seed)
 
-    @rule(nth=st.integers(1, 8), stored=st.booleans())
+    @stateful.rule(nth=st.integers(1, 8), stored=st.booleans())
     def fail(self, nth: int, stored: bool) -> None:
         """A write of a compaction fails; the next one succeeds."""
         self.world.store.fail_write(nth, stored=stored)
@@ -142,8 +136,8 @@ class Compaction(RuleBasedStateMachine):
         self.world.store.heal()
         self.world.engine.maintenance.recover()
 
-    @rule(data=st.data())
-    @precondition(lambda self: self.shown)
+    @stateful.rule(data=st.data())
+    @stateful.precondition(lambda self: self.shown)
     def erase(self, data: st.DataObject) -> None:
         offset = data.draw(st.sampled_from(sorted(self.shown)))
         key = self.shown[offset][0]
@@ -191,7 +185,7 @@ class Compaction(RuleBasedStateMachine):
 
     # -- invariants --------------------------------------------------------------------------------
 
-    @invariant()
+    @stateful.invariant()
     def what_is_shown_is_right(self) -> None:
         seen = self.world.read()
         offsets = [one.offset for one in seen]
@@ -236,13 +230,13 @@ class SharedCompaction(Compaction):
 
 @pytest.mark.parametrize("count", examples(20, 60))
 def test_compaction_agrees_with_the_model(count: int) -> None:
-    run_state_machine_as_test(
+    stateful.run_state_machine_as_test(
         Compaction, settings=settings(max_examples=count, stateful_step_count=30)
     )
 
 
 @pytest.mark.parametrize("count", examples(10, 30))
 def test_compaction_of_a_shared_store_agrees_with_the_model(count: int) -> None:
-    run_state_machine_as_test(
+    stateful.run_state_machine_as_test(
         SharedCompaction, settings=settings(max_examples=count, stateful_step_count=30)
     )

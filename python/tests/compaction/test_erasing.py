@@ -177,7 +177,7 @@ class TestHttp(EraseContract):
 
     @pytest.fixture
     def bus(self, served: Served) -> Iterator[tms.Bus]:
-        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        with tms.connect(served.url) as bus:
             yield bus
 
     def test_curl_can_erase(self, bus: tms.Bus, served: Served) -> None:

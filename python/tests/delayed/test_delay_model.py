@@ -8,16 +8,8 @@ from random import Random
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from tests.bounds_kit import SEEDS, bounds_of
 from tests.delay_kit import PARTITIONS, A, World
@@ -34,7 +26,7 @@ DELAYS = st.integers(0, 50)
 FAILS = st.sampled_from(["", "", "stored", "lost"])
 
 
-class DelayedModel(RuleBasedStateMachine):
+class DelayedModel(stateful.RuleBasedStateMachine):
     """An engine, and the model of its delayed messages."""
 
     def __init__(self) -> None:
@@ -46,7 +38,7 @@ class DelayedModel(RuleBasedStateMachine):
         self.requests: list[tuple[str, dict[int, list[bytes]], Due]] = []
         self.ids: list[DelayedId] = []
 
-    @initialize(shared=st.booleans(), bounds=SEEDS)
+    @stateful.initialize(shared=st.booleans(), bounds=SEEDS)
     def begin(self, shared: bool, bounds: int) -> None:
         drawn = bounds_of(bounds)
         self.bounds.enter_context(drawn.set())
@@ -63,7 +55,7 @@ class DelayedModel(RuleBasedStateMachine):
 
     # -- clients ---------------------------------------------------------------------------------
 
-    @rule(
+    @stateful.rule(
         counts=st.dictionaries(st.integers(0, PARTITIONS - 1), st.integers(1, 3), min_size=1),
         delay_ms=DELAYS,
         absolute=st.booleans(),
@@ -81,15 +73,15 @@ class DelayedModel(RuleBasedStateMachine):
                 self.due[id] = value
                 self.ids.append(id)
 
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
+    @stateful.precondition(lambda self: self.requests)
+    @stateful.rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:
         token, values, due = data.draw(st.sampled_from(self.requests[-5:]))
         for one in self._together(values, due, token):
             assert set(one.ids()) <= set(self.ids)
 
-    @precondition(lambda self: self.ids)
-    @rule(data=st.data())
+    @stateful.precondition(lambda self: self.ids)
+    @stateful.rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(self.ids[-10:]))
         if id.due_ms <= self.world.clock.now_ms() and id not in self.due:
@@ -98,7 +90,7 @@ class DelayedModel(RuleBasedStateMachine):
         assert self.world.delayed.cancel(A, id) or not waits
         self.due.pop(id, None)
 
-    @rule(key=st.sampled_from(KEYS), fails=FAILS, nth=st.integers(1, 4))
+    @stateful.rule(key=st.sampled_from(KEYS), fails=FAILS, nth=st.integers(1, 4))
     def erase(self, key: bytes, fails: str, nth: int) -> None:
         waiting = sum(_key(value) == key for value in self.due.values())
         erased = self._surely(lambda: self.world.engine.erase(A, key=key), fails, nth)
@@ -110,44 +102,44 @@ class DelayedModel(RuleBasedStateMachine):
 
     # -- time, and events --------------------------------------------------------------------------
 
-    @rule(ms=st.sampled_from([1, 3, 10, 60]))
+    @stateful.rule(ms=st.sampled_from([1, 3, 10, 60]))
     def pass_ms(self, ms: int) -> None:
         self.world.clock.pass_ms(ms)
 
-    @rule(ms=st.sampled_from([-40, -5, 30]))
+    @stateful.rule(ms=st.sampled_from([-40, -5, 30]))
     def jump(self, ms: int) -> None:
         self.world.clock.jump_ms(ms)
 
-    @rule()
+    @stateful.rule()
     def move(self) -> None:
         self.world.delayed.move()
         now_ms = self.world.clock.now_ms()
         for id in [id for id in self.due if id.due_ms <= now_ms]:
             self.delivered[self.due.pop(id)] += 1
 
-    @rule()
+    @stateful.rule()
     def restart(self) -> None:
         self.world.restart()
 
-    @rule()
+    @stateful.rule()
     def kill(self) -> None:
         self.world.kill()
 
-    @rule(seed=st.integers(0, 100))
+    @stateful.rule(seed=st.integers(0, 100))
     def lose_power(self, seed: int) -> None:
         self.world.lose_power(Random(seed))
 
-    @rule()
+    @stateful.rule()
     def tidy(self) -> None:
         self.world.delayed.tidy()
 
     # -- invariants --------------------------------------------------------------------------------
 
-    @invariant()
+    @stateful.invariant()
     def what_is_delivered_is_what_is_due(self) -> None:
         assert Counter(self.world.read()) == self.delivered
 
-    @invariant()
+    @stateful.invariant()
     def what_waits_is_counted_and_listed(self) -> None:
         found: list[DelayedMessage] = []
         while more := self.world.delayed.messages(A, found[-1].id if found else None):
@@ -192,6 +184,6 @@ def _key(value: bytes) -> bytes:
 
 @pytest.mark.parametrize("count", examples(20, 60))
 def test_delayed_messages_agree_with_the_model(count: int) -> None:
-    run_state_machine_as_test(
+    stateful.run_state_machine_as_test(
         DelayedModel, settings=settings(max_examples=count, stateful_step_count=25)
     )

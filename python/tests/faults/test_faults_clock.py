@@ -114,7 +114,7 @@ def test_fault_11_a_client_cannot_claim_a_time(fast_path: Path) -> None:
     """Blocks have a field for the time, which the service fills in; JSON has none."""
     with serving() as served:
         path = served.create("orders")
-        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        with tms.connect(served.url) as bus:
             ours = bus.publish("orders", b"ours")
             assert ours is not None
             client = served.connect()
@@ -141,7 +141,7 @@ def test_fault_11_a_client_cannot_claim_a_time(fast_path: Path) -> None:
     ],
 )
 def test_fault_11_a_position_in_the_future_finds_nothing_and_hurts_nobody(start: str) -> None:
-    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         served.create("orders")
         first = bus.publish("orders", b"first")
         assert bus.fetch("orders", start=start).batches == []
@@ -153,7 +153,7 @@ def test_fault_11_a_position_in_the_future_finds_nothing_and_hurts_nobody(start:
 
 
 def test_fault_11_an_offset_in_the_future_is_refused_with_the_end() -> None:
-    with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         served.create("orders")
         bus.publish("orders", b"first")
         for wait_s in (0.0, 0.1):

@@ -54,7 +54,7 @@ def run(runner: "subprocess.Popen[str]", tmp_path: Path) -> Run:
 @pytest.mark.parametrize("program", OVER_HTTP)
 def test_fault_35_a_fork_shares_nothing_with_its_parent_over_http(program: str, run: Run) -> None:
     with serving() as served:
-        run(program, f"http://127.0.0.1:{served.address[1]}")
+        run(program, served.url)
 
 
 @pytest.mark.parametrize("program", EMBEDDED)

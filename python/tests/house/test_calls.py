@@ -22,7 +22,7 @@ from tms.store.leveldb import LevelDBStore
 WARM_UP = 50
 PUBLISH_CALLS = 42
 PUBLISH_MANY_CALLS = 93
-FETCH_CALLS = 37
+FETCH_CALLS = 36
 COMMIT_CALLS = 128
 RECEIVE_CALLS = 150  # of a message that is acknowledged
 PUBLISH_CALLS_HTTP = 89  # of the client and of the service, whose event loop does everything
@@ -132,7 +132,7 @@ def _receiving(bus: tms.Bus, topic: str) -> Callable[[], None]:
 @pytest.mark.usefixtures("in_the_loop")
 def test_a_message_is_received_and_acknowledged_over_http_in_few_calls(tmp_path: Path) -> None:
     store = LevelDBStore(tmp_path / "data", create=True)
-    with serving(store) as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving(store) as served, tms.connect(served.url) as bus:
         bus.create_topic("t", durability="written")
         receive = _receiving(bus, "t")
         for _ in range(WARM_UP):
@@ -150,7 +150,7 @@ def test_a_message_is_received_and_acknowledged_over_http_in_few_calls(tmp_path:
 @pytest.mark.usefixtures("in_the_loop")
 def test_a_lone_publish_over_http_takes_few_calls_of_client_and_service(tmp_path: Path) -> None:
     store = LevelDBStore(tmp_path / "data", create=True)
-    with serving(store) as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving(store) as served, tms.connect(served.url) as bus:
         bus.create_topic("t", durability="written")  # so that the loop of the service writes it
         for _ in range(WARM_UP):
             bus.publish("t", b"x")

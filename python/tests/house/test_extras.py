@@ -144,7 +144,7 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def url() -> Iterator[str]:
     """A service."""
     with serving() as served:
-        yield "http://{}:{}".format(*served.address)
+        yield served.url
 
 
 def _run(

@@ -10,6 +10,7 @@ import pytest
 import tms
 import tms.aio
 from tests.clocks import START_MS
+from tests.contracts.buses import BOTH, bus_by
 from tests.http_kit import Client, serving
 from tests.log_kit import DAY_MS, HOUR_MS, NAME, Bench
 from tms import Bus, MessageId
@@ -28,16 +29,11 @@ from tms.model.transaction import Commit, TopicBlock, TopicStaged
 KEY, OTHER = b"account-1", b"account-2"
 
 
-@pytest.fixture(params=["embedded", "http"])
+@pytest.fixture(params=BOTH)
 def bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bus]:
-    if request.param == "embedded":
-        with tms.open(tmp_path / "data") as bus:
-            bus.create_topic("events", durability="written")
-            yield bus
-    else:
-        with serving() as served, tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
-            bus.create_topic("events", durability="written")
-            yield bus
+    with bus_by(request.param, tmp_path / "data") as bus:
+        bus.create_topic("events", durability="written")
+        yield bus
 
 
 def publish(bus: Bus, value: bytes, key: bytes | None = KEY, **more: object) -> MessageId:

@@ -4,24 +4,9 @@ import threading
 
 import pytest
 
-from tests.log_kit import (
-    NAME,
-    NONE,
-    SYNCED,
-    WRITTEN,
-    Bench,
-    Gate,
-    Limits,
-    block,
-    small,
-)
+from tests.log_kit import NAME, NONE, SYNCED, WRITTEN, Bench, Gate, Limits, block, small
 from tests.waiting import until
-from tms.errors import (
-    Closed,
-    Overloaded,
-    TimedOut,
-    TooLarge,
-)
+from tms.errors import Closed, Overloaded, TimedOut, TooLarge
 from tms.log.pending import PendingAppend
 from tms.log.writer import PartitionWriter, WriteGroup
 from tms.model.message import NewBlock

@@ -143,7 +143,7 @@ def test_an_answer_on_its_way_to_a_cancelled_receive_is_released() -> None:
         info = bus.queue("jobs", group="g", deliveries_max=1).describe
 
         async def receive() -> None:
-            async with tms.aio.connect(f"http://127.0.0.1:{served.address[1]}") as there:
+            async with tms.aio.connect(served.url) as there:
                 queue = await there.queue("jobs", group="g")
                 receiving = asyncio.create_task(queue.receive(1, 60))
                 await asyncio.to_thread(until, lambda: metrics.long_polls)

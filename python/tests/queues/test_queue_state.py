@@ -10,16 +10,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from tests.bounds_kit import SEEDS, bounds_of
 from tests.run_seed import examples
@@ -102,7 +94,7 @@ class Model:
         del self.messages[offset]
 
 
-class Agreement(RuleBasedStateMachine):
+class Agreement(stateful.RuleBasedStateMachine):
     """The state, its journal, and the model."""
 
     def __init__(self) -> None:
@@ -117,7 +109,7 @@ class Agreement(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.bounds.close()
 
-    @initialize(ordered=st.booleans(), bounds=SEEDS)
+    @stateful.initialize(ordered=st.booleans(), bounds=SEEDS)
     def declare(self, ordered: bool, bounds: int) -> None:
         self.bounds.enter_context(bounds_of(bounds).set())
         self.settings = QueueSettings(deliveries_max=LIMIT, ordered_by="key" if ordered else "")
@@ -137,7 +129,7 @@ class Agreement(RuleBasedStateMachine):
             self.queue.expire(self.now_ms)
         self.model.look(self.now_ms)
 
-    @rule(
+    @stateful.rule(
         cells=st.lists(st.tuples(st.booleans(), st.sampled_from(KEYS)), min_size=1, max_size=5),
     )
     def advance(self, cells: list[tuple[bool, bytes]]) -> None:
@@ -175,7 +167,7 @@ class Agreement(RuleBasedStateMachine):
             )
         )
 
-    @rule(limit=st.integers(1, 4))
+    @stateful.rule(limit=st.integers(1, 4))
     def redeliver(self, limit: int) -> None:
         self.look()
         messages = self.model.messages
@@ -195,7 +187,7 @@ class Agreement(RuleBasedStateMachine):
         one = self.model.messages[offset]
         return one.state == WAITING and is_due(one.time_ms, self.now_ms) and not one.held
 
-    @rule(
+    @stateful.rule(
         offset=st.integers(0, 40),
         deliveries=st.integers(0, LIMIT),
         releases=st.integers(0, 1),
@@ -224,7 +216,7 @@ class Agreement(RuleBasedStateMachine):
             and not one.held
         )
 
-    @rule(offset=st.integers(0, 40), delay_ms=st.sampled_from([0, 300, 2_000]))
+    @stateful.rule(offset=st.integers(0, 40), delay_ms=st.sampled_from([0, 300, 2_000]))
     def nack(self, offset: int, delay_ms: int) -> None:
         self.look()
         number = self.delivery_of(offset)
@@ -242,7 +234,7 @@ class Agreement(RuleBasedStateMachine):
         one = self.model.messages.get(offset)
         return 0 if one is None else one.number
 
-    @rule(offset=st.integers(0, 40))
+    @stateful.rule(offset=st.integers(0, 40))
     def release(self, offset: int) -> None:
         self.look()
         number = self.delivery_of(offset)
@@ -259,7 +251,7 @@ class Agreement(RuleBasedStateMachine):
             assert self.queue.release([token]) == Decision([], 1, [])
             assert self.queue.settle([token]).done == 0
 
-    @rule(offset=st.integers(0, 40), lease_ms=st.sampled_from([100, 5_000]))
+    @stateful.rule(offset=st.integers(0, 40), lease_ms=st.sampled_from([100, 5_000]))
     def extend(self, offset: int, lease_ms: int) -> None:
         self.look()
         number = self.delivery_of(offset)
@@ -270,7 +262,7 @@ class Agreement(RuleBasedStateMachine):
             one = self.model.messages[offset]
             one.state, one.time_ms = LEASED, self.now_ms + lease_ms
 
-    @rule(offset=st.integers(0, 40))
+    @stateful.rule(offset=st.integers(0, 40))
     def reject(self, offset: int) -> None:
         self.look()
         number = self.delivery_of(offset)
@@ -280,7 +272,7 @@ class Agreement(RuleBasedStateMachine):
             self.do(edit)
             self.model.messages[offset].state = DYING
 
-    @rule(limit=st.integers(1, 3))
+    @stateful.rule(limit=st.integers(1, 3))
     def bury(self, limit: int) -> None:
         self.look()
         found = self.state.take_dying(limit)
@@ -291,7 +283,7 @@ class Agreement(RuleBasedStateMachine):
         for offset in {*found}:
             self.model.settle(offset)
 
-    @rule(offset=st.integers(0, 40))
+    @stateful.rule(offset=st.integers(0, 40))
     def hold(self, offset: int) -> None:
         self.look()
         number = self.delivery_of(offset)
@@ -300,19 +292,19 @@ class Agreement(RuleBasedStateMachine):
             self.state.hold([offset], self.pointers)
             self.model.messages[offset].held = self.pointers
 
-    @rule()
+    @stateful.rule()
     def release_held(self) -> None:
         for offset, pointer in list(self.state.held.items()):
             self.state.release_held([offset], pointer)
             self.model.messages[offset].held = 0
         self.wait(1)
 
-    @rule(buckets=st.integers(1, 15))
+    @stateful.rule(buckets=st.integers(1, 15))
     def wait(self, buckets: int) -> None:
         self.now_ms += buckets * BUCKET_MS
         self.look()
 
-    @rule(chunk=st.integers(1, 3), cut=st.booleans())
+    @stateful.rule(chunk=st.integers(1, 3), cut=st.booleans())
     def restart(self, chunk: int, cut: bool) -> None:
         """Replay the journal as a start does, or a snapshot of it, whole or cut."""
         held = dict(self.state.held)
@@ -336,7 +328,7 @@ class Agreement(RuleBasedStateMachine):
             self.state.hold([offset], pointer)
         self.wait(1)  # ended leases are noticed with the next bucket
 
-    @invariant()
+    @stateful.invariant()
     def they_agree(self) -> None:
         self.look()
         messages, state = self.model.messages, self.state
@@ -354,8 +346,8 @@ class Agreement(RuleBasedStateMachine):
             o: one.number for o, one in messages.items()
         }
 
-    @precondition(lambda self: self.settings.ordered_by == "key")
-    @invariant()
+    @stateful.precondition(lambda self: self.settings.ordered_by == "key")
+    @stateful.invariant()
     def of_a_key_only_the_first_is_with_a_worker(self) -> None:
         self.look()
         for offset, one in self.model.messages.items():
@@ -364,7 +356,7 @@ class Agreement(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("count", examples(40, 120))
 def test_it_agrees_with_the_model(count: int) -> None:
-    run_state_machine_as_test(
+    stateful.run_state_machine_as_test(
         Agreement, settings=settings(max_examples=count, stateful_step_count=40)
     )
 

@@ -33,6 +33,15 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+def connected(
+    answer: Callable[..., Awaitable[bytes]],
+) -> tuple[FramedServer, Mock, FramedConnection]:
+    server, transport = server_of(answer), transport_to()
+    connection = FramedConnection(server)
+    connection.connection_made(transport)
+    return server, transport, connection
+
+
 async def echo(_: FramedConnection, frame: bytes) -> bytes:
     return frame
 
@@ -98,9 +107,7 @@ def test_a_connection_that_rests_begins_no_frame_before_it_may() -> None:
         return frame
 
     async def send() -> None:
-        server, transport = server_of(answer), transport_to()
-        connection = FramedConnection(server)
-        connection.connection_made(transport)
+        _, _, connection = connected(answer)
         connection.data_received(FRAME * 2)
         await turns()
         assert len(answered) == 1 and connection.size == 0  # it keeps no room meanwhile
@@ -129,9 +136,7 @@ def test_a_connection_that_rests_and_ends_leaves_nothing(
         return frame
 
     async def send() -> None:
-        server, transport = server_of(answer), transport_to()
-        connection = FramedConnection(server)
-        connection.connection_made(transport)
+        server, transport, connection = connected(answer)
         connection.data_received(FRAME * frames)
         await turns()
         assert transport.writelines.call_count == 1

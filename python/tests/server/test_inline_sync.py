@@ -62,7 +62,7 @@ def served(store: FaultyStore) -> Iterator[Served]:
 
 @pytest.fixture
 def url(served: Served) -> str:
-    return "http://{}:{}".format(*served.address)
+    return served.url
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_who_asks_alone_is_synced_by_the_event_loop(bus: tms.Bus, written: Writt
 def test_what_the_store_does_not_give_at_once_is_never_synced_there(written: Written) -> None:
     with (
         serving(FaultyStore(MemoryStore(shared=True), written)) as served,
-        tms.connect("http://{}:{}".format(*served.address)) as bus,
+        tms.connect(served.url) as bus,
     ):
         bus.create_topic("t")
         written.threads()

@@ -275,7 +275,7 @@ def test_it_takes_who_may_operate_the_service() -> None:
 
 
 def test_the_command_sets_and_shows_levels(served: Served, run: Run) -> None:
-    url = ("--url", f"http://127.0.0.1:{served.address[1]}")
+    url = ("--url", served.url)
     shown = run("log", "level", *url)
     assert shown.code == 0 and b"tms" in shown.out and b"info" in shown.out
     done = run("log", "level", "debug", "--logger", BELOW, "--for", "10m", "--json", *url)
@@ -302,7 +302,7 @@ def test_the_command_sets_and_shows_levels(served: Served, run: Run) -> None:
 def test_the_command_refuses_what_makes_no_sense(
     words: tuple[str, ...], served: Served, run: Run
 ) -> None:
-    url = f"http://127.0.0.1:{served.address[1]}"
+    url = served.url
     assert run("log", "level", *words, "--url", url).code == 2
     assert run("log", "level", "debug", "--logger", "tms.nothing", "--url", url).code == 3
     assert TMS.level == logging.INFO

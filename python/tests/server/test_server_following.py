@@ -35,7 +35,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def bus(served: Served) -> Iterator[tms.Bus]:
-    with tms.connect("http://{}:{}".format(*served.address)) as connected:
+    with tms.connect(served.url) as connected:
         yield connected
 
 
@@ -314,7 +314,7 @@ def test_a_follower_that_leaves_costs_nothing_more(
 
 
 def test_its_time_is_no_latency_and_what_it_is_sent_is_counted() -> None:
-    with serving() as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         bus.create_topic("a", partitions=1)
         following = Following(served, "a")
         received = following.chunk()
@@ -377,7 +377,7 @@ def test_a_service_that_drains_ends_it_at_a_place() -> None:
 
 
 def test_who_does_not_read_holds_little_and_goes_on_from_the_store() -> None:
-    with serving() as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         bus.create_topic("a", partitions=1)
         following = Following(served, "a", "&bytes_max=65536")
         following.part()
@@ -395,7 +395,7 @@ def test_who_never_reads_is_cut_off() -> None:
     limits = ConnectionLimits(write_timeout_s=2.0)
     with (
         serving(connection_limits=limits) as served,
-        tms.connect("http://{}:{}".format(*served.address)) as bus,
+        tms.connect(served.url) as bus,
     ):
         bus.create_topic("a", partitions=1)
         Following(served, "a")

@@ -96,7 +96,7 @@ def test_a_fault_of_the_service_is_an_error_of_its_span(
 
 
 def test_a_publish_of_a_client_is_one_trace_with_the_service(spans: InMemorySpanExporter) -> None:
-    with serving() as served, tms.connect("http://{}:{}".format(*served.address)) as bus:
+    with serving() as served, tms.connect(served.url) as bus:
         bus.create_topic("t")
         bus.publish("t", b"1")
         spans.clear()

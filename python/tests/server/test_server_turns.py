@@ -15,7 +15,6 @@ from tests.http_kit import Answer, Served, request, serving
 from tms import block
 from tms.api import bodies, cloud_events, routes
 from tms.block import Compression, checking_bytes
-from tms.engine.engine import Engine
 from tms.model.message import NOTHING, NewBlock
 from tms.model.preconditions import expected_text
 from tms.server import new_messages, operations
@@ -197,7 +196,8 @@ def test_what_looks_at_many_messages_leaves_threads_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     crowding = Crowding()
-    monkeypatch.setattr(Engine, name, crowding.around(getattr(Engine, name)))
+    engine = served.service.engine
+    monkeypatch.setattr(engine, name, crowding.around(getattr(engine, name)))
     answers = at_once(served, request(method, path, body))
     assert {answer.status for answer in answers} == {200}
     assert crowding.most <= most < served.service.limits.threads

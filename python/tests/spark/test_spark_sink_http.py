@@ -44,7 +44,7 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with serving() as served:
-        url = f"http://127.0.0.1:{served.address[1]}"
+        url = served.url
         with Proxy(url) as proxy:
             made = World(url, proxy)
             yield made

@@ -158,7 +158,7 @@ class TestHttp(FilterContract):
 
     @pytest.fixture
     def bus(self, served: Served) -> Iterator[tms.Bus]:
-        with tms.connect(f"http://127.0.0.1:{served.address[1]}") as bus:
+        with tms.connect(served.url) as bus:
             yield bus
 
     @pytest.fixture

@@ -4,16 +4,7 @@ from typing import Annotated, Protocol
 
 from msgspec import Meta
 
-from tms.api.operation import (
-    Caller,
-    Repeat,
-    Resource,
-    delete,
-    get,
-    named,
-    post,
-    put,
-)
+from tms.api.operation import Caller, Named, Repeat, Resource, delete, get, post, put
 from tms.model.access import (
     EXPIRES_S_MAX,
     GRANTEE,
@@ -75,7 +66,7 @@ class AccessApi(Protocol):
     @get("access/tokens", Resource.ACCESS, Access.MANAGE)
     def list_tokens(
         self,
-    ) -> Annotated[list[TokenInfo], named("AccessTokens", "Tokens.", "tokens", list[TokenInfo])]:
+    ) -> Annotated[list[TokenInfo], Named("AccessTokens", "Tokens.", "tokens")]:
         """All tokens, without their secrets."""
 
     @post("access/tokens", Resource.ACCESS, Access.MANAGE, repeat=Repeat.UNSAFE)
@@ -95,7 +86,7 @@ class AccessApi(Protocol):
     @get("access/grants", Resource.ACCESS, Access.MANAGE)
     def list_grants(
         self, principal: Grantee | None = None
-    ) -> Annotated[list[Grant], named("AccessGrants", "Grants.", "grants", list[Grant])]:
+    ) -> Annotated[list[Grant], Named("AccessGrants", "Grants.", "grants")]:
         """All grants, or those of a principal."""
 
     @put("access/grants", Resource.ACCESS, Access.MANAGE)
@@ -109,7 +100,7 @@ class AccessApi(Protocol):
     @get("access/quotas", Resource.ACCESS, Access.MANAGE)
     def list_quotas(
         self,
-    ) -> Annotated[list[Quota], named("AccessQuotas", "Quotas.", "quotas", list[Quota])]:
+    ) -> Annotated[list[Quota], Named("AccessQuotas", "Quotas.", "quotas")]:
         """All quotas."""
 
     @put("access/quotas", Resource.ACCESS, Access.MANAGE, body_shape=_SOME_RATE)

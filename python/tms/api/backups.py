@@ -6,17 +6,7 @@ from typing import Annotated, Protocol
 from msgspec import Meta, Struct
 
 from tms.api import routes
-from tms.api.operation import (
-    Codec,
-    Form,
-    Repeat,
-    Resource,
-    delete,
-    get,
-    list_of,
-    named,
-    post,
-)
+from tms.api.operation import Codec, Form, Named, Repeat, Resource, delete, get, list_of, post
 from tms.errors import Conflict, Invalid, Malformed, NotFound, StorageFull
 from tms.model.access import Access
 from tms.model.backup import CHUNK_BYTES_MAX, FILES_MAX, BackupBegun, ImageFile
@@ -39,17 +29,12 @@ class FileBody(Struct):
     origin: str = ""
 
 
-FILES: Codec[list[ImageFile]] = named(
-    "BackupFiles",
-    "Files.",
-    "files",
-    list_of(
-        Codec(
-            FileBody,
-            lambda body: ImageFile(body.path, body.bytes, body.version, body.origin),
-            lambda file: FileBody(*file),
-        )
-    ),
+_FILES = list_of(
+    Codec(
+        FileBody,
+        lambda body: ImageFile(body.path, body.bytes, body.version, body.origin),
+        lambda file: FileBody(*file),
+    )
 )
 
 
@@ -83,7 +68,7 @@ class BackupsApi(Protocol):
         id: BackupId,
         after: Annotated[int, Meta(ge=0, description="How many to leave out.")] = 0,
         limit: Annotated[int, Meta(ge=1, le=FILES_MAX)] = FILES_MAX,
-    ) -> Annotated[list[ImageFile], FILES]:
+    ) -> Annotated[list[ImageFile], Named("BackupFiles", "Files.", "files", _FILES)]:
         """The files of an image, in its order."""
 
     @get(
@@ -99,11 +84,7 @@ class BackupsApi(Protocol):
         """Bytes of the file with a number, counted from 0 in the order of the list."""
 
     @delete(
-        "backups/{id}",
-        Resource.SERVICE,
-        Access.MANAGE,
-        repeat=Repeat.UNTIL_GONE,
-        errors=_OF_ONE,
+        "backups/{id}", Resource.SERVICE, Access.MANAGE, repeat=Repeat.UNTIL_GONE, errors=_OF_ONE
     )
     def end(self, id: BackupId) -> None:
         """Let go of an image."""

@@ -5,7 +5,7 @@ from typing import Annotated, Protocol
 import msgspec
 from msgspec import Meta
 
-from tms.api.operation import Codec, Resource, get, named
+from tms.api.operation import Codec, Named, Resource, get
 from tms.api.parameters import TOPICS_DEFAULT, AfterTopic, Namespace
 from tms.errors import Invalid
 from tms.model.access import Access
@@ -84,9 +84,6 @@ class GlanceApi(Protocol):
     @get("cluster/loads", Resource.SERVICE, Access.OBSERVE)
     def instances(
         self,
-    ) -> Annotated[
-        list[InstanceLoad],
-        named("InstanceLoads", "The instances.", "instances", list[InstanceLoad]),
-    ]:
+    ) -> Annotated[list[InstanceLoad], Named("InstanceLoads", "The instances.", "instances")]:
         """The load of each instance since its start; a service without a cluster is one
         instance."""

@@ -2,22 +2,13 @@
 `topics.owners.Peer` is the instance behind it."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
 
 from tms.api import bodies, commits, queues, routes
-from tms.api.operation import (
-    Codec,
-    Form,
-    Repeat,
-    Resource,
-    delete,
-    get,
-    named,
-    post,
-    put,
-)
+from tms.api.operation import Codec, Form, Named, Repeat, Resource, delete, get, post, put
 from tms.api.parameters import LARGE_BYTES, PARTITION, Namespace, Shown, number_in
 from tms.errors import Conflict
 from tms.model.access import Access
@@ -36,14 +27,18 @@ from tms.model.transaction import Commit, CommitResult
 
 ERASE_TIMEOUT_S = 3_600.0
 PREPARE_TIMEOUT_S = 35.0
+STORE_TIMEOUT_S = 30.0
 Number = Annotated[int, spelled(PARTITION), Codec(str, number_in("partition", PARTITIONS_MAX), str)]
 Pointer = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Key = tuple[int, int]
 Events = Annotated[
     list[ClusterEvent],
-    named("ClusterEvents", "What instances noticed and did.", "events", list[ClusterEvent]),
+    Named("ClusterEvents", "What instances noticed and did.", "events"),
 ]
 InstanceId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
+
+
+_post, _get = (partial(one, on=Resource.INSTANCE, access=Access.OPERATE) for one in (post, get))
 
 
 class StampQuery(Struct):
@@ -121,11 +116,10 @@ class PartitionsApi(Protocol):
     """The operations on partitions that an instance carries out for others. Each raises `NotOwner`
     for a partition of another owner, `TopicNotFound`, `PartitionNotFound`."""
 
-    @post(
+    @_post(
         "{name}/owned/blocks",
-        Resource.INSTANCE,
-        Access.OPERATE,
         repeat=Repeat.NEVER,
+        timeout_s=STORE_TIMEOUT_S,
         form=Form(
             query=StampQuery, body={routes.BLOCKS: bytes}, answer={routes.JSON: bodies.AppendedBody}
         ),
@@ -142,10 +136,8 @@ class PartitionsApi(Protocol):
         """Append blocks with the stamp of a transaction. `internal` blocks were made or checked
         by an instance."""
 
-    @post(
+    @_post(
         "{name}/owned/staged",
-        Resource.INSTANCE,
-        Access.OPERATE,
         statuses=(routes.NO_CONTENT,),
         form=Form(query=StampQuery, body={routes.BLOCKS: bytes}),
     )
@@ -154,27 +146,20 @@ class PartitionsApi(Protocol):
     ) -> None:
         """Store blocks of a transaction out of readers' sight."""
 
-    @post(
+    @_post(
         "{name}/owned/count-stored",
-        Resource.INSTANCE,
-        Access.OPERATE,
         form=Form(body={routes.BLOCKS: bytes}, answer={routes.JSON: dict[str, int]}),
     )
     def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
         """The number of these blocks that were stored before, by producer id and sequence."""
 
-    @get("{name}/owned/{partition}/staged", Resource.INSTANCE, Access.OPERATE)
+    @_get("{name}/owned/{partition}/staged")
     def staged(
         self, name: TopicName, partition: Number, write_pointer: Pointer
-    ) -> Annotated[list[Staged], named("StagedBlocks", "Staged blocks.", "staged", list[Staged])]:
+    ) -> Annotated[list[Staged], Named("StagedBlocks", "Staged blocks.", "staged")]:
         """The blocks that a transaction has staged, in order."""
 
-    @post(
-        "{name}/owned/{partition}/drop-staged",
-        Resource.INSTANCE,
-        Access.OPERATE,
-        body_bytes_max=LARGE_BYTES,
-    )
+    @_post("{name}/owned/{partition}/drop-staged", body_bytes_max=LARGE_BYTES)
     def drop_staged(
         self,
         name: TopicName,
@@ -184,7 +169,7 @@ class PartitionsApi(Protocol):
     ) -> None:
         """Drop the staged blocks of a transaction, or these of them."""
 
-    @get("{name}/owned/{partition}/referred", Resource.INSTANCE, Access.OPERATE)
+    @_get("{name}/owned/{partition}/referred")
     def referred(
         self,
         name: TopicName,
@@ -192,69 +177,64 @@ class PartitionsApi(Protocol):
         write_pointer: Pointer,
         from_ms: int,
         elsewhere: bool = False,
-    ) -> Annotated[
-        list[Appended], named("Referred", "Places of blocks.", "places", list[Appended])
-    ]:
+    ) -> Annotated[list[Appended], Named("Referred", "Places of blocks.", "places")]:
         """The places of references to a transaction's staged blocks since `from_ms`. With
         `elsewhere`, the places of every block of a transaction that was begun elsewhere."""
 
-    @post("{name}/owned/{partition}/roll-back", Resource.INSTANCE, Access.OPERATE)
+    @_post("{name}/owned/{partition}/roll-back")
     def roll_back(
         self, name: TopicName, partition: Number, write_pointer: Pointer, first: Key, last: Key
-    ) -> Annotated[int, named("RolledBack", "How many blocks there were.", "blocks", int)]:
+    ) -> Annotated[int, Named("RolledBack", "How many blocks there were.", "blocks")]:
         """Roll back the messages of a transaction in [first, last]; returns the number of
         blocks."""
 
-    @get("{name}/owned/{partition}/reaches", Resource.INSTANCE, Access.OPERATE)
+    @_get("{name}/owned/{partition}/reaches")
     def reaches(
         self, name: TopicName, partition: Number, end_offset: int
-    ) -> Annotated[bool, named("Reaches", "Whether it does.", "reaches", bool)]:
+    ) -> Annotated[bool, Named("Reaches", "Whether it does.", "reaches")]:
         """True if the store shows every message before an offset."""
 
-    @post("{name}/owned/{partition}/sync", Resource.INSTANCE, Access.OPERATE)
+    @_post("{name}/owned/{partition}/sync")
     def make_durable(self, name: TopicName, partition: Number) -> None:
         """Sync all messages that readers can see."""
 
-    @get("{name}/owned/{partition}/end", Resource.INSTANCE, Access.OPERATE)
+    @_get("{name}/owned/{partition}/end")
     def end(
         self, name: TopicName, partition: Number
     ) -> Annotated[
         tuple[int, MessageId | None],
-        named(
+        Named(
             "PartitionEnd", "Offset and id.", "end", tuple[int, tuple[int, int, int, int] | None]
         ),
     ]:
         """The offset behind the last message, and its id."""
 
-    @post("{name}/owned/kept", Resource.INSTANCE, Access.OPERATE)
+    @_post("{name}/owned/kept")
     def kept(
         self, name: TopicName, partitions: list[int]
     ) -> Annotated[
-        Mapping[int, Readable], named("Kept", "By partition.", "kept", dict[int, Readable])
+        Mapping[int, Readable], Named("Kept", "By partition.", "kept", dict[int, Readable])
     ]:
         """The parts of partitions that retention still shows, of messages that were fetched
         before."""
 
-    @post("{name}/owned/describe", Resource.INSTANCE, Access.OPERATE)
+    @_post("{name}/owned/describe")
     def describe(
         self, name: TopicName, partitions: list[int]
-    ) -> Annotated[
-        list[PartitionInfo],
-        named("PartitionInfos", "Partitions.", "partitions", list[PartitionInfo]),
-    ]:
+    ) -> Annotated[list[PartitionInfo], Named("PartitionInfos", "Partitions.", "partitions")]:
         """The state of partitions."""
 
-    @post("{name}/owned/offsets", Resource.INSTANCE, Access.OPERATE)
+    @_post("{name}/owned/offsets")
     def offsets(
         self,
         name: TopicName,
         partitions: list[int],
         at: Position = LATEST,
         isolation: Shown = Isolation.COMMITTED,
-    ) -> Annotated[Mapping[int, int], named("OwnedOffsets", "Offsets.", "offsets", dict[int, int])]:
+    ) -> Annotated[Mapping[int, int], Named("OwnedOffsets", "Offsets.", "offsets", dict[int, int])]:
         """The offsets that a position means, by partition."""
 
-    @post("{name}/owned/truncate", Resource.INSTANCE, Access.OPERATE, repeat=Repeat.UNSAFE)
+    @_post("{name}/owned/truncate", repeat=Repeat.UNSAFE)
     def truncate(self, name: TopicName, partitions: list[int], before: Position) -> None:
         """Make all messages before a position unreadable for good."""
 
@@ -263,53 +243,43 @@ class PeersApi(Protocol):
     """The other operations that an instance carries out for others, as the coordinator or as the
     keeper of shards."""
 
-    @post("cluster/fates", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
+    @_post("cluster/fates", body_bytes_max=LARGE_BYTES)
     def fates(self, pointers: list[int]) -> Annotated[Mapping[int, Fate], FATES]:
         """The outcomes of transactions that were begun here, by write pointer."""
 
-    @get("cluster/undecided-since", Resource.INSTANCE, Access.OPERATE)
+    @_get("cluster/undecided-since")
     def undecided_since_ms(
         self, foreign: bool
-    ) -> Annotated[int, named("UndecidedSince", "In ms since 1970.", "time_ms", int)]:
+    ) -> Annotated[int, Named("UndecidedSince", "In ms since 1970.", "time_ms")]:
         """A time before which no undecided transaction published a message."""
 
-    @post("{name}/delayed/erase", Resource.INSTANCE, Access.OPERATE, repeat=Repeat.NEVER)
+    @_post("{name}/delayed/erase", repeat=Repeat.NEVER)
     def erase_delayed(
         self, name: TopicName, key: bytes, partition: int | None = None
-    ) -> Annotated[int, named("ErasedDelayed", "How many.", "erased", int)]:
+    ) -> Annotated[int, Named("ErasedDelayed", "How many.", "erased")]:
         """Erase the messages of a key that are not due yet; returns their number."""
 
-    @post("cluster/sync-commits", Resource.INSTANCE, Access.OPERATE)
+    @_post("cluster/sync-commits")
     def sync_commits(self) -> None:
         """Make every commit so far durable, as the coordinator."""
 
-    @post(
+    @_post(
         "cluster/commits",
-        Resource.INSTANCE,
-        Access.OPERATE,
         repeat=Repeat.NEVER,
+        timeout_s=STORE_TIMEOUT_S,
         form=Form(body={routes.COMMIT: bytes}, answer={routes.JSON: commits.CommittedBody}),
     )
     def commit_own(self, request: Commit) -> CommitResult:
         """Commit blocks that another instance made, as the coordinator."""
 
-    @post(
-        "cluster/shards/{number}/verify",
-        Resource.INSTANCE,
-        Access.OPERATE,
-        body_bytes_max=LARGE_BYTES,
-    )
+    @_post("cluster/shards/{number}/verify", body_bytes_max=LARGE_BYTES)
     def verify_share(
         self, number: Number, share: Annotated[Commit, commits.SHARE]
-    ) -> Annotated[
-        Durability, named("Verified", "How durable it has to be.", "durability", Durability)
-    ]:
+    ) -> Annotated[Durability, Named("Verified", "How durable it has to be.", "durability")]:
         """Check that a commit may change this in a shard; returns the durability that it needs."""
 
-    @post(
+    @_post(
         "cluster/shards/{number}/prepare",
-        Resource.INSTANCE,
-        Access.OPERATE,
         repeat=Repeat.NEVER,
         timeout_s=PREPARE_TIMEOUT_S,
         body_bytes_max=LARGE_BYTES,
@@ -320,47 +290,47 @@ class PeersApi(Protocol):
         share: Annotated[Commit, commits.SHARE],
         write_pointer: Pointer,
         durability: Durability,
-    ) -> Annotated[Appended, named("Prepared", "Where it is.", "place", Appended)]:
+    ) -> Annotated[Appended, Named("Prepared", "Where it is.", "place")]:
         """Hold and store the changes of a commit in a shard; returns the place."""
 
-    @post("{topic}/owned/queues", Resource.INSTANCE, Access.OPERATE)
+    @_post("{topic}/owned/queues")
     def list_queues_of(
         self, topic: TopicName, shards: list[int]
-    ) -> Annotated[list[QueueInfo], named("QueuesOf", "Queues.", "queues", queues.QUEUES)]:
+    ) -> Annotated[list[QueueInfo], Named("QueuesOf", "Queues.", "queues", queues.QUEUES)]:
         """The queues of a topic in some shards."""
 
-    @post("{topic}/owned/groups", Resource.INSTANCE, Access.OPERATE)
+    @_post("{topic}/owned/groups")
     def list_groups_of(
         self, topic: TopicName, shards: list[int]
-    ) -> Annotated[list[GroupSummary], named("GroupsOf", "Groups.", "groups", list[GroupSummary])]:
+    ) -> Annotated[list[GroupSummary], Named("GroupsOf", "Groups.", "groups")]:
         """The groups of a topic in some shards."""
 
-    @post("{topic}/owned/groups/forget", Resource.INSTANCE, Access.OPERATE)
+    @_post("{topic}/owned/groups/forget")
     def forget_topic(self, topic: TopicName, shards: list[int]) -> None:
         """Delete the positions of all groups in a topic, in some shards."""
 
-    @post("cluster/queues", Resource.INSTANCE, Access.OPERATE)
+    @_post("cluster/queues")
     def queues_of(
         self, namespace: Namespace, shards: list[int], after: str | None, limit: int
-    ) -> Annotated[list[QueueSummary], named("QueuesIn", "Queues.", "queues", list[QueueSummary])]:
+    ) -> Annotated[list[QueueSummary], Named("QueuesIn", "Queues.", "queues")]:
         """A page of the queues of a namespace in some shards."""
 
-    @post("cluster/groups", Resource.INSTANCE, Access.OPERATE)
+    @_post("cluster/groups")
     def groups_of(
         self, namespace: Namespace, shards: list[int], after: str | None, limit: int
-    ) -> Annotated[list[GroupSummary], named("GroupsIn", "Groups.", "groups", list[GroupSummary])]:
+    ) -> Annotated[list[GroupSummary], Named("GroupsIn", "Groups.", "groups")]:
         """A page of the groups of a namespace in some shards."""
 
-    @post("cluster/lags", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
+    @_post("cluster/lags", body_bytes_max=LARGE_BYTES)
     def lags(
         self, places: Annotated[list[LagPlace], PLACES]
-    ) -> Annotated[list[Lag | None], named("Lags", "Lags.", "lags", list[Lag | None])]:
+    ) -> Annotated[list[Lag | None], Named("Lags", "Lags.", "lags")]:
         """The lag of readers at these places in partitions of this instance."""
 
-    @post("cluster/sizes", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
+    @_post("cluster/sizes", body_bytes_max=LARGE_BYTES)
     def sizes(
         self, names: Annotated[list[TopicName], NAMES]
-    ) -> Annotated[list[TopicSize], named("Sizes", "Sizes.", "sizes", list[TopicSize])]:
+    ) -> Annotated[list[TopicSize], Named("Sizes", "Sizes.", "sizes")]:
         """The messages and bytes in this instance's partitions of topics."""
 
     @put("log/own-level", Resource.INSTANCE, Access.OPERATE)
@@ -375,33 +345,25 @@ class PeersApi(Protocol):
     def events(self) -> Events:
         """The events of this instance, oldest first."""
 
-    @post("cluster/tephra", Resource.INSTANCE, Access.OPERATE, body_bytes_max=LARGE_BYTES)
+    @_post("cluster/tephra", body_bytes_max=LARGE_BYTES)
     def answer_tephra(
         self, message: bytes
-    ) -> Annotated[bytes, named("TephraAnswer", "A message.", "message", bytes)]:
+    ) -> Annotated[bytes, Named("TephraAnswer", "A message.", "message")]:
         """Answer a message of Tephra's protocol."""
 
-    @post(
+    @_post(
         "cluster/kafka",
-        Resource.INSTANCE,
-        Access.OPERATE,
         repeat=Repeat.NEVER,
         timeout_s=PREPARE_TIMEOUT_S,
         body_bytes_max=LARGE_BYTES,
     )
     def answer_kafka(
         self, message: bytes
-    ) -> Annotated[bytes, named("KafkaAnswer", "A message.", "message", bytes)]:
+    ) -> Annotated[bytes, Named("KafkaAnswer", "A message.", "message")]:
         """Answer a question about the transactional ids of Kafka's producers, as the
         coordinator."""
 
-    @post(
-        "{name}/owned/{partition}/erase",
-        Resource.INSTANCE,
-        Access.OPERATE,
-        repeat=Repeat.NEVER,
-        timeout_s=ERASE_TIMEOUT_S,
-    )
+    @_post("{name}/owned/{partition}/erase", repeat=Repeat.NEVER, timeout_s=ERASE_TIMEOUT_S)
     def erase_own(
         self,
         name: TopicName,
@@ -409,5 +371,5 @@ class PeersApi(Protocol):
         key: bytes | None = None,
         id: MessageId | None = None,
         first: bool = False,
-    ) -> Annotated[int, named("ErasedHere", "How many.", "erased", int)]:
+    ) -> Annotated[int, Named("ErasedHere", "How many.", "erased")]:
         """Erase the messages of a key, or the one with an id, in a partition."""

@@ -4,7 +4,7 @@ from typing import Annotated, Protocol
 
 from msgspec import Meta
 
-from tms.api.operation import Resource, get, named, put
+from tms.api.operation import Named, Resource, get, put
 from tms.errors import Invalid, Malformed, NotFound
 from tms.model.access import Access
 from tms.model.log_level import DEFAULT_LEVEL, FOR_S_MAX, LEVELS, LOGGER, LogLevel
@@ -26,7 +26,7 @@ ForS = Annotated[
 ]
 Levels = Annotated[
     list[LogLevel],
-    named("LogLevels", "Loggers that have levels of their own.", "levels", list[LogLevel]),
+    Named("LogLevels", "Loggers that have levels of their own.", "levels"),
 ]
 
 

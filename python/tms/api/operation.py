@@ -96,6 +96,16 @@ class Codec(NamedTuple, Generic[T]):
     encode: Callable[[T], Any] = _same
 
 
+class Named(NamedTuple):
+    """Annotates a result that is the only field, `name`, of an object; `item` is the field's type
+    if that is not the annotated one."""
+
+    title: str
+    doc: str
+    name: str
+    item: Any = None
+
+
 class WholeBody:
     """Annotates the parameter that is the whole body."""
 
@@ -202,6 +212,11 @@ class Operation:
         self.body_bytes_max, self.by_hand = declared.body_bytes_max, declared.form is not None
         hints = get_type_hints(function, include_extras=True)
         arguments = [*signature(function).parameters.values()][1:]
+        self._defaults = {
+            parameter.name: parameter.default
+            for parameter in arguments
+            if parameter.default is not Parameter.empty
+        }
         self._positional = [
             parameter.name
             for parameter in arguments
@@ -264,10 +279,10 @@ class Operation:
     # --- the side that asks -----------------------------------------------------------------------
 
     def bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, by their names."""
+        """The arguments of a call, by their names, with the defaults of the others."""
         if len(args) > len(self._positional):
             raise TypeError(f"{self.name} takes {len(self._positional)} arguments, not {len(args)}")
-        return {**dict(zip(self._positional, args, strict=False)), **named}
+        return {**self._defaults, **dict(zip(self._positional, args, strict=False)), **named}
 
     def placed(self, place: tuple[Any, ...]) -> dict[str, Any]:
         """The arguments in the path of a request, from what `place_of` gave."""
@@ -374,6 +389,8 @@ def codec_of(hint: Any) -> Codec[Any]:
         inner, *marks = get_args(hint)
         metas = [mark for mark in marks if isinstance(mark, msgspec.Meta)]
         codec = next((mark for mark in marks if isinstance(mark, Codec)), None) or codec_of(inner)
+        for mark in marks:
+            codec = _in_object(mark, inner) if isinstance(mark, Named) else codec
         for meta in metas:
             codec = codec._replace(shape=Annotated[codec.shape, meta])
         return codec
@@ -384,13 +401,15 @@ def codec_of(hint: Any) -> Codec[Any]:
     return _CODECS.get(hint, Codec(hint))
 
 
-def named(title: str, doc: str, name: str, item: Any) -> Codec[Any]:
-    """A result that is the only field of an object."""
-    inner = codec_of(item)
-    shape = msgspec.defstruct(title, [(name, inner.shape)], namespace={"__doc__": doc})
+@cache  # a schema has each type once
+def _in_object(named: Named, plain: Any) -> Codec[Any]:
+    inner = codec_of(plain if named.item is None else named.item)
+    shape = msgspec.defstruct(
+        named.title, [(named.name, inner.shape)], namespace={"__doc__": named.doc}
+    )
     return Codec(
         shape,
-        lambda sent: inner.decode(getattr(sent, name)),
+        lambda sent: inner.decode(getattr(sent, named.name)),
         lambda value: shape(inner.encode(value)),
     )
 

@@ -19,13 +19,13 @@ from tms.api.log_levels import LogApi
 from tms.api.operation import (
     Caller,
     Form,
+    Named,
     Operation,
     Repeat,
     Resource,
     WholeBody,
     delete,
     get,
-    named,
     operations_of,
     patch,
     post,
@@ -72,12 +72,7 @@ from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.position import LATEST, Position, PositionKind
 from tms.model.snapshot import Isolation, ReadIsolation
 from tms.model.topic import Durability, TopicInfo, TopicName, TopicSettings
-from tms.model.transaction import (
-    Commit,
-    CommitResult,
-    PositionChange,
-    TransactionInfo,
-)
+from tms.model.transaction import Commit, CommitResult, PositionChange, TransactionInfo
 
 _NEW_MESSAGES = {
     routes.JSON: bodies.PublishBody,
@@ -182,7 +177,7 @@ class TopicsApi(Protocol):
         at: Annotated[Position, Meta(description="A position; left out: latest.")] = LATEST,
         isolation: Shown = Isolation.COMMITTED,
     ) -> Annotated[
-        Mapping[int, int], named("Offsets", "Offsets by partition.", "offsets", dict[int, int])
+        Mapping[int, int], Named("Offsets", "Offsets by partition.", "offsets", dict[int, int])
     ]:
         """The offset of the first message at or after a position, by partition."""
 
@@ -260,7 +255,7 @@ class GroupsApi(Protocol):
     @get("{topic}/groups", Resource.TOPIC, Access.OBSERVE, lists=Resource.GROUP)
     def list_groups(
         self, topic: TopicName
-    ) -> Annotated[list[GroupSummary], named("Groups", "Groups.", "groups", list[GroupSummary])]:
+    ) -> Annotated[list[GroupSummary], Named("Groups", "Groups.", "groups")]:
         """The groups of a topic, with their lag."""
 
     @get("{topic}/groups/{group}", Resource.GROUP, Access.OBSERVE)
@@ -327,7 +322,7 @@ class TransactionsApi(Protocol):
         self,
     ) -> Annotated[
         list[TransactionInfo],
-        named("Transactions", "Those in progress.", "transactions", list[TransactionInfo]),
+        Named("Transactions", "Those in progress.", "transactions"),
     ]:
         """The transactions in progress."""
 
@@ -357,7 +352,7 @@ class TransactionsApi(Protocol):
     @post("transactions/prune", Resource.TRANSACTIONS, Access.OPERATE)
     def prune(
         self, before_ms: TimeMs
-    ) -> Annotated[int, named("Pruned", "How many left the invalid list.", "pruned", int)]:
+    ) -> Annotated[int, Named("Pruned", "How many left the invalid list.", "pruned")]:
         """Remove old transactions from the invalid list; their messages stay hidden."""
 
     @post(
@@ -424,7 +419,7 @@ class DelayedApi(Protocol):
     def cancel(
         self, name: TopicName, id: DelayedId, timeout_s: TimeoutS = TIMEOUT_S
     ) -> Annotated[
-        bool, named("Cancelled", "False: it is delivered already, or never was.", "cancelled", bool)
+        bool, Named("Cancelled", "False: it is delivered already, or never was.", "cancelled")
     ]:
         """Cancel a message that is not delivered yet; true if it was still waiting."""
 

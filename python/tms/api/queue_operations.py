@@ -8,12 +8,12 @@ from msgspec import Meta
 from tms.api import queues, routes
 from tms.api.operation import (
     Form,
+    Named,
     Repeat,
     Resource,
     WholeBody,
     delete,
     get,
-    named,
     patch,
     post,
     put,
@@ -39,7 +39,7 @@ class QueuesApi(Protocol):
     @get("{topic}/queues", Resource.TOPIC, Access.OBSERVE, lists=Resource.QUEUE)
     def list_queues(
         self, topic: TopicName
-    ) -> Annotated[list[QueueInfo], named("Queues", "Queues.", "queues", queues.QUEUES)]:
+    ) -> Annotated[list[QueueInfo], Named("Queues", "Queues.", "queues", queues.QUEUES)]:
         """The queues of a topic, by the names of their groups."""
 
     @put(
@@ -100,7 +100,7 @@ class QueuesApi(Protocol):
         topic: TopicName,
         group: GroupName,
         limit: Annotated[int, Meta(ge=1, le=PEEK_MAX)] = 10,
-    ) -> Annotated[list[QueuedMessage], named("Queued", "Messages.", "messages", queues.QUEUED)]:
+    ) -> Annotated[list[QueuedMessage], Named("Queued", "Messages.", "messages", queues.QUEUED)]:
         """Messages that are not settled, without leasing them."""
 
     @post("{topic}/queues/{group}/ack", Resource.QUEUE, Access.CONSUME, body_bytes_max=LARGE_BYTES)
@@ -158,5 +158,5 @@ class QueuesApi(Protocol):
         topic: TopicName,
         group: GroupName,
         limit: Annotated[int, Meta(ge=1, le=queues.REDRIVE_MAX)] = queues.REDRIVE_DEFAULT,
-    ) -> Annotated[int, named("Redriven", "How many were moved.", "moved", int)]:
+    ) -> Annotated[int, Named("Redriven", "How many were moved.", "moved")]:
         """Move dead letters back to the topic, in one transaction."""

@@ -9,14 +9,17 @@ import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Annotated
 
 import click
 import msgspec
 
 from tms.api.access import AccessApi
+from tms.cli.declaring import ARGUMENT
 from tms.cli.operations import Given, runs
 from tms.cli.output import Format, Row
-from tms.cli.session import SIZE, CommandGroup, Session, session_command
+from tms.cli.parameters import SIZE, session_command
+from tms.cli.session import CommandGroup, Session
 from tms.cli.topics import time_text
 from tms.model.access import EVERYBODY, AccessDecision, Grant, Identity, NewToken, Quota, TokenInfo
 
@@ -103,8 +106,7 @@ def add(session: Session, made: Grant, given: Given) -> None:
 
 
 @session_command("list", grant)
-@click.argument("principal", required=False)
-def list_grants(session: Session, principal: str | None) -> None:
+def list_grants(session: Session, principal: Annotated[str | None, ARGUMENT] = None) -> None:
     """List all grants, or those of PRINCIPAL."""
     with session.bus() as bus:
         grants = bus.admin.access.list_grants(principal)
@@ -129,16 +131,12 @@ def quota() -> None:
 
 
 @session_command("set", quota)
-@click.argument("principal")
-@click.option("--requests", type=float, help="Requests a second.")
-@click.option("--bytes-in", type=SIZE, help="Bytes a second that come in, such as 10M.")
-@click.option("--bytes-out", type=SIZE, help="Bytes a second that go out.")
 def set_quota(
     session: Session,
     principal: str,
-    requests: float | None,
-    bytes_in: int | None,
-    bytes_out: int | None,
+    requests: Annotated[float | None, "Requests a second."] = None,
+    bytes_in: Annotated[int | None, SIZE, "Bytes a second that come in, such as 10M."] = None,
+    bytes_out: Annotated[int | None, SIZE, "Bytes a second that go out."] = None,
 ) -> None:
     """Bound the requests of PRINCIPAL (`*`: each that has no quota of its own) to an instance, on
     average over a second; this replaces its earlier quota."""

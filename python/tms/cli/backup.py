@@ -2,12 +2,17 @@
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import click
 
+from tms.api.backups import BackupsApi
 from tms.cli.output import columns
-from tms.cli.session import Session, dry_run_option, session_command
+from tms.cli.parameters import DryRunOption, session_command
+from tms.cli.session import Session
 from tms.cli.topics import time_text
 from tms.client.backups import SHARE
 
@@ -16,14 +21,15 @@ _MANIFEST = ("id", "moment_ms", "files", "bytes")  # of a backup, in results
 
 
 @session_command("backup")
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(file_okay=False, allow_dash=True, path_type=Path),
-    required=True,
-    help="A directory, which keeps the newest backup, or - for a tar archive.",
-)
-def command(session: Session, target: Path) -> None:
+def command(
+    session: Session,
+    target: Annotated[
+        Path,
+        "--to",
+        click.Path(file_okay=False, allow_dash=True, path_type=Path),
+        "A directory, which keeps the newest backup, or - for a tar archive.",
+    ],
+) -> None:
     """Back up everything as it is at one moment, also while the service runs.
 
     Topics, transactions, positions, groups, queues, delayed messages, tables, tokens and grants. Of
@@ -36,27 +42,14 @@ def command(session: Session, target: Path) -> None:
     """
     from tms.runtime.throttle import Throttle
     from tms.runtime.version import VERSION
-    from tms.store.backup.images import Images
     from tms.store.backup.writer import back_up, stream
 
-    share = 1.0
-    url, data = session.target()
-    if url is not None:
-        transport = session.transport()
-        source, close, share = transport.backups, transport.close, SHARE
-    else:
-        from tms.store.leveldb import LevelDBStore
-
-        store = LevelDBStore(data or Path(), create=False)
-        source, close = Images(store, session.clock), store.close
-    pause = Throttle(session.clock, share, threading.Event()).pause
-    try:
+    with _images(session) as (source, share):
+        pause = Throttle(session.clock, share, threading.Event()).pause
         if target == _STANDARD_OUTPUT:
             kept = stream(source, sys.stdout.buffer, VERSION, pause)
         else:
             kept = back_up(source, target, VERSION, pause)
-    finally:
-        close()
     manifest = kept.manifest
     session.say(
         f"backup of {time_text(manifest.moment_ms)}: {manifest.files:,} files, "
@@ -68,16 +61,32 @@ def command(session: Session, target: Path) -> None:
         )
 
 
+@contextmanager
+def _images(session: Session) -> Iterator[tuple[BackupsApi, float]]:
+    """The images of the target's store, and the share of time in which they may be read."""
+    from tms.store.backup.images import Images
+    from tms.store.leveldb import LevelDBStore
+
+    url, data = session.target()
+    if url is not None:
+        with closing(session.transport()) as transport:
+            yield transport.backups, SHARE
+    else:
+        with closing(LevelDBStore(data or Path(), create=False)) as store:
+            yield Images(store, session.clock), 1.0
+
+
 @session_command("restore")
-@click.option(
-    "--from",
-    "backup",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="The directory that `tms backup --to` was given.",
-)
-@dry_run_option
-def restore(session: Session, backup: Path, dry_run: bool) -> None:
+def restore(
+    session: Session,
+    backup: Annotated[
+        Path,
+        "--from",
+        click.Path(file_okay=False, path_type=Path),
+        "The directory that `tms backup --to` was given.",
+    ],
+    dry_run: DryRunOption = False,
+) -> None:
     """Make a data directory of a backup. Needs --data, a new or empty directory.
 
     Every checksum is compared; nothing is restored of a backup that is damaged or not whole. With

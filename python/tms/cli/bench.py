@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from tms.cli.output import Format, facts_text, table_text, write
-from tms.cli.session import SIZE, Session, one_of, session_command
+from tms.cli.parameters import SIZE, one_of, session_command
+from tms.cli.session import Session
 from tms.errors import TMSError
 from tms.model.topic import PARTITIONS_MAX, Durability, parse_durability
 
@@ -28,24 +29,13 @@ _CALL_MESSAGES = 1_000
 
 
 @session_command("bench")
-@click.option("-n", "--messages", type=click.IntRange(1, 100_000_000), default=200_000)
-@click.option("-s", "--size", type=SIZE, default=1024, help="Bytes of a message. [1024]")
-@click.option("--lone", type=click.IntRange(10, 1_000_000), default=2_000, show_default=True)
-@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), default=1, show_default=True)
-@click.option(
-    "--durability",
-    type=one_of(Durability),
-    default="written",
-    show_default=True,
-)
 def command(
     session: Session,
-    /,
-    messages: int,
-    size: int,
-    lone: int,
-    partitions: int,
-    durability: str,
+    messages: Annotated[int, "-n", click.IntRange(1, 100_000_000)] = 200_000,
+    size: Annotated[int, "-s", SIZE, "Bytes of a message. [1024]"] = 1024,
+    lone: Annotated[int, click.IntRange(10, 1_000_000), {"show_default": True}] = 2_000,
+    partitions: Annotated[int, click.IntRange(1, PARTITIONS_MAX), {"show_default": True}] = 1,
+    durability: Annotated[str, one_of(Durability), {"show_default": True}] = "written",
 ) -> None:
     """Measure publish, replay and the latency of lone messages.
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import click
@@ -20,14 +21,8 @@ from tms.api.instances import ClusterApi
 from tms.cli.checks.probe import ask
 from tms.cli.operations import Given, runs, takes
 from tms.cli.output import Row, columns
-from tms.cli.session import (
-    SECONDS,
-    CommandGroup,
-    Session,
-    dry_run_option,
-    session_command,
-    yes_option,
-)
+from tms.cli.parameters import SECONDS, DryRunOption, YesOption, session_command
+from tms.cli.session import CommandGroup, Session
 from tms.cli.topics import time_text
 from tms.client.http.transport import transport_to
 from tms.client.rolling import restart_all
@@ -100,9 +95,9 @@ def unpin(session: Session, _: None, given: Given) -> None:
 
 @session_command("drain", command)
 @takes(ClusterApi.drain, names={"id": "instance"})
-@dry_run_option
-@yes_option
-def drain(session: Session, instance: str, dry_run: bool, yes: bool) -> None:
+def drain(
+    session: Session, instance: str, dry_run: DryRunOption = False, yes: YesOption = False
+) -> None:
     """Let INSTANCE own nothing while there are others, until its next start."""
     what = f"{instance} will hand over all that it owns."
     if session.proceed(what, instance, dry_run, yes):
@@ -111,10 +106,12 @@ def drain(session: Session, instance: str, dry_run: bool, yes: bool) -> None:
 
 
 @session_command("restart", command)
-@click.argument("words", metavar="COMMAND…", nargs=-1, required=True)
-@click.option("--wait", type=SECONDS, default=120.0, help="For each to be ready again. [120s]")
-@dry_run_option
-def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool) -> None:
+def restart(
+    session: Session,
+    words: Annotated[tuple[str, ...], {"metavar": "COMMAND…"}],
+    wait: Annotated[float, SECONDS, "For each to be ready again. [120s]"] = 120.0,
+    dry_run: DryRunOption = False,
+) -> None:
     """Restart the instances one after another, each by COMMAND, which ends when it has stopped the
     instance and started it again. In it {instance}, {host} and {address} are filled in:
 
@@ -131,13 +128,7 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
 
     def run(one: InstanceInfo) -> None:
         nonlocal stopped
-        host = urlsplit(one.address).hostname or ""
-        filled = [
-            word.replace("{instance}", one.id)
-            .replace("{host}", host)
-            .replace("{address}", one.address)
-            for word in words
-        ]
+        filled = [_filled(word, one) for word in words]
         session.say(f"{one.id}: {shlex.join(filled)}")
         if dry_run:
             return
@@ -163,6 +154,12 @@ def restart(session: Session, words: tuple[str, ...], wait: float, dry_run: bool
         restarted.append(one.id)
         session.say(f"{one.id} {'would be restarted' if dry_run else 'is ready'}.")
     session.show_result({"restarted": [] if dry_run else restarted})
+
+
+def _filled(word: str, one: InstanceInfo) -> str:
+    host = urlsplit(one.address).hostname or ""
+    word = word.replace("{instance}", one.id).replace("{host}", host)
+    return word.replace("{address}", one.address)
 
 
 def _view_of(addresses: list[str], tls: ClientTls) -> ClusterView:

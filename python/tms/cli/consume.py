@@ -6,13 +6,21 @@ Messages of a batch are written at once, so nothing waits in a buffer while the 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
+from tms.cli.parameters import (
+    SECONDS,
+    START,
+    LimitOption,
+    TemplateOption,
+    TopicParameter,
+    session_command,
+)
 from tms.cli.rendering import Render, renderer, write_bytes
-from tms.cli.session import SECONDS, START, Session, session_command, topic_argument
-from tms.model.position import Position
+from tms.cli.session import Session
+from tms.model.position import EARLIEST, Position
 from tms.model.snapshot import Isolation
 
 if TYPE_CHECKING:
@@ -20,41 +28,30 @@ if TYPE_CHECKING:
 
 
 @session_command("consume")
-@topic_argument
-@click.option(
-    "--start",
-    type=START,
-    default="earliest",
-    help="[earliest], latest, -10 (the last ten of each partition), a time, -1h, an id, offset:N.",
-)
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option(
-    "--follow/--exit-at-end",
-    " /-e",
-    default=True,
-    help="Go on with what comes [the default], or stop at the end of the topic.",
-)
-@click.option("-f", "--format", "template", help=r"For example '%k %v\n'; see docs/cli.md.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True)
-@click.option(
-    "--isolation",
-    type=click.Choice(["committed", "uncommitted"]),
-    default="committed",
-    help="Whether to stop at open transactions. [committed]",
-)
-@click.option("--outage", type=SECONDS, help="Longest outage to wait for. [no limit]")
-@click.option("--where", help='Only what matches: "key ^= user- and header.kind = order".')
 def command(
     session: Session,
-    topic: str,
-    start: Position | int,
-    limit: int | None,
-    follow: bool,
-    template: str | None,
-    partitions: tuple[int, ...],
-    isolation: str,
-    outage: float | None,
-    where: str | None,
+    topic: TopicParameter,
+    start: Annotated[
+        Position | int,
+        START,
+        "[earliest], latest, -10 (the last ten of each partition), a time, -1h, an id, offset:N.",
+    ] = EARLIEST,
+    limit: LimitOption = None,
+    follow: Annotated[
+        bool,
+        "--follow/--exit-at-end",
+        " /-e",
+        "Go on with what comes [the default], or stop at the end of the topic.",
+    ] = True,
+    template: Annotated[TemplateOption, r"For example '%k %v\n'; see docs/cli.md."] = None,
+    partitions: Annotated[tuple[int, ...], "-p", "--partition", click.IntRange(min=0)] = (),
+    isolation: Annotated[
+        Literal["committed", "uncommitted"], "Whether to stop at open transactions. [committed]"
+    ] = "committed",
+    outage: Annotated[float | None, SECONDS, "Longest outage to wait for. [no limit]"] = None,
+    where: Annotated[
+        str | None, 'Only what matches: "key ^= user- and header.kind = order".'
+    ] = None,
 ) -> None:
     """Print the messages of TOPIC.
 
@@ -68,13 +65,9 @@ def command(
     render = renderer(session.format, template)
     with session.bus(outage_s=outage) as bus:
         begin = _last(bus, topic, -start) if isinstance(start, int) else start
+        some = list(partitions) or None
         consumer = bus.consumer(
-            topic,
-            start=begin,
-            partitions=list(partitions) or None,
-            stop_at_end=not follow,
-            isolation=Isolation(isolation),
-            where=where,
+            topic, begin, some, not follow, where=where, isolation=Isolation(isolation)
         )
         with closing(consumer):
             printed = 0

@@ -5,20 +5,15 @@ No command prints a token: `ls` and `show` say that there is one, and name its f
 
 import os
 import sys
+from typing import Annotated
 
 import click
 
 from tms.cli.contexts import Context, Contexts, token_in
+from tms.cli.declaring import ARGUMENT
 from tms.cli.output import Row
-from tms.cli.session import (
-    CommandGroup,
-    ContextType,
-    Session,
-    dry_run_option,
-    given,
-    session_command,
-    yes_option,
-)
+from tms.cli.parameters import DryRunOption, YesOption, session_command
+from tms.cli.session import CommandGroup, ContextType, Session, given
 from tms.client.http.addresses import ServiceAddresses
 from tms.client.http.credentials import token_of
 from tms.errors import ConfigError, Invalid
@@ -26,7 +21,7 @@ from tms.runtime.tls import ClientTls
 
 STDIN_TOKEN_BYTES_MAX = 16_384
 
-name_argument = click.argument("name", type=ContextType())
+NameParameter = Annotated[str, ContextType()]
 
 
 @click.group("ctx", cls=CommandGroup)
@@ -42,9 +37,13 @@ def command() -> None:
 
 
 @session_command("save", command)
-@name_argument
-@click.option("--token", help="The token itself, which is kept; `-`: read it from standard input.")
-def save(session: Session, name: str, token: str | None) -> None:
+def save(
+    session: Session,
+    name: NameParameter,
+    token: Annotated[
+        str | None, "The token itself, which is kept; `-`: read it from standard input."
+    ] = None,
+) -> None:
     """Make the context NAME of --url, --token-file or --token, --ca, --cert and --key, or change
     it: settings that are not given stay.
 
@@ -75,8 +74,7 @@ def save(session: Session, name: str, token: str | None) -> None:
 
 
 @session_command("select", command)
-@name_argument
-def select(session: Session, name: str) -> None:
+def select(session: Session, name: NameParameter) -> None:
     """Make NAME the default context of commands."""
     Contexts(os.environ).select(name)
     session.say(f"The context {name} is selected.")
@@ -107,8 +105,7 @@ def ls(session: Session) -> None:
 
 
 @session_command("show", command)
-@click.argument("name", type=ContextType(), required=False)
-def show(session: Session, name: str | None) -> None:
+def show(session: Session, name: Annotated[NameParameter | None, ARGUMENT] = None) -> None:
     """Show the settings of the context NAME; without one, of --context, TMS_CONTEXT or the selected
     context."""
     contexts = Contexts(os.environ)
@@ -123,10 +120,9 @@ def show(session: Session, name: str | None) -> None:
 
 
 @session_command("rm", command)
-@name_argument
-@dry_run_option
-@yes_option
-def rm(session: Session, name: str, dry_run: bool, yes: bool) -> None:
+def rm(
+    session: Session, name: NameParameter, dry_run: DryRunOption = False, yes: YesOption = False
+) -> None:
     """Remove the context NAME, with the token that is kept in it."""
     contexts = Contexts(os.environ)
     contexts.require(name)

@@ -1,11 +1,13 @@
 """`tms delayed …`: messages that are not due yet. `tms publish --delay` makes some."""
 
 from itertools import islice
+from typing import Annotated
 
 import click
 
 from tms.cli.output import Row, text_of
-from tms.cli.session import CommandGroup, Session, session_command, topic_argument
+from tms.cli.parameters import TopicParameter, session_command
+from tms.cli.session import CommandGroup, Session
 from tms.cli.topics import time_text
 from tms.model.delayed import DelayedId, DelayedMessage
 
@@ -18,10 +20,12 @@ def command() -> None:
 
 
 @session_command("list", command)
-@topic_argument
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, help="At most so many. [20]")
-@click.option("--after", help="Begin behind the message with this id.")
-def list_(session: Session, topic: str, limit: int, after: str | None) -> None:
+def list_(
+    session: Session,
+    topic: TopicParameter,
+    limit: Annotated[int, "-n", click.IntRange(min=1), "At most so many. [20]"] = 20,
+    after: Annotated[str | None, "Begin behind the message with this id."] = None,
+) -> None:
     """List the waiting messages of TOPIC, in the order in which they are due."""
     with session.bus() as bus:
         waiting = list(islice(bus.list_delayed(topic, after), limit))
@@ -32,8 +36,7 @@ def list_(session: Session, topic: str, limit: int, after: str | None) -> None:
 
 
 @session_command("count", command)
-@topic_argument
-def count(session: Session, topic: str) -> None:
+def count(session: Session, topic: TopicParameter) -> None:
     """Count the waiting messages of TOPIC, and show when the first is due."""
     with session.bus() as bus:
         info = bus.describe_delayed(topic)
@@ -47,9 +50,7 @@ def count(session: Session, topic: str) -> None:
 
 
 @session_command("cancel", command)
-@topic_argument
-@click.argument("ids", nargs=-1, required=True)
-def cancel(session: Session, topic: str, ids: tuple[str, ...]) -> None:
+def cancel(session: Session, topic: TopicParameter, ids: tuple[str, ...]) -> None:
     """Cancel messages of TOPIC by their IDS. Messages that are delivered already stay."""
     wanted = [DelayedId.parse(id) for id in ids]
     with session.bus() as bus:

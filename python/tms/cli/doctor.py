@@ -3,25 +3,27 @@ one is a problem."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from tms.cli.checks.finding import Finding, problem
 from tms.cli.checks.machine import Machine
 from tms.cli.findings import show
-from tms.cli.session import Session, session_command
+from tms.cli.parameters import session_command
+from tms.cli.session import Session
 from tms.errors import ConfigError
 from tms.runtime.extras import installed, needed
 
 
 @session_command("doctor")
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Configuration file of the service to check too.",
-)
-@click.option("--all", "all_", is_flag=True, help="Show good findings too.")
-def command(session: Session, config: Path | None, all_: bool) -> int:
+def command(
+    session: Session,
+    config: Annotated[
+        Path | None, click.Path(path_type=Path), "Configuration file of the service to check too."
+    ] = None,
+    all_: Annotated[bool, "--all", "Show good findings too."] = False,
+) -> int:
     """Check this machine, the configuration, the data directory and the service.
 
     Changes nothing. Each finding comes with the way to mend it.

@@ -14,13 +14,14 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import click
 
 from tms.cli.message_files import FORMS, form_of, writer_of
-from tms.cli.session import POSITION, Session, session_command, topic_argument
-from tms.model.position import Position
+from tms.cli.parameters import PositionOption, TopicParameter, session_command
+from tms.cli.session import Session
+from tms.model.position import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     import tms
@@ -30,26 +31,20 @@ _STANDARD_OUTPUT = Path("-")
 
 
 @session_command("export")
-@topic_argument
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    default=_STANDARD_OUTPUT,
-    help="A file, or - for standard output. [-]",
-)
-@click.option("--start", type=POSITION, default="earliest", help="The first message. [earliest]")
-@click.option("--end", type=POSITION, default="latest", help="Before which to stop. [latest]")
-@click.option(
-    "--format", "form", type=click.Choice(FORMS), help="[by the file's name, else ndjson]"
-)
 def command(
     session: Session,
-    topic: str,
-    target: Path,
-    start: Position,
-    end: Position,
-    form: str | None,
+    topic: TopicParameter,
+    target: Annotated[
+        Path,
+        "--to",
+        click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+        "A file, or - for standard output. [-]",
+    ] = _STANDARD_OUTPUT,
+    start: Annotated[PositionOption, "The first message. [earliest]"] = EARLIEST,
+    end: Annotated[PositionOption, "Before which to stop. [latest]"] = LATEST,
+    form: Annotated[
+        str | None, "--format", click.Choice(FORMS), "[by the file's name, else ndjson]"
+    ] = None,
 ) -> None:
     """Write the messages of TOPIC to a file, with keys, headers, ids and times.
 

@@ -6,20 +6,24 @@ Without `--repair` nothing changes: a copy is read, whose tables are links.
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import click
 import msgspec
 
 from tms.cli.checks.verify import Damage, Mend, Severity, Totals, Verifier
 from tms.cli.output import Format, columns, escape, write
-from tms.cli.session import Session, session_command
+from tms.cli.parameters import session_command
+from tms.cli.session import Session
 
 _PASSES = 4
 
 
 @session_command("fsck")
-@click.option("--repair", is_flag=True, help="Mend what can be; the damaged maps are kept.")
-def command(session: Session, repair: bool) -> int:
+def command(
+    session: Session,
+    repair: Annotated[bool, "Mend what can be; the damaged maps are kept."] = False,
+) -> int:
     """Verify a data directory: every checksum, header, offset and id. Needs --data.
 
     Ends with 1 if something is damaged, and still is after --repair.

@@ -6,28 +6,29 @@ It refuses a group with members at work, because they would go on at their own p
 
 from collections.abc import Iterable
 from itertools import islice
+from typing import Annotated
 
 import click
 import msgspec
 
+from tms.cli.declaring import ARGUMENT
 from tms.cli.output import Row, columns
-from tms.cli.queue_messages import print_dead_letters
-from tms.cli.session import (
-    POSITION,
+from tms.cli.parameters import (
     TOPIC,
-    CommandGroup,
-    Session,
-    dry_run_option,
-    group_argument,
-    namespace_option,
-    seconds_of,
+    DryRunOption,
+    GroupParameter,
+    LimitOption,
+    NamespaceOption,
+    PositionOption,
+    TemplateOption,
+    TopicParameter,
+    YesOption,
     session_command,
-    topic_argument,
-    yes_option,
 )
+from tms.cli.queue_messages import print_dead_letters
+from tms.cli.session import CommandGroup, Session, seconds_of
 from tms.errors import Conflict, GroupNotFound
 from tms.model.group import GroupInfo, GroupKind, GroupPartition
-from tms.model.position import Position
 from tms.model.topic import TopicName
 from tms.model.transaction import NO_LEADER_EPOCH
 
@@ -38,9 +39,11 @@ def command() -> None:
 
 
 @session_command("list", command)
-@click.argument("topic", type=TOPIC, required=False)
-@namespace_option
-def list_(session: Session, topic: str | None, namespace: str) -> None:
+def list_(
+    session: Session,
+    topic: Annotated[TopicParameter | None, ARGUMENT] = None,
+    namespace: NamespaceOption = "default",
+) -> None:
     """List the groups of TOPIC, or of all topics of a namespace, with their numbers of members and
     their lag."""
     with session.bus() as bus:
@@ -57,9 +60,7 @@ def list_(session: Session, topic: str | None, namespace: str) -> None:
 
 
 @session_command("show", command)
-@topic_argument
-@group_argument
-def show(session: Session, topic: str, group: str) -> None:
+def show(session: Session, topic: TopicParameter, group: GroupParameter) -> None:
     """Show the member, the position and the lag of GROUP in each partition of TOPIC, and the
     metadata that were committed with positions."""
     with session.bus() as bus:
@@ -81,18 +82,13 @@ def show(session: Session, topic: str, group: str) -> None:
 
 
 @session_command("dead", command)
-@topic_argument
-@group_argument
-@click.option("--dead-letter", type=TOPIC, help="Their topic. [TOPIC-GROUP-dead]")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option("-f", "--format", "template", help=r"For example '%c %v\n'; see docs/cli.md.")
 def dead(
     session: Session,
-    topic: str,
-    group: str,
-    dead_letter: str | None,
-    limit: int | None,
-    template: str | None,
+    topic: TopicParameter,
+    group: GroupParameter,
+    dead_letter: Annotated[str | None, TOPIC, "Their topic. [TOPIC-GROUP-dead]"] = None,
+    limit: LimitOption = None,
+    template: Annotated[TemplateOption, r"For example '%c %v\n'; see docs/cli.md."] = None,
 ) -> None:
     """Print the dead letters of GROUP, which are messages that a handler has failed with too often.
     Their headers name the causes."""
@@ -103,20 +99,14 @@ def dead(
 
 
 @session_command("reset", command)
-@topic_argument
-@group_argument
-@click.option("--to", type=POSITION, help="The position to go on at [forget the positions].")
-@click.option("--force", is_flag=True, help="Reset even a group with members.")
-@dry_run_option
-@yes_option
 def reset(
     session: Session,
-    topic: str,
-    group: str,
-    to: Position | None,
-    force: bool,
-    dry_run: bool,
-    yes: bool,
+    topic: TopicParameter,
+    group: GroupParameter,
+    to: Annotated[PositionOption | None, "The position to go on at [forget the positions]."] = None,
+    force: Annotated[bool, "Reset even a group with members."] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Forget the positions of GROUP in TOPIC, so that it begins anew, or set them with --to."""
     with session.bus() as bus:

@@ -2,20 +2,15 @@
 
 import shutil
 import subprocess
+from typing import Annotated, Literal
 
 import click
 import msgspec
 
 from tms.cli import hbase_options as options
 from tms.cli.output import Format, escape, write
-from tms.cli.session import (
-    RETENTION,
-    CommandGroup,
-    Session,
-    dry_run_option,
-    session_command,
-    yes_option,
-)
+from tms.cli.parameters import RETENTION, DryRunOption, YesOption, session_command
+from tms.cli.session import CommandGroup, Session
 from tms.cli.topics import time_text
 from tms.errors import ConfigError, StorageUnavailable, TMSError
 from tms.model.topic import parse_retention
@@ -48,37 +43,24 @@ def command() -> None:
 
 
 @session_command("install", command)
-@options.store
-@options.jars
-@click.option("--no-coprocessor", is_flag=True, help="Tables only: nothing is cleaned.")
-@click.option(
-    "--regions",
-    type=click.IntRange(1, REGIONS_MAX),
-    default=REGIONS,
-    help=f"Regions of a new table of messages. [{REGIONS}]",
-)
-@click.option(
-    "--ttl", type=RETENTION, help="Drop rows of unknown topics after this time: 90d. [forever]"
-)
-@click.option(
-    "--isolation",
-    type=click.Choice(["uncommitted", "committed"]),
-    help="The isolation of readers that ask for none. [uncommitted]",
-)
-@click.option("--refresh", type=RETENTION, help="How often metadata is read. [10s]")
-@options.wait
-@dry_run_option
 def install(
     session: Session,
-    store: str | None,
     jars: options.JarOptions,
-    no_coprocessor: bool,
-    regions: int,
-    ttl: str | None,
-    isolation: str | None,
-    refresh: str | None,
-    wait: str,
-    dry_run: bool,
+    store: options.HBaseOption = None,
+    no_coprocessor: Annotated[bool, "Tables only: nothing is cleaned."] = False,
+    regions: Annotated[
+        int, click.IntRange(1, REGIONS_MAX), f"Regions of a new table of messages. [{REGIONS}]"
+    ] = REGIONS,
+    ttl: Annotated[
+        str | None, RETENTION, "Drop rows of unknown topics after this time: 90d. [forever]"
+    ] = None,
+    isolation: Annotated[
+        Literal["uncommitted", "committed"] | None,
+        "The isolation of readers that ask for none. [uncommitted]",
+    ] = None,
+    refresh: Annotated[str | None, RETENTION, "How often metadata is read. [10s]"] = None,
+    wait: options.WaitOption = options.WAIT,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Make namespace and tables, and put the coprocessor on them.
 
@@ -101,18 +83,13 @@ def install(
 
 
 @session_command("upgrade", command)
-@options.store
-@options.jars
-@click.option("--rollback", is_flag=True, help="Go back to the coprocessor from before.")
-@options.wait
-@dry_run_option
 def upgrade(
     session: Session,
-    store: str | None,
     jars: options.JarOptions,
-    rollback: bool,
-    wait: str,
-    dry_run: bool,
+    store: options.HBaseOption = None,
+    rollback: Annotated[bool, "Go back to the coprocessor from before."] = False,
+    wait: options.WaitOption = options.WAIT,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Go to another build of the coprocessor, a table at a time; each region reopens.
 
@@ -137,13 +114,13 @@ def upgrade(
 
 
 @session_command("uninstall", command)
-@options.store
-@click.option("--drop-tables", is_flag=True, help="Delete the tables too, with all messages.")
-@options.wait
-@dry_run_option
-@yes_option
 def uninstall(
-    session: Session, store: str | None, drop_tables: bool, wait: str, dry_run: bool, yes: bool
+    session: Session,
+    store: options.HBaseOption = None,
+    drop_tables: Annotated[bool, "Delete the tables too, with all messages."] = False,
+    wait: options.WaitOption = options.WAIT,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Take the coprocessor off the tables; with --drop-tables delete everything."""
     with options.deployment(session, store, wait) as deployment:
@@ -165,9 +142,9 @@ def uninstall(
 
 
 @session_command("status", command)
-@options.store
-@options.webhdfs
-def status(session: Session, store: str | None, webhdfs: str | None) -> int:
+def status(
+    session: Session, store: options.HBaseOption = None, webhdfs: options.WebHdfsOption = None
+) -> int:
     """Tables, regions, the coprocessor in each, how far they are cleaned, what to do next.
 
     Ends with 1 if something is wrong.
@@ -197,9 +174,9 @@ def status(session: Session, store: str | None, webhdfs: str | None) -> int:
 
 
 @session_command("cleanup", command)
-@options.store
-@dry_run_option
-def cleanup(session: Session, store: str | None, dry_run: bool) -> int:
+def cleanup(
+    session: Session, store: options.HBaseOption = None, dry_run: DryRunOption = False
+) -> int:
     """Have HBase rewrite the tables now, without rows that no reader may see any more.
 
     The coprocessor does it. Tables without it need the command `hbase` on the path; without that,

@@ -5,17 +5,18 @@ steps.
 * A dry run prints the steps and changes nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 import msgspec
 
-from tms.cli.session import RETENTION, Session
+from tms.cli.parameters import RETENTION
+from tms.cli.session import Session
 from tms.errors import ConfigError
 from tms.model.topic import parse_retention
 from tms.store.hbase.admin import Admin
@@ -28,73 +29,41 @@ CALL_S, CONNECT_S = 15.0, 5.0
 WAIT = "60s"
 
 
-store = click.option(
-    "--store",
-    envvar=["TMS_STORE", "TMS__STORE"],
-    metavar="URL",
-    help="hbase://HOST:PORT,…/NAMESPACE: Thrift 2 servers. [TMS_STORE, TMS__STORE]",
-)
-webhdfs = click.option("--webhdfs", metavar="URL", help="Reach HDFS at http://NAMENODE:9870.")
-wait = click.option(
-    "--wait",
-    type=RETENTION,
-    default=WAIT,
-    help=f"How long the regions of a table may take to answer. [{WAIT}]",
-)
+HBaseOption = Annotated[
+    str | None,
+    {"envvar": ["TMS_STORE", "TMS__STORE"], "metavar": "URL"},
+    "hbase://HOST:PORT,…/NAMESPACE: Thrift 2 servers. [TMS_STORE, TMS__STORE]",
+]
+WebHdfsOption = Annotated[
+    str | None, "--webhdfs", {"metavar": "URL"}, "Reach HDFS at http://NAMENODE:9870."
+]
+WaitOption = Annotated[
+    str, RETENTION, f"How long the regions of a table may take to answer. [{WAIT}]"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class JarOptions:
     """The options that concern the coprocessor's jar."""
 
-    file: Path | None
-    directory: str | None
-    webhdfs: str | None
-    shared: bool
+    file: Annotated[
+        Path | None, "--jar", click.Path(path_type=Path), "The coprocessor. [the one of this TMS]"
+    ] = None
+    directory: Annotated[
+        str | None,
+        "--jar-directory",
+        {"metavar": "DIR"},
+        "Where region servers read it: PATH, file:///PATH, hdfs://HOST:PORT/PATH. [where it is]",
+    ] = None
+    webhdfs: WebHdfsOption = None
+    shared: Annotated[
+        bool, "The directory is mounted at the same path on every server of HBase."
+    ] = False
 
     @property
     def given(self) -> bool:
         """True if the options name a jar or its directory."""
         return bool(self.file or self.directory)
-
-
-def jars(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options for the coprocessor's jar; the function takes them together, as `jars`."""
-
-    @wraps(function)
-    def collected(
-        *arguments: Any,
-        jar_file: Path | None,
-        jar_directory: str | None,
-        webhdfs: str | None,
-        shared: bool,
-        **others: Any,
-    ) -> Any:
-        options = JarOptions(jar_file, jar_directory, webhdfs, shared)
-        return function(*arguments, jars=options, **others)
-
-    for option in (
-        click.option(
-            "--shared",
-            is_flag=True,
-            help="The directory is mounted at the same path on every server of HBase.",
-        ),
-        webhdfs,
-        click.option(
-            "--jar-directory",
-            metavar="DIR",
-            help="Where region servers read it: PATH, file:///PATH, hdfs://HOST:PORT/PATH. "
-            "[where it is]",
-        ),
-        click.option(
-            "--jar",
-            "jar_file",
-            type=click.Path(path_type=Path),
-            help="The coprocessor. [the one of this TMS]",
-        ),
-    ):
-        collected = option(collected)
-    return collected
 
 
 @contextmanager

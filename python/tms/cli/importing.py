@@ -17,14 +17,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 
 import click
 
 from tms.block import check_event_time
 from tms.cli.message_files import CHUNK_BYTES, FORMS, FileMessage, form_in, read
 from tms.cli.output import Format, Row
-from tms.cli.session import Session, session_command, topic_argument
+from tms.cli.parameters import FilesParameter, TopicParameter, session_command
+from tms.cli.session import Session
 from tms.client import transaction
 from tms.client.batching import message_bytes
 from tms.errors import Invalid, TMSError, TooLarge
@@ -54,16 +55,14 @@ class _Checked(NamedTuple):
 
 
 @session_command("import")
-@topic_argument
-@click.argument(
-    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-)
-@click.option(
-    "--format", "form", type=click.Choice(FORMS), help="[by each file's name, else ndjson]"
-)
-@click.option("--by-key", is_flag=True, help="Keys decide the partitions, not the files.")
 def command(
-    session: Session, topic: str, files: tuple[Path, ...], form: str | None, by_key: bool
+    session: Session,
+    topic: TopicParameter,
+    files: FilesParameter = (),
+    form: Annotated[
+        str | None, "--format", click.Choice(FORMS), "[by each file's name, else ndjson]"
+    ] = None,
+    by_key: Annotated[bool, "Keys decide the partitions, not the files."] = False,
 ) -> None:
     """Publish the messages of FILES, or of standard input (also `-`), to TOPIC.
 

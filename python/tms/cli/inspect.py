@@ -6,13 +6,14 @@ links.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import msgspec
 
 from tms.cli.output import Format, Row, table_text, write
-from tms.cli.session import Session, session_command, topic_argument
+from tms.cli.parameters import PartitionOption, TopicParameter, session_command
+from tms.cli.session import Session
 from tms.cli.topics import time_text
 from tms.model.inspection import BlockInspection, PartitionInspection, SegmentInspection
 
@@ -29,10 +30,12 @@ _FLAGS = (
 
 
 @session_command("inspect")
-@topic_argument
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this one. [all]")
-@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=5, help="Blocks. [5]")
-def command(session: Session, topic: str, partition: int | None, limit: int) -> None:
+def command(
+    session: Session,
+    topic: TopicParameter,
+    partition: Annotated[PartitionOption, "Only this one. [all]"] = None,
+    limit: Annotated[int, "-n", click.IntRange(1, 1_000), "Blocks. [5]"] = 5,
+) -> None:
     """Show segments and the newest blocks of TOPIC, as they are stored."""
     with looking_bus(session) as bus:
         count = bus.describe_topic(topic).settings.partitions

@@ -1,10 +1,14 @@
 """`tms log level`: how much a running service logs."""
 
+from typing import Annotated
+
 import click
 import msgspec
 
+from tms.cli.declaring import ARGUMENT
 from tms.cli.output import Row, columns
-from tms.cli.session import SECONDS, CommandGroup, Session, session_command
+from tms.cli.parameters import SECONDS, session_command
+from tms.cli.session import CommandGroup, Session
 from tms.cli.topics import time_text
 from tms.model.log_level import DEFAULT_LEVEL, LEVELS, LOGGER
 
@@ -15,12 +19,14 @@ def command() -> None:
 
 
 @session_command("level", command)
-@click.argument("level", required=False, type=click.Choice([*LEVELS, DEFAULT_LEVEL]))
-@click.option("--logger", default=LOGGER, help="tms, or a logger below it [tms].")
-@click.option("--for", "for_s", type=SECONDS, help="For this time, such as 10m [until a restart].")
-@click.option("--everywhere", is_flag=True, help="At all instances of the cluster.")
 def level(
-    session: Session, level: str | None, logger: str, for_s: float | None, everywhere: bool
+    session: Session,
+    level: Annotated[str | None, ARGUMENT, click.Choice([*LEVELS, DEFAULT_LEVEL])] = None,
+    logger: Annotated[str, "tms, or a logger below it [tms]."] = LOGGER,
+    for_s: Annotated[
+        float | None, "--for", SECONDS, "For this time, such as 10m [until a restart]."
+    ] = None,
+    everywhere: Annotated[bool, "At all instances of the cluster."] = False,
 ) -> None:
     """Set the LEVEL of a logger of the instance that answers; without one, show the levels.
 

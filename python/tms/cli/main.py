@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
+from tms.cli.output import json_text, say, write
 from tms.cli.session import Session, Shared
 from tms.errors import ConfigError, ErrorKind, TMSError
 from tms.runtime.extras import needed
@@ -182,7 +183,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except (KeyboardInterrupt, click.Abort):
-        _say("interrupted")
+        say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         _forget_stdout()
@@ -219,16 +220,14 @@ def _failure(session: Session, error: Exception) -> _Failure | None:
 
 
 def _tell(session: Session, arguments: list[str], failure: _Failure) -> None:
-    _say(f"error: {failure.what}")
+    say(f"error: {failure.what}")
     if failure.where:
-        _say(f"  where: {failure.where}")
+        say(f"  where: {failure.where}")
     if request_id := failure.details.get("request_id"):
-        _say(f"  request: {request_id}")
+        say(f"  request: {request_id}")
     if failure.next:
-        _say(f"  next:  {failure.next}")
+        say(f"  next:  {failure.next}")
     if session.wants_json(arguments) and not session.printed_document:
-        from tms.cli.output import json_text, write
-
         document = {
             "code": failure.code,
             "message": failure.what,
@@ -241,12 +240,6 @@ def _tell(session: Session, arguments: list[str], failure: _Failure) -> None:
             write(json_text({"error": document}) + "\n")
         except BrokenPipeError:
             _forget_stdout()
-
-
-def _say(text: str) -> None:
-    from tms.cli.output import say
-
-    say(text)
 
 
 def _forget_stdout() -> None:

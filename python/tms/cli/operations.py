@@ -20,7 +20,8 @@ import msgspec
 
 from tms.api import operation
 from tms.api.operation import Field, Operation
-from tms.cli.session import GROUP, SECONDS, TOPIC, Parsed, Session, Shared
+from tms.cli.parameters import GROUP, SECONDS, TOPIC, Parsed
+from tms.cli.session import Session, Shared
 from tms.model.topic import TopicName
 
 Given = Mapping[str, Any]  # the arguments and options of a command, by name

@@ -13,7 +13,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -77,27 +77,17 @@ def json_message(
     headers: Mapping[str, bytes | None],
 ) -> dict[str, object]:
     """A message in the form of `/v2`: text, or base64 for all of it when one part is not UTF-8."""
+
+    def written(write: Callable[[bytes], str], encoding: str) -> dict[str, object]:
+        cells = {"key": key, "value": value}
+        texts = {name: raw if raw is None else write(raw) for name, raw in headers.items()}
+        shown = {name: raw if raw is None else write(raw) for name, raw in cells.items()}
+        return {**facts, **shown, "headers": texts, "encoding": encoding}
+
     try:
-        return {
-            **facts,
-            "key": None if key is None else key.decode(),
-            "value": None if value is None else value.decode(),
-            "headers": {
-                name: None if raw is None else raw.decode() for name, raw in headers.items()
-            },
-            "encoding": "utf-8",
-        }
+        return written(bytes.decode, "utf-8")
     except UnicodeDecodeError:
-        return {
-            **facts,
-            "key": None if key is None else base64.b64encode(key).decode(),
-            "value": None if value is None else base64.b64encode(value).decode(),
-            "headers": {
-                name: None if raw is None else base64.b64encode(raw).decode()
-                for name, raw in headers.items()
-            },
-            "encoding": "base64",
-        }
+        return written(lambda raw: base64.b64encode(raw).decode(), "base64")
 
 
 def show(form: Format, document: object, rows: Sequence[Row]) -> None:

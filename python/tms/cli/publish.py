@@ -9,22 +9,32 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import click
 import msgspec
 
 from tms.api.strict import check_strict
 from tms.cli.output import Row, draw_line
-from tms.cli.session import SECONDS, TIME, Session, one_of, session_command, topic_argument
+from tms.cli.parameters import (
+    SECONDS,
+    TIME,
+    FilesParameter,
+    PartitionOption,
+    TopicParameter,
+    one_of,
+    session_command,
+)
+from tms.cli.session import Session
 from tms.cli.topics import time_text
 from tms.errors import BadJson, Invalid, TooLarge
 from tms.model.delayed import DelayedId
 from tms.model.message import Headers
 from tms.model.topic import MESSAGE_BYTES_MAX, Durability
 
-_COMPRESSIONS = ("none", "lz4", "zstd")
 _PROGRESS_EVERY = 1 << 18
 _STANDARD_INPUT = Path("-")
 _LATER_LINES, _LATER_BYTES = 10_000, 1 << 20  # of one request
@@ -42,34 +52,68 @@ class _InputLine:
         return f"{self.source}, line {self.number}"
 
 
+@dataclass(frozen=True)
+class _Keying:
+    """The options that say where the key is in a line."""
+
+    ndjson: Annotated[bool, "Refuse lines that are not JSON."] = False
+    key_field: Annotated[str | None, "Lines are JSON objects; this field is the key."] = None
+    key_delim: Annotated[str | None, "-K", "Lines are KEY, this text, VALUE."] = None
+
+    def __post_init__(self) -> None:
+        if self.key_field is not None and self.key_delim is not None:
+            raise click.UsageError("Choose one of --key-field and --key-delim.")
+        if self.key_delim == "":
+            raise click.UsageError("--key-delim needs at least one character.")
+
+    @cached_property
+    def _delim(self) -> bytes:
+        return (self.key_delim or "").encode(errors="surrogateescape")
+
+    def split(self, line: _InputLine) -> tuple[bytes | None, bytes]:
+        """The key and the value in this line. Raises `Invalid`."""
+        if self.ndjson or self.key_field is not None:
+            return self._json_key(line), line.raw
+        if self.key_delim is None:
+            return None, line.raw
+        key, found, value = line.raw.partition(self._delim)
+        if not found:
+            raise Invalid(f"{line} has no key: the delimiter is not in it.", line=line.number)
+        return key, value
+
+    def _json_key(self, line: _InputLine) -> bytes | None:
+        try:
+            document = msgspec.json.decode(line.raw)
+            if self.key_field is not None:  # a name that stands twice is no key
+                check_strict(line.raw, str(line))
+        except BadJson as error:
+            raise Invalid(error.message, line=line.number) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise Invalid(f"{line} is not JSON: {exc}", line=line.number) from exc
+        if self.key_field is None:
+            return None
+        if not isinstance(document, dict) or self.key_field not in document:
+            message = f"{line} is not an object with a field {self.key_field!r}."
+            raise Invalid(message, line=line.number)
+        key = document[self.key_field]
+        if key is None:
+            return None
+        return key.encode() if isinstance(key, str) else msgspec.json.encode(key)
+
+
 @session_command("publish")
-@topic_argument
-@click.argument(
-    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-)
-@click.option("--ndjson", is_flag=True, help="Refuse lines that are not JSON.")
-@click.option("--key-field", help="Lines are JSON objects; this field is the key.")
-@click.option("-K", "--key-delim", help="Lines are KEY, this text, VALUE.")
-@click.option("-H", "--header", "headers", multiple=True, help="NAME=VALUE, for every message.")
-@click.option("--event-time", type=TIME, help="For every message: 2026-11-01T00:00Z.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Instead of by key.")
-@click.option("--durability", type=one_of(Durability))
-@click.option("--compression", type=click.Choice(_COMPRESSIONS), default="none", help="[none]")
-@click.option("--delay", type=SECONDS, help="Deliver them after this time: 90s, 1h, 2d.")
-@click.option("--deliver-at", type=TIME, help="Deliver them then: 2026-11-01T00:00Z.")
 def command(
     session: Session,
-    /,
-    topic: str,
-    files: tuple[Path, ...],
-    headers: tuple[str, ...],
-    event_time: int | None,
-    partition: int | None,
-    durability: str | None,
-    compression: str,
-    delay: float | None,
-    deliver_at: int | None,
-    **keying: Any,
+    topic: TopicParameter,
+    keying: _Keying,
+    files: FilesParameter = (),
+    headers: Annotated[tuple[str, ...], "-H", "--header", "NAME=VALUE, for every message."] = (),
+    event_time: Annotated[int | None, TIME, "For every message: 2026-11-01T00:00Z."] = None,
+    partition: Annotated[PartitionOption, "Instead of by key."] = None,
+    durability: Annotated[str | None, one_of(Durability)] = None,
+    compression: Annotated[Literal["none", "lz4", "zstd"], "[none]"] = "none",
+    delay: Annotated[float | None, SECONDS, "Deliver them after this time: 90s, 1h, 2d."] = None,
+    deliver_at: Annotated[int | None, TIME, "Deliver them then: 2026-11-01T00:00Z."] = None,
 ) -> None:
     """Publish each line of FILES, or of standard input (also `-`), to TOPIC.
 
@@ -81,14 +125,13 @@ def command(
       tms publish flights flights.ndjson --key-field carrier
       tms publish logs -K : -H source=web01 < lines.txt
     """
-    key_and_value = _Keying(**keying)
     fixed = dict(_header(text) for text in headers) or None
     options: dict[str, Any] = {
         "durability": durability,
         "compression": compression,
         "partition": partition,
     }
-    lines = _Lines(files, key_and_value, fixed, event_time)
+    lines = _Lines(files, keying, fixed, event_time)
     if delay is None and deliver_at is None:
         _publish(session, topic, lines, **options)
     else:
@@ -157,52 +200,9 @@ class _Lines(NamedTuple):
     """Lines to publish: where they are, and what becomes of each."""
 
     files: tuple[Path, ...]
-    keying: "_Keying"
+    keying: _Keying
     headers: Headers | None
     event_time_ms: int | None
-
-
-class _Keying:
-    """The position of the key in a line."""
-
-    def __init__(self, ndjson: bool, key_field: str | None, key_delim: str | None) -> None:
-        if key_field is not None and key_delim is not None:
-            raise click.UsageError("Choose one of --key-field and --key-delim.")
-        if key_delim == "":
-            raise click.UsageError("--key-delim needs at least one character.")
-        self._json = ndjson or key_field is not None
-        self._field = key_field
-        self._delim = None if key_delim is None else key_delim.encode(errors="surrogateescape")
-
-    def split(self, line: _InputLine) -> tuple[bytes | None, bytes]:
-        """The key and the value in this line. Raises `Invalid`."""
-        if self._json:
-            return self._json_key(line), line.raw
-        if self._delim is None:
-            return None, line.raw
-        key, found, value = line.raw.partition(self._delim)
-        if not found:
-            raise Invalid(f"{line} has no key: the delimiter is not in it.", line=line.number)
-        return key, value
-
-    def _json_key(self, line: _InputLine) -> bytes | None:
-        try:
-            document = msgspec.json.decode(line.raw)
-            if self._field is not None:  # a name that stands twice is no key
-                check_strict(line.raw, str(line))
-        except BadJson as error:
-            raise Invalid(error.message, line=line.number) from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            raise Invalid(f"{line} is not JSON: {exc}", line=line.number) from exc
-        if self._field is None:
-            return None
-        if not isinstance(document, dict) or self._field not in document:
-            message = f"{line} is not an object with a field {self._field!r}."
-            raise Invalid(message, line=line.number)
-        key = document[self._field]
-        if key is None:
-            return None
-        return key.encode() if isinstance(key, str) else msgspec.json.encode(key)
 
 
 def _header(text: str) -> tuple[str, bytes]:

@@ -7,7 +7,7 @@ Tokens that came too late end a command with 4, as a conflict does; it was done 
 import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -15,15 +15,16 @@ from tms.api.queue_operations import QueuesApi
 from tms.block.received import Delivered
 from tms.cli.operations import takes
 from tms.cli.output import Format, Row
-from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
-from tms.cli.session import (
+from tms.cli.parameters import (
     SECONDS,
-    Session,
-    Shared,
-    group_argument,
+    GroupParameter,
+    LimitOption,
+    TemplateOption,
+    TopicParameter,
     session_command,
-    topic_argument,
 )
+from tms.cli.rendering import FIELDS, Fields, facts_of, renderer, write_bytes
+from tms.cli.session import Session, Shared
 from tms.model.message import Message
 from tms.model.queue import (
     DEAD_CAUSE,
@@ -50,20 +51,17 @@ _DEAD_FIELDS: Fields = {
     "c": lambda letter: letter.headers.get(DEAD_CAUSE) or b"",
     "d": lambda letter: letter.headers.get(DEAD_DELIVERIES) or b"",
 }
-_QUEUED_FIELDS: Fields = {
-    **_DELIVERED_FIELDS,
-    "a": lambda message: message.state.encode(),
-}
+_QUEUED_FIELDS: Fields = {**_DELIVERED_FIELDS, "a": lambda message: message.state.encode()}
 
 
 @session_command("receive")
-@topic_argument
-@group_argument
-@click.option("-n", "--limit", type=click.IntRange(1, RECEIVE_MAX), default=1, help="[1]")
-@click.option("-w", "--wait", type=SECONDS, default=0.0, help="Wait for the first. [0s]")
-@click.option("-f", "--format", "template", help=r"For example '%a %v\n'; see docs/cli.md.")
 def receive(
-    session: Session, topic: str, group: str, limit: int, wait: float, template: str | None
+    session: Session,
+    topic: TopicParameter,
+    group: GroupParameter,
+    limit: Annotated[int, "-n", click.IntRange(1, RECEIVE_MAX), "[1]"] = 1,
+    wait: Annotated[float, "-w", SECONDS, "Wait for the first. [0s]"] = 0.0,
+    template: Annotated[TemplateOption, r"For example '%a %v\n'; see docs/cli.md."] = None,
 ) -> None:
     """Lease messages of a queue and print them with their tokens. Prints nothing if none comes in
     time.
@@ -86,8 +84,13 @@ def _facts(message: Delivered) -> dict[str, Any]:
 
 @session_command("peek")
 @takes(QueuesApi.peek)
-@click.option("-f", "--format", "template", help=r"For example '%a %d %v\n'; see docs/cli.md.")
-def peek(session: Session, topic: str, group: str, limit: int, template: str | None) -> None:
+def peek(
+    session: Session,
+    topic: str,
+    group: str,
+    limit: int,
+    template: Annotated[TemplateOption, r"For example '%a %d %v\n'; see docs/cli.md."] = None,
+) -> None:
     """Print messages of a queue without leasing them: their states, numbers of deliveries and
     values."""
     render = renderer(session.format, template, "%a\t%d\t%v\n", _queued_facts, _QUEUED_FIELDS)
@@ -174,11 +177,13 @@ def _done(
 
 
 @session_command("dead")
-@topic_argument
-@group_argument
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option("-f", "--format", "template", help=r"For example '%c %v\n'; see docs/cli.md.")
-def dead(session: Session, topic: str, group: str, limit: int | None, template: str | None) -> None:
+def dead(
+    session: Session,
+    topic: TopicParameter,
+    group: GroupParameter,
+    limit: LimitOption = None,
+    template: Annotated[TemplateOption, r"For example '%c %v\n'; see docs/cli.md."] = None,
+) -> None:
     """Print the dead letters of a queue that were not moved back, with headers that name their
     causes."""
     name = TopicName.parse(topic)

@@ -4,35 +4,30 @@
 `--yes`.
 """
 
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 import click
 import msgspec
 
 from tms.api.queue_operations import QueuesApi
 from tms.cli import queue_messages as messages
+from tms.cli.declaring import ARGUMENT
 from tms.cli.operations import Given, runs, takes
 from tms.cli.output import Format, Row, columns, table_text, write
-from tms.cli.session import (
-    POSITION,
+from tms.cli.parameters import (
     SECONDS,
     TOPIC,
-    CommandGroup,
-    Session,
-    changes_of,
-    dry_run_option,
-    given,
-    group_argument,
-    namespace_option,
+    DryRunOption,
+    GroupParameter,
+    NamespaceOption,
+    PositionOption,
+    TopicParameter,
+    YesOption,
     one_of,
-    seconds_of,
     session_command,
-    settings,
-    topic_argument,
-    yes_option,
 )
+from tms.cli.session import CommandGroup, Session, changes_of, given, seconds_of
 from tms.cli.topics import time_text
-from tms.model.position import Position
 from tms.model.queue import DELIVERIES_MAX, OUTSTANDING_MAX, QueueInfo, QueueSettings
 from tms.model.topic import Durability, TopicName
 
@@ -46,39 +41,42 @@ for _command in (messages.receive, messages.peek, messages.dead, *messages.TOKEN
     command.add_command(_command)
 
 
-_settings = settings(
-    ("--lease lease_s", SECONDS, "How long a worker has. [30s]"),
-    ("--deliveries-max", click.IntRange(0, DELIVERIES_MAX), "0: no limit. [16]"),
-    ("--backoff-first backoff_first_s", SECONDS, "First pause. [1s]"),
-    ("--backoff-max backoff_max_s", SECONDS, "Its limit. [10m]"),
-    ("--jitter", click.FloatRange(0, 1), "Share by which a back-off varies. [0.2]"),
-    ("--dead-letter", TOPIC, "Topic of dead letters. [TOPIC-GROUP-dead]"),
-    ("--outstanding-max", click.IntRange(1, OUTSTANDING_MAX), "Not settled. [1,000,000]"),
-    ("--durability", one_of(Durability), "Of acks. [the topic's]"),
-)
+class _QueueChoices(TypedDict):
+    lease_s: Annotated[float, "--lease", SECONDS, "How long a worker has. [30s]"]
+    deliveries_max: Annotated[int, click.IntRange(0, DELIVERIES_MAX), "0: no limit. [16]"]
+    backoff_first_s: Annotated[float, "--backoff-first", SECONDS, "First pause. [1s]"]
+    backoff_max_s: Annotated[float, "--backoff-max", SECONDS, "Its limit. [10m]"]
+    jitter: Annotated[float, click.FloatRange(0, 1), "Share by which a back-off varies. [0.2]"]
+    dead_letter: Annotated[str, TOPIC, "Topic of dead letters. [TOPIC-GROUP-dead]"]
+    outstanding_max: Annotated[int, click.IntRange(1, OUTSTANDING_MAX), "Not settled. [1,000,000]"]
+    durability: Annotated[str, one_of(Durability), "Of acks. [the topic's]"]
+
+
+class _NewQueueChoices(_QueueChoices):
+    ordered_by: Annotated[Literal["key"], "One message of a key at a time."]
+    start: Annotated[PositionOption, "Where it begins. [earliest]"]
 
 
 @session_command("create", command)
-@topic_argument
-@group_argument
-@_settings
-@click.option("--ordered-by", type=click.Choice(["key"]), help="One message of a key at a time.")
-@click.option("--start", type=POSITION, help="Where it begins. [earliest]")
 def create(
-    session: Session, /, topic: str, group: str, start: Position | None, **chosen: Any
+    session: Session,
+    topic: TopicParameter,
+    group: GroupParameter,
+    **chosen: Unpack[_NewQueueChoices],
 ) -> None:
     """Make a queue of GROUP on TOPIC. Doing it again with the same settings changes nothing."""
-    changes = given(chosen) | ({} if start is None else {"start": str(start)})
+    changes = given(chosen)
+    if "start" in changes:
+        changes["start"] = str(changes["start"])
     with session.bus() as bus:
         name = TopicName.parse(topic)
         _show(session, bus.admin.queues.declare(name, group, QueueSettings(**changes)))
 
 
 @session_command("update", command)
-@topic_argument
-@group_argument
-@_settings
-def update(session: Session, /, topic: str, group: str, **chosen: Any) -> None:
+def update(
+    session: Session, topic: TopicParameter, group: GroupParameter, **chosen: Unpack[_QueueChoices]
+) -> None:
     """Change settings of a queue."""
     changes = changes_of(chosen)
     with session.bus() as bus:
@@ -86,9 +84,11 @@ def update(session: Session, /, topic: str, group: str, **chosen: Any) -> None:
 
 
 @session_command("list", command)
-@click.argument("topic", type=TOPIC, required=False)
-@namespace_option
-def list_(session: Session, topic: str | None, namespace: str) -> None:
+def list_(
+    session: Session,
+    topic: Annotated[TopicParameter | None, ARGUMENT] = None,
+    namespace: NamespaceOption = "default",
+) -> None:
     """List the queues of TOPIC, or those of all topics of a namespace, with fewer numbers."""
     if topic is None:
         _list_all(session, namespace)
@@ -129,9 +129,9 @@ def redrive(session: Session, moved: int, given: Given) -> None:
 
 @session_command("delete", command)
 @takes(QueuesApi.delete)
-@dry_run_option
-@yes_option
-def delete(session: Session, topic: str, group: str, dry_run: bool, yes: bool) -> None:
+def delete(
+    session: Session, topic: str, group: str, dry_run: DryRunOption = False, yes: YesOption = False
+) -> None:
     """Delete a queue with its record of settled messages. The messages of TOPIC stay."""
     name = TopicName.parse(topic)
     with session.bus() as bus:

@@ -6,38 +6,16 @@ In a pipe bytes go through as they are; on a terminal they are escaped (see `tms
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
+from tms.block.received import Delivered
 from tms.cli.output import Format, csv_text, escape, json_message, json_text, text_of, yaml_text
-from tms.model.ids import MessageId
-from tms.model.message import Headers
+from tms.model.message import Message
+from tms.model.queue import QueuedMessage
 
-
-class RenderedMessage(Protocol):
-    """A message of any source."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def id(self) -> MessageId: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Headers: ...
-    @property
-    def timestamp_ms(self) -> int: ...
-    @property
-    def event_time_ms(self) -> int | None: ...
-
-
+RenderedMessage = Message[Any] | Delivered[Any] | QueuedMessage
 Render = Callable[[Any], bytes]
 Fields = Mapping[str, Callable[[Any], bytes]]
 Facts = Callable[[Any], dict[str, Any]]

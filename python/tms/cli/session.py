@@ -1,61 +1,84 @@
-"""The base of all commands: the target, the output, and types of arguments.
+"""The base of all commands: the target and the output.
 
-* The options of `_shared` may stand before or after the command's name.
+* The shared options, annotated fields of `Session`, may stand before or after the command's name.
 * Options win over the environment, and the environment over the selected context; see `target`.
 """
 
 import os
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from enum import StrEnum
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import click
 from click.shell_completion import CompletionItem
 
+from tms.cli.declaring import option
 from tms.cli.output import Format, Row, facts_text, say, show, write
 from tms.cli.target import URL_DEFAULT, Target, target_of
 from tms.client.http.credentials import read_token, token_of
-from tms.errors import ConfigError, Invalid, NotFound, TMSError, Unavailable
-from tms.model.ids import TIME_MS_MAX
-from tms.model.quantity import seconds
-from tms.model.topic import RETENTION_DEFAULT, TopicName, parse_retention
+from tms.errors import ConfigError, NotFound, TMSError, Unavailable
 from tms.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     import tms
     from tms.client.http.transport import HttpTransport
-    from tms.model.position import Position
     from tms.runtime.tls import ClientTls
 
-T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 _FIRST_ANSWER_S = 5.0
-_SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT]?)(i?B?)", re.ASCII | re.IGNORECASE)
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_FILE = MappingProxyType({"metavar": "FILE"})
+_FORMS = click.Choice([form.value for form in Format])
+
+
+class ContextType(click.ParamType[str]):
+    """The name of a context; completes with saved names."""
+
+    name = "context"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from tms.cli.contexts import Contexts
+
+        try:
+            names = Contexts(os.environ).names()
+        except TMSError:
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 @dataclass
 class Session:
-    """One run of `tms`: filled by the shared options while they are parsed."""
+    """One run of `tms`: filled by the shared options while they are parsed. An annotated field is
+    one of them."""
 
-    url: str | None = None
-    data: Path | None = None
-    context: str | None = None
-    token_file: Path | None = None
+    url: Annotated[str | None, f"Service to talk to. [TMS_URL; {URL_DEFAULT}]"] = None
+    data: Annotated[
+        Path | None,
+        click.Path(file_okay=False, path_type=Path),
+        "Data directory to open in this process instead. [TMS_DATA]",
+    ] = None
+    context: Annotated[
+        str | None,
+        ContextType(),
+        "Saved context: a service and its token; see `tms ctx`. [TMS_CONTEXT]",
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        click.Path(dir_okay=False, path_type=Path),
+        "File with the token for the service. [TMS_TOKEN_FILE, TMS_TOKEN]",
+    ] = None
+    ca: Annotated[str | None, _FILE, "CA to trust with https. [TMS_CA]"] = None
+    cert: Annotated[str | None, _FILE, "Certificate to show the service. [TMS_CERT]"] = None
+    key: Annotated[str | None, _FILE, "Its private key. [TMS_KEY]"] = None
+    output: Annotated[str | None, "-o", "--output", _FORMS, "[table]"] = None
+    quiet: Annotated[bool, "-q", "Print errors only."] = False
+    no_input: Annotated[bool, "Never ask."] = False
     store: str | None = None  # of the commands that talk to it without a service
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    form: Format | None = None
-    quiet: bool = False
-    no_input: bool = False
     printed_document: bool = False
     takes_data: bool = True  # false: the command ignores TMS_DATA
     clock: Clock = field(default_factory=SystemClock)
@@ -155,12 +178,12 @@ class Session:
     @property
     def format(self) -> Format:
         """The format of the output; a table by default."""
-        return self.form or Format.TABLE
+        return Format(self.output or Format.TABLE)
 
     def wants_json(self, arguments: Sequence[str]) -> bool:
         """True if the arguments ask for JSON, even if parsing has failed before."""
-        if self.form is not None:
-            return self.form is Format.JSON
+        if self.output is not None:
+            return self.format is Format.JSON
         asked = list(pairwise(arguments))
         return (
             "--json" in arguments
@@ -264,243 +287,14 @@ class CommandGroup(Shared, click.Group):
     """A group of commands that all take the shared options."""
 
 
-def session_command(
-    name: str, group: click.Group | None = None
-) -> Callable[[Callable[..., Any]], click.Command]:
-    """A decorator that makes a command, of a group or by itself, of a function that takes the
-    session and then its own parameters. Its docstring is the command's help."""
-
-    def decorate(function: Callable[..., Any]) -> click.Command:
-        command = click.command(name, cls=Shared)(click.pass_obj(function))
-        if group is not None:
-            group.add_command(command)
-        return command
-
-    return decorate
-
-
 def _shared() -> list[click.Option]:
-    def keep(field: str, convert: Any = None) -> Any:
-        def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-            if value is not None and value is not False:
-                setattr(session_of(ctx), field, convert(value) if convert else value)
-
-        return callback
-
-    def option(*names: str, keep: Any, **kwargs: Any) -> click.Option:
-        return click.Option(names, expose_value=False, callback=keep, **kwargs)
-
-    forms = click.Choice([form.value for form in Format])
-    return [
-        option("--url", keep=keep("url"), help=f"Service to talk to. [TMS_URL; {URL_DEFAULT}]"),
-        option(
-            "--data",
-            keep=keep("data", Path),
-            type=click.Path(file_okay=False),
-            help="Data directory to open in this process instead. [TMS_DATA]",
-        ),
-        option(
-            "--context",
-            keep=keep("context"),
-            type=ContextType(),
-            help="Saved context: a service and its token; see `tms ctx`. [TMS_CONTEXT]",
-        ),
-        option(
-            "--token-file",
-            keep=keep("token_file", Path),
-            type=click.Path(dir_okay=False),
-            help="File with the token for the service. [TMS_TOKEN_FILE, TMS_TOKEN]",
-        ),
-        option("--ca", keep=keep("ca"), metavar="FILE", help="CA to trust with https. [TMS_CA]"),
-        option(
-            "--cert",
-            keep=keep("cert"),
-            metavar="FILE",
-            help="Certificate to show the service. [TMS_CERT]",
-        ),
-        option("--key", keep=keep("key"), metavar="FILE", help="Its private key. [TMS_KEY]"),
-        option("-o", "--output", type=forms, keep=keep("form", Format), help="[table]"),
-        option("--json", "as_json", is_flag=True, keep=keep("form", lambda _: Format.JSON)),
-        option("-q", "--quiet", is_flag=True, keep=keep("quiet"), help="Print errors only."),
-        option("--no-input", is_flag=True, keep=keep("no_input"), help="Never ask."),
-    ]
+    shared = [one for one in fields(Session) if get_origin(one.type) is Annotated]
+    keep: dict[str, Any] = {"callback": _keep, "expose_value": False}
+    options = [option(one.name, one.type, **keep) for one in shared]
+    json = option("output", Annotated[str, "--json"], flag_value=Format.JSON.value, **keep)
+    return [*options, json]
 
 
-class ContextType(click.ParamType[str]):
-    """The name of a context; completes with saved names."""
-
-    name = "context"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        from tms.cli.contexts import Contexts
-
-        try:
-            names = Contexts(os.environ).names()
-        except TMSError:
-            return []
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-class TopicType(click.ParamType[str]):
-    """A topic's name; completes with the names that exist."""
-
-    name = "topic"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            return str(TopicName.parse(value))
-        except TMSError as error:
-            self.fail(error.message, param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        namespace, colon, _ = incomplete.partition(":")
-        try:
-            with session_of(ctx).bus() as bus:
-                infos = list(bus.list_topics(namespace if colon else "default"))
-        except (TMSError, OSError, click.UsageError):
-            return []
-        names = [f"{namespace}:{info.topic}" if colon else str(info.name) for info in infos]
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-class SizeType(click.ParamType[int | str]):
-    """Bytes, with K, M, G or T for powers of 1,024; where it is a limit, `unlimited` too."""
-
-    name = "size"
-
-    def __init__(self, *, limit: bool = False) -> None:
-        self._limit = limit
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        if isinstance(value, int) or (self._limit and value == "unlimited"):
-            return value  # type: ignore[no-any-return]
-        match = _SIZE.fullmatch(value.strip())
-        if match is None:
-            self.fail(f"A size is a number of bytes, or one with K, M, G or T, got {value!r}.")
-        return int(match[1]) * _UNITS[match[2].upper()]
-
-
-class ParsedTime(click.ParamType[T]):
-    """A type of arguments: `parse` makes the value of a text and the present time in ms, or raises
-    the fault."""
-
-    def __init__(self, name: str, parse: Callable[[str, int], T]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
-        clock = SystemClock() if ctx is None else session_of(ctx).clock
-        return Parsed(self.name, lambda text: self._parse(text, clock.now_ms())).convert(
-            value, param, ctx
-        )
-
-
-class Parsed(click.ParamType[T]):
-    """A type of arguments: `parse` makes the value or raises the fault."""
-
-    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
-        self.name = name
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        try:
-            return self._parse(value)
-        except TMSError as error:
-            self.fail(error.message, param, ctx)
-
-
-def _parse_retention(text: str) -> str:
-    """`14d`, `36h`, `forever`."""
-    parse_retention(text)
-    return text
-
-
-def _parse_topic_retention(text: str) -> str:
-    return text if text == RETENTION_DEFAULT else _parse_retention(text)
-
-
-def _parse_start(text: str, now_ms: int) -> "Position | int":
-    """A position, or a negative number for so many messages before each end."""
-    return int(text) if re.fullmatch(r"-[0-9]{1,15}", text) else _parse_position(text, now_ms)
-
-
-def _parse_position(text: str, now_ms: int) -> "Position":
-    """A position that is the same in all partitions."""
-    from tms.model.position import Position
-
-    if re.match(r"@|[0-9]{4}-|-[0-9.]+[a-z]", text):
-        return Position.time(_parse_time(text, now_ms))
-    try:
-        return Position.parse(text)
-    except TMSError as error:
-        raise Invalid(
-            f"{text!r} is none of earliest, latest, 2026-11-01T00:00Z, -1h (an hour ago), a "
-            "message id, after:ID, offset:N, time:MS; where each partition may begin elsewhere, "
-            "also -10 (the last ten)."
-        ) from error
-
-
-def _parse_group(text: str) -> str:
-    from tms.model.transaction import check_group
-
-    return check_group(text)
-
-
-def _parse_time(text: str, now_ms: int) -> int:
-    """`2026-11-01T00:00Z` in ms since 1970, UTC unless it names a zone; `-1h` is an hour ago."""
-    try:
-        if re.match(r"-[0-9.]+[a-z]", text):
-            time_ms = now_ms - round(1_000 * seconds("A time ago", text[1:]))
-        else:
-            moment = datetime.fromisoformat(text.removeprefix("@"))
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=UTC)
-            time_ms = round(moment.timestamp() * 1000)
-    except (ValueError, OverflowError, Invalid) as exc:
-        raise Invalid(
-            "A time is like 2026-11-01T00:00Z, or -1h for an hour ago (ms, s, m, h, d, w), got "
-            f"{text!r}."
-        ) from exc
-    if not 0 <= time_ms <= TIME_MS_MAX:
-        raise Invalid(f"A time is from 1970-01-01 to 9999-12-31, got {text!r}.")
-    return time_ms
-
-
-TOPIC, GROUP = TopicType(), Parsed("group", _parse_group)
-RETENTION = Parsed("duration", _parse_retention)
-TOPIC_RETENTION = Parsed("duration", _parse_topic_retention)
-SECONDS, TIME = Parsed("duration", partial(seconds, "A duration")), ParsedTime("time", _parse_time)
-START, POSITION = ParsedTime("position", _parse_start), ParsedTime("position", _parse_position)
-SIZE, LIMIT = SizeType(), SizeType(limit=True)
-
-
-def one_of(words: type[StrEnum]) -> click.Choice[str]:
-    """A type of arguments: one of the words of an enumeration."""
-    return click.Choice([word.value for word in words])
-
-
-def settings(*options: tuple[str, click.ParamType[Any], str]) -> Callable[[F], F]:
-    """A decorator that adds options: their names, type and help. The value of an option that is not
-    typed is None."""
-
-    def decorate(function: F) -> F:
-        for names, kind, text in reversed(options):
-            function = click.option(*names.split(), type=kind, help=text)(function)
-        return function
-
-    return decorate
-
-
-topic_argument = click.argument("topic", type=TOPIC)
-group_argument = click.argument("group", type=GROUP)
-namespace_option = click.option("-n", "--namespace", default="default", help="[default]")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would change.")
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value is not None and value is not False:
+        setattr(session_of(ctx), str(param.name), value)

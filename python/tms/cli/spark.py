@@ -1,15 +1,18 @@
 """`tms spark …`: checks of Spark's requirements, and jobs on topics."""
 
+from typing import Annotated
+
 import click
 
 from tms.cli.checks import spark as checks
 from tms.cli.checks.machine import Machine
 from tms.cli.findings import show
-from tms.cli.session import CommandGroup, Session, session_command
+from tms.cli.parameters import session_command
+from tms.cli.session import CommandGroup, Session
 from tms.cli.spark_archive import archive, restore
 from tms.cli.spark_audit import compact_check
 from tms.cli.spark_report import report
-from tms.cli.spark_running import require_no_directory, store_of_environment, store_option
+from tms.cli.spark_running import StoreOption, require_no_directory, store_of_environment
 from tms.cli.spark_sql import sql
 from tms.spark.runtime import Runtime
 
@@ -31,9 +34,11 @@ for job in (archive, restore, report, compact_check, sql):
 
 
 @session_command("doctor", command)
-@store_option
-@click.option("--all", "all_", is_flag=True, help="Show good findings too.")
-def doctor(session: Session, store: str | None, all_: bool) -> int:
+def doctor(
+    session: Session,
+    store: StoreOption = None,
+    all_: Annotated[bool, "--all", "Show good findings too."] = False,
+) -> int:
     """Check Java, pyspark, Arrow, the Python of Spark's workers, and the way to the topics.
 
     Changes nothing, and does not start Spark. Each finding comes with the way to mend it.

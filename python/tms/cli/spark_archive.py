@@ -1,50 +1,36 @@
 """`tms spark archive` and `tms spark restore`: topics as Parquet files, and back."""
 
+from typing import Annotated
+
 import click
 import msgspec
 
-from tms.cli.session import TOPIC, Session, session_command, topic_argument
+from tms.cli.parameters import TOPIC, TopicParameter, session_command
+from tms.cli.session import Session
 from tms.cli.spark_running import (
+    SparkOptions,
+    StoreOption,
     counted,
     reading_from,
     service_of,
-    spark_options,
     started,
-    store_option,
     watched,
 )
 from tms.spark.archive_limits import EVERY, ROWS_PER_BATCH, ROWS_PER_FILE
 
 
 @session_command("archive")
-@click.argument("topics", type=TOPIC, nargs=-1, required=True)
-@click.argument("directory")
-@click.option(
-    "--rows-per-batch", type=click.IntRange(min=1), default=ROWS_PER_BATCH, show_default=True
-)
-@click.option(
-    "--rows-per-file", type=click.IntRange(min=1), default=ROWS_PER_FILE, show_default=True
-)
-@click.option("--allow-loss", is_flag=True, help="Go on behind messages that have expired.")
-@click.option("--follow", is_flag=True, help="Go on for ever.")
-@click.option(
-    "--every", default=EVERY, show_default=True, help="How often --follow looks for more."
-)
-@store_option
-@spark_options
 def archive(
     session: Session,
-    /,
-    topics: tuple[str, ...],
+    options: SparkOptions,
+    topics: Annotated[tuple[str, ...], TOPIC],
     directory: str,
-    rows_per_batch: int,
-    rows_per_file: int,
-    allow_loss: bool,
-    follow: bool,
-    every: str,
-    store: str | None,
-    master: str | None,
-    confs: tuple[str, ...],
+    rows_per_batch: Annotated[int, click.IntRange(min=1), {"show_default": True}] = ROWS_PER_BATCH,
+    rows_per_file: Annotated[int, click.IntRange(min=1), {"show_default": True}] = ROWS_PER_FILE,
+    allow_loss: Annotated[bool, "Go on behind messages that have expired."] = False,
+    follow: Annotated[bool, "Go on for ever."] = False,
+    every: Annotated[str, {"show_default": True}, "How often --follow looks for more."] = EVERY,
+    store: StoreOption = None,
 ) -> None:
     """Add what is new in TOPICS to the Parquet files in DIRECTORY, by topic and UTC day.
 
@@ -53,7 +39,7 @@ def archive(
       tms spark archive orders payments s3a://bucket/shop --follow
     """
     place = reading_from(session, store)
-    with started(master, confs) as spark, counted(session, "archiving") as progress:
+    with started(options) as spark, counted(session, "archiving") as progress:
         from tms.spark.jobs import archive as run
 
         done = run(
@@ -73,20 +59,13 @@ def archive(
 
 
 @session_command("restore")
-@click.argument("directory")
-@topic_argument
-@click.option("--from-topic", type=TOPIC, help="Its name in the archive. [TOPIC]")
-@click.option("--append", is_flag=True, help="Even if TOPIC has messages already.")
-@spark_options
 def restore(
     session: Session,
-    /,
+    options: SparkOptions,
     directory: str,
-    topic: str,
-    from_topic: str | None,
-    append: bool,
-    master: str | None,
-    confs: tuple[str, ...],
+    topic: TopicParameter,
+    from_topic: Annotated[str | None, TOPIC, "Its name in the archive. [TOPIC]"] = None,
+    append: Annotated[bool, "Even if TOPIC has messages already."] = False,
 ) -> None:
     """Publish what is archived in DIRECTORY to TOPIC, in one transaction.
 
@@ -96,7 +75,7 @@ def restore(
       tms spark restore /archive/flights flights-again --from-topic flights
     """
     place = service_of(session)
-    with started(master, confs) as spark, watched(session, spark, "restoring"):
+    with started(options) as spark, watched(session, spark, "restoring"):
         from tms.spark.jobs import restore as run
 
         done = run(

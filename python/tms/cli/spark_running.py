@@ -8,8 +8,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import click
 
@@ -35,26 +36,23 @@ class Where(NamedTuple):
     token: str | None = None
 
 
-def spark_options(command: F) -> F:
+@dataclass(frozen=True)
+class SparkOptions:
     """The options of every command that starts Spark."""
-    return _master(_conf(command))
+
+    master: Annotated[
+        str | None, {"metavar": "URL"}, "Spark's master. [local[*], or that of spark-submit]"
+    ] = None
+    confs: Annotated[
+        tuple[str, ...], "--conf", {"metavar": "NAME=VALUE"}, "A setting of Spark; may be repeated."
+    ] = ()
 
 
-_master = click.option(
-    "--master", metavar="URL", help="Spark's master. [local[*], or that of spark-submit]"
-)
-_conf = click.option(
-    "--conf",
-    "confs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of Spark; may be repeated.",
-)
-store_option = click.option(  # for what reads only
-    "--store",
-    metavar="URL",
-    help="Read from HBase itself: hbase://HOST:PORT,…/NAMESPACE. [TMS_STORE, TMS__STORE]",
-)
+StoreOption = Annotated[  # for what reads only
+    str | None,
+    {"metavar": "URL"},
+    "Read from HBase itself: hbase://HOST:PORT,…/NAMESPACE. [TMS_STORE, TMS__STORE]",
+]
 
 
 def reading_from(session: Session, store: str | None) -> Where:
@@ -103,15 +101,15 @@ def _files_of_tls(which: str) -> click.UsageError:
 
 
 @contextmanager
-def started(master: str | None, confs: tuple[str, ...]) -> Iterator["SparkSession"]:
+def started(options: SparkOptions) -> Iterator["SparkSession"]:
     """A session of Spark."""
-    options = {}
-    for conf in confs:
+    settings = {}
+    for conf in options.confs:
         name, equals, value = conf.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"A setting is NAME=VALUE, got {conf!r}.", param_hint="--conf")
-        options[name] = value
-    with job_session(master, options) as spark:
+        settings[name] = value
+    with job_session(options.master, settings) as spark:
         yield spark
 
 

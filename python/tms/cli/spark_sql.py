@@ -9,19 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from tms.cli.session import TOPIC, Session, session_command
-from tms.cli.spark_running import (
-    Where,
-    reading_from,
-    spark_options,
-    started,
-    store_option,
-    watched,
-)
+from tms.cli.declaring import ARGUMENT
+from tms.cli.parameters import TOPIC, session_command
+from tms.cli.session import Session
+from tms.cli.spark_running import SparkOptions, StoreOption, Where, reading_from, started, watched
 from tms.errors import TMSError
 from tms.model.topic import DEFAULT_NAMESPACE
 
@@ -35,26 +30,18 @@ _PROMPT = "sql> "
 
 
 @session_command("sql")
-@click.argument("query", required=False)
-@click.option("-t", "--topic", "topics", type=TOPIC, multiple=True, help="[all of `default`]")
-@click.option(
-    "--json-schema",
-    metavar="SCHEMA",
-    help="Values are JSON with these columns: `infer`, or `carrier STRING, delay INT`.",
-)
-@click.option("--rows", type=click.IntRange(min=1), default=ROWS, help="Print up to so many.")
-@store_option
-@spark_options
 def sql(
     session: Session,
-    /,
-    query: str | None,
-    topics: tuple[str, ...],
-    json_schema: str | None,
-    rows: int,
-    store: str | None,
-    master: str | None,
-    confs: tuple[str, ...],
+    options: SparkOptions,
+    query: Annotated[str | None, ARGUMENT] = None,
+    topics: Annotated[tuple[str, ...], "-t", "--topic", TOPIC, "[all of `default`]"] = (),
+    json_schema: Annotated[
+        str | None,
+        {"metavar": "SCHEMA"},
+        "Values are JSON with these columns: `infer`, or `carrier STRING, delay INT`.",
+    ] = None,
+    rows: Annotated[int, click.IntRange(min=1), "Print up to so many."] = ROWS,
+    store: StoreOption = None,
 ) -> None:
     """Run QUERY, or the statements that are typed, on topics as tables.
 
@@ -67,7 +54,7 @@ def sql(
     """
     place = reading_from(session, store)
     there = topics or _all(place)
-    with started(master, confs) as spark:
+    with started(options) as spark:
         asked = _SqlSources(session, spark, place, tuple(there), json_schema, rows)
         if query is not None:
             asked.run(query)
@@ -111,11 +98,7 @@ class _SqlSources:
         with errors_told(), watched(self.session, self.spark, "running"):
             if named:
                 jobs.sql(
-                    self.spark,
-                    named,
-                    None,
-                    **self.place._asdict(),
-                    json_schema=self.json_schema,
+                    self.spark, named, None, **self.place._asdict(), json_schema=self.json_schema
                 )
             found = self.spark.sql(statement)
             lines = found.limit(self.rows + 1).collect()

@@ -18,12 +18,13 @@ import termios
 import threading
 import tty
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import click
 
 from tms.cli.output import Format, escape, write
-from tms.cli.session import SECONDS, Session, namespace_option, session_command
+from tms.cli.parameters import SECONDS, NamespaceOption, session_command
+from tms.cli.session import Session
 from tms.cli.top_view import SORTS, Look, document, lines
 from tms.errors import Forbidden, TMSError
 
@@ -41,11 +42,13 @@ _QUIT, _SORT = "qQ\x1b\x04", "sS"
 
 
 @session_command("top")
-@namespace_option
-@click.option("--interval", type=SECONDS, default=INTERVAL_S, help="Between two looks. [2s]")
-@click.option("--sort", type=click.Choice(SORTS), default=SORTS[0], help="[most]")
-@click.option("--once", is_flag=True, help="Look twice, print, and end.")
-def command(session: Session, namespace: str, interval: float, sort: str, once: bool) -> None:
+def command(
+    session: Session,
+    namespace: NamespaceOption = "default",
+    interval: Annotated[float, SECONDS, "Between two looks. [2s]"] = INTERVAL_S,
+    sort: Annotated[str, click.Choice(SORTS), "[most]"] = SORTS[0],
+    once: Annotated[bool, "Look twice, print, and end."] = False,
+) -> None:
     """Show what goes in and out, lag by group, queues, transactions and instances, live.
 
     \b

@@ -7,35 +7,32 @@ and take `--yes`.
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import click
 import msgspec
 
 from tms.cli.output import Format, Row, table_text, write
-from tms.cli.session import (
+from tms.cli.parameters import (
     LIMIT,
-    POSITION,
     RETENTION,
     SIZE,
     TOPIC_RETENTION,
-    CommandGroup,
-    Session,
-    changes_of,
-    dry_run_option,
-    given,
-    namespace_option,
+    DryRunOption,
+    NamespaceOption,
+    PartitionOption,
+    PositionOption,
+    TopicParameter,
+    YesOption,
     one_of,
     session_command,
-    settings,
-    topic_argument,
-    yes_option,
 )
+from tms.cli.session import CommandGroup, Session, changes_of, given
 from tms.errors import PartitionNotFound
 from tms.model.ids import MessageId
 from tms.model.keys import Partitioner
 from tms.model.lag import TopicSize
-from tms.model.position import Position
+from tms.model.position import LATEST
 from tms.model.topic import PARTITIONS_MAX, Cleanup, Durability, TopicInfo
 
 _DAY_MS = 86_400_000
@@ -47,55 +44,48 @@ def command() -> None:
     """Create, describe, list, update, truncate and delete topics, erase messages."""
 
 
-_settings = settings(
-    ("-p --partitions", click.IntRange(1, PARTITIONS_MAX), "Number of partitions."),
-    (
-        "--retention",
+class _TopicChoices(TypedDict):
+    partitions: Annotated[int, "-p", click.IntRange(1, PARTITIONS_MAX), "Number of partitions."]
+    retention: Annotated[
+        str,
         TOPIC_RETENTION,
         "Keep messages this long: 36h, 14d, forever; default is the store's. [default]",
-    ),
-    ("--retention-bytes", LIMIT, "Keep at most this much per partition."),
-    (
-        "--durability",
-        one_of(Durability),
-        "Survive nothing (none), a crash (written), power loss (synced).",
-    ),
-    ("--message-bytes-max", SIZE, "Largest message. [8M]"),
-    (
-        "--cleanup",
+    ]
+    retention_bytes: Annotated[int | str, LIMIT, "Keep at most this much per partition."]
+    durability: Annotated[
+        str, one_of(Durability), "Survive nothing (none), a crash (written), power loss (synced)."
+    ]
+    message_bytes_max: Annotated[int, SIZE, "Largest message. [8M]"]
+    cleanup: Annotated[
+        str,
         one_of(Cleanup),
         "compact keeps the newest message of each key, whatever its age. [delete]",
-    ),
-    (
-        "--tombstone-retention",
-        RETENTION,
-        "Least age of a tombstone that compaction removes: 24h, forever. [24h]",
-    ),
-)
+    ]
+    tombstone_retention: Annotated[
+        str, RETENTION, "Least age of a tombstone that compaction removes: 24h, forever. [24h]"
+    ]
+
+
+class _NewTopicChoices(_TopicChoices):
+    partitioner: Annotated[
+        str,
+        one_of(Partitioner),
+        "How keys select partitions; murmur2 is that of Kafka's clients. Fixed for good. [crc32c]",
+    ]
 
 
 @session_command("create", command)
-@topic_argument
-@_settings
-@settings(
-    (
-        "--partitioner",
-        one_of(Partitioner),
-        "How keys select partitions; murmur2 is that of Kafka's clients. Fixed for good. [crc32c]",
-    )
-)
-def create(session: Session, /, topic: str, **chosen: Any) -> None:
+def create(session: Session, topic: TopicParameter, **chosen: Unpack[_NewTopicChoices]) -> None:
     """Create TOPIC. Doing it again with the same settings changes nothing."""
-    if chosen["retention_bytes"] == "unlimited":
-        chosen["retention_bytes"] = None
+    settings = given(chosen)
+    if settings.get("retention_bytes") == "unlimited":
+        del settings["retention_bytes"]
     with session.bus(create=True) as bus:
-        _show_topic(session, bus.create_topic(topic, **given(chosen)))
+        _show_topic(session, bus.create_topic(topic, **settings))
 
 
 @session_command("update", command)
-@topic_argument
-@_settings
-def update(session: Session, /, topic: str, **chosen: Any) -> None:
+def update(session: Session, topic: TopicParameter, **chosen: Unpack[_TopicChoices]) -> None:
     """Change settings of TOPIC; partitions can only be added."""
     changes = changes_of(chosen)
     with session.bus() as bus:
@@ -103,8 +93,7 @@ def update(session: Session, /, topic: str, **chosen: Any) -> None:
 
 
 @session_command("describe", command)
-@topic_argument
-def describe(session: Session, topic: str) -> None:
+def describe(session: Session, topic: TopicParameter) -> None:
     """Show settings and partitions of TOPIC."""
     with session.bus() as bus:
         info = bus.describe_topic(topic)
@@ -114,8 +103,7 @@ def describe(session: Session, topic: str) -> None:
 
 
 @session_command("list", command)
-@namespace_option
-def list_(session: Session, namespace: str) -> None:
+def list_(session: Session, namespace: NamespaceOption = "default") -> None:
     """List the topics of a namespace, with what they hold."""
     with session.bus() as bus:
         infos = list(bus.list_topics(namespace))
@@ -134,23 +122,13 @@ def _held(size: TopicSize | None) -> Row:
 
 
 @session_command("truncate", command)
-@topic_argument
-@click.option(
-    "--before",
-    type=POSITION,
-    default="latest",
-    help="Keep messages at or after this position. [latest]",
-)
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only there. [all]")
-@dry_run_option
-@yes_option
 def truncate(
     session: Session,
-    topic: str,
-    before: Position,
-    partition: int | None,
-    dry_run: bool,
-    yes: bool,
+    topic: TopicParameter,
+    before: Annotated[PositionOption, "Keep messages at or after this position. [latest]"] = LATEST,
+    partition: Annotated[PartitionOption, "Only there. [all]"] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Remove the messages of TOPIC before a position. This cannot be undone.
 
@@ -173,20 +151,14 @@ def truncate(
 
 
 @session_command("erase", command)
-@topic_argument
-@click.option("-k", "--key", help="Erase the messages with this key.")
-@click.option("--key-hex", help="The same, the key's bytes in hexadecimal.")
-@click.option("--id", "message_id", help="Erase the message with this id.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Only there. [all]")
-@yes_option
 def erase(
     session: Session,
-    topic: str,
-    key: str | None,
-    key_hex: str | None,
-    message_id: str | None,
-    partition: int | None,
-    yes: bool,
+    topic: TopicParameter,
+    key: Annotated[str | None, "-k", "Erase the messages with this key."] = None,
+    key_hex: Annotated[str | None, "The same, the key's bytes in hexadecimal."] = None,
+    message_id: Annotated[str | None, "--id", "Erase the message with this id."] = None,
+    partition: Annotated[PartitionOption, "Only there. [all]"] = None,
+    yes: YesOption = False,
 ) -> None:
     """Erase the messages of a key, also those that are not due yet, or one message, from TOPIC and
     from the store for good.
@@ -215,10 +187,9 @@ def erase(
 
 
 @session_command("delete", command)
-@topic_argument
-@dry_run_option
-@yes_option
-def delete(session: Session, topic: str, dry_run: bool, yes: bool) -> None:
+def delete(
+    session: Session, topic: TopicParameter, dry_run: DryRunOption = False, yes: YesOption = False
+) -> None:
     """Delete TOPIC and all its messages. This cannot be undone."""
     with session.bus() as bus:
         info = bus.describe_topic(topic)

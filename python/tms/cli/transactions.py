@@ -5,7 +5,7 @@ they would do, and take `--yes`.
 """
 
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
@@ -14,28 +14,24 @@ from tms.api.operations import TransactionsApi
 from tms.cli.group import metadata_columns
 from tms.cli.operations import Given, runs, takes
 from tms.cli.output import Row, columns
-from tms.cli.session import (
-    POSITION,
+from tms.cli.parameters import (
     RETENTION,
-    CommandGroup,
-    Session,
-    dry_run_option,
-    group_argument,
+    DryRunOption,
+    GroupParameter,
+    PositionOption,
+    TopicParameter,
+    YesOption,
     session_command,
-    topic_argument,
-    yes_option,
 )
+from tms.cli.session import CommandGroup, Session
 from tms.cli.topics import time_text
 from tms.errors import GroupNotFound
 from tms.model.group import GroupPartition
-from tms.model.position import Position
 from tms.model.topic import parse_retention
 from tms.model.transaction import CommittedPosition, TransactionInfo
 
 _ID = MappingProxyType({"id": "transaction"})
-_partitions_option = click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, required=True
-)
+PartitionsOption = Annotated[tuple[int, ...], "-p", "--partition", click.IntRange(min=0)]
 
 
 @click.group("tx", cls=CommandGroup)
@@ -71,8 +67,7 @@ def abort(session: Session, info: TransactionInfo, given: Given) -> None:
 
 @session_command("invalidate", command)
 @takes(TransactionsApi.invalidate, names=_ID)
-@yes_option
-def invalidate(session: Session, transaction: int, yes: bool) -> None:
+def invalidate(session: Session, transaction: int, yes: YesOption = False) -> None:
     """Make TRANSACTION invalid: no reader will ever see its messages. The messages of one begun
     elsewhere are rolled back, and no more are accepted."""
     with session.bus() as bus:
@@ -83,12 +78,12 @@ def invalidate(session: Session, transaction: int, yes: bool) -> None:
 
 
 @session_command("prune", command)
-@click.option(
-    "--older-than", type=RETENTION, default="50h", help="Least age of the transactions [50h]."
-)
-@dry_run_option
-@yes_option
-def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
+def prune(
+    session: Session,
+    older_than: Annotated[str, RETENTION, "Least age of the transactions [50h]."] = "50h",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
     """Remove old transactions from the invalid list, so that snapshots get shorter. Their messages
     stay hidden. Their cells in HBase tables must be gone before."""
     before_ms = max(0, session.clock.now_ms() - (parse_retention(older_than) or 0))
@@ -102,9 +97,7 @@ def prune(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
 
 
 @session_command("show", position)
-@topic_argument
-@group_argument
-def show_position(session: Session, topic: str, group: str) -> None:
+def show_position(session: Session, topic: TopicParameter, group: GroupParameter) -> None:
     """Show the positions of GROUP in TOPIC with their metadata, and its lag in messages."""
     with session.bus() as bus:
         try:
@@ -124,22 +117,15 @@ def show_position(session: Session, topic: str, group: str) -> None:
 
 
 @session_command("set", position)
-@topic_argument
-@group_argument
-@click.argument("to", type=POSITION)
-@_partitions_option
-@click.option("--metadata", default="", help="A text to store with the position.")
-@dry_run_option
-@yes_option
 def set_position(
     session: Session,
-    topic: str,
-    group: str,
-    to: Position,
-    partitions: tuple[int, ...],
-    metadata: str,
-    dry_run: bool,
-    yes: bool,
+    topic: TopicParameter,
+    group: GroupParameter,
+    to: PositionOption,
+    partitions: PartitionsOption,
+    metadata: Annotated[str, "A text to store with the position."] = "",
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Move GROUP in TOPIC to a position, in the partitions named; all: `tms group reset --to`."""
     changes = dict.fromkeys(partitions, CommittedPosition(to, metadata))
@@ -152,13 +138,13 @@ def set_position(
 
 
 @session_command("forget", position)
-@topic_argument
-@group_argument
-@_partitions_option
-@dry_run_option
-@yes_option
 def forget_position(
-    session: Session, topic: str, group: str, partitions: tuple[int, ...], dry_run: bool, yes: bool
+    session: Session,
+    topic: TopicParameter,
+    group: GroupParameter,
+    partitions: PartitionsOption,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Forget the positions of GROUP in TOPIC, in the partitions named, so that it begins anew
     there; all: `tms group reset`."""

@@ -1,17 +1,21 @@
 """`tms upgrade`: a data directory on LevelDB goes over to RocksDB, for good."""
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 
-from tms.cli.session import Session, dry_run_option, session_command, yes_option
+from tms.cli.parameters import DryRunOption, YesOption, session_command
+from tms.cli.session import Session
 
 
 @session_command("upgrade")
-@click.option("--check", is_flag=True, help="Only describe the directory and the necessary steps.")
-@dry_run_option
-@yes_option
-def command(session: Session, check: bool, dry_run: bool, yes: bool) -> None:
+def command(
+    session: Session,
+    check: Annotated[bool, "Only describe the directory and the necessary steps."] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
     """Move a data directory from LevelDB to RocksDB. Needs --data.
 
     For Pythons that plyvel has no wheels for. There is no way back, so copy the directory first.

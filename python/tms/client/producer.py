@@ -18,13 +18,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, Generic, NamedTuple, NoReturn, Self
+from typing import Any, Generic, NoReturn, Self
 from weakref import WeakValueDictionary, finalize, ref
 
 from tms.block import TimesColumn
 from tms.client.batching import Batcher, KnownTopic
 from tms.client.delivery import deliver
-from tms.client.receipts import Receipt, settle
+from tms.client.receipts import SentCells, settle
 from tms.client.sending import STALLED_S, Sending, closing_after, dropped, tell_lost
 from tms.client.transport import LocalTransport, PendingAnswer, RemoteTransport, open_channel
 from tms.errors import TimedOut, TMSError, again
@@ -403,16 +403,10 @@ class Producer(Generic[V]):
         self._driver_sleeps = False
 
 
-class Sent(NamedTuple):
+class Sent(SentCells):
     """The outcome of `Producer.send`."""
 
-    producer: ref[Producer[Any]]
-    receipt: Receipt
-    number: int  # of the message within its block
-
-    def done(self) -> bool:
-        """True if the message was acknowledged or has failed. Never waits."""
-        return self.receipt.is_settled
+    __slots__ = ()
 
     def result(self) -> MessageId | None:
         """The id of the message, None with durability `none`; flushes the producer if the id is not

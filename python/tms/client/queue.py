@@ -26,14 +26,7 @@ from tms.block.received import Delivered, Received
 from tms.client.calls import BusCalls
 from tms.client.leases import HeldMessage, Leases, Pace
 from tms.client.worker import DRAIN_S, Handler, Worker, WorkerOptions
-from tms.errors import (
-    Fenced,
-    GroupNotFound,
-    Invalid,
-    QueueNotFound,
-    TMSError,
-    TopicNotFound,
-)
+from tms.errors import Fenced, GroupNotFound, Invalid, QueueNotFound, TMSError, TopicNotFound
 from tms.model.message import Message
 from tms.model.position import Position
 from tms.model.quantity import Duration, seconds, whole

@@ -5,6 +5,8 @@ A block has one receipt, which its messages share: each outcome is a place in it
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import ref
 
 from tms.errors import Closed, TMSError, again
 from tms.model.ids import MessageId
@@ -45,6 +47,19 @@ class Receipt:
             raise Closed("The message belongs to a producer of another process.")
         place = self.appended
         return None if place.time_ms < 0 else MessageId(place.time_ms, place.sequence + number)
+
+
+class SentCells(NamedTuple):
+    """A message that a producer has accepted: the producer, the receipt of the message's block, and
+    the number of the message within it."""
+
+    producer: ref[Any]
+    receipt: Receipt
+    number: int
+
+    def done(self) -> bool:
+        """True if the message was acknowledged or has failed. Never waits."""
+        return self.receipt.is_settled
 
 
 def settle(receipts: Iterable[Receipt], appended: Iterable[Appended]) -> None:

@@ -14,10 +14,9 @@ from operator import attrgetter
 
 from tms.errors import Closed
 from tms.log.pending import PendingAppend
-from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.inspection import PartitionInspection
-from tms.model.message import Appended, Fetched, Holder, NewBlock, PartitionPosition
+from tms.model.message import Appended, Holder, NewBlock, PartitionPosition
 from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import Durability, PartitionInfo, TopicInfo, TopicName, TopicSettings
@@ -35,6 +34,9 @@ class TopicOperations:
         self.topics = topics
         self.compaction = compaction
         self.maintenance = maintenance
+        self.fetch = topics.fetcher.fetch
+        self.fetch_cached = topics.fetcher.fetch_cached
+        self.offsets = topics.fetcher.offsets
         self._closed = False
 
     # -- topics --------------------------------------------------------------------------------
@@ -163,44 +165,6 @@ class TopicOperations:
         return self.topics.publisher.submit(name, blocks, durability, Durability.SYNCED).result(
             timeout_s
         )
-
-    def fetch(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        wait_s: float = 0.0,
-        isolation: Isolation | Snapshot = Isolation.COMMITTED,
-        where: Filter | None = None,
-    ) -> Fetched:
-        """Blocks from these positions on, about `bytes_max` bytes of them but at least one if there
-        is one; waits up to `wait_s` for the first. `isolation` says which messages of transactions
-        are shown. A filter leaves only messages that match, and a fetch then looks at a bounded
-        number; `Fetched.reached` says how far it came. Raises `TopicNotFound`,
-        `PartitionNotFound`, `OffsetOutOfRange`."""
-        return self.topics.fetcher.fetch(name, positions, bytes_max, wait_s, isolation, where)
-
-    def fetch_cached(
-        self,
-        name: TopicName,
-        positions: Sequence[PartitionPosition],
-        bytes_max: int,
-        isolation: Isolation | Snapshot = Isolation.COMMITTED,
-    ) -> Fetched | None:
-        """Like `fetch`, from memory and without waiting; None if the store has to be read."""
-        return self.topics.fetcher.fetch_cached(name, positions, bytes_max, isolation)
-
-    def offsets(
-        self,
-        name: TopicName,
-        at: Position = LATEST,
-        isolation: Isolation | Snapshot = Isolation.COMMITTED,
-    ) -> dict[int, int]:
-        """By partition, the offset of the first message at or after a position, or of the next
-        message to come. Of committed messages, at most the offset of the first undecided one:
-        messages before it are read as now until their retention ends. Raises `TopicNotFound`,
-        `Invalid` for a snapshot."""
-        return self.topics.fetcher.offsets(name, at, isolation)
 
     def watch(
         self,

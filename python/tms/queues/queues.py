@@ -14,14 +14,7 @@ from functools import partial
 from random import Random
 
 from tms.block.received import Received
-from tms.errors import (
-    Conflict,
-    DataCorrupt,
-    Invalid,
-    QueueNotFound,
-    TMSError,
-    TopicNotFound,
-)
+from tms.errors import Conflict, DataCorrupt, Invalid, QueueNotFound, TMSError, TopicNotFound
 from tms.model.lag import PAGE, LagPlace
 from tms.model.position import Position
 from tms.model.queue import (

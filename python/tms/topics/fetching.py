@@ -26,7 +26,7 @@ from tms.log.visibility import FateOf, UnknownOutcome, are_plain, pointers_of, v
 from tms.model.filter import Filter
 from tms.model.ids import MessageId
 from tms.model.message import Fetched, Holder, PartitionPosition, Readable
-from tms.model.position import Position
+from tms.model.position import LATEST, Position
 from tms.model.snapshot import Isolation, Snapshot
 from tms.model.topic import TopicName
 from tms.model.transaction import HeldPartition
@@ -199,7 +199,10 @@ class Fetcher:
         return bytes_max
 
     def offsets(
-        self, name: TopicName, at: Position, isolation: Isolation | Snapshot = Isolation.COMMITTED
+        self,
+        name: TopicName,
+        at: Position = LATEST,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> dict[int, int]:
         """By partition, the offset of the first message at or after a position, or of the next
         message to come. For committed messages, never beyond the first undecided one: messages
@@ -220,8 +223,8 @@ class Fetcher:
         self,
         name: TopicName,
         partitions: Iterable[int],
-        at: Position,
-        isolation: Isolation | Snapshot,
+        at: Position = LATEST,
+        isolation: Isolation | Snapshot = Isolation.COMMITTED,
     ) -> dict[int, int]:
         """As `offsets`, for some partitions of this process."""
         if self._closed is not None:

@@ -16,8 +16,8 @@ from tms.log.staging import is_reference
 from tms.model.ids import MessageId
 from tms.model.lag import TopicSize
 from tms.model.message import Appended, NewBlock, Readable, Staged
-from tms.model.position import LATEST, Position
-from tms.model.snapshot import Fate, Isolation, Snapshot
+from tms.model.position import Position
+from tms.model.snapshot import Fate
 from tms.model.topic import Durability, PartitionInfo, TopicName
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class OwnPartitions:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
+        self.offsets = topics.fetcher.offsets_here
 
     def store(
         self,
@@ -172,16 +173,6 @@ class OwnPartitions:
             return TopicSize(str(name), len(owned))
         sums = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0, 0)
         return TopicSize(str(name), len(owned), *sums)
-
-    def offsets(
-        self,
-        name: TopicName,
-        partitions: Sequence[int],
-        at: Position = LATEST,
-        isolation: Isolation | Snapshot = Isolation.COMMITTED,
-    ) -> Mapping[int, int]:
-        """The offsets of a position, as `Fetcher.offsets`."""
-        return self._topics.fetcher.offsets_here(name, partitions, at, isolation)
 
     def truncate(self, name: TopicName, partitions: Sequence[int], before: Position) -> None:
         """Make all messages before a position unreadable for good."""

@@ -7,14 +7,14 @@ what the driver thread is for the synchronous producer.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Generic, NamedTuple, Self
+from typing import Any, Generic, Self
 from weakref import finalize, ref
 
 from tms.block import TimesColumn
 from tms.client.aio.channels import AsyncChannel
 from tms.client.batching import Batcher, KnownTopic
 from tms.client.delivery import Unacknowledged, deliver_async
-from tms.client.receipts import Receipt, settle
+from tms.client.receipts import SentCells, settle
 from tms.client.sending import STALLED_S, Flight, Sending, closing_after, dropped
 from tms.errors import TimedOut, TMSError, again
 from tms.model.ids import MessageId
@@ -284,16 +284,10 @@ class AsyncProducer(Generic[V]):
         return self._sending.repeat(failed, self._clock.monotonic_s())
 
 
-class AsyncSent(NamedTuple):
+class AsyncSent(SentCells):
     """The outcome of `AsyncProducer.send`; await it for the id of the message."""
 
-    producer: ref[AsyncProducer[Any]]
-    receipt: Receipt
-    number: int  # of the message within its block
-
-    def done(self) -> bool:
-        """As `Sent.done`."""
-        return self.receipt.is_settled
+    __slots__ = ()
 
     async def result(self) -> MessageId | None:
         """As `Sent.result`."""

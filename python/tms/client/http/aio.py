@@ -128,9 +128,7 @@ class AsyncHttpChannel:
         except TMSError:
             raise
         except TimeoutError as exc:
-            self.reset()
-            self._addresses.avoid(target)
-            raise _late(target, timeout_s) from exc
+            raise self._too_late(target, timeout_s) from exc
         except asyncio.CancelledError:  # nobody takes the part
             line.fail(FollowingEnded("The connection was given up.", outcome="unknown"))
             raise
@@ -231,14 +229,23 @@ class AsyncHttpChannel:
         except TMSError:
             raise
         except TimeoutError as exc:
-            self.reset()
-            self._addresses.avoid(address)
-            raise _late(address, timeout_s) from exc
+            raise self._too_late(address, timeout_s) from exc
         finally:
             for _, _, answered in under_way:  # an error came first
                 if not answered.cancel() and not answered.cancelled():
                     answered.exception()  # it is known
         return answers
+
+    def _too_late(self, address: ServiceAddress, timeout_s: float) -> TimedOut:
+        """The error of a request that was not answered in time; gives up on everything else that is
+        under way."""
+        self.reset()
+        self._addresses.avoid(address)
+        return TimedOut(
+            f"{address.url} has not answered within {timeout_s:.3g} s; is it overloaded, stopped, "
+            "or no TMS service?",
+            outcome="unknown",
+        )
 
     async def _connected(self, target: ServiceAddress, timeout_s: float) -> "_AsyncLine":
         if self._closed:
@@ -264,14 +271,6 @@ class AsyncHttpChannel:
             raise error from exc
         self._lines[target] = line
         return line
-
-
-def _late(address: ServiceAddress, timeout_s: float) -> TimedOut:
-    return TimedOut(
-        f"{address.url} has not answered within {timeout_s:.3g} s; is it overloaded, stopped, or "
-        "no TMS service?",
-        outcome="unknown",
-    )
 
 
 class _AsyncLine(asyncio.BufferedProtocol):

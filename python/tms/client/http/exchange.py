@@ -13,12 +13,12 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
-from tms.api import bodies, commits, delayed, queues, routes
-from tms.api.erasing import ErasedBody
+from tms.api import bodies, queues, routes
 from tms.api.operation import Operation
 from tms.api.operations import OPERATIONS, ShardKey, kept_with
 from tms.block.received import Received
 from tms.client.http.addresses import OwnerKey
+from tms.client.http.forms import FORMS, nothing
 from tms.client.transport import FetchRequest
 from tms.errors import (
     ConfigError,
@@ -30,21 +30,18 @@ from tms.errors import (
     Unavailable,
     from_code,
 )
-from tms.model.delayed import Deferred, Due
 from tms.model.ids import MessageId
 from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
 from tms.model.position import Position
 from tms.model.preconditions import expected_text
 from tms.model.snapshot import Isolation, Snapshot, encode_snapshot
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, CommitResult, PositionChange
 from tms.runtime.retrying import is_retriable
 
 WAIT_S_MAX = 20.0  # of one request; who waits for longer asks again
 T = TypeVar("T")
 
-_FETCH, _COMMIT = OPERATIONS["fetch"], OPERATIONS["commit"]
-_IMAGE_BYTES = OPERATIONS["backups.read"]
+_FETCH = OPERATIONS["fetch"]
 _CONTENT_TYPE = b"content-type"
 _NEXT, _END, _REACHED = (
     name.lower().encode() for name in (routes.NEXT_HEADER, routes.END_HEADER, routes.REACHED_HEADER)
@@ -105,22 +102,17 @@ class Calls:
 
     def of(self, operation: Operation, given: Mapping[str, Any]) -> Call[Any]:
         """A declared operation; its arguments by their names."""
+        if operation.by_hand:
+            sent = FORMS[operation.name](given)
+            return self._request(operation, *sent)
         body, answer = operation.body(given), operation.answer
         return self._request(
             operation,
             given,
             () if body is None else (body,),
-            _nothing
+            nothing
             if answer is None
             else lambda body: answer.decode(bodies.decode(body, answer.shape)),
-        )
-
-    def erase(self, name: TopicName, body: bytes) -> Call[int]:
-        return self._request(
-            OPERATIONS["topics.erase"],
-            {"name": name},
-            [body],
-            lambda answer: bodies.decode(answer, ErasedBody).erased,
         )
 
     def _make_receive(
@@ -160,66 +152,6 @@ class Calls:
         head_bytes = head.encode("ascii")
         return Call([head_bytes], self._fetched, request.name, request.positions, operation="fetch")
 
-    def publish_later(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        due: Due,
-        durability: Durability | None,
-        token: str,
-    ) -> Call[list[Deferred]]:
-        query = {
-            "name": name,
-            "deliver_at_ms": due.at_ms,
-            "delay_s": None if due.delay_ms is None else due.delay_ms / 1_000,
-            "durability": durability,
-        }
-        return self._request(
-            OPERATIONS["delayed.publish"],
-            query,
-            list(bodies.frames(blocks)),
-            lambda body: bodies.decode(body, delayed.DeferredBody).deferred,
-            kind=routes.BLOCKS,
-            fields=f"Idempotency-Key: {token}\r\n" if token else "",
-        )
-
-    def of_blocks(
-        self,
-        operation: Operation,
-        given: Mapping[str, Any],
-        blocks: Sequence[NewBlock],
-        read: Callable[[Buffer], T],
-    ) -> Call[T]:
-        """An operation with a body of blocks."""
-        chunks = list(bodies.frames(blocks))
-        return self._request(operation, given, chunks, read, kind=routes.BLOCKS)
-
-    def image_bytes(self, id: str, file: int, start: int, bytes_max: int) -> Call[Buffer]:
-        given = {"id": id, "file": file, "start": start, "bytes_max": bytes_max}
-        return self._request(_IMAGE_BYTES, given, (), lambda body: body, accept=routes.BYTES)
-
-    def stage(self, name: TopicName, blocks: Sequence[NewBlock], id: int) -> Call[None]:
-        given = {"name": name, "transaction": id}
-        return self.of_blocks(OPERATIONS["stage"], given, blocks, _nothing)
-
-    def commit(self, commit: Commit) -> Call[CommitResult]:
-        id = commit.transaction_id or routes.NEW_TRANSACTION
-        return self._committing(_COMMIT, {"id": id}, commit)
-
-    def commit_own(self, commit: Commit) -> Call[CommitResult]:
-        return self._committing(OPERATIONS["peers.commit_own"], {}, commit)
-
-    def _committing(
-        self, operation: Operation, given: Mapping[str, Any], commit: Commit
-    ) -> Call[CommitResult]:
-        body = commits.encode_commit(commit)
-        return self._request(operation, given, body, commits.decode_result, kind=routes.COMMIT)
-
-    def move(self, name: TopicName, group: str, changes: Sequence[PositionChange]) -> Call[None]:
-        body = bodies.encode(commits.encode_moves(changes))
-        given = {"group": group, "topic": name}
-        return self._request(OPERATIONS["groups.move"], given, [body], _nothing)
-
     def _make_append_head(
         self, name: TopicName, durability: Durability | None, expect: MessageId | None
     ) -> bytes:
@@ -236,7 +168,6 @@ class Calls:
         given: Mapping[str, Any],
         chunks: Sequence[Buffer],
         read: Callable[[Buffer], T],
-        *,
         kind: str = routes.JSON,
         accept: str = routes.JSON,
         fields: str = "",
@@ -305,10 +236,6 @@ class Calls:
             bodies.parse_ends(ends.decode("ascii")),
             bodies.parse_ends(reached.decode("ascii")),
         )
-
-
-def _nothing(body: Buffer) -> None:
-    return None
 
 
 def explained(error: TMSError) -> TMSError:

@@ -13,27 +13,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tms.api import bodies, routes
+from tms.api import routes
 from tms.api.instances import PartitionsApi, PeersApi
 from tms.api.operations import OPERATIONS
 from tms.client.http.addresses import ServiceAddress
 from tms.client.http.aio import AsyncHttpChannel
 from tms.client.http.connection import HttpConnection
 from tms.client.http.exchange import Call, Calls
-from tms.client.http.transport import HttpTransport, complete, has_operations
+from tms.client.http.transport import HttpTransport, PortOf, complete, has_operations
 from tms.client.http.watches import WATCHES
 from tms.client.transport import FetchRequest
 from tms.errors import Closed, NotOwner, TMSError, Unavailable
-from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
-from tms.model.preconditions import expected_text
+from tms.model.message import Buffer, Fetched, PartitionPosition
 from tms.model.snapshot import Isolation, ReadIsolation
-from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, CommitResult
+from tms.model.topic import TopicName
 from tms.runtime.retrying import is_retriable, retrying
 from tms.runtime.tls import ClientTls
 
 TIMEOUT_S = 10.0  # of a request to another instance
-STORE_TIMEOUT_S = 30.0
 WATCH_S = 15.0  # of one look whether something has come
 AGAIN_S = 1.0  # after which whoever waits is told to look, where watching has failed
 T = TypeVar("T")
@@ -42,60 +39,6 @@ Prove = Callable[[bytes, bytes, Sequence[Buffer]], bytes]
 
 def _same_peer(error: BaseException) -> bool:
     return is_retriable(error) and not isinstance(error, NotOwner)
-
-
-@has_operations("partitions")
-class HttpPartitions(PartitionsApi):
-    """The partitions of an instance."""
-
-    def __init__(self, peer: "HttpPeer") -> None:
-        self._peer = peer
-        self.do = peer.do
-
-    def store(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        durability: Durability,
-        flags: int = 0,
-        write_pointer: int = 0,
-        internal: bool = False,
-    ) -> list[Appended]:
-        expect = ",".join(
-            f"{number}:{expected_text(new.expect)}"
-            for number, new in enumerate(blocks)
-            if new.expect is not None
-        )
-        call = self._peer.calls.of_blocks(
-            OPERATIONS["partitions.store"],
-            {
-                "name": name,
-                "durability": durability,
-                "flags": flags,
-                "write_pointer": write_pointer,
-                "internal": int(internal),
-                "expect": expect or None,
-            },
-            blocks,
-            lambda answer: bodies.decode(answer, bodies.AppendedBody).appended,
-        )
-        return self._peer.attempt(call, STORE_TIMEOUT_S)
-
-    def stage(
-        self, name: TopicName, blocks: Sequence[NewBlock], flags: int, write_pointer: int
-    ) -> None:
-        given = {"name": name, "flags": flags, "write_pointer": write_pointer}
-        operation = OPERATIONS["partitions.stage"]
-        self._peer.call(self._peer.calls.of_blocks(operation, given, blocks, lambda _: None))
-
-    def count_stored(self, name: TopicName, blocks: Sequence[NewBlock]) -> int:
-        call = self._peer.calls.of_blocks(
-            OPERATIONS["partitions.count_stored"],
-            {"name": name},
-            blocks,
-            lambda answer: bodies.decode(answer, dict[str, int])["stored"],
-        )
-        return self._peer.call(call)
 
 
 class _ProvenCalls(Calls):
@@ -116,6 +59,8 @@ class HttpPeer(HttpTransport, PeersApi):
     """The instance `name` at `address`. Thread-safe. `prove` makes the proof that an instance asks,
     of a request's method, target and body, just before it is sent; empty if there is none."""
 
+    partitions = PortOf(PartitionsApi)
+
     def __init__(
         self, name: str, address: str, prove: Prove | None = None, tls: ClientTls | None = None
     ) -> None:
@@ -132,7 +77,6 @@ class HttpPeer(HttpTransport, PeersApi):
         self.calls = Calls(target.authority, name, fields=fields)
         self._prove = prove
         self._watched = _ProvenCalls(self._proven, target.authority, name, fields=fields)
-        self.partitions = complete(HttpPartitions)(self)
 
     def call(
         self,
@@ -208,10 +152,6 @@ class HttpPeer(HttpTransport, PeersApi):
             return super()._exchange(connection, call, deadline_s)
         finally:
             self._asked.discard(connection)
-
-    def commit_own(self, request: Commit) -> CommitResult:
-        """Commit blocks that an instance made, as the coordinator."""
-        return self.attempt(self.calls.commit_own(request), STORE_TIMEOUT_S)
 
     def watch(
         self,

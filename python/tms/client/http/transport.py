@@ -3,7 +3,7 @@
     call ──▶ idle connection or a new one ──▶ request, answer ──▶ back to the pool
 
 The table of operations says how each is sent, and when it may be repeated. Written out are those
-with bodies of bytes.
+that are sent several times: receives, fetches, moves of several groups.
 
 Invariants
 
@@ -29,7 +29,6 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from tms.api.access import AccessApi
 from tms.api.backups import BackupsApi
-from tms.api.erasing import erase_body
 from tms.api.glance import GlanceApi
 from tms.api.instances import ClusterApi
 from tms.api.log_levels import LogApi
@@ -49,6 +48,7 @@ from tms.client.http.channel import HttpChannel
 from tms.client.http.connection import HttpConnection
 from tms.client.http.credentials import token_of
 from tms.client.http.exchange import WAIT_S_MAX, Call, Calls, explained, surely_not_done
+from tms.client.http.forms import FORMS
 from tms.client.transport import Channel, FetchRequest
 from tms.errors import (
     Closed,
@@ -60,15 +60,12 @@ from tms.errors import (
     TMSError,
     Unavailable,
 )
-from tms.model.backup import CHUNK_BYTES_MAX
-from tms.model.delayed import Deferred, Due
 from tms.model.filter import Filter
-from tms.model.ids import MessageId
-from tms.model.message import Appended, Buffer, Fetched, NewBlock, PartitionPosition
+from tms.model.message import Appended, Fetched, NewBlock, PartitionPosition
 from tms.model.queue import RECEIVE_BYTES
 from tms.model.snapshot import Isolation, ReadIsolation
 from tms.model.topic import Durability, TopicName
-from tms.model.transaction import Commit, CommitResult, PositionChange
+from tms.model.transaction import PositionChange
 from tms.runtime import forks
 from tms.runtime.clock import Clock, SystemClock
 from tms.runtime.retrying import attempt_s, is_retriable, retrying
@@ -82,14 +79,13 @@ IDLE_CONNECTIONS_MAX = 64
 
 
 def has_operations(api: str) -> Callable[[C], C]:
-    """Gives a class the operations of a protocol that need no function of their own."""
+    """Gives a class the operations of a protocol that it has no function of its own for."""
 
     def add(cls: C) -> C:
         for operation in OPERATIONS.values():
-            if operation.api == api and not operation.by_hand:
+            if operation.api == api and operation.function not in vars(cls):
+                assert not operation.by_hand or operation.name in FORMS, operation.name
                 setattr(cls, operation.function, _method(operation))
-            elif operation.api == api:
-                assert operation.function in vars(cls), f"{operation.name} needs a function"
         return cls
 
     return add
@@ -118,22 +114,10 @@ class _Port:
         self.do = transport.do
 
 
-@has_operations("transactions")
-class HttpTransactions(_Port, TransactionsApi):
-    """The transactions of a service."""
-
-    def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
-        self._transport.call(self._transport.calls.stage(name, blocks, write_pointer))
-
-    def commit(self, request: Commit, timeout_s: float = TIMEOUT_S) -> CommitResult:
-        return self._transport.attempt(self._transport.calls.commit(request), timeout_s)
-
-
 def _place(change: PositionChange) -> tuple[str, TopicName]:
     return change.key.group, change.key.topic
 
 
-@has_operations("queues")
 class HttpQueues(_Port, QueuesApi):
     """The queues of a service."""
 
@@ -159,7 +143,6 @@ class HttpQueues(_Port, QueuesApi):
                 return received
 
 
-@has_operations("groups")
 class HttpGroups(_Port, GroupsApi):
     """The log groups of a service, and their positions."""
 
@@ -175,62 +158,28 @@ class HttpGroups(_Port, GroupsApi):
             committed = self.positions(topic, group)
             return all(committed.get(one.key.partition) == one.position for one in changes)
 
-        self._transport.call_once(self._transport.calls.move(topic, group, changes), is_done)
+        given = {"topic": topic, "group": group, "changes": changes}
+        self._transport.call_once(
+            self._transport.calls.of(OPERATIONS["groups.move"], given), is_done
+        )
 
 
-@has_operations("cluster")
-class HttpCluster(_Port, ClusterApi):
-    """The instances of a service."""
+class PortOf(Generic[T]):
+    """An attribute of a transport: the port of its service with the operations of the protocol that
+    is called like the attribute. `kind` is that protocol, or a class with functions for some of
+    its operations."""
 
+    def __init__(self, kind: Callable[..., T]) -> None:
+        self.kind: Any = kind
 
-@has_operations("log")
-class HttpLog(_Port, LogApi):
-    """The levels of a service's log."""
-
-
-@has_operations("glance")
-class HttpGlance(_Port, GlanceApi):
-    """The overview of a service."""
-
-
-@has_operations("access")
-class HttpAccess(_Port, AccessApi):
-    """Tokens and grants of a service."""
-
-
-@has_operations("backups")
-class HttpBackups(_Port, BackupsApi):
-    """Images of a service's store."""
-
-    def read(self, id: str, file: int, start: int = 0, bytes_max: int = CHUNK_BYTES_MAX) -> Buffer:
-        return self._transport.call(self._transport.calls.image_bytes(id, file, start, bytes_max))
-
-
-@has_operations("delayed")
-class HttpDelayed(_Port, DelayedApi):
-    """The delayed messages of a service."""
-
-    def publish(
-        self,
-        name: TopicName,
-        blocks: Sequence[NewBlock],
-        due: Due,
-        durability: Durability | None = None,
-        token: str = "",
-        timeout_s: float = TIMEOUT_S,
-    ) -> list[Deferred]:
-        call = self._transport.calls.publish_later(name, blocks, due, durability, token)
-        return self._transport.attempt(call, timeout_s)
-
-
-class _PortOf(Generic[T]):
-    """An attribute of a transport: a port of its service."""
-
-    def __init__(self, port: Callable[["HttpTransport"], T]) -> None:
-        self._port = port
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not issubclass(self.kind, _Port):
+            self.kind = type(f"Http{self.kind.__name__}", (_Port, self.kind), {})
+        has_operations(name)(self.kind)
 
     def __get__(self, transport: "HttpTransport", _: object = None) -> T:
-        return self._port(transport)
+        port: T = self.kind(transport)
+        return port
 
 
 @has_operations("topics")
@@ -240,15 +189,15 @@ class HttpTransport(TopicsApi):
     a call concerns once one has said so, and on to the next where one is not reached, or refuses
     because it has to."""
 
-    transactions = _PortOf(complete(HttpTransactions))
-    delayed = _PortOf(complete(HttpDelayed))
-    queues = _PortOf(complete(HttpQueues))
-    groups = _PortOf(complete(HttpGroups))
-    glance = _PortOf(complete(HttpGlance))
-    access = _PortOf(complete(HttpAccess))
-    backups: _PortOf[BackupsApi] = _PortOf(complete(HttpBackups))
-    log = _PortOf(complete(HttpLog))
-    cluster = _PortOf(complete(HttpCluster))
+    transactions = PortOf(TransactionsApi)
+    delayed = PortOf(DelayedApi)
+    queues = PortOf(HttpQueues)
+    groups = PortOf(HttpGroups)
+    glance = PortOf(GlanceApi)
+    access = PortOf(AccessApi)
+    backups = PortOf(BackupsApi)
+    log = PortOf(LogApi)
+    cluster = PortOf(ClusterApi)
 
     def __init__(
         self,
@@ -268,16 +217,6 @@ class HttpTransport(TopicsApi):
         self._idle: dict[ServiceAddress, deque[HttpConnection]] = defaultdict(deque)
         self._closed = False
         forks.in_child(self._forked)
-
-    def erase(
-        self,
-        name: TopicName,
-        key: bytes | None = None,
-        id: MessageId | None = None,
-        partition: int | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> int:
-        return self.attempt(self.calls.erase(name, erase_body(key, id, partition)), timeout_s)
 
     def do(self, operation: Operation, given: Mapping[str, Any]) -> Any:
         """A declared operation, repeated as its declaration allows."""

@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from tms.errors import ConfigError, StorageUnavailable, TMSError
+from tms.runtime.disk import sync_path
 from tms.store.hbase.deployment.webhdfs import WebHDFS
 
 COMMAND_S = 120.0
@@ -133,11 +134,7 @@ class _Local:
                 except BaseException:
                     os.unlink(new.name)
                     raise
-            held = os.open(directory, os.O_RDONLY)
-            try:
-                os.fsync(held)
-            finally:
-                os.close(held)
+            sync_path(Path(directory))
         except OSError as exc:
             raise _not_possible(path, exc) from exc
 

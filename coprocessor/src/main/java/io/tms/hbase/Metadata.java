@@ -5,14 +5,17 @@ final class Metadata {
   /** No time by which retention is judged was ever noted: nothing is expired. */
   static final long NO_CLOCK = -1;
 
-  private final long readAtMs;
+  final long readAtMs;
   private final long clockMs;
   private final long certainClockMs;
-  private final long topicsReadAtMs;
+
+  /** When reading all topics began, the last time that all were read, by this server's clock. */
+  final long topicsReadAtMs;
+
   private final long defaultRetentionMs;
-  private final Topics topics;
-  private final Partitions partitions;
-  private final TransactionImage image;
+  final Topics topics;
+  final Partitions partitions;
+  final TransactionImage image;
 
   /**
    * @param readAtMs when reading began, by this server's clock
@@ -35,27 +38,6 @@ final class Metadata {
     this.topics = topics;
     this.partitions = partitions;
     this.image = image;
-  }
-
-  long readAtMs() {
-    return readAtMs;
-  }
-
-  Topics topics() {
-    return topics;
-  }
-
-  Partitions partitions() {
-    return partitions;
-  }
-
-  TransactionImage image() {
-    return image;
-  }
-
-  /** When reading all topics began, the last time that all were read, by this server's clock. */
-  long topicsReadAtMs() {
-    return topicsReadAtMs;
   }
 
   /** The time by which a reader finds messages expired. */

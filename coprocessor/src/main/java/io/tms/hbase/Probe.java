@@ -14,14 +14,14 @@ final class Probe {
 
   /** One cell with what this region server knows. */
   static Cell answer(byte[] row, TableSettings settings, Metadata metadata, long nowMs) {
-    TransactionImage image = metadata == null ? null : metadata.image();
+    TransactionImage image = metadata == null ? null : metadata.image;
     String json =
         new Json()
             .text("version", Version.NAME)
-            .bool("enabled", settings.isEnabled())
-            .number("metadata_age_ms", metadata == null ? null : nowMs - metadata.readAtMs())
-            .number("topics_age_ms", metadata == null ? null : nowMs - metadata.topicsReadAtMs())
-            .number("image_age_ms", image == null ? null : nowMs - image.timeMs())
+            .bool("enabled", settings.enabled)
+            .number("metadata_age_ms", metadata == null ? null : nowMs - metadata.readAtMs)
+            .number("topics_age_ms", metadata == null ? null : nowMs - metadata.topicsReadAtMs)
+            .number("image_age_ms", image == null ? null : nowMs - image.timeMs)
             .text("table", settings.fullTable())
             .end();
     return CellBuilderFactory.create(CellBuilderType.DEEP_COPY)

@@ -91,7 +91,7 @@ final class Reading {
       }
     }
     byte[] asked = query.getAttribute(ISOLATION);
-    String isolation = asked == null ? settings.isolation() : Bytes.toString(asked);
+    String isolation = asked == null ? settings.isolation : Bytes.toString(asked);
     if (isolation.equals("uncommitted")) {
       return null;
     }
@@ -102,14 +102,14 @@ final class Reading {
               + " is uncommitted or committed, not "
               + isolation.substring(0, Math.min(isolation.length(), 40)));
     }
-    if (metadata == null || metadata.image() == null) {
+    if (metadata == null || metadata.image == null) {
       throw new DoNotRetryIOException(
           "This region server has not read yet which transactions are committed, so it cannot show "
               + "committed messages of "
               + settings.fullTable()
               + ". Try again in a few seconds; if that does not help, see its log.");
     }
-    return Visibility.committed(metadata, EnvironmentEdgeManager.currentTime(), settings.ttlMs());
+    return Visibility.committed(metadata, EnvironmentEdgeManager.currentTime(), settings.ttlMs);
   }
 
   private static boolean isBlockWanted(NavigableSet<byte[]> columns) {

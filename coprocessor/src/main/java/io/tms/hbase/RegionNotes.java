@@ -91,7 +91,7 @@ final class RegionNotes {
       return;
     }
     lookIntoMemory();
-    long boundMs = Math.min(image.timeMs(), settledMs);
+    long boundMs = Math.min(image.timeMs, settledMs);
     Collection<? extends StoreFile> read = request.getFiles();
     if (read.containsAll(store.getStorefiles())) { // none was flushed since they were selected
       cleaning = new Cleaning(store, read, boundMs, scanner);
@@ -113,7 +113,7 @@ final class RegionNotes {
   /** The value to note now; 0 if there is none. */
   long due(TransactionImage newest) {
     RegionInfo info = env.getRegionInfo();
-    if (!open || !settings.isEnabled() || !RegionReplicaUtil.isDefaultReplica(info)) {
+    if (!open || !settings.enabled || !RegionReplicaUtil.isDefaultReplica(info)) {
       return 0;
     }
     Cleaning last = cleaning;
@@ -129,7 +129,7 @@ final class RegionNotes {
     if (newest == null || !isEmpty()) {
       return 0;
     }
-    long boundMs = Math.min(newest.timeMs(), settledMs);
+    long boundMs = Math.min(newest.timeMs, settledMs);
     return boundMs >= notedMs + STEP_MS && isAvailable() ? boundMs : 0;
   }
 
@@ -164,7 +164,7 @@ final class RegionNotes {
 
   /** The row of the note. */
   String row() {
-    return "!region/" + settings.table() + "/" + env.getRegionInfo().getEncodedName();
+    return "!region/" + settings.table + "/" + env.getRegionInfo().getEncodedName();
   }
 
   /** The note. */
@@ -172,7 +172,7 @@ final class RegionNotes {
     RegionInfo info = env.getRegionInfo();
     return Bytes.toBytes(
         new Json()
-            .text("table", settings.table())
+            .text("table", settings.table)
             .text("start", Bytes.toStringBinary(info.getStartKey()))
             .text("end", Bytes.toStringBinary(info.getEndKey()))
             .number("bound_ms", boundMs)

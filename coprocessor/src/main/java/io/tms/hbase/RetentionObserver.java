@@ -136,7 +136,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
   /** The scanner without the rows that are not needed; {@code request} is null for a flush. */
   private InternalScanner cleaning(
       Store store, InternalScanner scanner, CompactionRequest request) {
-    if (cache == null || !settings.isEnabled() || scanner == null) {
+    if (cache == null || !settings.enabled || scanner == null) {
       return scanner;
     }
     try {
@@ -145,14 +145,14 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
       }
       Metadata metadata = cache.metadata();
       long nowMs = EnvironmentEdgeManager.currentTime();
-      RowRules rules = RowRules.ofStored(metadata, settings.isPayloads(), nowMs, settings.ttlMs());
+      RowRules rules = RowRules.ofStored(metadata, settings.payloads, nowMs, settings.ttlMs);
       OtherFiles others =
           new OtherFiles(store, request == null ? Collections.emptyList() : request.getFiles());
       RetentionScanner cleaning =
           new RetentionScanner(
               scanner, rules, others, metrics, cache.warnings(), settings.fullTable());
       if (request != null && request.isMajor()) {
-        TransactionImage image = metadata == null ? null : metadata.image();
+        TransactionImage image = metadata == null ? null : metadata.image;
         notes.cleaningStarts(store, request, image, cleaning);
       }
       return cleaning;
@@ -169,7 +169,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
     try {
       if (cache == null) {
         Reading.refuseUnlessRaw(scan, showsAll);
-      } else if (settings.isEnabled() && settings.isMessages()) {
+      } else if (settings.enabled && settings.messages) {
         reading.restrict(scan, cache.metadata());
       }
     } catch (RuntimeException | LinkageError e) {
@@ -190,7 +190,7 @@ public final class RetentionObserver implements RegionCoprocessor, RegionObserve
         long nowMs = EnvironmentEdgeManager.currentTime();
         result.add(Probe.answer(get.getRow(), settings, cache.metadata(), nowMs));
         context.bypass();
-      } else if (settings.isEnabled() && settings.isMessages()) {
+      } else if (settings.enabled && settings.messages) {
         reading.restrict(get, cache.metadata());
       }
     } catch (RuntimeException | LinkageError e) {

@@ -61,7 +61,7 @@ final class RowRules {
     long nowMs = metadata.certainNowMs(wallMs);
     // A topic that was created after all of them were read is no orphan.
     long orphansBeforeMs =
-        nowMs == NEVER || ttlMs < 0 ? NEVER : Math.min(nowMs, metadata.topicsReadAtMs()) - ttlMs;
+        nowMs == NEVER || ttlMs < 0 ? NEVER : Math.min(nowMs, metadata.topicsReadAtMs) - ttlMs;
     long defaultMs = metadata.defaultRetentionMs(ttlMs);
     return new RowRules(metadata, payloads, nowMs, orphansBeforeMs, defaultMs);
   }
@@ -81,7 +81,7 @@ final class RowRules {
         && (payloads
             || reason == Reason.DELETED
             || reason == Reason.ORPHAN
-            || (partition >= 0 && metadata.partitions().isSettled(partition, key.segment())));
+            || (partition >= 0 && metadata.partitions.isSettled(partition, key.segment())));
   }
 
   /** The reason to drop or keep the row with this cell {@code m:b}. */
@@ -121,7 +121,7 @@ final class RowRules {
     }
     if (!payloads) {
       if (partition >= 0) {
-        Partitions partitions = metadata.partitions();
+        Partitions partitions = metadata.partitions;
         if (partitions.isBelowFloor(partition, key.timeMs(), key.sequence())) {
           return Reason.FLOOR;
         }
@@ -133,7 +133,7 @@ final class RowRules {
         return Reason.ROLLED_BACK;
       }
     }
-    TransactionImage image = metadata.image();
+    TransactionImage image = metadata.image;
     if (header.isIssued() && image != null && image.neverCommits(header.pointer())) {
       return Reason.INVALID;
     }
@@ -142,15 +142,14 @@ final class RowRules {
 
   private void lookUp() {
     place = -1; // should this fail half way, the next row begins anew
-    Topics topics = metadata.topics();
+    Topics topics = metadata.topics;
     long retentionMs = topics.retentionMs(key.uid());
     if (retentionMs == Topics.DEFAULT) {
       retentionMs = defaultRetentionMs;
     }
-    partition = metadata.partitions().find(key.place());
+    partition = metadata.partitions.find(key.place());
     unsure =
-        retentionMs == Topics.UNSURE
-            || (partition >= 0 && metadata.partitions().isUnsure(partition));
+        retentionMs == Topics.UNSURE || (partition >= 0 && metadata.partitions.isUnsure(partition));
     boolean live = retentionMs != Topics.NONE;
     boolean noted = topics.isNotedDeleted(key.uid());
     deleted = !live && noted;

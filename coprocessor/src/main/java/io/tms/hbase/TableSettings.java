@@ -26,15 +26,28 @@ final class TableSettings {
   private static final long REFRESH_MS_MIN = 10;
   private static final long WARN_MS = 60_000;
 
-  private final String namespace;
-  private final String table;
-  private final boolean messages;
-  private final boolean payloads;
-  private final boolean enabled;
-  private final String isolation;
-  private final long ttlMs;
-  private final long refreshMs;
-  private final long warnMs;
+  final String namespace;
+
+  /** The table without its namespace. */
+  final String table;
+
+  final boolean messages;
+  final boolean payloads;
+
+  /** True if rows may be dropped or hidden. */
+  final boolean enabled;
+
+  /** The isolation of readers that ask for none. */
+  final String isolation;
+
+  /**
+   * The retention of topics that are unknown or have none of their own; negative: the table does
+   * not say. HBase's own time to live counts if there is no other.
+   */
+  final long ttlMs;
+
+  final long refreshMs;
+  final long warnMs;
   private final int families;
   private final List<String> mistakes = new ArrayList<>();
 
@@ -106,56 +119,13 @@ final class TableSettings {
     return Collections.unmodifiableList(mistakes);
   }
 
-  String namespace() {
-    return namespace;
-  }
-
-  /** The table without its namespace. */
-  String table() {
-    return table;
-  }
-
   /** The table as people name it. */
   String fullTable() {
     return namespace + ":" + table;
   }
 
-  boolean isMessages() {
-    return messages;
-  }
-
-  boolean isPayloads() {
-    return payloads;
-  }
-
-  /** True if rows may be dropped or hidden. */
-  boolean isEnabled() {
-    return enabled;
-  }
-
   /** True if the table has only the family of TMS. */
   boolean isOneFamily() {
     return families == 1;
-  }
-
-  /** The isolation of readers that ask for none. */
-  String isolation() {
-    return isolation;
-  }
-
-  /**
-   * The retention of topics that are unknown or have none of their own; negative: the table does
-   * not say. HBase's own time to live counts if there is no other.
-   */
-  long ttlMs() {
-    return ttlMs;
-  }
-
-  long refreshMs() {
-    return refreshMs;
-  }
-
-  long warnMs() {
-    return warnMs;
   }
 }

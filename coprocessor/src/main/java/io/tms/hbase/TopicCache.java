@@ -46,7 +46,7 @@ final class TopicCache implements Runnable {
   /** The cache of the region's store; the first region makes it. */
   static TopicCache join(RegionNotes region, RegionMetrics metrics) {
     ConcurrentMap<String, Object> shared = region.env().getSharedData();
-    String namespace = region.settings().namespace();
+    String namespace = region.settings().namespace;
     return (TopicCache)
         shared.compute(
             name(namespace),
@@ -85,7 +85,7 @@ final class TopicCache implements Runnable {
   private void add(RegionNotes region) {
     boolean first = regions.isEmpty();
     regions.add(region);
-    warnings.every(region.settings().warnMs());
+    warnings.every(region.settings().warnMs);
     if (first) {
       thread.start();
     }
@@ -121,7 +121,7 @@ final class TopicCache implements Runnable {
 
   private long ageMs() {
     Metadata known = metadata;
-    return known == null ? -1 : EnvironmentEdgeManager.currentTime() - known.readAtMs();
+    return known == null ? -1 : EnvironmentEdgeManager.currentTime() - known.readAtMs;
   }
 
   @Override
@@ -171,7 +171,7 @@ final class TopicCache implements Runnable {
   }
 
   private void writeNote(RecordSource source, RegionNotes region) throws IOException {
-    long boundMs = region.due(metadata.image());
+    long boundMs = region.due(metadata.image);
     if (boundMs <= 0) {
       return;
     }
@@ -215,7 +215,7 @@ final class TopicCache implements Runnable {
   private long pauseMs() {
     long leastMs = Long.MAX_VALUE;
     for (RegionNotes region : regions) {
-      leastMs = Math.min(leastMs, region.settings().refreshMs());
+      leastMs = Math.min(leastMs, region.settings().refreshMs);
     }
     // Servers that were started together do not go on together.
     return leastMs - ThreadLocalRandom.current().nextLong(leastMs / 5 + 1);

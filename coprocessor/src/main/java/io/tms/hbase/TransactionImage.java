@@ -23,9 +23,15 @@ import java.util.Arrays;
 final class TransactionImage {
   private static final int VERSION = 4;
 
-  private final long timeMs;
-  private final long writePointer;
-  private final Snapshot committed;
+  /** When this was so, by the transaction manager's clock. */
+  final long timeMs;
+
+  /** The last write pointer that was given by then. */
+  final long writePointer;
+
+  /** The snapshot of the transactions that were committed by then. */
+  final Snapshot committed;
+
   private final long[] lost; // firsts and stops of half-open ranges, ascending
 
   private TransactionImage(long timeMs, long writePointer, Snapshot committed, long[] lost) {
@@ -33,21 +39,6 @@ final class TransactionImage {
     this.writePointer = writePointer;
     this.committed = committed;
     this.lost = lost;
-  }
-
-  /** When this was so, by the transaction manager's clock. */
-  long timeMs() {
-    return timeMs;
-  }
-
-  /** The last write pointer that was given by then. */
-  long writePointer() {
-    return writePointer;
-  }
-
-  /** The snapshot of the transactions that were committed by then. */
-  Snapshot committed() {
-    return committed;
   }
 
   /** True if this transaction certainly never commits. */

@@ -10,7 +10,7 @@ abstract class Visibility {
   /** Everything that is committed, by the newest image, and that no rule drops. */
   static Visibility committed(Metadata metadata, long wallMs, long ttlMs) {
     RowRules rules = RowRules.ofShown(metadata, wallMs, ttlMs);
-    Snapshot committed = metadata.image().committed();
+    Snapshot committed = metadata.image.committed;
     return new Visibility() {
       @Override
       boolean isVisible(Cell block) {

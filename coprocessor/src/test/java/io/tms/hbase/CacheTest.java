@@ -49,8 +49,8 @@ class CacheTest {
   }
 
   private static boolean isBelow(Metadata metadata, int partition, long timeMs) {
-    int at = metadata.partitions().find(SEALED | partition);
-    return at >= 0 && metadata.partitions().isBelowFloor(at, timeMs, 0);
+    int at = metadata.partitions.find(SEALED | partition);
+    return at >= 0 && metadata.partitions.isBelowFloor(at, timeMs, 0);
   }
 
   @Test
@@ -86,7 +86,7 @@ class CacheTest {
     assertTrue(isBelow(changed, 3, 29));
     assertTrue(isBelow(changed, 4, 39));
     assertFalse(isBelow(changed, 3, 30));
-    assertEquals(4, changed.partitions().size());
+    assertEquals(4, changed.partitions.size());
     assertEquals(3, source.rowsGiven);
   }
 
@@ -106,8 +106,8 @@ class CacheTest {
     partition(1, 10);
     read();
     source.rows.remove("metadata:partition/00000001/00001");
-    assertEquals(1, read(MetadataReader.READS_BETWEEN_ALL_PARTITIONS - 1).partitions().size());
-    assertEquals(0, read(1).partitions().size());
+    assertEquals(1, read(MetadataReader.READS_BETWEEN_ALL_PARTITIONS - 1).partitions.size());
+    assertEquals(0, read(1).partitions.size());
   }
 
   @Test
@@ -123,7 +123,7 @@ class CacheTest {
     source.rowsGiven = 0;
     topic(7, "\"retention_ms\":2000");
     topic(1_001, "\"retention_ms\":null");
-    Topics known = read().topics();
+    Topics known = read().topics;
     assertEquals(2, source.rowsGiven);
     assertEquals(2_000, known.retentionMs(7));
     assertEquals(1_000, known.retentionMs(8));
@@ -137,9 +137,9 @@ class CacheTest {
     topic(1, "\"retention_ms\":1000");
     read();
     source.rows.remove("metadata:topic/a/1");
-    Topics known = read(MetadataReader.READS_BETWEEN_ALL_TOPICS - 1).topics();
+    Topics known = read(MetadataReader.READS_BETWEEN_ALL_TOPICS - 1).topics;
     assertEquals(1_000, known.retentionMs(1));
-    assertEquals(Topics.NONE, read(1).topics().retentionMs(1));
+    assertEquals(Topics.NONE, read(1).topics.retentionMs(1));
   }
 
   @Test
@@ -149,12 +149,12 @@ class CacheTest {
     read();
     source.rows.remove("metadata:topic/a/1");
     source.text("metadata:deleted/00000001", "a");
-    Topics known = read(MetadataReader.READS_BETWEEN_DELETED_TOPICS).topics();
+    Topics known = read(MetadataReader.READS_BETWEEN_DELETED_TOPICS).topics;
     assertEquals(Topics.NONE, known.retentionMs(1));
     assertTrue(known.isNotedDeleted(1));
     source.text("metadata:deleted/00000002", "is still there");
     source.rowsGiven = 0;
-    assertEquals(1_000, read(1).topics().retentionMs(2));
+    assertEquals(1_000, read(1).topics.retentionMs(2));
     read(MetadataReader.READS_BETWEEN_DELETED_TOPICS * 2);
     assertTrue(source.rowsGiven < 100, source.rowsGiven + " rows");
   }
@@ -165,10 +165,10 @@ class CacheTest {
     read();
     source.nowMs += 1_000;
     source.text("metadata:topic/a/1", "nonsense");
-    assertEquals(Topics.UNSURE, read().topics().retentionMs(1));
+    assertEquals(Topics.UNSURE, read().topics.retentionMs(1));
     source.nowMs += 1_000;
     topic(1, "\"retention_ms\":\"soon\"");
-    assertEquals(Topics.UNSURE, read().topics().retentionMs(1));
+    assertEquals(Topics.UNSURE, read().topics.retentionMs(1));
   }
 
   @Test
@@ -179,7 +179,7 @@ class CacheTest {
     source.nowMs += 3_600_000;
     read();
     topic(1, "\"retention_ms\":2000");
-    assertEquals(Topics.UNSURE, read().topics().retentionMs(1));
+    assertEquals(Topics.UNSURE, read().topics.retentionMs(1));
   }
 
   @Test
@@ -193,10 +193,10 @@ class CacheTest {
     long late = NOW + 400_000;
     assertEquals(NOW, known.certainNowMs(late)); // a longer retention may have been missed
     assertEquals(NOW + 5_000, known.nowMs(late));
-    assertEquals(NOW, known.topicsReadAtMs());
+    assertEquals(NOW, known.topicsReadAtMs);
     known = read(MetadataReader.READS_BETWEEN_ALL_TOPICS);
     assertEquals(NOW + 5_000, known.certainNowMs(late));
-    assertTrue(known.topicsReadAtMs() > NOW);
+    assertTrue(known.topicsReadAtMs > NOW);
   }
 
   @Test
@@ -208,7 +208,7 @@ class CacheTest {
     topic(1, "\"retention_ms\":9000");
     source.nowMs = NOW;
     read(MetadataReader.READS_BETWEEN_ALL_TOPICS - 1);
-    assertEquals(9_000, read(1).topics().retentionMs(1));
+    assertEquals(9_000, read(1).topics.retentionMs(1));
   }
 
   @Test
@@ -217,8 +217,8 @@ class CacheTest {
     reader = new MetadataReader(new Warnings(0), () -> 0, most -> 3);
     read();
     source.rows.remove("metadata:topic/a/1");
-    assertEquals(1_000, read(3).topics().retentionMs(1));
-    assertEquals(Topics.NONE, read(1).topics().retentionMs(1));
+    assertEquals(1_000, read(3).topics.retentionMs(1));
+    assertEquals(Topics.NONE, read(1).topics.retentionMs(1));
   }
 
   @Test
@@ -277,11 +277,11 @@ class CacheTest {
   @Test
   void anImageThatCannotBeReadLeavesTheOneBeforeIt() throws IOException {
     source.put("metadata:transactions/image", Images.encode(NOW, 1, 2));
-    TransactionImage good = read().image();
+    TransactionImage good = read().image;
     source.text("metadata:transactions/image", "nonsense");
-    assertSame(good, read().image());
+    assertSame(good, read().image);
     source.rows.remove("metadata:transactions/image");
-    assertNull(read().image());
+    assertNull(read().image);
   }
 
   @Test
@@ -331,9 +331,9 @@ class CacheTest {
     long before = heapUsed();
     kept[0] = large();
     long bytes = heapUsed() - before;
-    assertEquals(10_000, kept[0].topics().size());
-    assertEquals(40_000, kept[0].partitions().size());
-    assertTrue(kept[0].image().committed().isInvalid(99_999));
+    assertEquals(10_000, kept[0].topics.size());
+    assertEquals(40_000, kept[0].partitions.size());
+    assertTrue(kept[0].image.committed.isInvalid(99_999));
     assertTrue(bytes < 16 << 20, bytes + " bytes");
   }
 

@@ -66,7 +66,7 @@ class NotesTest {
   }
 
   private long due() throws IOException {
-    return kit.observer().notes().due(kit.publish().image());
+    return kit.observer().notes().due(kit.publish().image);
   }
 
   @Test
@@ -305,7 +305,7 @@ class NotesTest {
     write(0);
     kit.flush();
     RegionNotes notes = kit.observer().notes();
-    TransactionImage image = kit.publish().image();
+    TransactionImage image = kit.publish().image;
     kit.region().close();
     assertEquals(0, notes.due(image));
   }
@@ -313,7 +313,7 @@ class NotesTest {
   @Test
   void aClockThatWentBackMakesNothingClean() throws IOException {
     at(NOW + 10 * HOUR);
-    kit.observer().notes().due(kit.publish().image()); // saw an empty memory, at a wrong time
+    kit.observer().notes().due(kit.publish().image); // saw an empty memory, at a wrong time
     at(NOW + MINUTE);
     write(0);
     kit.flush();

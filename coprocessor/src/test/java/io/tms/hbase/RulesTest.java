@@ -94,7 +94,7 @@ class RulesTest {
     Metadata metadata = metadataOf(store, wallMs);
     RowRules messages = RowRules.ofStored(metadata, false, wallMs, ttlMs);
     RowRules payloads = RowRules.ofStored(metadata, true, wallMs, ttlMs);
-    boolean readable = metadata != null && metadata.image() != null;
+    boolean readable = metadata != null && metadata.image != null;
     Visibility visibility = readable ? Visibility.committed(metadata, wallMs, ttlMs) : null;
     JsonArray cases = store.getAsJsonArray("cases");
     for (JsonElement element : cases) {

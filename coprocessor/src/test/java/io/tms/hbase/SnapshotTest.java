@@ -96,15 +96,15 @@ class SnapshotTest {
     for (JsonElement element : SNAPSHOTS.getAsJsonArray("images")) {
       JsonObject one = element.getAsJsonObject();
       TransactionImage image = TransactionImage.decode(Vectors.hex(one.get("hex")));
-      assertEquals(one.get("time_ms").getAsLong(), image.timeMs());
-      assertEquals(one.get("write_pointer").getAsLong(), image.writePointer());
+      assertEquals(one.get("time_ms").getAsLong(), image.timeMs);
+      assertEquals(one.get("write_pointer").getAsLong(), image.writePointer);
       List<Long> invalid = Vectors.longs(one.get("invalid"));
       List<Long> inProgress = Vectors.longs(one.get("in_progress"));
       long readPointer = one.get("read_pointer").getAsLong();
-      assertTrue(inProgress.stream().allMatch(image.committed()::isInProgress));
+      assertTrue(inProgress.stream().allMatch(image.committed::isInProgress));
       for (long pointer : invalid) {
-        assertTrue(image.committed().isInvalid(pointer));
-        assertFalse(image.committed().isVisible(pointer));
+        assertTrue(image.committed.isInvalid(pointer));
+        assertFalse(image.committed.isVisible(pointer));
         assertTrue(image.neverCommits(pointer) || inProgress.contains(pointer));
       }
       List<Long> lost = Vectors.longs(one.get("lost"));
@@ -115,19 +115,19 @@ class SnapshotTest {
         assertFalse(image.neverCommits(lost.get(i + 1)));
       }
       boolean shown = !invalid.contains(readPointer) && !inProgress.contains(readPointer);
-      assertEquals(shown, image.committed().isVisible(readPointer));
-      assertFalse(image.committed().isVisible(readPointer + 1));
+      assertEquals(shown, image.committed.isVisible(readPointer));
+      assertFalse(image.committed.isVisible(readPointer + 1));
       JsonObject fates = one.getAsJsonObject("fates");
       for (long pointer : Vectors.longs(fates.get("skipped"))) {
         assertTrue(image.neverCommits(pointer));
       }
       for (long pointer : Vectors.longs(fates.get("open"))) {
         assertFalse(image.neverCommits(pointer));
-        assertTrue(pointer > image.writePointer() || image.committed().isInProgress(pointer));
+        assertTrue(pointer > image.writePointer || image.committed.isInProgress(pointer));
       }
       for (long pointer : Vectors.longs(fates.get("visible"))) {
         assertFalse(image.neverCommits(pointer));
-        assertEquals(pointer <= readPointer, image.committed().isVisible(pointer));
+        assertEquals(pointer <= readPointer, image.committed.isVisible(pointer));
       }
     }
   }

@@ -29,7 +29,7 @@ class TableSettingsTest {
         table.setValue(attribute.getKey(), attribute.getValue().getAsString());
       }
       long expected = one.get("ttl_ms").isJsonNull() ? -1 : one.get("ttl_ms").getAsLong();
-      assertEquals(expected, new TableSettings(table.build()).ttlMs(), one.toString());
+      assertEquals(expected, new TableSettings(table.build()).ttlMs, one.toString());
     }
   }
 }

@@ -55,7 +55,7 @@ final class Vectors {
   /** The same with other records of partitions. */
   static Metadata with(Metadata good, Partitions partitions) {
     Metadata.Clock clock = new Metadata.Clock(Blocks.NOW, Blocks.NOW, Blocks.NOW);
-    return new Metadata(Blocks.NOW, clock, Topics.FOREVER, good.topics(), partitions, good.image());
+    return new Metadata(Blocks.NOW, clock, Topics.FOREVER, good.topics, partitions, good.image);
   }
 
   /** A table of records that is only a map; it may be told to fail. */
