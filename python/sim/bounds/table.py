@@ -33,6 +33,7 @@ DRAWN: dict[str, float] = {
     "log.partition.ROLL_BACK_BYTES": 1,
     "log.reader._LOOK_BYTES": 1,
     "log.reader._FEW": 1,
+    "log.reader.ENDS_KEPT": 1,
     "log.recovery.SCAN_BYTES": 1,
     "log.segments.CUT_BYTES": 1,
     "log.segments.NEWEST_BYTES": 1,
