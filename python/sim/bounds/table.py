@@ -229,6 +229,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compat.kafka.topics.*",
         "transactions.transactional_state.EPOCH_MAX",
         "compat.kafka.records.*",
+        "compat.kafka.records_building.*",
         "compat.kafka.records_cache.ENTRY_BYTES",
         "compat.cdap.poll._GZIP*",
         "compat.cdap.settings._JAVA_INT_MAX",
@@ -443,6 +444,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     "A size of an object that is made once per process when modules are loaded.": (
         "block.lone.LONES_CACHED_MAX",
         "block.packing.COUNTS_CACHED_MAX",
+        "block.packing.EVEN_CACHED_MAX",
         "queues.entries.KEYS_CACHED_MAX",
     ),
     "The longest time that tests of users' programs wait, or skip: it cuts no message.": (

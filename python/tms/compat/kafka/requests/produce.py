@@ -9,7 +9,7 @@
 from functools import partial
 from typing import NamedTuple
 
-from tms.block import Flags, read_header
+from tms.block import Flags
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.broker import Broker
 from tms.compat.kafka.codec import KafkaMessage
@@ -129,7 +129,6 @@ async def _submit(
     else:
         batch = await service.in_turn(service.checking, decode)
     blocks = [NewBlock(part.index, block) for block in batch.blocks]
-    has_times = any(read_header(block).has_times for block in batch.blocks)
     ids = broker.engine.transactional_ids
     producer = ProducerEpoch(*batch[:2])
     if batch.transactional:
@@ -137,13 +136,13 @@ async def _submit(
         if id is None:
             raise Refused(RefusalCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         pending = await broker.in_thread(_publish, call, id, (producer, name, blocks))
-        return pending, has_times
+        return pending, batch.has_times
     if producer.number > 0 and ids.holds(producer.number, name, part.index):
         raise Refused(RefusalCode.INVALID_TXN_STATE)
     durability = _DURABILITIES[call.message.acks]
     immediate = broker.engine.immediate
     pending = publisher.submit(name, blocks, durability, immediate, internal=True)
-    return pending, has_times
+    return pending, batch.has_times
 
 
 def _publish(
