@@ -64,6 +64,7 @@ _TRANSACTIONAL = 16
 _CONTROL = 32
 _MAGIC = 2
 _NONE = -1
+_RECORD_BYTES_MIN = 7  # a byte for each field
 _SPARE_BYTES = 32  # behind the records, for the parser
 _HEADER_COST_BYTES = 100  # of a header while it is converted
 _BLOCK_BYTES = 1_024  # of a block besides its cells and their ends, at most
@@ -261,9 +262,12 @@ def _parsed(payload: Buffer, batch: _BatchHeader, bytes_max: int) -> _Cells:
     spacious = memoryview(b"".join((head, payload, bytes(_SPARE_BYTES))))
     parsed = parser.DefaultRecordBatch(spacious[:-_SPARE_BYTES])
     headers = _HeaderColumn(bytes_max - len(payload))
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    times: list[int] = []
+    if count > len(payload) // _RECORD_BYTES_MIN:
+        raise _invalid("The records end before the batch says so.")
+    keys: list[bytes | None] = [None] * count
+    values: list[bytes | None] = [None] * count
+    times = [0] * count
+    number = -1
     try:
         for number, record in enumerate(parsed):
             if record.offset != number:
@@ -271,13 +275,14 @@ def _parsed(payload: Buffer, batch: _BatchHeader, bytes_max: int) -> _Cells:
                     f"Record {number} has the offset delta {record.offset}; they count from 0.",
                     number,
                 )
-            keys.append(record.key)
-            values.append(record.value)
-            times.append(record.timestamp)
+            keys[number] = record.key
+            values[number] = record.value
+            times[number] = record.timestamp
             if pairs := record.headers:
                 headers.add(number, pairs)
     except damage as exc:
-        raise _invalid(f"Record {len(keys)} is damaged: {exc}", len(keys)) from exc
+        raise _invalid(f"Record {number + 1} is damaged: {exc}", number + 1) from exc
+    assert number == count - 1, "the parser ends early only with an error"
     return _Cells(keys, values, headers.cells(count), times)
 
 
