@@ -33,6 +33,7 @@ DRAWN: dict[str, float] = {
     "log.partition.ROLL_BACK_BYTES": 1,
     "log.reader._LOOK_BYTES": 1,
     "log.reader._FEW": 1,
+    "log.reader.ENDS_KEPT": 1,
     "log.recovery.SCAN_BYTES": 1,
     "log.segments.CUT_BYTES": 1,
     "log.segments.NEWEST_BYTES": 1,
@@ -253,6 +254,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compat.kafka.topics.*",
         "transactions.transactional_state.EPOCH_MAX",
         "compat.kafka.records.*",
+        "compat.kafka.records_building.*",
         "compat.cdap.poll._GZIP*",
         "compat.cdap.settings._JAVA_INT_MAX",
         "serve.config_sources._SECRET_CHARS_MAX",
@@ -467,6 +469,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     "A size of an object that is made once per process when modules are loaded.": (
         "block.lone.LONES_CACHED_MAX",
         "block.packing.COUNTS_CACHED_MAX",
+        "block.packing.EVEN_CACHED_MAX",
         "queues.entries.KEYS_CACHED_MAX",
     ),
     "The longest time that tests of users' programs wait, or skip: it cuts no message.": (

@@ -172,7 +172,7 @@ DRIVERS: dict[str, set[str]] = {
         "store/hbase/rows.py",
         "compat/kafka/records.py",
     },
-    "aiokafka": {"compat/kafka/records.py"},
+    "aiokafka": {"compat/kafka/records_building.py"},
     "uvloop": {"server/", "serve/"},
     "structlog": {"server/"},
     "prometheus_client": {"server/"},

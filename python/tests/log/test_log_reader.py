@@ -24,6 +24,7 @@ from tests.model_log import ModelPartition
 from tests.run_seed import drawn, examples
 from tms.block import decode, encode, read_header
 from tms.errors import DataCorrupt, OffsetOutOfRange
+from tms.log.reader import ENDS_KEPT
 from tms.model.ids import TIME_MS_MAX, MessageId
 from tms.model.message import NewBlock, PartitionPosition
 from tms.model.position import Position, PositionKind
@@ -215,6 +216,122 @@ def test_an_offset_that_cannot_be_read_is_told_from_one_that_is_not_there_yet() 
             bench.fetch(Position.offset(0))
         with pytest.raises(OffsetOutOfRange, match="not there yet"):
             bench.fetch(Position.offset(4))
+
+
+# -- readers by offset that go on ------------------------------------------------------------------
+
+
+def _gone_on(bench: Bench, offset: int, reads: int) -> tuple[list[Seen], int]:
+    """The messages of so many reads, each from where the one before ended, and the last end."""
+    found: list[Seen] = []
+    for _ in range(reads):
+        fetched = bench.fetch(Position.offset(offset), bytes_max=1)
+        found += seen(fetched.blocks)
+        offset = fetched.reached[0]
+    return found, offset
+
+
+def test_a_reader_by_offset_goes_on_without_a_search() -> None:
+    with Bench(limits=Limits(cache_bytes=0)) as bench:
+        for number in range(100):
+            bench.publish(b"%d" % number, b"")
+        _, offset = _gone_on(bench, 0, 30)
+        operations: list[str] = []
+        bench.store.before = lambda operation, _: operations.append(operation)
+        found, _ = _gone_on(bench, offset, 10)
+        assert [one.offset for one in found] == [*range(60, 80)]
+        assert operations == ["scan"] * 10
+
+
+def test_a_reader_by_offset_at_the_tail_takes_no_store_access() -> None:
+    with Bench() as bench:
+        bench.publish(b"before")
+        _, offset = _gone_on(bench, 1, 1)  # it begins at the end
+        operations: list[str] = []
+        for number in range(5):
+            bench.publish(b"%d" % number)
+            bench.store.before = lambda operation, _: operations.append(operation)
+            for expected in ([b"%d" % number], []):
+                place = [PartitionPosition(0, Position.offset(offset))]
+                cached = bench.engine.fetch_cached(NAME, place, MANY)
+                if cached is None:  # the start of the messages was not known yet
+                    assert number == 0
+                    cached = bench.fetch(Position.offset(offset))
+                    operations.clear()
+                assert [one.value for one in seen(cached.blocks)] == expected
+                offset = cached.reached[0]
+            bench.store.before = lambda *_: None
+        assert operations == []
+
+
+def test_more_readers_by_offset_than_are_remembered_read_the_same() -> None:
+    readers = ENDS_KEPT + 3
+    with Bench(limits=Limits(cache_bytes=0)) as bench:
+        for number in range(2 * readers):
+            bench.publish(b"%d" % number)
+        at = [*range(readers)]
+        for _ in range(3):
+            for reader, offset in enumerate(at):
+                found, at[reader] = _gone_on(bench, offset, 1)
+                assert [one.value for one in found] == [b"%d" % offset]
+        log = bench.engine.topics.partitions.logs[1, 0]
+        assert len(log.reader._read_to) == ENDS_KEPT
+
+
+@pytest.mark.parametrize("cache_bytes", CACHES.values(), ids=CACHES)
+def test_an_offset_at_which_a_read_ended_is_refused_once_its_messages_are_gone(
+    cache_bytes: int,
+) -> None:
+    limits = Limits(cache_bytes=cache_bytes)
+    with Bench(TopicSettings(retention_ms=HOUR_MS), limits) as bench:
+        for number in range(6):
+            bench.publish(b"%d" % number)
+            bench.clock.pass_ms(10)
+        for offset in (0, 1):
+            _gone_on(bench, offset, 1)
+        bench.engine.truncate_topic(NAME, Position.offset(2))
+        with pytest.raises(OffsetOutOfRange):
+            _gone_on(bench, 1, 1)
+        found, _ = _gone_on(bench, 2, 1)
+        assert [one.offset for one in found] == [2]
+        bench.clock.pass_ms(HOUR_MS - 10)
+        with pytest.raises(OffsetOutOfRange):
+            _gone_on(bench, 2, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", examples(20, 60))
+def test_readers_by_offset_find_what_the_model_says_while_it_changes(count: int) -> None:
+    settings(max_examples=count)(
+        given(data=st.data(), cache=st.sampled_from([0, 2_000, 1 << 20]))(_readers_go_on)
+    )()
+
+
+def _readers_go_on(data: st.DataObject, cache: int) -> None:
+    steps = st.sampled_from(["publish", "truncate", *["read"] * 4])
+    with Bench(limits=small(Limits(cache_bytes=cache), segment_bytes=4_000)) as bench:
+        model = ModelPartition()
+        readers = [0, 0, 0]
+        for step in data.draw(st.lists(steps, max_size=30), label="steps"):
+            if step == "publish":
+                bench.clock.jump_ms(data.draw(st.integers(-5, 20), label="passed"))
+                values: list[bytes | None] = [b"v"] * data.draw(st.integers(1, 4), label="values")
+                model.published(bench.publish(*values), values, 0)
+            elif step == "truncate":
+                before = Position.offset(data.draw(st.integers(0, model.end), label="before"))
+                bench.engine.truncate_topic(NAME, before)
+                model.truncate(before)
+            else:
+                reader = data.draw(st.integers(0, 2), label="reader")
+                position = Position.offset(readers[reader])
+                bytes_max = data.draw(st.sampled_from([1, 1_000]), label="bytes")
+                _in_model(bench, model, position, MANY)
+                if model.start <= position.number:
+                    reached = bench.fetch(position, bytes_max=bytes_max).reached[0]
+                    assert position.number < reached or reached == model.end
+                    readers[reader] = reached
+                else:
+                    readers[reader] = model.start
 
 
 # -- how much --------------------------------------------------------------------------------------

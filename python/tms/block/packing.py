@@ -33,6 +33,7 @@ HEADERS_ADDED_MAX = 16
 _HEADERS_MAX = HEADERS_MAX + HEADERS_ADDED_MAX
 HEADER_VALUE_BYTES_MAX = 64 << 10
 COUNTS_CACHED_MAX = 4  # most often the count is 1
+EVEN_CACHED_MAX = 12  # columns of cells of one size
 COMPRESSED_BYTES_MIN = 64  # smaller buffers stay as they are
 
 BytesColumn = Sequence[bytes | None]
@@ -195,7 +196,10 @@ def _joined(cells: Sequence[bytes]) -> _Column:
         size = len(cells[0])
         if size < 2**31:
             return _ENDS_OF_ONE.pack(0, size), cells, size
-    ends = list(accumulate(map(len, cells), initial=0))
+    sizes = [*map(len, cells)]
+    if sizes and sizes.count(sizes[0]) == len(sizes):
+        return _even(len(sizes), sizes[0]), cells, sizes[0] * len(sizes)
+    ends = list(accumulate(sizes, initial=0))
     try:
         return struct.pack(f"<{len(ends)}i{len(ends) % 2 * 4}x", *ends), cells, ends[-1]
     except struct.error as exc:
@@ -259,12 +263,17 @@ def _repeated(count: int, row: Headers) -> _HeaderColumns:
     return count, map_ends, names, (0, (text_ends, (text * count,), len(text) * count))
 
 
-@lru_cache(COUNTS_CACHED_MAX)
 def even_ends(count: int, *sizes: int) -> list[bytes]:
     """The ends of `count` cells: of one header each, then of cells of these sizes; padded."""
-    even = struct.Struct(f"<{count + 1}i{(count + 1) % 2 * 4}x")
+    return [_even(count, size) for size in (1, *sizes)]
+
+
+@lru_cache(EVEN_CACHED_MAX)
+def _even(count: int, size: int) -> bytes:
+    """The ends of `count` cells of one size, padded."""
     try:
-        return [even.pack(*map(size.__mul__, range(count + 1))) for size in (1, *sizes)]
+        ends = map(size.__mul__, range(count + 1))
+        return struct.pack(f"<{count + 1}i{(count + 1) % 2 * 4}x", *ends)
     except struct.error as exc:
         raise TooLarge("The messages of a block have less than 2 GiB together.") from exc
 

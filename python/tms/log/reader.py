@@ -9,6 +9,8 @@ Invariants
 * If nothing was found, a read at the returned position waits for new messages only: `latest` is
   resolved once, and unreadable messages are stepped over.
 * Reading at the tail takes no store access and waits for no writer.
+* A reader by offset that goes on where it stopped takes no search: the offset behind a block and
+  the key of the block's last message belong together for ever, also when the block is gone.
 * The start of the readable messages is known in one place (`first`), which reads from the store
   only if the first message is gone.
 """
@@ -34,6 +36,7 @@ from tms.model.position import Position, PositionKind
 FRESH_MS = 10_000  # lag behind retention that numbers for operators may have
 _LOOK_BYTES = 4 << 20
 _FEW = 8  # references beyond those that filled the last read
+ENDS_KEPT = 16  # of reads by offset: so many readers of a partition go on without a search
 
 
 class Read(NamedTuple):
@@ -76,12 +79,19 @@ class PartitionReader:
         self._decided = FIRST_KEY  # every message before it is
         self._first: ReadableStart | None = None
         self._references: int | None = None  # that fill a read; None: none were met yet
+        self._read_to: dict[int, BlockKey] = {}  # offsets where reads ended; the keys before them
 
     def read_cached(self, position: Position, floor: BlockKey, bytes_max: int) -> Read | None:
         """Like `read`, without touching the store; None if that is not possible."""
         state = self._state
-        if not state.known or position.kind is PositionKind.OFFSET:
+        if not state.known:
             return None
+        by_offset = position.kind is PositionKind.OFFSET
+        if by_offset:
+            known = self._at_known_offset(position.number, floor)
+            if known is None:
+                return None
+            position = known
         with state.lock:
             last, end = state.last, state.end_offset
             start = max(start_key(position, last), floor, state.chain.record.floor)
@@ -91,7 +101,10 @@ class PartitionReader:
             roll_backs = state.roll_backs
         if blocks is None:
             return None
-        return self._found(blocks, position, start, last, end, roll_backs)
+        found = self._found(blocks, position, start, last, end, roll_backs)
+        if by_offset:
+            self._note_end(found)
+        return found
 
     def read(self, position: Position, floor: BlockKey, bytes_max: int) -> Read:
         """Blocks from `position` on, each with at least one message there. An empty page is the end
@@ -99,16 +112,20 @@ class PartitionReader:
         end."""
         state = self._state
         self.load()
-        if position.kind is PositionKind.OFFSET:
-            position = self._at_offset(position.number, floor)
-        cached = self.read_cached(position, floor, bytes_max)
-        if cached is not None:
-            return cached
-        last, end = self._end()
-        roll_backs = state.roll_backs
-        start = max(start_key(position, last), floor, state.chain.record.floor)
-        blocks = self._scan(start, key_after(last), bytes_max)
-        return self._found(blocks, position, start, last, end, roll_backs)
+        by_offset = position.kind is PositionKind.OFFSET
+        if by_offset:
+            known = self._at_known_offset(position.number, floor)
+            position = known or self._at_offset(position.number, floor)
+        found = self.read_cached(position, floor, bytes_max)
+        if found is None:
+            last, end = self._end()
+            roll_backs = state.roll_backs
+            start = max(start_key(position, last), floor, state.chain.record.floor)
+            blocks = self._scan(start, key_after(last), bytes_max)
+            found = self._found(blocks, position, start, last, end, roll_backs)
+        if by_offset:
+            self._note_end(found)
+        return found
 
     def resolved(self, read: Read, bytes_max: int) -> Read:
         """Replace references by the staged blocks, as far as `bytes_max` reaches, but at least one
@@ -210,18 +227,22 @@ class PartitionReader:
     def first(self, floor: BlockKey, fresh_ms: int = 0) -> ReadableStart:
         """The start of the readable messages. With `fresh_ms`, it may lag that much behind
         retention; a truncation counts at once."""
-        state = self._state
-        known = self._first
         begin = self.readable_from(floor)
-        if known is not None and known.rewrites == state.rewrites and known.since <= begin:
-            is_fresh = (
-                begin[0] - known.since[0] < fresh_ms and state.chain.record.floor <= known.key
-            )
-            if begin <= known.key or is_fresh:
-                return known
-        rewrites = state.rewrites  # read first: a rewrite meanwhile makes the result void
+        known = self._known_first(begin, fresh_ms)
+        if known is not None:
+            return known
+        rewrites = self._state.rewrites  # read first: a rewrite meanwhile makes the result void
         self._first = first = ReadableStart(*self._find_first(begin), begin, rewrites)
         return first
+
+    def _known_first(self, begin: BlockKey, fresh_ms: int = 0) -> ReadableStart | None:
+        """The start of the messages that are readable from `begin` on, if it is known."""
+        known = self._first
+        state = self._state
+        if known is None or known.rewrites != state.rewrites or known.since > begin:
+            return None
+        is_fresh = begin[0] - known.since[0] < fresh_ms and state.chain.record.floor <= known.key
+        return known if begin <= known.key or is_fresh else None
 
     def _find_first(self, start: BlockKey) -> tuple[int, BlockKey]:
         last, end = self._end()
@@ -332,6 +353,27 @@ class PartitionReader:
         left = trimmed(blocks, self._state.chain.record.floor, start)
         behind = Position(PositionKind.AFTER, MessageId(newest.time_ms, newest.last_sequence))
         return Read(left, behind, reached, end, start, None, roll_backs)
+
+    def _at_known_offset(self, offset: int, floor: BlockKey) -> Position | None:
+        """The position of an offset at which a read ended, or the partition ends; None if it takes
+        a search, or may be out of range."""
+        last, end = self._end()
+        if offset == end:
+            return Position.after(MessageId(*last))
+        key = self._read_to.get(offset)
+        first = None if key is None else self._known_first(self.readable_from(floor))
+        if key is None or first is None or offset < first.offset:
+            return None
+        return Position.after(MessageId(*key))
+
+    def _note_end(self, read: Read) -> None:
+        """Remember the end of a read by offset, where its reader goes on."""
+        assert read.next.id is not None
+        with self._state.lock:
+            self._read_to.pop(read.reached, None)
+            self._read_to[read.reached] = read.next.id[:2]
+            if len(self._read_to) > ENDS_KEPT:
+                del self._read_to[next(iter(self._read_to))]
 
     def _at_offset(self, offset: int, floor: BlockKey) -> Position:
         """The position of an offset. Raises `OffsetOutOfRange`."""

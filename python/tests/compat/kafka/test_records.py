@@ -189,10 +189,12 @@ def timed(times: list[int]) -> bytes:
 @example([-1, -1])
 @example([5, 3, -1, 4])
 def test_the_times_of_a_producer_are_event_times(times: list[int]) -> None:
-    (block,) = decode(timed(times), LIMITS).blocks
+    decoded = decode(timed(times), LIMITS)
+    (block,) = decoded.blocks
     check(block, LIMITS.message_bytes_max, LIMITS.block_bytes_max)
     assert unpack(block).event_times() == [None if time == -1 else time for time in times]
-    assert read_header(block).has_times == any(time >= 0 for time in times)
+    known = any(time >= 0 for time in times)
+    assert read_header(block).has_times is decoded.has_times is known
 
 
 @pytest.mark.parametrize("time", [-2, -(2**62), TIME_MS_MAX + 1, 2**62])

@@ -29,10 +29,9 @@ Invariants
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from itertools import pairwise, repeat, starmap
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, repeat
+from typing import NamedTuple, cast
 
 import google_crc32c
 from msgspec import Raw
@@ -41,10 +40,10 @@ from tms import block as blocks
 from tms.block import HEADER_VALUE_BYTES_MAX, HEADERS_MAX, MESSAGES_MAX, HeaderCells, TimesColumn
 from tms.compat.kafka.compression import decompress
 from tms.compat.kafka.errors import BadRecords, ErrorCode
-from tms.errors import Invalid, TooLarge
+from tms.compat.kafka.records_building import HEADER_BYTES, RecordColumns, build, library
+from tms.errors import Invalid
 from tms.model.ids import TIME_MS_MAX
 from tms.model.message import Buffer, StoredBlock
-from tms.runtime.extras import needed
 
 OFFSETS_MAX = 1 << 31  # of a batch
 BATCH_BYTES_MAX = (1 << 31) - 1  # of an encoded batch
@@ -65,6 +64,7 @@ _TRANSACTIONAL = 16
 _CONTROL = 32
 _MAGIC = 2
 _NONE = -1
+_RECORD_BYTES_MIN = 7  # a byte for each field
 _SPARE_BYTES = 32  # behind the records, for the parser
 _HEADER_COST_BYTES = 100  # of a header while it is converted
 _BLOCK_BYTES = 1_024  # of a block besides its cells and their ends, at most
@@ -95,6 +95,7 @@ class DecodedBatch(NamedTuple):
     base_timestamp_ms: int
     max_timestamp_ms: int
     record_count: int
+    has_times: bool  # True if a record has a timestamp
     blocks: list[bytearray]
 
 
@@ -131,7 +132,7 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
     first record, and these flags. Raises `BadRecords`.
     """
     batch = _checked(records)
-    payload: Buffer = memoryview(records)[_HEADER.size :]
+    payload: Buffer = memoryview(records)[HEADER_BYTES:]
     if codec := batch.attributes & _CODEC:
         payload = decompress(codec, memoryview(payload), limits.batch_bytes_max)
     elif len(payload) > limits.batch_bytes_max:
@@ -159,6 +160,7 @@ def decode(records: Buffer, limits: RecordLimits, producer_flags: int = 0) -> De
         batch.base_timestamp,
         batch.max_timestamp,
         batch.records,
+        any(time_ms is not None for time_ms in cells.times),
         packed,
     )
 
@@ -169,26 +171,13 @@ def encode(stored: StoredBlock, leader_epoch: int = _NONE) -> bytearray:
     publish time. Raises `DataCorrupt` and `TooLarge`."""
     header = blocks.read_header(stored.block)
     columns = blocks.decode(stored.block)
-    builder = _library().DefaultRecordBatchBuilder(
-        _MAGIC, 0, 0, _NONE, _NONE, _NONE, BATCH_BYTES_MAX
-    )
-    times: Sequence[Any] = ()
-    if columns.times is not None:
-        times = columns.event_times(stored.time_ms)
-    rows = zip(
-        columns.index,
-        times or repeat(stored.time_ms, columns.count),
-        columns.keys(),
-        columns.values(),
-        _headers(columns.header_cells()),
-        strict=True,
-    )
-    if None in starmap(builder.append, rows):
-        raise TooLarge(f"A block of more than {BATCH_BYTES_MAX} bytes fits no batch of Kafka's.")
-    batch: bytearray = builder.build()
+    times = cast(list[int], columns.event_times(stored.time_ms))
+    cells = columns.keys(), columns.values(), columns.header_cells()
+    records = RecordColumns(columns.index, times, *cells)
+    batch = build(records, columns.cell_bytes // columns.count, BATCH_BYTES_MAX)
     place = header.base_offset, header.count, leader_epoch
-    stamp = (0, times[0], max(times)) if times else (_APPEND_TIME, stored.time_ms, stored.time_ms)
-    _seal(batch, place, stamp, columns.count)
+    attributes = _APPEND_TIME if columns.times is None else 0
+    _seal(batch, place, (attributes, times[0], max(times)), columns.count)
     return batch
 
 
@@ -199,7 +188,7 @@ def gap(start: int, stop: int, leader_epoch: int = _NONE) -> bytearray:
     if not 0 <= start < stop:
         raise ValueError(f"A gap has at least one offset, not those from {start} to {stop}.")
     start = max(start, stop - OFFSETS_MAX)
-    batch = bytearray(_HEADER.size)
+    batch = bytearray(HEADER_BYTES)
     _seal(batch, (start, stop - start, leader_epoch), (_APPEND_TIME, _NONE, _NONE), 0)
     return batch
 
@@ -214,11 +203,11 @@ def _checked(records: Buffer) -> _BatchHeader:
             f"The batch has the format {records[_MAGIC_AT]}, but only format 2 is accepted: use a "
             "client for Kafka 0.11 or newer."
         )
-    if len(records) < _HEADER.size:
-        raise _corrupt(f"A record batch has at least {_HEADER.size} bytes, not {len(records)}.")
+    if len(records) < HEADER_BYTES:
+        raise _corrupt(f"A record batch has at least {HEADER_BYTES} bytes, not {len(records)}.")
     batch = _BatchHeader._make(_HEADER.unpack_from(records))
     size = _LENGTH_FROM + batch.length
-    if batch.magic != _MAGIC or not _HEADER.size <= size <= len(records):
+    if batch.magic != _MAGIC or not HEADER_BYTES <= size <= len(records):
         raise _corrupt(
             f"The batch says that it has format {batch.magic} and {size} bytes, but there are "
             f"{len(records)} bytes of format 2."
@@ -263,22 +252,22 @@ def _check_producer(batch: _BatchHeader) -> None:
 
 
 def _parsed(payload: Buffer, batch: _BatchHeader, bytes_max: int) -> _Cells:
-    library = _library()
+    parser = library()
     count = batch.records
     # A MemoryError or an OverflowError is that of a record which says an absurd length.
-    damage = library.CorruptRecordException, UnicodeDecodeError, MemoryError, OverflowError
+    damage = parser.CorruptRecordException, UnicodeDecodeError, MemoryError, OverflowError
     if len(payload) > LARGE_BYTES:
         _check_large(payload, count)
     head = _HEADER.pack(0, 0, 0, _MAGIC, 0, 0, 0, batch.base_timestamp, 0, 0, 0, 0, count)
     spacious = memoryview(b"".join((head, payload, bytes(_SPARE_BYTES))))
-    parsed = library.DefaultRecordBatch(spacious[:-_SPARE_BYTES])
+    parsed = parser.DefaultRecordBatch(spacious[:-_SPARE_BYTES])
     headers = _HeaderColumn(bytes_max - len(payload))
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    times: list[int] = []
-    add_key = keys.append
-    add_value = values.append
-    add_time = times.append
+    if count > len(payload) // _RECORD_BYTES_MIN:
+        raise _invalid("The records end before the batch says so.")
+    keys: list[bytes | None] = [None] * count
+    values: list[bytes | None] = [None] * count
+    times = [0] * count
+    number = -1
     try:
         for number, record in enumerate(parsed):
             if record.offset != number:
@@ -286,22 +275,15 @@ def _parsed(payload: Buffer, batch: _BatchHeader, bytes_max: int) -> _Cells:
                     f"Record {number} has the offset delta {record.offset}; they count from 0.",
                     number,
                 )
-            add_key(record.key)
-            add_value(record.value)
-            add_time(record.timestamp)
+            keys[number] = record.key
+            values[number] = record.value
+            times[number] = record.timestamp
             if pairs := record.headers:
                 headers.add(number, pairs)
     except damage as exc:
-        raise _invalid(f"Record {len(keys)} is damaged: {exc}", len(keys)) from exc
+        raise _invalid(f"Record {number + 1} is damaged: {exc}", number + 1) from exc
+    assert number == count - 1, "the parser ends early only with an error"
     return _Cells(keys, values, headers.cells(count), times)
-
-
-@cache
-def _library() -> Any:
-    """aiokafka's parser and builder of batches, in C."""
-    with needed("The Kafka front end", "kafka"):
-        from aiokafka.record._crecords import default_records
-    return default_records
 
 
 class _HeaderColumn:
@@ -467,15 +449,6 @@ def _times_or_none(times: TimesColumn) -> TimesColumn:
                 number,
             )
     return [None if time_ms == _NONE else time_ms for time_ms in times]
-
-
-def _headers(cells: HeaderCells) -> Iterable[list[tuple[str, bytes | None]]]:
-    """The headers of each message."""
-    ends, names, values = cells
-    if not names:
-        return repeat([], len(ends) - 1)
-    pairs = [*zip(names, values, strict=True)]
-    return [pairs[start:stop] for start, stop in pairwise(ends)]
 
 
 def _seal(

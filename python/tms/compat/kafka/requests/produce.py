@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
-from tms.block import Flags, read_header
+from tms.block import Flags
 from tms.compat.kafka import codec, records
 from tms.compat.kafka.codec import KafkaMessage
 from tms.compat.kafka.errors import BadRecords, ErrorCode, code_of
@@ -129,7 +129,6 @@ async def _submit(
     else:
         batch = await service.in_turn(service.checking, decode)
     blocks = [NewBlock(part.index, block) for block in batch.blocks]
-    has_times = any(read_header(block).has_times for block in batch.blocks)
     producer = ProducerEpoch(*batch[:2])
     if batch.transactional:
         id = call.message.transactional_id
@@ -138,13 +137,13 @@ async def _submit(
         if call.caller is not None:
             await broker.in_thread(require_id, call, id)
         places = await broker.producers.publish(id, producer, name, blocks)
-        return _Started(result, places, has_times)
+        return _Started(result, places, batch.has_times)
     if producer.number > 0 and await broker.producers.holds(producer.number, name, part.index):
         raise Refused(RefusalCode.INVALID_TXN_STATE)
     durability = _DURABILITIES[call.message.acks]
     immediate = broker.engine.immediate
     pending = publisher.submit(name, blocks, durability, immediate, internal=True)
-    return _Started(result, partial(service.outcome, pending), has_times)
+    return _Started(result, partial(service.outcome, pending), batch.has_times)
 
 
 def _is_quick(batch: Buffer) -> bool:
