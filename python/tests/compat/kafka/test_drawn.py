@@ -4,6 +4,9 @@ pages of one topic, a cache of one batch, a look that sees one message.
 In a landing some of the files run, which the run seed draws; the long run has them all. Each has a
 process of its own, so that a service of the file has these bounds from its beginning. A test that
 fails only here depends on a bound: `Bounds.of(…).drawn` has them all.
+
+The tests of restarts are left out: they copy the directory of a running service, whose journals
+small bounds shorten meanwhile. No crash leaves half of a copy.
 """
 
 import os
@@ -18,8 +21,7 @@ from tests.run_seed import drawn, run_seed
 
 FILES = [
     *("test_access", "test_admin", "test_clients", "test_data", "test_groups", "test_instances"),
-    *("test_groups_restarts", "test_requests", "test_sasl", "test_times", "test_records"),
-    *("test_transactions", "test_transactions_restarts"),
+    *("test_requests", "test_sasl", "test_times", "test_records", "test_transactions"),
 ]
 FLAGS = ("-q", "-x", "-p", "tests.drawn_kit", "-p", "no:cacheprovider", "-p", "no:schemathesis")
 TIMEOUT_S = 300
