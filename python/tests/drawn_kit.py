@@ -26,8 +26,10 @@ NOT_DRAWN = {
 AT_DEFAULT = {
     "test_a_bomb_is_refused_before_it_takes_memory",
     "test_a_request_writes_few_refusals_to_the_audit_log",
+    "test_a_transaction_spans_leaders_and_coordinators",
     "test_an_id_is_forgotten_a_week_after_its_last_use",
     "test_batches_that_take_long_are_converted_by_a_thread",
+    "test_groups_and_transactions_are_listed_by_their_coordinator",
     "test_headers_of_a_large_record_are_counted_before_they_become_objects",
     "test_offsets_by_event_time",
 }
