@@ -427,6 +427,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "store.leveldb.store.*_S",
         "groups.group_positions.*_S",
         "compat.kafka.coordinated.PUBLISH_TIMEOUT_S",
+        "transactions.repeating.*",
         "server.peer_blocks.COMMIT_TIMEOUT_S",
         "engine.shards.PREPARE_TIMEOUT_S",
         "client.http.peer.*_S",

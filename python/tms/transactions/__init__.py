@@ -20,6 +20,7 @@ over the journal
 over topics
     writes           the ranges that a transaction stored before its commit, and the turn to end it
     uncommitted      storing it, staging it, rolling it back
+    repeating        storing it once, although the owner of a partition goes meanwhile
     commit           one commit on its way
     participants     the ports of the states that commits change besides messages
     transactions     the facade for the engine and the rooms above

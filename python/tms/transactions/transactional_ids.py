@@ -159,7 +159,7 @@ class TransactionalIds:
         if record.phase is not TransactionPhase.ONGOING or not added:
             raise Refused(RefusalCode.INVALID_TXN_STATE)
         try:
-            return self._transactions.submit(name, blocks, record.transaction)
+            return self._transactions.submit(name, blocks, record.transaction, repeats=True)
         except TransactionEnded:
             with self._turn(id):
                 self._open(id, producer)  # raises if the producer is fenced by that

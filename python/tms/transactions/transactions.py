@@ -361,13 +361,20 @@ class Transactions:
     # -- publishing before the commit --------------------------------------------------------------
 
     def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int, client: str = ""
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        write_pointer: int,
+        client: str = "",
+        repeats: bool = False,
     ) -> PendingAppend:
         """Store blocks of a transaction that may still commit: synced, whatever the topic says,
         because the commit may be. `client` is named if readers have to wait for one that was begun
-        elsewhere. Raises `TransactionEnded` when it was given here and has ended, or was begun
-        elsewhere and invalidated here."""
-        return self._uncommitted.submit(name, blocks, write_pointer, client)
+        elsewhere. With `repeats` the blocks are of a producer, and a partition whose owner goes
+        meanwhile gets them from its next one; otherwise that ends the transaction. Raises
+        `TransactionEnded` when it was given here and has ended, or was begun elsewhere and
+        invalidated here."""
+        return self._uncommitted.submit(name, blocks, write_pointer, client, repeats)
 
     def stage(self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int) -> None:
         """Store blocks of a transaction out of sight, synced, until `refer` or its commit names

@@ -31,6 +31,7 @@ from tms.model.transaction import HeldPartition, TopicStaged
 from tms.topics.topics import Topics
 from tms.transactions.edits import Stored
 from tms.transactions.manager import WRITE_TIMEOUT_S, TransactionManager
+from tms.transactions.repeating import RepeatedAppend
 from tms.transactions.writes import UncommittedWrites, Writes
 
 _SYNCED = Durability.SYNCED
@@ -94,13 +95,26 @@ class UncommittedMessages:
         self.writes: UncommittedWrites[StoredRange] = UncommittedWrites(self._first)
 
     def submit(
-        self, name: TopicName, blocks: Sequence[NewBlock], write_pointer: int, client: str = ""
+        self,
+        name: TopicName,
+        blocks: Sequence[NewBlock],
+        write_pointer: int,
+        client: str = "",
+        repeats: bool = False,
     ) -> PendingAppend:
-        """Store blocks in the log: readers of committed messages wait there."""
+        """Store blocks in the log: readers of committed messages wait there. With `repeats` they
+        are of a producer, and go to another owner of their partition if the first one goes."""
         with self._storing(write_pointer) as storing:
             if storing.id is None:
                 self._note_foreign(name, write_pointer, client)
-            pending = self._publisher.submit(name, blocks, _SYNCED, _SYNCED, storing.stamp())
+
+            def store(blocks: Sequence[NewBlock]) -> PendingAppend:
+                return self._publisher.submit(name, blocks, _SYNCED, _SYNCED, storing.stamp())
+
+            if repeats and self._topics.partitions.are_of_several:
+                pending = RepeatedAppend(self._clock, blocks, store).begin()
+            else:
+                pending = store(blocks)
             storing.follow(name, pending)
         return pending
 

@@ -2,6 +2,7 @@
 groups of its shards, and one of them coordinates all transactional ids."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from tests.kafka_producer import TransactionalProducer, values
 from tests.waiting import until
 from tms.compat.kafka import codec, coordinated
 from tms.compat.kafka.errors import ErrorCode
+from tms.errors import NotOwner, TimedOut
 from tms.topics.owners import Peer
+from tms.transactions import repeating
 
 PARTITIONS = 8
 NONE, NOT_LEADER = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -441,3 +444,58 @@ def test_open_transactions_of_producers_are_seen_at_their_leader(
         [one] = answer.topics[0].partitions[0].active_producers
         assert (one.producer_id, one.current_txn_start_offset) == (producer.number, 0)
     assert producer.end(committed=False) is NONE
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["refused", "answer-lost"])
+def test_a_transaction_goes_on_when_the_owner_of_a_partition_goes(
+    three: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    """The coordinator repeats what an owner may have stored, and the partition stores it once."""
+    coordinator = three.coordinator(topic, 1)
+    leader = three.others(coordinator)[0]
+    partition = led_by(three, topic, leader)
+    [peer] = [one for one in three.all.cluster[coordinator].others() if one.name == leader]
+    store = peer.partitions.store
+    failures = iter((True, True, False))
+
+    def failing(*given: Any) -> Any:
+        if next(failures, False):
+            if not is_stored:
+                raise NotOwner("Another one owns it.", owner=None)
+            store(*given)
+            raise TimedOut("No answer came.")
+        return store(*given)
+
+    monkeypatch.setattr(peer, "partitions", SimpleNamespace(store=failing))
+    producer = TransactionalProducer(RoutedConnection(three), topic)
+    assert producer.initialise() is NONE and producer.add(topic, partition) is NONE
+    assert producer.produce(topic, b"once", partition=partition) is NONE
+    assert producer.produce(topic, b"after it", partition=partition) is NONE
+    assert next(failures, None) is None, "it was repeated"
+    monkeypatch.undo()
+    assert producer.end() is NONE
+    assert values(three.at(leader), topic, partition) == [b"once", b"after it"]
+
+
+def test_a_transaction_whose_partition_has_no_owner_for_long_fails(
+    three: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeating, "REPEAT_S", 0.5)
+    coordinator = three.coordinator(topic, 1)
+    leader = three.others(coordinator)[0]
+    partition = led_by(three, topic, leader)
+    [peer] = [one for one in three.all.cluster[coordinator].others() if one.name == leader]
+
+    def failing(*given: Any) -> Any:
+        raise NotOwner("Another one owns it.", owner=None)
+
+    producer = TransactionalProducer(RoutedConnection(three), topic)
+    assert producer.initialise() is NONE and producer.add(topic, partition) is NONE
+    with monkeypatch.context() as patched:
+        patched.setattr(peer, "partitions", SimpleNamespace(store=failing))
+        assert producer.produce(topic, b"never", partition=partition) is NOT_LEADER
+    assert producer.end() is not NONE  # it cannot commit any more
+    heir = TransactionalProducer(RoutedConnection(three), topic)
+    assert heir.initialise() is NONE and heir.add(topic, partition) is NONE
+    assert heir.produce(topic, b"next", partition=partition) is NONE and heir.end() is NONE
+    assert values(three.at(leader), topic, partition) == [b"next"]
