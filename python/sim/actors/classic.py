@@ -445,6 +445,7 @@ class Fleet:
         shard = self._shard()
         for engine in self._world.engines():
             if shard in engine.groups.classic_shards():
+                engine.groups.deliver_classic(self._deliver)  # it may have started since
                 return Call(shard, engine, self._now_ms, sender)
         raise Conflict("The shard has moved.")
 

@@ -221,6 +221,21 @@ def test_a_new_id_waits_like_others_if_a_rebalance_begins() -> None:
     assert kafka.joined(joined).generation == 2
 
 
+def test_a_new_id_waits_for_a_journal_no_longer_than_for_a_session() -> None:
+    kafka = Coordinator()
+    leader, _ = kafka.stable(RANGE, RANGE, instances=["l", "f"])
+    kafka.saves = False
+    joined = kafka.join(instance="f")
+    kafka.keep(SESSION_MS // 2, leader)
+    kafka.wait(SESSION_MS // 2 - 1)
+    assert joined not in kafka.answers
+    kafka.wait(1)
+    assert kafka.joined(joined) == JoinAnswer(Code.UNKNOWN_MEMBER_ID, "")
+    again = kafka.join(instance="f")
+    kafka.join(leader, instance="l")
+    assert kafka.joined(again).generation == 2
+
+
 # -- restoring -------------------------------------------------------------------------------------
 
 
@@ -282,6 +297,27 @@ def test_a_group_without_members_is_not_kept() -> None:
     assert not kafka.stored and not kafka.groups.has(KEY)
 
 
+def test_a_group_is_not_kept_for_one_who_may_join_it() -> None:
+    kafka = Coordinator()
+    ids = kafka.stable()
+    new = kafka.joined(kafka.join()).member
+    kafka.leave(*map(Leaver, ids))
+    assert kafka.groups.has(KEY) and not kafka.stored
+    kafka.saves = False
+    kafka.join(new)
+    assert not kafka.groups.has_unsaved, "it has gone already"
+
+
+def test_a_generation_whose_members_have_left_is_not_stored() -> None:
+    kafka = held()
+    leader, follower = completing(kafka)
+    kafka.sync(leader, 1, {})
+    kafka.join()
+    kafka.leave(Leaver(leader), Leaver(follower))
+    kafka.save()
+    assert kafka.groups.has(KEY) and not kafka.stored
+
+
 def test_a_group_that_cannot_be_removed_is_tried_again_but_not_at_once() -> None:
     kafka = Coordinator()
     ids = kafka.stable()
@@ -326,6 +362,7 @@ def test_a_group_of_the_journal_is_not_removed_by_an_earlier_end_of_it() -> None
     kafka.saves = False
     kafka.leave(*map(Leaver, ids))
     kafka.groups.restore(kafka.now_ms, {KEY: kept})  # of another owner of the journal
+    assert not kafka.groups.wants_saving, "nothing is left to save"
     kafka.save()
     assert kafka.stored == {KEY: kept} and kafka.beat(ids[0]) == Code.NONE
 
@@ -455,6 +492,24 @@ def test_a_failed_write_refuses_the_sync_and_the_members_go_on(stored: bool) -> 
         assert world.sync(member, 3) == []
         ((_, answer),) = world.classic.save()
         assert answer.code == Code.NONE and world.beat(member, 3) == Code.NONE
+
+
+def test_a_save_that_the_journal_has_overtaken_answers_who_waits() -> None:
+    world = World()
+    member = world.stable()
+    world.join("again", member)
+    world.sync(member, 2)
+    world.store.fail_write(1, stored=True)
+    world.classic.save()
+    world.store.heal()
+    world.join("once more", member)
+    assert world.sync(member, 3) == []
+    world.engine.groups.forget_positions(A, "g")
+    world.engine.groups.of("g").members.load()  # as a member of TMS's own does
+    assert world.classic.save() == [("sync", SyncAnswer(Code.NOT_COORDINATOR))]
+    with world.classic.locked() as (groups, _):
+        assert not groups.wants_saving
+    assert world.beat(member, 2) == Code.NONE
 
 
 def test_a_journal_that_cannot_be_read_refuses_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:

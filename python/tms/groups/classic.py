@@ -81,6 +81,11 @@ class ClassicGroup:
         self._replaced: dict[str, str] = {}  # static members with a new id, and the leader to name
 
     @property
+    def has_members(self) -> bool:
+        """True if there are members, whatever the state is."""
+        return bool(self._members)
+
+    @property
     def is_gone(self) -> bool:
         """True if nothing remains to be remembered."""
         return not self._members and not self._pending
@@ -508,7 +513,7 @@ class ClassicGroup:
         member = self._members.get(id)
         if member is None:
             return self._pending.get(id)
-        waits = id in self._joining or id in self._syncing
+        waits = id in self._syncing or (id in self._joining and id not in self._replaced)
         return None if waits and not member.is_new else member.until_ms
 
     def _ends(self, end_ms: int) -> int:

@@ -10,7 +10,7 @@ Invariants
 
 * Every token of `join` and `sync` is answered once, by one of the calls, unless it is dropped.
 * Nothing is decided before the first `restore`, nor after `close`: all get `NOT_COORDINATOR`.
-* The journal has no group that is not here, but for those in `take_unsaved`.
+* The journal has no group without members, but for those in `take_unsaved`.
 * `size` is the sum of the sizes of the groups, and 0 without groups.
 * `next_deadline_ms` is never later than the time at which `expire` has something to do.
 """
@@ -221,6 +221,7 @@ class ClassicGroups:
                 self._groups[key] = group = ClassicGroup(self._bounds, self._answers)
                 group.restore(now_ms, one)
                 self._account(key)
+        self.wants_saving = self.wants_saving and self.has_unsaved
 
     @property
     def has_unsaved(self) -> bool:
@@ -235,7 +236,9 @@ class ClassicGroups:
             kept = None
             if group is not None:
                 kept, group.unsaved = group.unsaved, None
-            if kept is not None:
+            if kept is None:
+                self._stored.discard(key)
+            else:
                 self._stored.add(key)
             taken.append(Unsaved(key, kept))
         self._unsaved.clear()
@@ -247,12 +250,11 @@ class ClassicGroups:
         that it could not lose are unsaved again."""
         for key, kept in taken:
             group = self._groups.get(key)
-            if group is None:
-                if kept is None and is_stored:
-                    self._stored.discard(key)
-                elif kept is None:
+            if kept is None and not is_stored:
+                self._stored.add(key)
+                if group is None:
                     self._unsaved[key] = None
-            elif kept is not None:
+            elif kept is not None and group is not None:
                 group.saved(now_ms, kept, is_stored)
                 self._account(key)
         return self._taken()
@@ -287,10 +289,12 @@ class ClassicGroups:
 
     def _account(self, key: ClassicKey) -> None:
         group = self._groups[key]
-        if group.is_gone:
-            self._forget(key)
+        if not group.has_members:
+            group.unsaved = None
             if key in self._stored:
                 self._want_saving(key)
+        if group.is_gone:
+            self._forget(key)
             return
         self.size += group.size - self._sizes.get(key, 0)
         self._sizes[key] = group.size

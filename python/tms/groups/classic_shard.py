@@ -152,9 +152,9 @@ class ClassicShard:
                 taken.extend(self._groups.take_unsaved())
             return [self._entry(one) for one in taken]
 
-        with self._lock:
-            if not self._groups.has_unsaved:
-                return []
+        with self.locked() as (groups, now_ms):
+            if not groups.has_unsaved:  # the journal was read meanwhile, and has decided
+                return groups.saved(now_ms, [], True)
         is_stored = False
         try:
             self._journal.keep(take)
