@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from tms.engine.engine import Engine
-from tms.errors import TMSError
 from tms.model.message import Appended, NewBlock
 from tms.model.topic import TopicName
 from tms.model.transaction import PositionChange
@@ -206,7 +205,7 @@ class CoordinatedIds:
         def ask() -> None:
             try:
                 answer = question()
-            except (TMSError, Refused) as error:
+            except Exception as error:  # else the client would wait for ever
                 loop.call_soon_threadsafe(_fail, asked, error)
             else:
                 loop.call_soon_threadsafe(_settle, asked, answer)
