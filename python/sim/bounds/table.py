@@ -247,6 +247,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
         "compat.kafka.requests.API_VERSIONS",
         "compat.kafka.requests.produce.ADVERTISED_FROM",
         "compat.kafka.brokers.NODE",
+        "server.front.PORT_MAX",
         "compat.kafka.codec._LAST",
         "compat.kafka.authentication._NONCE_BYTES",
         "compat.kafka.front._THROTTLE_MS_MAX",

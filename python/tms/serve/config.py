@@ -353,4 +353,6 @@ class Settings(Section):
                 "server.workers: workers divide a data directory; of a store that machines share, "
                 "start several instances (--cluster)"
             )
+        for name, section in self.fronts().items():
+            section.require_ports(name, self.server.workers)
         return self

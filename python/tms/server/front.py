@@ -25,6 +25,7 @@ from tms.server.http.exchange import Exchange
 from tms.server.http.listening import endpoint_of
 from tms.server.service import Service
 
+PORT_MAX = 65_535
 # Forwards a request to the instance that keeps this; False if it is this instance.
 ForwardTo = Callable[[ShardKey], Awaitable[bool]]
 
@@ -91,6 +92,15 @@ class FrontTerms(NamedTuple):
     endpoint: str = ""
 
 
+def require_last_port(field: str, port: int, workers: int) -> None:
+    """Raise `ValueError` unless the last worker's port, behind the first one's `port`, exists."""
+    if port + workers - 1 > PORT_MAX:
+        raise ValueError(
+            f"{field}: {workers} workers need the ports {port} to {port + workers - 1}, and the "
+            f"last port is {PORT_MAX}; choose {PORT_MAX - workers + 1} or less"
+        )
+
+
 class Section(BaseModel):
     """A part of the settings: strict, and never changed."""
 
@@ -110,6 +120,12 @@ class FrontSection(Section):
         """True if each worker of a data directory listens on a port of its own, the first one on
         the front end's port and the others on those that follow; False if they share one."""
         return False
+
+    def require_ports(self, name: str, workers: int) -> None:
+        """Raise `ValueError` unless there is a port for each of so many workers."""
+        port = self.port_of_its_own
+        if port and self.has_a_port_for_each_worker:
+            require_last_port(f"{name}.port", port, workers)
 
     def endpoint(self, listener: socket.socket, host: str, nth: int) -> str:
         """HOST:PORT at which clients reach the listener of the nth process, counted from 0. `host`

@@ -243,6 +243,21 @@ def test_an_address_that_is_none_is_refused(advertised: str) -> None:
         Settings(data=Path("data"), kafka={"port": 0, "advertised": advertised})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kafka", [{"port": 65_534}, {"port": 0, "advertised": "host:65534"}])
+def test_each_worker_has_a_port(kafka: dict[str, object]) -> None:
+    def settings(workers: int) -> Settings:
+        return Settings(data=Path("data"), kafka=kafka, server={"workers": workers})  # type: ignore[arg-type]
+
+    assert settings(2).server.workers == 2
+    with pytest.raises(ValueError, match="65533"):
+        settings(3)
+
+
+def test_an_advertised_port_exists() -> None:
+    with pytest.raises(ValueError, match=r"kafka\.advertised"):
+        Settings(data=Path("data"), kafka={"port": 0, "advertised": "host:70000"})  # type: ignore[arg-type]
+
+
 def test_a_drain_answers_and_ends_connections() -> None:
     with kafka_serving() as broker, broker.connect() as kafka:
         create_topic(kafka, "drained")

@@ -12,7 +12,7 @@ from tms.compat.kafka.coordinated import ANSWER, answer_question
 from tms.model.topic import DEFAULT_NAMESPACE, NAMESPACE, PARTITIONS_MAX, SYSTEM_NAMESPACE
 from tms.runtime.extras import needed
 from tms.server.framed import FramedLimits
-from tms.server.front import Front, FrontSection, FrontTerms
+from tms.server.front import Front, FrontSection, FrontTerms, require_last_port
 from tms.server.service import Service
 
 _FRAMES = FramedLimits()
@@ -50,6 +50,13 @@ class KafkaSection(FrontSection):
     def has_a_port_for_each_worker(self) -> bool:
         """True: a client asks the leader of each partition, which is one worker."""
         return True
+
+    def require_ports(self, name: str, workers: int) -> None:
+        """Raise `ValueError` unless each worker has a port, and one that clients are told."""
+        super().require_ports(name, workers)
+        if self.advertised:
+            port = int(self.advertised.rpartition(":")[2])
+            require_last_port(f"{name}.advertised", port, workers)
 
     def endpoint(self, listener: socket.socket, host: str, nth: int) -> str:
         """HOST:PORT at which clients reach a broker; that of each worker has a port of its own."""
