@@ -73,6 +73,7 @@ class Brokers:
     def leader(self, topic: str, partition: int) -> str:
         """The instance that owns a partition."""
         engine = self.all.served[min(self.all.served)].service.engine
+        engine.confirm_owner()  # the topic may have been created anew
         name = TopicName.of("default", topic)
         record = engine.topics.registry.find(name)
         return engine.cluster.owner(name, (record.uid, partition), record.partitions).id

@@ -142,7 +142,7 @@ def values(kafka: KafkaConnection, topic: str, partition: int = 0) -> list[bytes
 def committed(kafka: KafkaConnection, topic: str, offset: int = 0, partition: int = 0) -> Any:
     """The answer to a fetch of committed messages."""
     found = fetched(kafka, topic, offset, partition, isolation_level=1)
-    assert not found.error_code
+    assert not found.error_code, found
     return found
 
 

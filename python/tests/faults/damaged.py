@@ -30,6 +30,7 @@ def make(path: Path) -> History:
         publish(bus, history, 40)
     with publisher.open_bus(path) as bus:
         read_all(bus, TOPIC)  # opens all segments: their logs become tables
+        bus.create_topic("later")  # that of the metadata, too; this is in the next log
         publish(bus, history, 4)
     return history
 
