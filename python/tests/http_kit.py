@@ -23,6 +23,7 @@ from tms.compat.kafka.settings import KafkaSection
 from tms.compat.tephra.frames import FrameLimits
 from tms.compat.tephra.front import TephraServer
 from tms.compat.tephra.settings import ANSWER, TEPHRA, TephraSection
+from tms.console.settings import ConsoleSection
 from tms.engine.config import EngineConfig
 from tms.engine.engine import Engine
 from tms.runtime.clock import Clock, SystemClock
@@ -223,6 +224,7 @@ def fronts_of(
     usual = [
         Front(CDAP, paths=Cdap(service, cdap or CdapLimits())),
         KafkaSection().open(service, terms),
+        ConsoleSection().open(service, terms),
     ]
     if tephra is None or listener is None:
         return [*usual, TephraSection().open(service, terms)]

@@ -556,4 +556,7 @@ EXCUSED: dict[str, tuple[str, ...]] = {
     "Neither HBase nor Spark is in a run: their tests start the real servers, the soak reads with"
     " them.": ("spark.*", "store.hbase.*", "engine.observer.*"),
     "The command line reads and writes through the client.": ("cli.*",),
+    "A browser looks through operations, whose bounds are drawn; pages have tests of their own.": (
+        "console.*",
+    ),
 }

@@ -80,12 +80,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compat": _VALUES
     | {"runtime", "access", "api", "cluster", "server", "engine", "log", "topics", "transactions"}
     | {"groups"},
+    # Pages ask operations for everything: they know no engine.
+    "console": _VALUES | {"runtime", "api", "server"},
     # The composition root of the service.
     "serve": _VALUES
     | {"runtime", "access", "api", "client", "cluster", "engine", "log", "topics", "store"}
-    | {"server", "compat"},
+    | {"server", "compat", "console"},
     "sql": _VALUES | {"runtime/clock", "client", "api"},
-    "testing": _VALUES | {"runtime/clock", "client", "engine", "server", "compat", "store"},
+    "testing": _VALUES
+    | {"runtime/clock", "client", "engine", "server", "compat", "console", "store"},
     "spark/rows": _VALUES,  # blocks to Arrow: the same for every way to read, no pyspark
     "spark/source": _VALUES | _RUNTIME | {"runtime/tls"},
     "spark/source/from_service": _VALUES

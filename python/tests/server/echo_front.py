@@ -6,7 +6,7 @@ from tms.api import routes
 from tms.errors import TMSError
 from tms.serve.config import Settings
 from tms.server.framed import FramedConnection, FramedLimits, FramedServer
-from tms.server.front import ForwardTo, Front, FrontSection, FrontTerms
+from tms.server.front import Front, FrontApp, FrontSection, FrontTerms
 from tms.server.http.exchange import Exchange
 from tms.server.service import Service
 
@@ -19,7 +19,7 @@ class EchoPaths:
     def has(self, path: bytes) -> bool:
         return path.startswith(b"/echo/")
 
-    async def answer(self, exchange: Exchange, forwarded: ForwardTo) -> None:
+    async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         if exchange.path == b"/echo/":
             raise TMSError("nothing to say")
         exchange.respond(routes.OK, b"", exchange.path.removeprefix(b"/echo/"))

@@ -18,6 +18,7 @@ from tms.cluster.placement import CAPACITY_MAX
 from tms.compat.cdap.settings import CdapSection
 from tms.compat.kafka.settings import KafkaSection
 from tms.compat.tephra.settings import TephraSection
+from tms.console.settings import ConsoleSection
 from tms.engine.config import CompactionLimits, EngineConfig
 from tms.log.partition import LogLimits
 from tms.runtime.tls import ClientTls, ServerTls
@@ -323,6 +324,7 @@ class Settings(Section):
     engine: EngineSection = EngineSection()
     leveldb: LevelDBSection = LevelDBSection()
     hbase: HBaseSection = HBaseSection()
+    console: ConsoleSection = ConsoleSection()
     cdap: CdapSection = CdapSection()
     kafka: KafkaSection = KafkaSection()
     tephra: TephraSection = TephraSection()

@@ -29,7 +29,7 @@ from tms.server.commit import Committing
 from tms.server.delayed import DelayedPublishing
 from tms.server.fetch import Fetching
 from tms.server.forwarding import HOP
-from tms.server.front import Front, Paths
+from tms.server.front import Front, FrontApp, Paths
 from tms.server.guard import Guard
 from tms.server.http.compression import coding_of
 from tms.server.http.exchange import Disconnected, Exchange
@@ -95,7 +95,7 @@ class App:
         if service.draining:
             exchange.keep_alive = False
         if service.cors is not None and HOP not in exchange.headers:
-            exchange.also = service.cors.head(exchange.headers.get(ORIGIN))
+            exchange.also += service.cors.head(exchange.headers.get(ORIGIN))
         try:
             if route is not None:
                 name, on = route.operation.name, route.operation.on
@@ -180,7 +180,7 @@ class App:
             self._service.strangers.require_none(exchange, True)
         if self._service.ownership is not None:
             await self._service.ownership.confirm()
-        await paths.answer(exchange, partial(self._forwarded, exchange))
+        await paths.answer(exchange, FrontApp(partial(self._forwarded, exchange), self))
 
     async def _forwarded(self, exchange: Exchange, kept: ShardKey) -> bool:
         """True if another instance keeps this; then it has answered. Raises `Unavailable`."""

@@ -26,8 +26,15 @@ from tms.server.http.listening import endpoint_of
 from tms.server.service import Service
 
 PORT_MAX = 65_535
-# Forwards a request to the instance that keeps this; False if it is this instance.
-ForwardTo = Callable[[ShardKey], Awaitable[bool]]
+
+
+class FrontApp(NamedTuple):
+    """The application's part in a request for a front end. `forwarded` forwards the request to the
+    instance that keeps this, and is False if that is this instance; `answer` answers any request,
+    also one that the front end makes."""
+
+    forwarded: Callable[[ShardKey], Awaitable[bool]]
+    answer: Callable[[Exchange], Awaitable[None]]
 
 
 class Paths(Protocol):
@@ -37,7 +44,7 @@ class Paths(Protocol):
         """True if the front end answers requests for this path."""
         ...
 
-    async def answer(self, exchange: Exchange, forwarded: ForwardTo) -> None:
+    async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         """Answer a request. Raises what was wrong, which `refuse` answers."""
         ...
 

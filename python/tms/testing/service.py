@@ -11,6 +11,7 @@ from tms.runtime.extras import needed
 
 with needed("tms_service", "server"):
     from tms.compat.cdap.app import CDAP, Cdap, CdapLimits
+    from tms.console.console import CONSOLE, Console
     from tms.server.front import Front
     from tms.server.http.watchdog import ConnectionLimits
     from tms.server.service import RequestLimits, Service
@@ -53,7 +54,8 @@ class ServiceUnderTest:
         async def serve() -> None:
             service = Service(self._engine, SystemClock(), RequestLimits(), ConnectionLimits())
             cdap = Front(CDAP, paths=Cdap(service, CdapLimits()))
-            server = Server(service, DRAIN_S, [cdap])
+            console = Front(CONSOLE, paths=Console(service, has_tls=False))
+            server = Server(service, DRAIN_S, [cdap, console])
             started.set_result(server)
             await server.serve(self._listener)
 

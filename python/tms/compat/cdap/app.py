@@ -24,7 +24,7 @@ from tms.compat.cdap.publish import CdapPublishing
 from tms.errors import TMSError, TopicNotFound, Unavailable
 from tms.model.access import Access
 from tms.model.topic import TopicName
-from tms.server.front import ForwardTo
+from tms.server.front import FrontApp
 from tms.server.guard import Guard
 from tms.server.http.exchange import Exchange
 from tms.server.router import RouteTable
@@ -86,7 +86,7 @@ class Cdap:
         """Answer with an error in one sentence of plain text."""
         answers.refuse(exchange, error)
 
-    async def answer(self, exchange: Exchange, forwarded: ForwardTo) -> None:
+    async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         """Answer a request, once its principal is known: here, unless another instance coordinates
         transactions. Raises `Refusal`, and errors of the engine."""
         methods, varying = self._routes.find(exchange.path)
@@ -97,7 +97,7 @@ class Cdap:
         subject = _SUBJECTS[len(varying)](*varying)
         if self._service.guard is not None and subject is not None:
             await self._admit(self._service.guard, exchange, subject)
-        if subject is not None and await forwarded(TRANSACTIONS):
+        if subject is not None and await app.forwarded(TRANSACTIONS):
             return
         if self._service.draining and subject is not None:
             raise Unavailable(DRAINING)

@@ -1,0 +1,217 @@
+"""Answers requests below `/console`.
+
+    GET   a page, a file, or a part of a page that is looked at
+    POST  an action: the form is read, its token and its origin are checked, then the answer leads
+          to a page (303)
+
+* Answers are not stored by browsers and proxies, except the style sheet and the script, whose
+  addresses have the version.
+* An error is a page: its sentence, what was not done, the request id, and a way on.
+"""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from http.cookies import CookieError, SimpleCookie
+
+from tms.api import routes
+from tms.api.routes import MethodNotAllowed
+from tms.console.forms import FORM_BYTES_MAX, FormKey, new_browser_key
+from tms.console.live import LIVE, LiveParts
+from tms.console.pages.problems import problem_page
+from tms.console.pages.signing_in import to_sign_in
+from tms.console.pages.table import ROUTES
+from tms.console.rendering import STATIC, static
+from tms.console.visit import (
+    PageAnswer,
+    PageRoute,
+    Passed,
+    Redirect,
+    Streamed,
+    Visit,
+    WebPage,
+    noted,
+    notice_in,
+)
+from tms.errors import Forbidden, NotFound, TMSError, Unauthenticated
+from tms.server.asking import through
+from tms.server.front import FrontApp
+from tms.server.http.compression import coding_of
+from tms.server.http.exchange import Exchange
+from tms.server.http.request import path_text
+from tms.server.problems import refuse
+from tms.server.router import RouteTable
+from tms.server.service import Service
+
+CONSOLE = "console"  # in metrics and logs
+SESSION = "tms_session"
+BROWSER = "tms_browser"
+NOTICE = "tms_notice"
+SEE_OTHER = 303
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src "
+    "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_SAFE = (
+    f"content-security-policy: {POLICY}\r\n"
+    "x-content-type-options: nosniff\r\n"
+    "x-frame-options: DENY\r\n"
+    "referrer-policy: same-origin\r\n"
+    "cross-origin-opener-policy: same-origin\r\n"
+    "cross-origin-resource-policy: same-origin\r\n"
+).encode()
+_HTML = _SAFE + b"content-type: text/html; charset=utf-8\r\ncache-control: no-store\r\n"
+_EVENTS = _SAFE + f"content-type: {routes.EVENTS}\r\ncache-control: no-store\r\n".encode()
+_FILE = _SAFE + b"cache-control: public, max-age=31536000, immutable\r\n"
+_ACCEPT_ENCODING = b"accept-encoding"
+_STATIC = b"/console/static/"
+
+
+class Console:
+    """Answers browsers; see `server.front.Paths`. Used by the event loop's thread."""
+
+    def __init__(self, service: Service, has_tls: bool) -> None:
+        self._service = service
+        self._scheme = "https" if has_tls else "http"
+        self._secure = "; Secure" if has_tls else ""
+        # A cookie of this prefix is of this host and of TLS only.
+        self._prefix = "__Host-" if has_tls else ""
+        self._routes: RouteTable[PageRoute] = RouteTable(
+            (one.method, one.path, one) for one in ROUTES
+        )
+        self._live = LiveParts(service, self._page)
+
+    def has(self, path: bytes) -> bool:
+        """True for `/console` and everything below."""
+        return path == b"/console" or path.startswith(b"/console/")
+
+    def refuse(self, exchange: Exchange, error: TMSError) -> None:
+        """Answer with an error outside of a page."""
+        refuse(exchange, error)
+
+    async def answer(self, exchange: Exchange, app: FrontApp) -> None:
+        """Answer a request. Raises `Disconnected`."""
+        exchange.also = b""  # pages of other origins read nothing here, whatever `cors` allows
+        exchange.operation = CONSOLE
+        if _ACCEPT_ENCODING in exchange.headers:
+            exchange.coding = coding_of(exchange.headers[_ACCEPT_ENCODING])
+        if exchange.path.startswith(_STATIC):
+            await self._send_file(exchange, exchange.path.decode("ascii").rpartition("/")[2])
+            return
+        cookies = _cookies(exchange)
+        browser = cookies.get(self._prefix + BROWSER) or new_browser_key()
+        session = cookies.get(self._prefix + SESSION, "")
+        host = exchange.headers.get(b"host", b"").decode("latin-1")
+        url = f"{self._scheme}://{host}"
+        visit = Visit(self._service, app, exchange, FormKey(browser, session), url)
+        try:
+            shown = await self._shown(visit)
+        except Unauthenticated as error:
+            shown = to_sign_in(visit, error)
+        except TMSError as error:
+            if exchange.response_started:
+                raise
+            shown = problem_page(error, exchange.request_id)
+        await self._send(visit, shown, cookies)
+
+    async def _send_file(self, exchange: Exchange, name: str) -> None:
+        content = static(name)
+        if content is None:
+            raise NotFound(f"There is no file {name!r:.100} here.")
+        head = _FILE + b"content-type: %b\r\n" % STATIC[name]
+        await self._service.respond(exchange, routes.OK, head, content)
+
+    async def _shown(self, visit: Visit) -> PageAnswer:
+        exchange = visit.exchange
+        if exchange.path == LIVE:
+            await self._identify(visit)
+            return Streamed(self._live.events(visit))
+        route, varying = self._route(exchange)
+        if exchange.method == "POST":
+            self._require_own_origin(exchange)
+            async with self._service.received(exchange, FORM_BYTES_MAX) as body:
+                visit.read_form(exchange.headers.get(b"content-type", b""), bytes(body.data))
+            visit.require_form()
+        if not route.is_open:
+            await self._identify(visit)
+        return await route.show(visit, *varying)
+
+    def _route(self, exchange: Exchange) -> tuple[PageRoute, list[str]]:
+        """The page or action of a request, and what varies in its path. Raises `NotFound`,
+        `MethodNotAllowed`."""
+        methods, varying = self._routes.find(exchange.path)
+        if not methods:
+            raise NotFound(f"There is no page at {exchange.path.decode('ascii')[:200]!r}.")
+        route = methods.get("GET" if exchange.method == "HEAD" else exchange.method)
+        if route is None:
+            allowed = sorted(methods)
+            raise MethodNotAllowed(f"This page takes {' and '.join(allowed)}.", allowed=allowed)
+        return route, [path_text(one) for one in varying]
+
+    async def _identify(self, visit: Visit) -> None:
+        """Find out whose session it is. Raises `Unauthenticated`."""
+        if self._service.guard is not None:
+            visit.exchange.principal = (await visit.ask("access.whoami")).principal
+
+    async def _page(self, visit: Visit) -> WebPage:
+        """The page at which a visitor looks, for its live parts. Raises `NotFound`."""
+        route, varying = self._route(visit.exchange)
+        shown = await route.show(visit, *varying)
+        if not isinstance(shown, WebPage):
+            raise NotFound("This page has no parts that change.")
+        return shown
+
+    def _require_own_origin(self, exchange: Exchange) -> None:
+        """Raise `Forbidden` unless a form comes from a page of the console. Browsers name the
+        origin of every form that is posted."""
+        origin = exchange.headers.get(b"origin", b"")
+        host = exchange.headers.get(b"host", b"")
+        if not host or origin.partition(b"://")[2] != host:
+            raise Forbidden(
+                f"A form of {origin.decode('latin-1')!r:.100} changes nothing here; open the "
+                "console at the address at which the form is sent.",
+                header="Origin",
+            )
+
+    async def _send(self, visit: Visit, shown: PageAnswer, cookies: Mapping[str, str]) -> None:
+        exchange = visit.exchange
+        prefix = self._prefix
+        if isinstance(shown, Passed):
+            also = f'content-disposition: attachment; filename="{shown.filename}"\r\n'.encode()
+            also = _SAFE + (also if shown.filename else b"")
+            await through(visit.app.answer, exchange, visit.authorization, shown.question, also)
+            return
+        if isinstance(shown, Streamed):
+            async with aclosing(shown.events) as events:
+                await exchange.stream_chunks(routes.OK, _EVENTS, events)
+            return
+        head = b""
+        if prefix + BROWSER not in cookies:
+            head += self._cookie(BROWSER, visit.key.browser)
+        if isinstance(shown, Redirect):
+            head += b"".join(f"set-cookie: {one}\r\n".encode() for one in shown.cookies)
+            if shown.notice is not None:
+                head += self._cookie(NOTICE, noted(shown.notice))
+            head += f"location: {shown.location}\r\n".encode()
+            exchange.respond(SEE_OTHER, _HTML + head)
+            return
+        notice = None
+        if prefix + NOTICE in cookies:
+            notice = notice_in(cookies[prefix + NOTICE])
+            head += self._cookie(NOTICE, "", "; Max-Age=0")
+        body = await visit.rendered(shown, notice)
+        await self._service.respond(exchange, shown.status, _HTML + head, body)
+
+    def _cookie(self, name: str, value: str, more: str = "") -> bytes:
+        line = (
+            f"{self._prefix}{name}={value}; Path=/; HttpOnly; SameSite=Strict{self._secure}{more}"
+        )
+        return f"set-cookie: {line}\r\n".encode()
+
+
+def _cookies(exchange: Exchange) -> Mapping[str, str]:
+    """The cookies of a request; none if they cannot be read."""
+    try:
+        found = SimpleCookie(exchange.headers.get(b"cookie", b"").decode("latin-1"))
+    except CookieError:
+        return {}
+    return {name: one.value for name, one in found.items()}

@@ -1,0 +1,8 @@
+"""The pages, a module each, and the table of their addresses.
+
+table        the addresses of all pages and actions
+lists        long lists, a page at a time
+problems     an error as a page
+signing_in   sign in, sign out
+topics       topics of a namespace; one topic; its settings
+"""

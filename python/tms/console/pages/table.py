@@ -1,0 +1,8 @@
+"""The addresses of all pages and actions."""
+
+from collections.abc import Sequence
+
+from tms.console.pages import signing_in, topics
+from tms.console.visit import PageRoute
+
+ROUTES: Sequence[PageRoute] = (*signing_in.ROUTES, *topics.ROUTES)

@@ -1,0 +1,248 @@
+"""One request for a page: its query and form, its questions to operations, and its answer."""
+
+import base64
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+
+from tms.api.operations import OPERATIONS
+from tms.console.commands import SameAs, same_as
+from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
+from tms.console.rendering import render, render_block, segment
+from tms.errors import Invalid, TMSError, Unauthenticated
+from tms.model.access import Access
+from tms.model.topic import TopicName
+from tms.runtime.decoding import from_json
+from tms.server.asking import AskedOperation, ask, asked_as
+from tms.server.front import FrontApp
+from tms.server.http.exchange import Exchange
+from tms.server.service import Service
+
+ROOT = "/console"
+NOTICE_CHARS_MAX = 600
+DONE = "done"
+PROBLEM = "problem"
+
+
+class Notice(msgspec.Struct):
+    """A sentence on the next page: about an action that was done, or about one that failed."""
+
+    text: str
+    kind: str = DONE
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """A page to show: a template and its values. `status`: of the answer."""
+
+    template: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Another page to load. `cookies`: lines of `Set-Cookie`."""
+
+    location: str
+    notice: Notice | None = None
+    cookies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An operation that answers the browser itself. `filename`: under which the browser keeps the
+    answer; empty: it does not."""
+
+    question: AskedOperation
+    filename: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer that goes on, of events of this type, until the browser leaves."""
+
+    events: AsyncGenerator[bytes]
+
+
+PageAnswer = WebPage | Redirect | Passed | Streamed
+
+
+class Visit:
+    """A request of a browser. Used by the event loop's thread."""
+
+    def __init__(
+        self, service: Service, app: FrontApp, exchange: Exchange, key: FormKey, url: str
+    ) -> None:
+        self.exchange = exchange
+        self.url = url
+        self.key = key
+        self.fields: Mapping[str, list[str]] = {}  # of the form
+        self.app = app
+        self._service = service
+
+    # -- the request -------------------------------------------------------------------------------
+
+    @property
+    def is_guarded(self) -> bool:
+        """True if access is controlled."""
+        return self._service.guard is not None
+
+    @property
+    def authorization(self) -> bytes:
+        """The header that shows the session to operations; empty without one."""
+        return f"Bearer {self.key.session}".encode() if self.key.session else b""
+
+    @cached_property
+    def query(self) -> Mapping[str, list[str]]:
+        """The values of the query, by name. Raises `Malformed`, `Invalid`."""
+        return pairs_of(self.exchange.query)
+
+    def asked(self, name: str, default: str = "") -> str:
+        """A value of the query; an empty one is as good as none."""
+        return self.query.get(name, [""])[-1] or default
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        """A whole number of the query within bounds. Raises `Invalid`."""
+        text = self.asked(name) or str(default)
+        if text.isascii() and text.isdigit() and low <= int(text[:20]) <= high:
+            return int(text)
+        raise Invalid(
+            f"{name} is a whole number from {low} to {high}, got {text!r:.40}.", field=name
+        )
+
+    def given(self, name: str, default: str = "") -> str:
+        """A field of the form."""
+        return self.fields.get(name, [default])[-1]
+
+    def read_form(self, content_type: bytes, body: bytes) -> None:
+        """Take the fields of a form. Raises `Malformed`, `Invalid`, `UnsupportedMedia`."""
+        self.fields = fields_of(content_type, body)
+
+    def require_form(self) -> None:
+        """Raise `Forbidden` unless the form is the console's, of this session."""
+        self.key.require(self.given(TOKEN_FIELD), self._service.clock)
+
+    def require_typed(self, name: str) -> None:
+        """Raise `Invalid` unless the visitor has typed this name into the field `typed`."""
+        if self.given("typed") != name:
+            raise Invalid(
+                f"Nothing was changed: type {name} to confirm, got {self.given('typed')!r:.80}.",
+                field="typed",
+            )
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def question(self, operation: str, arguments: Mapping[str, Any], **more: Any) -> AskedOperation:
+        """A request for an operation of this name; see `AskedOperation`."""
+        return AskedOperation(OPERATIONS[operation], arguments, **more)
+
+    async def ask(self, operation: str, **arguments: Any) -> Any:
+        """The result of an operation with these arguments. Raises its errors."""
+        return await self.put(self.question(operation, arguments))
+
+    async def put(self, question: AskedOperation) -> Any:
+        """The result of a question. Raises the errors of its operation."""
+        return await ask(self.app.answer, self.exchange, self.authorization, question)
+
+    async def tried(self, operation: str, **arguments: Any) -> tuple[Any, TMSError | None]:
+        """The result of an operation, or its error in place of it: a part of a page may fail while
+        the others are shown. Raises only `Unauthenticated`."""
+        try:
+            return await self.ask(operation, **arguments), None
+        except Unauthenticated:
+            raise
+        except TMSError as error:
+            return None, error
+
+    def may(self, verb: Access, resource: str) -> bool:
+        """True if the visitor's principal may do this."""
+        guard = self._service.guard
+        return guard is None or guard.decisions.may(self.exchange.principal, verb, resource)
+
+    def same_as(self, command: list[str], question: AskedOperation) -> SameAs:
+        """The command, with its arguments behind `tms`, and the request that do the same."""
+        return same_as(self.url, command, question, self.is_guarded)
+
+    def at(self, target: str) -> "Visit":
+        """A visit of the same browser and session to another address."""
+        path, _, query = target.partition("?")
+        exchange = asked_as(self.exchange, path.encode(), query.encode())
+        exchange.principal = self.exchange.principal
+        return Visit(self._service, self.app, exchange, self.key, self.url)
+
+    def is_at(self, path: str) -> bool:
+        """True if this page belongs to the section at a path."""
+        own = self.exchange.path.decode("ascii").rstrip("/")
+        section = path.rstrip("/")
+        return own == section or (section != ROOT and own.startswith(f"{section}/"))
+
+    def topic_path(self, name: str) -> str:
+        """The address of a topic's page, by its full name."""
+        topic = TopicName.parse(name)
+        return path_of("topics", topic.namespace, topic.topic)
+
+    # -- the answer --------------------------------------------------------------------------------
+
+    def address(self, **changes: object) -> str:
+        """This page's address with other values in its query; None takes one out."""
+        values = {name: some[-1] for name, some in self.query.items()}
+        values |= {name: str(one) for name, one in changes.items()}
+        kept = {name: values[name] for name in values if changes.get(name, "") is not None}
+        path = self.exchange.path.decode("ascii")
+        return f"{path}?{urlencode(kept)}" if kept else path
+
+    async def rendered(self, page: WebPage, notice: Notice | None = None) -> bytes:
+        """The HTML of a page."""
+        form = {"notice": notice, "form_token": self.key.token(self._service.clock)}
+        values = self._values(page) | form
+        return await self._service.in_thread(render, page.template, values)
+
+    async def parts(self, page: WebPage, names: Sequence[str]) -> Mapping[str, str]:
+        """The HTML of the parts of a page with these names. They have no forms: those are of one
+        browser."""
+        values = self._values(page)
+
+        def render_all() -> Mapping[str, str]:
+            return {name: render_block(page.template, name, values) for name in names}
+
+        return await self._service.in_thread(render_all)
+
+    def _values(self, page: WebPage) -> dict[str, Any]:
+        """The values of a page with those that all pages have."""
+        now_ms = self._service.clock.now_ms()
+        common = {"visit": self, "principal": self.exchange.principal, "now_ms": now_ms}
+        return common | dict(page.values)
+
+
+def path_of(*parts: object) -> str:
+    """The address of a page below `/console`."""
+    return "/".join([ROOT, *map(segment, parts)])
+
+
+def noted(notice: Notice) -> str:
+    """A notice as the value of a cookie."""
+    short = Notice(notice.text[:NOTICE_CHARS_MAX], notice.kind)
+    return base64.urlsafe_b64encode(msgspec.json.encode(short)).decode().rstrip("=")
+
+
+def notice_in(text: str) -> Notice | None:
+    """The notice in a cookie; None if it has none that can be read."""
+    try:
+        return from_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), Notice)
+    except (ValueError, msgspec.MsgspecError):
+        return None
+
+
+class PageRoute(NamedTuple):
+    """A page or action. `show` takes the visit and what varies in the path; `is_open`: shown to
+    visitors without a session."""
+
+    method: str
+    path: str
+    show: Callable[..., Awaitable[PageAnswer]]
+    is_open: bool = False
