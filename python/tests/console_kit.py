@@ -83,6 +83,7 @@ def console_served(access: AccessLimits | None = None) -> Iterator[Served]:
         network=NetworkOptions(access),
         open_fronts=lambda service: open_fronts(settings, service, Listeners([]), 50, None),
     ) as served:
+        served.service.engine.start()
         yield served
 
 
