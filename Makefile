@@ -216,9 +216,9 @@ bench: env $(if $(findstring spark_connector,$(BENCH_FLAGS)),env-spark35 spark35
 	@$(PY) -m bench $(BENCH_FLAGS)
 
 # strace injects the faults of the crash tests: kill, I/O error, full disk at the n-th system call.
-# systemd checks its unit. openssl makes the certificates of tests. Maven and a JDK build the coprocessor, and fetch and run HBase.
+# systemd checks its unit. openssl makes the certificates of tests. Chromium opens the console's pages. Maven and a JDK build the coprocessor, and fetch and run HBase.
 JDK := openjdk-17-jdk-headless
-system-tools: TOOLS := strace:strace openssl:openssl systemd-analyze:systemd javac:$(JDK) mvn:maven
+system-tools: TOOLS := strace:strace openssl:openssl systemd-analyze:systemd javac:$(JDK) mvn:maven chromium:chromium
 kafka-tools: TOOLS := kcat:kcat node:nodejs npm:npm go:golang-go curl:curl pg_ctlcluster:postgresql
 system-tools kafka-tools:
 	@missing=""; \
