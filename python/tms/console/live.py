@@ -18,9 +18,11 @@ import msgspec
 
 from tms.console.visit import ROOT, Visit, WebPage
 from tms.errors import Invalid, Overloaded, TMSError
+from tms.runtime.events import EventLog
 from tms.server.http.exchange import settle
 from tms.server.service import Service
 
+_log = EventLog("tms.console")
 LIVE = f"{ROOT}/live".encode()
 LIVE_S = 2.0  # between two looks, at least
 SHARE = 0.05
@@ -65,10 +67,17 @@ class _LivePage:
                 page = await self._page_of(self._visit)
                 self._changed(await self._visit.parts(page, self._names))
             except TMSError as error:
-                self.problem = error.message
-                self._wake()
+                self._fail(error.message)
+                return
+            except Exception:
+                _log.exception("live_parts_broke", page=self._visit.exchange.path.decode("ascii"))
+                self._fail("The service met an error of its own; its log has it.")
                 return
             await asyncio.sleep(pause_s(loop.time() - started_s))
+
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
+        self._wake()
 
     def _changed(self, parts: _Parts) -> None:
         if parts != self.parts:
@@ -96,7 +105,7 @@ class LiveParts:
         with the reason. Raises `Invalid`, `Overloaded`."""
         target = visit.asked("page")
         names = tuple(visit.asked("parts").split(","))
-        if not target.startswith(f"{ROOT}/") or not 1 <= len(names) <= PARTS_MAX:
+        if not (target.startswith(f"{ROOT}/") and all(names) and len(names) <= PARTS_MAX):
             raise Invalid("`page` is the address of a page, `parts` are the names of its parts.")
         if self.viewers >= VIEWERS_MAX:
             raise Overloaded(f"{VIEWERS_MAX} pages are looked at already; load this one again.")

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tms.errors import NotFound
 from tms.runtime.version import VERSION
 
 if TYPE_CHECKING:
@@ -102,8 +103,10 @@ def render(template: str, values: Mapping[str, Any]) -> bytes:
 
 
 def render_block(template: str, block: str, values: Mapping[str, Any]) -> str:
-    """The HTML of one block of a page."""
+    """The HTML of one block of a page. Raises `NotFound`."""
     found = environment().get_template(template)
+    if block not in found.blocks:
+        raise NotFound(f"The page has no part {block!r:.60}.")
     return "".join(found.blocks[block](found.new_context(dict(values))))
 
 
