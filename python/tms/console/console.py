@@ -38,11 +38,9 @@ from tms.server.front import FrontApp
 from tms.server.http.compression import coding_of
 from tms.server.http.exchange import Exchange
 from tms.server.http.request import path_text
-from tms.server.problems import refuse
 from tms.server.router import RouteTable
 from tms.server.service import Service
 
-CONSOLE = "console"  # in metrics and logs
 SESSION = "tms_session"
 BROWSER = "tms_browser"
 NOTICE = "tms_notice"
@@ -67,7 +65,7 @@ _STATIC = b"/console/static/"
 
 
 class Console:
-    """Answers browsers; see `server.front.Paths`. Used by the event loop's thread."""
+    """Answers browsers. Used by the event loop's thread."""
 
     def __init__(self, service: Service, has_tls: bool) -> None:
         self._service = service
@@ -80,18 +78,9 @@ class Console:
         )
         self._live = LiveParts(service, self._page)
 
-    def has(self, path: bytes) -> bool:
-        """True for `/console` and everything below."""
-        return path == b"/console" or path.startswith(b"/console/")
-
-    def refuse(self, exchange: Exchange, error: TMSError) -> None:
-        """Answer with an error outside of a page."""
-        refuse(exchange, error)
-
     async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         """Answer a request. Raises `Disconnected`."""
         exchange.also = b""  # pages of other origins read nothing here, whatever `cors` allows
-        exchange.operation = CONSOLE
         if _ACCEPT_ENCODING in exchange.headers:
             exchange.coding = coding_of(exchange.headers[_ACCEPT_ENCODING])
         if exchange.path.startswith(_STATIC):
