@@ -19,7 +19,6 @@ test of that module calls `asyncio.run`.
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
@@ -35,9 +34,6 @@ from playwright.sync_api import (
 )
 
 from tests.http_kit import Served, serving
-from tms.serve.config import Settings
-from tms.serve.listeners import Listeners
-from tms.serve.running import open_fronts
 from tms.server.service import AccessLimits, NetworkOptions
 from tms.store.memory import MemoryStore
 
@@ -75,14 +71,8 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def console_served(access: AccessLimits | None = None) -> Iterator[Served]:
-    """A service with all front ends of `tms serve` that need no port; with `access` it wants
-    tokens."""
-    settings = Settings(data=Path("unused"))
-    with serving(
-        MemoryStore(shared=True),
-        network=NetworkOptions(access),
-        open_fronts=lambda service: open_fronts(settings, service, Listeners([]), 50, None),
-    ) as served:
+    """A service with the console and running upkeep; with `access` it wants tokens."""
+    with serving(MemoryStore(shared=True), network=NetworkOptions(access)) as served:
         served.service.engine.start()
         yield served
 
@@ -151,8 +141,7 @@ class Visitor:
         if not request.url.startswith(self._hosts):
             self.problems.append(f"a request to another host: {request.method} {request.url}")
         page = request.frame.page
-        is_of_page = request.is_navigation_request() and request.frame == page.main_frame
-        if is_of_page and request.redirected_from is None:
+        if request.is_navigation_request() and request.frame == page.main_frame:
             self._requests[page] = []
         requests = self._requests.setdefault(page, [])
         requests.append(f"{request.method} {_path(request.url)}")
@@ -164,9 +153,13 @@ class Visitor:
             self.problems.append(f"{response.status} for {_path(response.url)}")
 
 
-def barriers(page: Page) -> list[str]:
-    """Serious and critical findings of axe-core on the page as it is, with the elements."""
-    found = Axe().run(page).response["violations"]
+def barriers(page: Page, *rules: str) -> list[str]:
+    """Serious and critical findings of axe-core on the page as it is, with the elements: of these
+    rules, or of all."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(Axe().axe_script)
+    options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+    found = page.evaluate("options => axe.run(options)", options)["violations"]
     return [
         f"{one['id']} ({one['impact']}): {one['help']}: {[two['html'] for two in one['nodes'][:3]]}"
         for one in found
