@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from tms.api import routes
 from tms.api.operations import OPERATIONS
 from tms.console.commands import SameAs, same_as
 from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
@@ -22,7 +23,7 @@ from tms.server.front import FrontApp
 from tms.server.http.exchange import Exchange
 from tms.server.service import Service
 
-ROOT = "/console"
+ROOT = routes.CONSOLE
 NOTICE_CHARS_MAX = 600
 DONE = "done"
 PROBLEM = "problem"
