@@ -31,9 +31,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def cli(
-    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Tms:
+def cli(served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tms:
     """Run `tms` against the service, with a token."""
 
     def cli(*arguments: str, token: str = "", url: str = served.url) -> tuple[int, str, str]:
