@@ -36,7 +36,7 @@ from tms.console.pages.table import ROUTES
 FIRST_BYTE_MS, PAGE_KIB = 150.0, 100.0
 MESSAGES, PARTITIONS = 10, 4
 VIEWERS = 1
-OVERVIEW = "/console/"
+OVERVIEW = "/console/topics"
 ROOT = Path(__file__).resolve().parents[2]
 REST_S, SETTLING_S = 20.0, 5.0
 WHEEL_KIB, REST_MIB, START_MS = 300.0, 3.0, 20.0
