@@ -51,6 +51,7 @@ class ConsolePaths:
             loaded = await self._service.in_thread(_load, self._service, self._has_tls)
             self._console = self._console or loaded  # another request may have loaded it meanwhile
         exchange.operation = CONSOLE
+        exchange.via = CONSOLE
         await self._console.answer(exchange, app)
 
 

@@ -159,6 +159,7 @@ def asked_as(asker: Exchange, path: bytes, query: bytes) -> AskedExchange:
         asker=asker,
         connection=asker.connection,
         request_id=asker.request_id,
+        via=asker.via,
         method="GET",
         path=path,
         query=query,
