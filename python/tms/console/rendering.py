@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tms.console.cells import shown
 from tms.errors import NotFound
 from tms.runtime.version import VERSION
 
@@ -91,7 +92,7 @@ def environment() -> "Environment":
         auto_reload=False,
     )
     made.filters |= {"number": number, "size": size, "time": time, "visible": visible}
-    made.filters |= {"segment": segment, "duration": duration}
+    made.filters |= {"segment": segment, "duration": duration, "cell": shown}
     made.globals |= {"version": VERSION}
     made.globals["ui"] = made.get_template("ui.html").module
     return made
