@@ -9,8 +9,8 @@ Invariants
 * Messages of several partitions come in the order of their publish times, across pages, but for
   those that are published while a page is made. Each is on one page. With a filter the order is
   kept within a page.
-* A page takes a bounded number of fetches, each of about `PAGE_BYTES` and at least one message, and
-  keeps `KEPT_BYTES` of a larger value.
+* A page takes a bounded number of fetches, each of up to about `PAGE_BYTES` but at least one
+  message, and keeps `KEPT_BYTES` of a larger value.
 """
 
 import asyncio
@@ -32,12 +32,13 @@ from tms.model.topic import TopicInfo, TopicName
 
 Offsets = Mapping[int, int]  # by partition
 PAGE_BYTES = 1 << 20  # of values
-KEPT_BYTES = LAID_OUT_BYTES_MAX
+KEPT_BYTES = LAID_OUT_BYTES_MAX + 1  # of a cell: one more says that it is too large to lay out
 MERGED_MAX = 64  # partitions of a page without a filter
 BACK_MESSAGES = 10_000  # that are looked at backwards with a filter
 MATCHING_MAX = 1_000  # of these
-FETCHES_MAX = 4  # of a page, for each of its partitions and besides
-AT_ONCE = 4  # fetches
+FETCH_BYTES = 256 << 10  # of a fetch that is not the page's only one
+FETCHES_MAX = 8  # of a page, for each of its partitions and besides
+AT_ONCE = 2  # fetches: the memory for the answers of all requests is small
 WIDER = 8  # a range without messages is followed by one of so many times its offsets
 _TIME_DIGITS = 12  # of a number that is a time in ms rather than an offset
 _OFFSETS = re.compile(r"[0-9]{1,4}:[0-9]{1,18}(?:,[0-9]{1,4}:[0-9]{1,18})*", re.ASCII)
@@ -336,7 +337,7 @@ class _Merge:
     async def _ahead(self, partition: int) -> None:
         """The next messages of a partition."""
         at, end = self._at[partition], self._source.end[partition]
-        fetched = await self._source.fetch({partition: at}, self._share)
+        fetched = await self._source.fetch({partition: at}, self._share, FETCH_BYTES)
         rows = [row_of(one) for one in fetched.messages if one.offset < end]
         self._heads[partition].extend(rows)
         self._at[partition] = min(max(at, fetched.reached.get(str(partition), 0)), end)
@@ -346,7 +347,7 @@ class _Merge:
         too large for one fetch is left for the next look, which takes less of it."""
         stop, width = self._at[partition], self._widths.pop(partition, self._share)
         start = max(self._source.first[partition], stop - width)
-        fetched = await self._source.fetch({partition: start}, width)
+        fetched = await self._source.fetch({partition: start}, width, FETCH_BYTES)
         rows = [row_of(one) for one in fetched.messages if one.offset < stop]
         is_whole = len(rows) < len(fetched.messages)
         if not is_whole and fetched.reached.get(str(partition), 0) < stop:

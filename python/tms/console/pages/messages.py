@@ -181,6 +181,7 @@ def _shown(visit: Visit, look: _Look) -> dict[str, Any]:
         "rows": page.rows,
         "form": visit.asked("as", AUTO),
         "chars": PREVIEW_CHARS // source.limit,
+        "isolated": _isolated(source),
         "kept_rows": KEPT_ROWS,
         "is_unfinished": page.behind != look.stop,
         "has_more": any(page.behind[one] < end for one, end in source.end.items()),
@@ -198,6 +199,11 @@ def _shown(visit: Visit, look: _Look) -> dict[str, Any]:
             command, visit.question("fetch", source.arguments(page.begin, source.limit))
         ),
     }
+
+
+def _isolated(source: MessageSource) -> str:
+    """The query of the page of a message."""
+    return "" if source.isolation == Isolation.COMMITTED else f"?isolation={source.isolation}"
 
 
 def _beside(visit: Visit, at: str, action: str, **more: str) -> str:
@@ -254,6 +260,7 @@ async def _rows(source: MessageSource, fetched: FetchedBody) -> str:
         "rows": sorted(map(row_of, fetched.messages), key=lambda row: row.order),
         "form": source.visit.asked("as", AUTO),
         "chars": PREVIEW_CHARS // KEPT_ROWS,
+        "isolated": _isolated(source),
     }
     return (await source.visit.parts(WebPage("messages.html", values), ("rows",)))["rows"]
 

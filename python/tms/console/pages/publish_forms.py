@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from tms.api.messages import base64
+from tms.block import HEADERS_MAX
 from tms.console.cells import plain
 from tms.console.pages.message_ranges import position_in
 from tms.console.visit import Visit
@@ -101,7 +102,7 @@ class PublishForm(NamedTuple):
     def message(self) -> WrittenMessage:
         """The message in it. Raises `Invalid`, `BadEncoding` with the field."""
         if not _ONCE.fullmatch(self.once):
-            raise Invalid("The form has no id: load the page again.", field="once")
+            raise Invalid("The form had no id. It has one now: send it again.", field="once")
         return WrittenMessage(
             _of_field("key", self.key, self.key_as, KEY_FORMS),
             _of_field("value", self.value, self.value_as, VALUE_FORMS),
@@ -185,6 +186,8 @@ def _headers(text: str) -> Iterator[tuple[str, bytes | None]]:
         name, rest = line, ""
         if quoted is not None:
             name, rest = _unquoted(quoted[0], number), line[quoted.end() :]
+        elif line.startswith('"'):
+            raise _bad_line(number, line)
         elif "=" in line:
             name, _, value = line.partition("=")
             rest = f"={value}"
@@ -195,6 +198,8 @@ def _headers(text: str) -> Iterator[tuple[str, bytes | None]]:
                 f"Line {number}: the header {name!r:.60} is there twice.", field="headers"
             )
         names.add(name)
+        if len(names) > HEADERS_MAX:
+            raise Invalid(f"A message has at most {HEADERS_MAX} headers.", field="headers")
         yield name, _header_value(rest[1:], number) if rest else None
 
 

@@ -39,6 +39,7 @@ from tms.model.topic import Durability, TopicName
 from tms.server.asking import AskedOperation
 
 SHOWN_BYTES_MAX = 16 << 10  # of a body beside the form
+SHOWN_FIELDS = frozenset(PublishForm._fields) - {"once"}
 _DELIMITER = "::"
 _NO_COMMAND = "# tms publish takes a message from a line of text; this one takes a request:"
 _SENT_BEFORE = (
@@ -81,7 +82,8 @@ async def publish(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     except IdempotencyKeyReused:
         return _page(visit, name, form.renewed(), Invalid(_SENT_BEFORE))
     except TMSError as error:
-        return _page(visit, name, form, error)
+        has_id = error.details.get("field") != "once"
+        return _page(visit, name, form if has_id else form.renewed(), error)
     (place,) = places
     if message.delivery.is_later:
         return Redirect(
@@ -121,7 +123,7 @@ def _page(
         "resource": resource,
         "may_publish": visit.may(Access.PUBLISH, resource),
         "error": error,
-        "error_field": field if field in PublishForm._fields else "",
+        "error_field": field if field in SHOWN_FIELDS else "",
         "same": same,
     }
     return WebPage("publish.html", values, 200 if error is None else routes.status_of(error))
