@@ -14,7 +14,10 @@ import msgspec
 
 from tms.model.message import Headers
 
-AUTO, JSON, TEXT, HEX = "auto", "json", "text", "hex"
+AUTO = "auto"
+JSON = "json"
+TEXT = "text"
+HEX = "hex"
 FORMS = (AUTO, JSON, TEXT, HEX)
 LAID_OUT_BYTES_MAX = 64 << 10  # of JSON that is laid out anew
 _CHARACTER_BYTES_MAX = 4

@@ -36,7 +36,9 @@ from tms.model.queue import DEAD_GROUP, DEAD_ORIGIN, DeadOrigin, dead_origin
 from tms.model.snapshot import Isolation
 from tms.model.topic import PARTITIONS_MAX, TopicName
 
-VALUE_CHARS, KEY_CHARS, HEADER_CHARS = 16_000, 2_000, 500
+VALUE_CHARS = 16_000
+KEY_CHARS = 2_000
+HEADER_CHARS = 500
 HEADERS_SHOWN = 50
 AGAIN_BYTES_MAX = 1 << 20  # of a value that a form holds
 _CELLS = ("value", "key")
@@ -200,7 +202,8 @@ async def _beside(source: MessageSource, row: MessageRow, is_before: bool) -> li
 def _dead_letter(headers: Headers) -> _DeadLetter | None:
     """The reason for which a message is among dead letters; None if it says none that can be
     read."""
-    named, group = headers.get(DEAD_ORIGIN) or b"", headers.get(DEAD_GROUP)
+    named = headers.get(DEAD_ORIGIN) or b""
+    group = headers.get(DEAD_GROUP)
     text = plain(group) if group is not None else None
     try:
         topic = TopicName.parse(named.partition(b"/")[0].decode())

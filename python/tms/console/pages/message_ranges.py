@@ -4,7 +4,7 @@
 
 Invariants
 
-* Offsets name the same messages for ever, so that the address of a page does, too: `behind` and
+* PageOffsets name the same messages for ever, so that the address of a page does, too: `behind` and
   `begin` of a page are offsets by partition, from which the next and the previous one begin.
 * Messages of several partitions come in the order of their publish times, across pages, but for
   those that are published while a page is made. Each is on one page. With a filter the order is
@@ -30,7 +30,7 @@ from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicInfo, TopicName
 
-Offsets = Mapping[int, int]  # by partition
+PageOffsets = Mapping[int, int]  # by partition
 PAGE_BYTES = 1 << 20  # of values
 KEPT_BYTES = LAID_OUT_BYTES_MAX + 1  # of a cell: one more says that it is too large to lay out
 MERGED_MAX = 64  # partitions of a page without a filter
@@ -91,18 +91,18 @@ class MessageSource(NamedTuple):
 
     visit: Visit
     name: TopicName
-    first: Offsets
-    end: Offsets
+    first: PageOffsets
+    end: PageOffsets
     where: str
     isolation: str
     limit: int
 
-    async def fetch(self, at: Offsets, limit: int, bytes_max: int = PAGE_BYTES) -> FetchedBody:
+    async def fetch(self, at: PageOffsets, limit: int, bytes_max: int = PAGE_BYTES) -> FetchedBody:
         """Messages from these offsets on. Raises the errors of a fetch."""
         fetched: FetchedBody = await self.visit.ask("fetch", **self.arguments(at, limit, bytes_max))
         return fetched
 
-    def arguments(self, at: Offsets, limit: int, bytes_max: int = PAGE_BYTES) -> dict[str, Any]:
+    def arguments(self, at: PageOffsets, limit: int, bytes_max: int = PAGE_BYTES) -> dict[str, Any]:
         """The arguments of that fetch."""
         return {
             "name": self.name,
@@ -113,7 +113,7 @@ class MessageSource(NamedTuple):
             "where": self.where or None,
         }
 
-    def within(self, at: Offsets, missing: Offsets) -> Offsets:
+    def within(self, at: PageOffsets, missing: PageOffsets) -> PageOffsets:
         """An offset of each partition, none outside of what can be read; for partitions that `at`
         does not have, that of `missing`."""
         return {
@@ -126,8 +126,8 @@ class MessagePage(NamedTuple):
     """Messages, from the offsets `begin` to before the offsets `behind`."""
 
     rows: Sequence[MessageRow]
-    begin: Offsets
-    behind: Offsets
+    begin: PageOffsets
+    behind: PageOffsets
 
     @property
     def looked_at(self) -> int:
@@ -157,12 +157,12 @@ def _kept(cell: bytes | None) -> KeptCell | None:
 # -- where a page begins ---------------------------------------------------------------------------
 
 
-def offsets_text(at: Offsets) -> str:
-    """Offsets as a value of a query: `0:120,1:33`."""
+def offsets_text(at: PageOffsets) -> str:
+    """PageOffsets as a value of a query: `0:120,1:33`."""
     return ",".join(f"{partition}:{offset}" for partition, offset in at.items())
 
 
-def offsets_in(text: str) -> Offsets | None:
+def offsets_in(text: str) -> PageOffsets | None:
     """The inverse; None if it is another text."""
     if not _OFFSETS.fullmatch(text):
         return None
@@ -189,11 +189,11 @@ def position_in(text: str) -> Position:
     return Position.parse(text)
 
 
-async def offsets_at(source: MessageSource, position: Position) -> Offsets:
+async def offsets_at(source: MessageSource, position: Position) -> PageOffsets:
     """The offsets of a position. Raises the errors of `topics.offsets`."""
     match position.kind:
         case PositionKind.EARLIEST:
-            at: Offsets = source.first
+            at: PageOffsets = source.first
         case PositionKind.LATEST:
             at = source.end
         case PositionKind.OFFSET:
@@ -231,14 +231,14 @@ async def source_of(
 # -- pages -----------------------------------------------------------------------------------------
 
 
-async def page_from(source: MessageSource, begin: Offsets) -> MessagePage:
+async def page_from(source: MessageSource, begin: PageOffsets) -> MessagePage:
     """The messages from these offsets on. Raises the errors of a fetch."""
     if source.where:
         return await _matching(source, begin, source.end, source.limit)
     return await _Merge(source, begin).forward()
 
 
-async def page_before(source: MessageSource, behind: Offsets) -> MessagePage:
+async def page_before(source: MessageSource, behind: PageOffsets) -> MessagePage:
     """The last messages before these offsets. With a filter: of the `BACK_MESSAGES` before them, or
     fewer if too many of these match. Raises the errors of a fetch."""
     if not source.where:
@@ -254,7 +254,7 @@ async def page_before(source: MessageSource, behind: Offsets) -> MessagePage:
 
 
 async def _matching(
-    source: MessageSource, begin: Offsets, before: Offsets, limit: int
+    source: MessageSource, begin: PageOffsets, before: PageOffsets, limit: int
 ) -> MessagePage:
     """The messages of a range that match, as far as one fetch looks."""
     if not begin:
@@ -279,7 +279,7 @@ def _last(page: MessagePage, limit: int) -> MessagePage:
 class _Merge:
     """Messages of several partitions, in the order of their times."""
 
-    def __init__(self, source: MessageSource, at: Offsets) -> None:
+    def __init__(self, source: MessageSource, at: PageOffsets) -> None:
         self._source = source
         self._from = at
         self._at = dict(at)  # how far each partition was looked at
@@ -318,7 +318,7 @@ class _Merge:
         self._rows.append(row)
         self._size += row.size
 
-    async def _have_heads(self, stop: Offsets, fill: Callable[[int], Awaitable[None]]) -> bool:
+    async def _have_heads(self, stop: PageOffsets, fill: Callable[[int], Awaitable[None]]) -> bool:
         """True once the next message of each partition is known, and the page has room for one.
         `stop`: where a partition ends; `fill` looks further in one."""
         left = self._source.limit - len(self._rows)
@@ -336,7 +336,8 @@ class _Merge:
 
     async def _ahead(self, partition: int) -> None:
         """The next messages of a partition."""
-        at, end = self._at[partition], self._source.end[partition]
+        at = self._at[partition]
+        end = self._source.end[partition]
         fetched = await self._source.fetch({partition: at}, self._share, FETCH_BYTES)
         rows = [row_of(one) for one in fetched.messages if one.offset < end]
         self._heads[partition].extend(rows)
@@ -345,7 +346,8 @@ class _Merge:
     async def _behind(self, partition: int) -> None:
         """The messages before those of a partition that were looked at. A range whose messages are
         too large for one fetch is left for the next look, which takes less of it."""
-        stop, width = self._at[partition], self._widths.pop(partition, self._share)
+        stop = self._at[partition]
+        width = self._widths.pop(partition, self._share)
         start = max(self._source.first[partition], stop - width)
         fetched = await self._source.fetch({partition: start}, width, FETCH_BYTES)
         rows = [row_of(one) for one in fetched.messages if one.offset < stop]

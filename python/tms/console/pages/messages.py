@@ -14,7 +14,7 @@ from tms.console.pages.message_ranges import (
     MERGED_MAX,
     MessagePage,
     MessageSource,
-    Offsets,
+    PageOffsets,
     offsets_at,
     offsets_in,
     offsets_text,
@@ -32,7 +32,8 @@ from tms.model.snapshot import Isolation
 from tms.model.topic import TopicInfo, TopicName
 from tms.server.http.exchange import settle
 
-LIMIT, LIMITS = 50, (20, 50, 200)
+LIMIT = 50
+LIMITS = (20, 50, 200)
 LIMIT_MAX = 200
 PREVIEW_CHARS = 24_000  # of all values of a page
 FOLLOWED_MAX = 50  # messages of one event
@@ -40,7 +41,8 @@ FOLLOWED_BYTES = 256 << 10
 KEPT_ROWS = 200  # in a page that follows
 PACE_S = 0.25  # between two events, at least
 WAIT_S = 15.0  # for messages, after which an event tells that none came
-FILE_MESSAGES, FILE_BYTES = 1_000, 1 << 20  # of one fetch for a file
+FILE_MESSAGES = 1_000  # of one fetch for a file
+FILE_BYTES = 1 << 20
 _FIELDS = {"filter": "where"}  # of the form, by what errors call them
 
 
@@ -49,7 +51,7 @@ class _Look(NamedTuple):
 
     source: MessageSource
     page: MessagePage
-    stop: Offsets  # before which the page ends
+    stop: PageOffsets  # before which the page ends
 
 
 async def show_messages(visit: Visit, namespace: str, topic: str) -> PageAnswer:
@@ -129,7 +131,7 @@ def _partitions(visit: Visit, info: TopicInfo) -> range:
     return range(1 if count > MERGED_MAX and not visit.asked("where") else count)
 
 
-def _offsets(source: MessageSource, field: str, missing: Offsets) -> Offsets:
+def _offsets(source: MessageSource, field: str, missing: PageOffsets) -> PageOffsets:
     text = source.visit.asked(field)
     at = offsets_in(text) if text else missing
     if at is None:
@@ -150,7 +152,7 @@ async def _look(visit: Visit, name: TopicName, info: TopicInfo) -> _Look:
     return _Look(source, page, source.end)
 
 
-async def _begin(source: MessageSource, text: str) -> Offsets:
+async def _begin(source: MessageSource, text: str) -> PageOffsets:
     """The offsets of the place that a text names. Raises errors about the field `start`."""
     try:
         return await offsets_at(source, position_in(text))
@@ -163,8 +165,10 @@ async def _begin(source: MessageSource, text: str) -> Offsets:
 
 def _shown(visit: Visit, look: _Look) -> dict[str, Any]:
     """The values of a template for a page of messages."""
-    source, page = look.source, look.page
-    behind, begin = offsets_text(page.behind), offsets_text(page.begin)
+    source = look.source
+    page = look.page
+    behind = offsets_text(page.behind)
+    begin = offsets_text(page.begin)
     command = ["consume", str(source.name), "--exit-at-end", "--limit", str(source.limit)]
     if len(page.begin) == 1:
         ((partition, offset),) = page.begin.items()
@@ -215,7 +219,7 @@ def _beside(visit: Visit, at: str, action: str, **more: str) -> str:
 # -- those that come -------------------------------------------------------------------------------
 
 
-async def _followed(source: MessageSource, at: Offsets) -> AsyncGenerator[bytes]:
+async def _followed(source: MessageSource, at: PageOffsets) -> AsyncGenerator[bytes]:
     exchange = source.visit.exchange
     yield b": the messages of this topic\n\n"
     while not exchange.hurried:
@@ -229,12 +233,12 @@ async def _followed(source: MessageSource, at: Offsets) -> AsyncGenerator[bytes]
         except TMSError as error:
             yield b"event: ended\ndata: %b\n\n" % msgspec.json.encode(error.message)
             return
-        place, data = offsets_text(at).encode(), msgspec.json.encode(shown)
-        yield b"id: %b\nevent: rows\ndata: %b\n\n" % (place, data)
+        data = msgspec.json.encode(shown)
+        yield b"id: %b\nevent: rows\ndata: %b\n\n" % (offsets_text(at).encode(), data)
         await exchange.sleep(asyncio.get_running_loop().create_future(), PACE_S)
 
 
-async def _waited(source: MessageSource, at: Offsets) -> FetchedBody | None:
+async def _waited(source: MessageSource, at: PageOffsets) -> FetchedBody | None:
     """The messages from there on, once there are some, or none after a while; None if the browser
     leaves or the service drains first."""
     arguments = source.arguments(at, FOLLOWED_MAX, FOLLOWED_BYTES) | {"wait_s": WAIT_S}
@@ -269,7 +273,7 @@ async def _rows(source: MessageSource, fetched: FetchedBody) -> str:
 
 
 async def _lines(
-    source: MessageSource, left: Offsets, until: Offsets, fetched: FetchedBody | None
+    source: MessageSource, left: PageOffsets, until: PageOffsets, fetched: FetchedBody | None
 ) -> AsyncGenerator[bytes]:
     """The messages of a range; `fetched` are the first ones. Raises the errors of a fetch, which
     cut the file off."""
@@ -280,12 +284,12 @@ async def _lines(
         fetched = await source.fetch(left, FILE_MESSAGES, FILE_BYTES) if left else None
 
 
-def _before(at: Offsets, until: Offsets) -> Offsets:
+def _before(at: PageOffsets, until: PageOffsets) -> PageOffsets:
     """The partitions that are not at their ends."""
     return {one: offset for one, offset in at.items() if offset < until[one]}
 
 
-def _reached(at: Offsets, fetched: FetchedBody) -> Mapping[int, int]:
+def _reached(at: PageOffsets, fetched: FetchedBody) -> Mapping[int, int]:
     """The offsets behind which nothing was looked at."""
     return {one: max(offset, fetched.reached.get(str(one), 0)) for one, offset in at.items()}
 

@@ -28,7 +28,11 @@ from tms.model.quantity import seconds
 from tms.model.topic import Durability, parse_durability
 from tms.runtime.decoding import from_json
 
-NONE, TEXT, JSON, HEX, BASE64 = "none", "text", "json", "hex", "base64"
+NONE = "none"
+TEXT = "text"
+JSON = "json"
+HEX = "hex"
+BASE64 = "base64"
 KEY_FORMS = (NONE, TEXT, HEX, BASE64)
 VALUE_FORMS = (TEXT, JSON, HEX, BASE64, NONE)
 _BYTES = re.compile(r'x"((?:[0-9a-fA-F]{2})*)"')
@@ -37,7 +41,7 @@ _ONCE = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-class Delivery(NamedTuple):
+class WrittenDelivery(NamedTuple):
     """The time at which a message is due: a delay or a time; neither of both: at once."""
 
     delay_s: float | None = None
@@ -46,7 +50,7 @@ class Delivery(NamedTuple):
     @property
     def is_later(self) -> bool:
         """True if it waits."""
-        return self != Delivery()
+        return self != WrittenDelivery()
 
 
 class WrittenMessage(NamedTuple):
@@ -58,7 +62,7 @@ class WrittenMessage(NamedTuple):
     partition: int | None
     event_time_ms: int | None
     durability: Durability | None
-    delivery: Delivery
+    delivery: WrittenDelivery
 
 
 class PublishForm(NamedTuple):
@@ -183,9 +187,11 @@ def _headers(text: str) -> Iterator[tuple[str, bytes | None]]:
         if not line.strip():
             continue
         quoted = _STRING.match(line)
-        name, rest = line, ""
+        name = line
+        rest = ""
         if quoted is not None:
-            name, rest = _unquoted(quoted[0], number), line[quoted.end() :]
+            name = _unquoted(quoted[0], number)
+            rest = line[quoted.end() :]
         elif line.startswith('"'):
             raise _bad_line(number, line)
         elif "=" in line:
@@ -261,10 +267,10 @@ def _time(field: str, text: str) -> int | None:
     )
 
 
-def _delivery(text: str) -> Delivery:
+def _delivery(text: str) -> WrittenDelivery:
     text = text.strip()
     if not text:
-        return Delivery()
+        return WrittenDelivery()
     if text[-1].isalpha() and text[-1] != "Z":
-        return Delivery(delay_s=seconds("deliver", text))
-    return Delivery(deliver_at_ms=_time("deliver", text))
+        return WrittenDelivery(delay_s=seconds("deliver", text))
+    return WrittenDelivery(deliver_at_ms=_time("deliver", text))
