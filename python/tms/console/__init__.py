@@ -5,6 +5,7 @@ console     answers requests below `/console`: sessions, pages, files, errors
 visit       one request for a page: its query or form, its questions to operations, its rights
 forms       forms: their fields, and their tokens against forgery
 charts      series of values to SVG, with a text that says the same
+cells       keys, values and headers of messages as text
 rendering   templates to HTML, and how numbers, times and bytes are written
 commands    the `tms` command and the HTTP request that do what an action does
 live        parts of pages that are rendered anew while they are looked at

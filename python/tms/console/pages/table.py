@@ -2,7 +2,13 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import signing_in, topics
+from tms.console.pages import message, messages, publishing, signing_in, topics
 from tms.console.visit import PageRoute
 
-ROUTES: Sequence[PageRoute] = (*signing_in.ROUTES, *topics.ROUTES)
+ROUTES: Sequence[PageRoute] = (
+    *signing_in.ROUTES,
+    *topics.ROUTES,
+    *messages.ROUTES,
+    *message.ROUTES,
+    *publishing.ROUTES,
+)
