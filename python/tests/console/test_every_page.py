@@ -48,6 +48,7 @@ def shown(served: Served) -> Iterator[dict[str, str]]:
             "group": BILLING,
             "partition": str(first.partition),
             "id": str(first.id),
+            "link": "none",
         }
 
 
