@@ -49,6 +49,8 @@ def shown(served: Served) -> Iterator[dict[str, str]]:
             "partition": str(first.partition),
             "id": str(first.id),
             "link": "none",
+            "principal": "ann",
+            "token": shop.bus.admin.access.create_token("ann").id,
         }
 
 
