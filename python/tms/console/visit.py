@@ -66,12 +66,23 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """An answer that goes on, of events of this type, until the browser leaves."""
+    """An answer that goes on until it ends or the browser leaves, of this media type: events, if
+    nothing else is said. `filename`: as in `Passed`."""
 
     events: AsyncGenerator[bytes]
+    media: str = routes.EVENTS
+    filename: str = ""
 
 
-PageAnswer = WebPage | Redirect | Passed | Streamed
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Bytes that the browser keeps under this name, and does not interpret."""
+
+    content: bytes
+    filename: str
+
+
+PageAnswer = WebPage | Redirect | Passed | Streamed | Download
 
 
 class Visit:

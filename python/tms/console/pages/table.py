@@ -2,7 +2,14 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import access, signing_in, topics
+from tms.console.pages import access, message, messages, publishing, signing_in, topics
 from tms.console.visit import PageRoute
 
-ROUTES: Sequence[PageRoute] = (*signing_in.ROUTES, *topics.ROUTES, *access.ROUTES)
+ROUTES: Sequence[PageRoute] = (
+    *signing_in.ROUTES,
+    *topics.ROUTES,
+    *messages.ROUTES,
+    *message.ROUTES,
+    *publishing.ROUTES,
+    *access.ROUTES,
+)

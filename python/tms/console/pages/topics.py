@@ -39,6 +39,8 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         "delayed": delayed,
         "delayed_error": delayed_error,
         "may_manage": visit.may(Access.MANAGE, f"topic:{namespace}:{topic}"),
+        "may_consume": visit.may(Access.CONSUME, f"topic:{namespace}:{topic}"),
+        "may_publish": visit.may(Access.PUBLISH, f"topic:{namespace}:{topic}"),
     }
     return WebPage("topic.html", values)
 
