@@ -282,7 +282,7 @@ def test_a_revoked_session_says_so_where_a_page_is_open(guarded: People) -> None
     new = guarded.access.create_token("revoked")
     reader = PageReader(guarded.url)
     assert is_in(reader.send(reader.get(TOPICS).form(), token=new.token))
-    target = f"{TOPICS}/default/kept-r/delete"
+    session, target = reader.cookies[SESSION], f"{TOPICS}/default/kept-r/delete"
     form = reader.get(target).form()
     address = urlsplit(guarded.url)
     live = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
@@ -302,7 +302,12 @@ def test_a_revoked_session_says_so_where_a_page_is_open(guarded: People) -> None
     assert sent.status == 401
     assert "not signed in any more" in sent.text and "was not carried out" in sent.text
     assert sent.form().fields["to"] == target
+    assert SESSION not in reader.cookies
+    reader.cookies[SESSION] = session
+    late = reader.ask("GET", TOPICS, headers={"Sec-Fetch-Mode": "cors"})
+    assert late.status == 401 and SESSION in reader.cookies
     assert "not signed in any more" in reader.get(TOPICS).text
+    assert SESSION not in reader.cookies
     with guarded.bus("revoked") as bus:
         assert [one.topic for one in bus.list_topics()].count("kept-r") == 1
     with pytest.raises(Unauthenticated):

@@ -186,9 +186,10 @@ class Console:
         head = b""
         if prefix + BROWSER not in cookies:
             head += self._cookie(BROWSER, visit.key.browser)
+        if shown.session is not None:
+            head += self._cookie(SESSION, shown.session, "" if shown.session else _GONE)
+            visit.key = visit.key._replace(session=shown.session)
         if isinstance(shown, Redirect):
-            if shown.session is not None:
-                head += self._cookie(SESSION, shown.session, "" if shown.session else _GONE)
             if shown.notice is not None:
                 head += self._cookie(NOTICE, noted(shown.notice))
             head += f"location: {shown.location}\r\n".encode()

@@ -38,11 +38,13 @@ class Notice(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page to show: a template and its values. `status`: of the answer."""
+    """A page to show: a template and its values. `status`: of the answer; `session`: as of a
+    `Redirect`."""
 
     template: str
     values: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

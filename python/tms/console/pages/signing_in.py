@@ -19,6 +19,7 @@ SIGN_OUT = f"{ROOT}/sign-out"
 ENTER = f"{ROOT}/enter"
 HOME = f"{ROOT}/"
 TARGET_CHARS_MAX = 2_000
+_FETCH_MODE, _NAVIGATES = b"sec-fetch-mode", b"navigate"
 _TARGET = re.compile(rf"{ROOT}/[!-~]{{0,{TARGET_CHARS_MAX}}}")
 _OVER = (
     "You are not signed in any more: the session was ended, its token was revoked, or its time is "
@@ -32,16 +33,21 @@ def to_sign_in(visit: Visit, error: Unauthenticated) -> WebPage:
     exchange = visit.exchange
     wanted = exchange.target.decode("ascii")
     problem = ""
+    session: str | None = None
     if exchange.path.decode("ascii") in (SIGN_IN, ENTER):
         wanted = visit.given("to")
         problem = error.message
     elif visit.key.session:
         problem = _OVER
+        # A certificate counts from now on. A request of a script may be late: it takes no cookie of
+        # a later sign-in away.
+        if exchange.headers.get(_FETCH_MODE, _NAVIGATES) == _NAVIGATES:
+            session = ""
     if exchange.method == "POST" and not visit.fields:
         problem += _UNSENT
         wanted = _target_of(exchange.headers.get(b"referer", b"").decode("latin-1"))
     values = {"problem": problem.strip(), "to": own_target(wanted), "is_needed": True}
-    return WebPage("sign_in.html", values, 401)
+    return WebPage("sign_in.html", values, 401, session)
 
 
 def own_target(text: str) -> str:
