@@ -1,6 +1,7 @@
 """Signing in to the console and out of it, by tokens and links, and the attacks on that."""
 
 import http.client
+import logging
 import time
 from collections.abc import Callable, Iterator
 from urllib.parse import quote, urlsplit
@@ -12,7 +13,7 @@ import tms
 from tests.access_kit import People
 from tests.console_kit import Visitor, barriers, console_served
 from tests.pages_kit import PageReader, ReadPage
-from tms.console.console import BROWSER, SESSION
+from tms.console.console import BROWSER, SESSION, Console
 from tms.console.pages.signing_in import HOME, own_target
 from tms.errors import Unauthenticated
 from tms.server import guard as guarding
@@ -197,6 +198,30 @@ def test_a_link_is_no_token_to_sign_in_with(guarded: People, reader: PageReader)
     form = reader.get("/console/sign-in").form()
     assert reader.send(form, token=link).status == 401 and SESSION not in reader.cookies
     assert PageReader(guarded.url, **{SESSION: link}).get(TOPICS).status == 401
+
+
+def test_a_link_is_in_no_log(
+    guarded: People,
+    reader: PageReader,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither when its page fails, nor when it is wrong or used."""
+    caplog.set_level(logging.DEBUG)
+    address = link_of(guarded, "linked")
+    secret = address.rpartition("_")[2]
+    form = reader.get(address).form()
+    with monkeypatch.context() as patched:
+        patched.setattr(Console, "_shown", broken)
+        assert reader.get(address).status == 500
+    assert reader.post("/console/enter", form.fields).status == 303
+    assert reader.post("/console/enter", form.fields).status in (401, 403)
+    assert "request_broke" in caplog.text and "/console/enter/tms_" in caplog.text
+    assert secret not in caplog.text
+
+
+async def broken(*_: object) -> None:
+    raise RuntimeError("broken")
 
 
 # -- attacks ---------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class PrincipalRow(NamedTuple):
     tokens: int
     sessions: int
     grants: int
-    has_quota: bool
+    quotas: int  # 0 or 1
 
 
 async def show_access(visit: Visit) -> PageAnswer:
@@ -40,7 +40,8 @@ async def show_access(visit: Visit) -> PageAnswer:
 async def _principals(visit: Visit) -> ListPage:
     """The page of principals that a visit asks for (`after`, `limit`, `search`)."""
     limit = visit.number("limit", SHOWN, 1, SHOWN_MAX)
-    after, search = visit.asked("after"), visit.asked("search").strip()
+    after = visit.asked("after")
+    search = visit.asked("search").strip()
     tokens, sessions, grants, quotas = await asyncio.gather(
         visit.ask("access.list_tokens"),
         visit.ask("access.list_sessions"),
@@ -49,10 +50,7 @@ async def _principals(visit: Visit) -> ListPage:
     )
     counts = [Counter(one.principal for one in some) for some in (tokens, sessions, grants, quotas)]
     names = sorted({name for count in counts for name in count if name > after and search in name})
-    rows = [
-        PrincipalRow(name, *(count[name] for count in counts[:3]), bool(counts[3][name]))
-        for name in names[:limit]
-    ]
+    rows = [PrincipalRow(name, *(count[name] for count in counts)) for name in names[:limit]]
     next_page = visit.address(after=rows[-1].name) if len(names) > limit else ""
     return ListPage(rows, next_page, visit.address(after=None) if after else "")
 
@@ -66,7 +64,8 @@ async def show_principal(visit: Visit, principal: str) -> PageAnswer:
         visit.ask("access.list_quotas"),
     )
     quota = next((one for one in quotas if one.principal == principal), None)
-    verb, resource = visit.asked("verb", "consume"), visit.asked("resource").strip()
+    verb = visit.asked("verb", "consume")
+    resource = visit.asked("resource").strip()
     decision = None
     if resource:
         asked = {"principal": principal, "verb": verb, "resource": resource}
@@ -97,7 +96,8 @@ async def show_principal(visit: Visit, principal: str) -> PageAnswer:
 
 async def create_token(visit: Visit) -> PageAnswer:
     """Make a token, and show it this once."""
-    principal, days = visit.given("principal").strip(), _number(visit, "days")
+    principal = visit.given("principal").strip()
+    days = _number(visit, "days")
     expires_s = None if days is None else days * _DAY_S
     question = visit.question(
         "access.create_token", {"principal": principal, "expires_s": expires_s}

@@ -19,7 +19,8 @@ SIGN_OUT = f"{ROOT}/sign-out"
 ENTER = f"{ROOT}/enter"
 HOME = f"{ROOT}/"
 TARGET_CHARS_MAX = 2_000
-_FETCH_MODE, _NAVIGATES = b"sec-fetch-mode", b"navigate"
+_FETCH_MODE = b"sec-fetch-mode"
+_NAVIGATES = b"navigate"
 _TARGET = re.compile(rf"{ROOT}/[!-~]{{0,{TARGET_CHARS_MAX}}}")
 _OVER = (
     "You are not signed in any more: the session was ended, its token was revoked, or its time is "
