@@ -48,6 +48,9 @@ def shown(served: Served) -> Iterator[dict[str, str]]:
             "group": BILLING,
             "partition": str(first.partition),
             "id": str(first.id),
+            "link": "none",
+            "principal": "ann",
+            "token": shop.bus.admin.access.create_token("ann").id,
         }
 
 

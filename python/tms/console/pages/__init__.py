@@ -3,7 +3,8 @@
 table        the addresses of all pages and actions
 lists        long lists, a page at a time
 problems     an error as a page
-signing_in   sign in, sign out
+signing_in   sign in by token and link, sign out
+access       principals: tokens, sessions, grants, quotas; "may it, and why"
 topics       topics of a namespace; one topic; its settings
 messages     messages of a topic: a page of them, those that come, a range as a file
 message      one message; its neighbours, its value as a file, its erasure

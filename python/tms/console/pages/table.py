@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import message, messages, publishing, signing_in, topics
+from tms.console.pages import access, message, messages, publishing, signing_in, topics
 from tms.console.visit import PageRoute
 
 ROUTES: Sequence[PageRoute] = (
@@ -11,4 +11,5 @@ ROUTES: Sequence[PageRoute] = (
     *messages.ROUTES,
     *message.ROUTES,
     *publishing.ROUTES,
+    *access.ROUTES,
 )
