@@ -16,6 +16,7 @@ from tms.client.client import Bus
 from tms.engine.engine import Engine
 from tms.model.message import NewBlock
 from tms.model.topic import TopicName
+from tms.runtime.clock import SystemClock
 
 ORDERS, PAYMENTS, REMINDERS, AUDIT = "shop:orders", "shop:payments", "shop:reminders", "audit"
 BILLING, PACKERS = "billing", "packers"
@@ -66,12 +67,13 @@ class Shop:
             bus.publish_later(REMINDERS, value, at=later + timedelta(hours=hours))
 
     def hold(self, engine: Engine) -> int:
-        """Begin a transaction as clients of others do, which stores messages before it commits, so
-        that committed readers of `shop:payments` wait for it. Returns its id."""
-        id = self.bus.admin.transactions.begin().transaction_id
+        """Let a transaction that was begun elsewhere publish a message, so that committed readers
+        of `shop:payments` wait for it. Returns its id."""
+        pointer = SystemClock().now_ms() * 1_000_000
         blocks = [NewBlock(0, encode([b'{"payment": "open"}']))]
-        engine.transactions.submit(TopicName.parse(PAYMENTS), blocks, id).result(PATIENCE_S)
-        return id
+        topic = TopicName.parse(PAYMENTS)
+        engine.transactions.submit(topic, blocks, pointer, "tephra").result(PATIENCE_S)
+        return pointer
 
     def _read(self) -> None:
         """Let the group read the first orders of each partition."""
