@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import signing_in, topics
+from tms.console.pages import groups, signing_in, topics
 from tms.console.visit import PageRoute
 
-ROUTES: Sequence[PageRoute] = (*signing_in.ROUTES, *topics.ROUTES)
+ROUTES: Sequence[PageRoute] = (*signing_in.ROUTES, *topics.ROUTES, *groups.ROUTES)
