@@ -40,7 +40,7 @@ OVERVIEW = "/console/"
 ROOT = Path(__file__).resolve().parents[2]
 REST_S, SETTLING_S = 20.0, 5.0
 WHEEL_KIB, REST_MIB, START_MS = 300.0, 3.0, 20.0
-WITHOUT = {"TMS__CONSOLE__ENABLED": "false"}
+WITHOUT = {"TMS__CONSOLE__PAGES": "off"}
 _LIVE_PART = re.compile(r'id="([^"]+)" data-live')
 _VARYING = {"namespace": "default", "topic": "t7", "group": "g7"}
 _NAMES = "with", "without"

@@ -1,14 +1,11 @@
 """The console in a browser: its frame, its keyboard, its lists and topics."""
 
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
 
 import tms
-from tests.access_kit import People
-from tests.cluster_kit import Instances
 from tests.console_kit import Visitor, tab_to
 from tests.http_kit import Served
 from tms.client.client import Bus

@@ -15,7 +15,7 @@ from http.cookies import CookieError, SimpleCookie
 
 from tms.api import routes
 from tms.api.routes import MethodNotAllowed
-from tms.console.forms import FORM_BYTES_MAX, FormKey, new_browser_key
+from tms.console.forms import FORM_BYTES_MAX, OPEN_BYTES_MAX, FormKey, new_browser_key
 from tms.console.live import LIVE, LiveParts
 from tms.console.pages.problems import problem_page
 from tms.console.pages.signing_in import to_sign_in
@@ -112,16 +112,18 @@ class Console:
     async def _shown(self, visit: Visit) -> PageAnswer:
         exchange = visit.exchange
         if exchange.path == LIVE:
-            await self._identify(visit)
+            await visit.identify()
             return Streamed(self._live.events(visit))
         route, varying = self._route(exchange)
         if exchange.method == "POST":
             self._require_own_origin(exchange)
-            async with self._service.received(exchange, FORM_BYTES_MAX) as body:
+        if not route.is_open:
+            await visit.identify()
+        if exchange.method == "POST":
+            bytes_max = OPEN_BYTES_MAX if route.is_open else FORM_BYTES_MAX
+            async with self._service.received(exchange, bytes_max) as body:
                 visit.read_form(exchange.headers.get(b"content-type", b""), bytes(body.data))
             visit.require_form()
-        if not route.is_open:
-            await self._identify(visit)
         return await route.show(visit, *varying)
 
     def _route(self, exchange: Exchange) -> tuple[PageRoute, list[str]]:
@@ -135,11 +137,6 @@ class Console:
             allowed = sorted(methods)
             raise MethodNotAllowed(f"This page takes {' and '.join(allowed)}.", allowed=allowed)
         return route, [path_text(one) for one in varying]
-
-    async def _identify(self, visit: Visit) -> None:
-        """Find out whose session it is. Raises `Unauthenticated`."""
-        if self._service.guard is not None:
-            visit.exchange.principal = (await visit.ask("access.whoami")).principal
 
     async def _page(self, visit: Visit) -> WebPage:
         """The page at which a visitor looks, for its live parts. Raises `NotFound`."""

@@ -136,6 +136,7 @@ async def through(
     exchange.headers = asked.headers
     exchange.also = also
     await app(exchange)
+    exchange.principal = ""  # the answer has been counted for its quota
 
 
 def _exchange(asker: Exchange, authorization: bytes, question: AskedOperation) -> AskedExchange:
