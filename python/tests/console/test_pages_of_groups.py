@@ -117,11 +117,11 @@ def test_a_reset_does_what_its_plan_and_its_command_say(
 def test_a_reset_to_an_id(served: Served, reader: PageReader) -> None:
     with tms.connect(served.url) as bus:
         address = make(bus, "to-id", p0="latest", p1="latest")
-        last = [*bus.consumer("to-id", stop_at_end=True)][-1]
-        plan = reader.get(f"{address}/reset?to=id&value={last.id}")
+        last = max(bus.consumer("to-id", stop_at_end=True), key=lambda message: message.id)
+        plan = reader.get(f"{address}/reset?to=id&value={last.id}&partitions={last.partition}")
         assert "1 messages read again" in plan.text
         reader.send(plan.form(), typed=GROUP)
-        assert set(at(bus, "to-id").values()) == {f"id:{last.id}"}
+        assert at(bus, "to-id")[last.partition] == f"id:{last.id}"
 
 
 def test_of_two_people_who_reset_a_group_one_is_told(served: Served, reader: PageReader) -> None:
@@ -134,7 +134,7 @@ def test_of_two_people_who_reset_a_group_one_is_told(served: Served, reader: Pag
         refused = reader.send(first.form(), typed=GROUP)
         assert refused.status == 409
         assert "Nothing was changed. Meanwhile:" in refused.text
-        assert "Partition 1 was moved from offset:1 to offset:2." in refused.text
+        assert "Partition 1 was moved from offset:1 to offset:2 ." in refused.text
         assert at(bus, "two") == {0: "offset:1", 1: "offset:2"}
         again = reader.send(refused.form(), typed=GROUP)
         assert again.status == 200 and set(at(bus, "two").values()) == {"earliest"}
@@ -167,9 +167,7 @@ def test_a_form_that_is_sent_twice_resets_once(served: Served, reader: PageReade
         "to=earliest&partitions=-1",
     ],
 )
-def test_a_fault_of_the_form_is_said_on_it(
-    served: Served, reader: PageReader, query: str
-) -> None:
+def test_a_fault_of_the_form_is_said_on_it(served: Served, reader: PageReader, query: str) -> None:
     with tms.connect(served.url) as bus:
         address = make(bus, "faults", p0="offset:1")
         page = reader.get(f"{address}/reset?{query}")
@@ -178,7 +176,9 @@ def test_a_fault_of_the_form_is_said_on_it(
         bus.delete_topic("faults")
 
 
-@pytest.mark.parametrize("plan", ["", "{}", "[[0]]", '[[0,"",7]]', '[["a","","earliest"]]', "[" * 9_999])
+@pytest.mark.parametrize(
+    "plan", ["", "{}", "[[0]]", '[[0,"",7]]', '[["a","","earliest"]]', "[" * 9_999]
+)
 def test_a_plan_that_no_page_made_changes_nothing(
     served: Served, reader: PageReader, plan: str
 ) -> None:
@@ -211,11 +211,13 @@ def test_a_group_that_is_new_begins_where_it_is_told(served: Served, reader: Pag
         plan = reader.get(f"{address}/reset?to=latest")
         assert "neither positions nor members yet" in plan.text
         reader.send(plan.form(), typed=GROUP)
-        assert sum(one.lag or 0 for one in bus.describe_group("begins", group=GROUP).partitions) == 0
+        assert (
+            sum(one.lag or 0 for one in bus.describe_group("begins", group=GROUP).partitions) == 0
+        )
 
 
 def test_names_and_metadata_are_no_markup(served: Served, reader: PageReader) -> None:
-    group = "<b>&'\" \u0627%2F..?#"
+    group = "<b>&'\" \u0627..?#"
     with tms.connect(served.url) as bus:
         make(bus, "markup")
         noted = tms.CommittedPosition(tms.Position.offset(1), metadata="<i>\x1b\u202e</i>")
@@ -231,7 +233,9 @@ def test_grants(guarded: People) -> None:
     with guarded.bus("maker", "all *") as bus:
         address = make(bus, "guarded", p0="offset:1")
         make(bus, "unseen", p0="offset:1")
-    watcher = PageReader(guarded.url, tms_session=guarded.token("watcher", "observe topic:default:guarded"))
+    watcher = PageReader(
+        guarded.url, tms_session=guarded.token("watcher", "observe topic:default:guarded")
+    )
     listed = watcher.get("/console/groups")
     assert listed.links[GROUP] == address and "unseen" not in listed.text
     page = watcher.get(address)
@@ -253,7 +257,7 @@ def test_groups_of_other_instances(three: Instances) -> None:
         for number in range(12):
             bus.publish("spread", b"%d" % number, partition=number % 6)
         for number in range(8):  # their shards have several owners
-            bus.set_positions("spread", {p: "offset:1" for p in range(6)}, group=f"g{number}")
+            bus.set_positions("spread", dict.fromkeys(range(6), "offset:1"), group=f"g{number}")
     for id in ("a", "b", "c"):
         reader = PageReader(three.url(id))
         listed = reader.get("/console/groups")
@@ -263,4 +267,6 @@ def test_groups_of_other_instances(three: Instances) -> None:
             assert "messages behind" in reader.get(address).text
             to = f"{address}/reset?to=shift&value={'-1' if id == 'a' else '1'}"
             plan = reader.get(to)
-            assert "goes on at the new positions" in reader.send(plan.form(), typed=f"g{number}").text
+            assert (
+                "goes on at the new positions" in reader.send(plan.form(), typed=f"g{number}").text
+            )

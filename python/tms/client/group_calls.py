@@ -114,6 +114,4 @@ def _change(
     if not isinstance(to, CommittedPosition):
         return PositionChange(key, as_position(to), expected)
     metadata, leader_epoch = to.metadata, to.leader_epoch
-    return PositionChange(
-        key, to.position, expected, metadata=metadata, leader_epoch=leader_epoch
-    )
+    return PositionChange(key, to.position, expected, metadata=metadata, leader_epoch=leader_epoch)

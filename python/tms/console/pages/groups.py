@@ -253,7 +253,9 @@ def _chosen(visit: Visit) -> list[int]:
     parts = [one.strip() for one in visit.asked("partitions").split(",") if one.strip()]
     for one in parts:
         if not (one.isascii() and one.isdigit() and len(one) <= 5):
-            raise Invalid(f"Partitions are numbers, such as 0,3, got {one!r:.40}.", field="partitions")
+            raise Invalid(
+                f"Partitions are numbers, such as 0,3, got {one!r:.40}.", field="partitions"
+            )
     return sorted({int(one) for one in parts})
 
 
