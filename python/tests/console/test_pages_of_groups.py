@@ -1,4 +1,4 @@
-"""Pages of groups over HTTP: lag, a plan before a reset, and two people who reset the same group."""
+"""Pages of groups over HTTP: lag, a plan before a reset, two people who reset the same group."""
 
 import shlex
 

@@ -380,6 +380,36 @@ class QueueContract:
         [left] = bus.list_dead_letters("jobs", group="workers")
         assert left.cause == "no 1"
 
+    def test_dead_letters_are_settled_one_by_one(self, bus: Bus) -> None:
+        queue = prepared(bus, b"a", b"b", b"c", b"d", b"e")
+        queue.reject(collect(queue, 5), "no")
+        until(lambda: queue.describe().dead == 5)
+        letters = list(bus.list_dead_letters("jobs", group="workers"))
+        assert [one.message.value for one in letters] == [b"a", b"b", b"c", b"d", b"e"]
+
+        def left() -> list[bytes | None]:
+            found = list(bus.list_dead_letters("jobs", group="workers"))
+            assert queue.describe().dead == len(found)
+            return [one.message.value for one in found]
+
+        assert queue.redrive(letters=[letters[3], letters[1]]) == 2
+        assert left() == [b"a", b"c", b"e"]
+        assert queue.redrive(letters=[letters[1], str(letters[3].letter)]) == 0
+        assert queue.discard(letters=[str(letters[0].letter)]) == 1
+        assert left() == [b"c", b"e"]
+        assert queue.redrive(letters=[f"9:{letters[2].message.id}"]) == 0, "of no partition"
+        assert queue.redrive(1) == 1 and left() == [b"e"]
+        assert queue.discard() == 1 and left() == []
+        assert [one.value for one in everything(bus, "jobs")][5:] == [b"b", b"d", b"c"]
+        assert len(everything(bus, "jobs-workers-dead")) == 5, "they stay readable"
+        for faulty in (["0:nothing"], ["0"], [f"x:{letters[0].message.id}"]):
+            with pytest.raises(Invalid):
+                queue.redrive(letters=faulty)
+            with pytest.raises(Invalid):
+                queue.discard(letters=faulty)
+        with pytest.raises(Invalid):
+            queue.discard(letters=[str(letters[0].letter)] * 1_001)
+
     @pytest.mark.parametrize("name", KAFKA_NAMES, ids=lambda name: name[:20])
     def test_a_topic_with_a_name_of_kafka_has_a_queue_with_dead_letters(
         self, bus: Bus, name: str

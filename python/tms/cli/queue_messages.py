@@ -209,7 +209,7 @@ def print_dead_letters(
 
 def _dead_facts(letter: Message) -> dict[str, Any]:
     told = {name: _told(letter, DEAD_PREFIX + name) for name in ("cause", "deliveries", "origin")}
-    return {**facts_of(letter), **told}
+    return {**facts_of(letter), **told, "letter": f"{letter.partition}:{letter.id}"}
 
 
 def _told(letter: Message, header: str) -> str:
