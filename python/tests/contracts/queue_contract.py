@@ -312,7 +312,11 @@ class QueueContract:
         ]
         assert [one.id for one in seen[:3]] == [leased.id, delayed.id, ready.id]
         assert (seen[0].topic, seen[0].partition, seen[0].offset) == (leased.topic, 0, 0)
-        assert seen == queue.peek()
+        left_s = [one.left_s for one in seen]
+        assert left_s[0] is not None and left_s[1] is not None and left_s[2:] == [None] * 4
+        assert 0 < left_s[0] <= 60 and 0 < left_s[1] <= 60
+        again = [one._replace(left_s=None) for one in queue.peek()]
+        assert [one._replace(left_s=None) for one in seen] == again
         info = queue.describe()
         assert (info.leased, info.delayed, info.ready, info.backlog) == (1, 1, 1, 3)
         assert got(queue.receive()) == [(ready.value, 2)]

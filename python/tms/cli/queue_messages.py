@@ -101,7 +101,8 @@ def peek(
 
 
 def _queued_facts(message: QueuedMessage) -> dict[str, Any]:
-    return {**facts_of(message), "deliveries": message.deliveries, "state": message.state}
+    shown = {"deliveries": message.deliveries, "state": message.state}
+    return {**facts_of(message), **shown, "left_s": message.left_s}
 
 
 def _on_tokens(

@@ -36,10 +36,12 @@ _STATES: Mapping[int, QueuedState] = {
 
 
 class _Status(NamedTuple):
-    """A message as the queue knows it: the number of its deliveries, and its state."""
+    """A message as the queue knows it: the number of its deliveries, its state, and the seconds
+    until that ends by itself."""
 
     deliveries: int
     state: QueuedState
+    left_s: float | None = None
 
 
 class _Outstanding(NamedTuple):
@@ -107,14 +109,17 @@ def _look(queue: OpenQueue, scanner: Scanner, partitions: int, limit: int) -> _O
 def _known(state: QueuePartitionState, limit: int, now_ms: int) -> Iterator[tuple[int, _Status]]:
     for offset in nsmallest(limit, state.out):
         value = state.out[offset]
-        waiting = QueuedState.READY if value >> TIME_SHIFT <= now_ms else QueuedState.DELAYED
-        number = value >> DELIVERIES_BITS & STATE_MASK
-        yield offset, _Status(value & DELIVERIES_MASK, _STATES.get(number, waiting))
+        left_ms = (value >> TIME_SHIFT) - now_ms
+        waiting = QueuedState.READY if left_ms <= 0 else QueuedState.DELAYED
+        now = _STATES.get(value >> DELIVERIES_BITS & STATE_MASK, waiting)
+        is_timed = now in (QueuedState.LEASED, QueuedState.DELAYED)
+        left_s = max(0, left_ms) / 1_000 if is_timed else None
+        yield offset, _Status(value & DELIVERIES_MASK, now, left_s)
 
 
 def _messages(
     queue: OpenQueue, part: Slice, known: Mapping[int, _Status]
 ) -> Iterator[QueuedMessage]:
     for message in Received(0, (part,)).messages(str(queue.topic)):
-        deliveries, state = known.get(message.offset, _Status(0, QueuedState.NEW))
-        yield QueuedMessage(*message[:7], deliveries, state, message.event_time_ms)
+        deliveries, state, left_s = known.get(message.offset, _Status(0, QueuedState.NEW))
+        yield QueuedMessage(*message[:7], deliveries, state, message.event_time_ms, left_s)
