@@ -140,12 +140,14 @@ class ReceivedBody(msgspec.Struct):
 
 class QueuedBody(MessageOut, kw_only=True):
     """A message of a queue: its number of deliveries and its state. `left_s` are the seconds until
-    the lease of a leased message ends, or until a delayed one may be delivered."""
+    the lease of a leased message ends, or until a delayed one may be delivered; `token` names its
+    last delivery."""
 
     topic: str
     deliveries: int
     state: QueuedState
     left_s: float | UnsetType = UNSET
+    token: str = ""
 
 
 def _queued(body: QueuedBody) -> QueuedMessage:
@@ -162,6 +164,7 @@ def _queued(body: QueuedBody) -> QueuedMessage:
         body.state,
         messages.time_in(body.event_time_ms),
         None if body.left_s is UNSET else body.left_s,
+        body.token,
     )
 
 
@@ -177,6 +180,7 @@ def _queued_body(message: QueuedMessage) -> QueuedBody:
         deliveries=message.deliveries,
         state=message.state,
         left_s=UNSET if message.left_s is None else message.left_s,
+        token=message.token,
     )
 
 

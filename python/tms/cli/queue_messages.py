@@ -101,8 +101,8 @@ def peek(
 
 
 def _queued_facts(message: QueuedMessage) -> dict[str, Any]:
-    shown = {"deliveries": message.deliveries, "state": message.state}
-    return {**facts_of(message), **shown, "left_s": message.left_s}
+    shown = {"deliveries": message.deliveries, "state": message.state, "left_s": message.left_s}
+    return {**facts_of(message), **shown, "token": message.token}
 
 
 def _on_tokens(
