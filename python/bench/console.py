@@ -36,7 +36,7 @@ from tms.console.pages.table import ROUTES
 FIRST_BYTE_MS, PAGE_KIB = 150.0, 100.0
 MESSAGES, PARTITIONS = 10, 4
 VIEWERS = 1
-OVERVIEW = "/console/"
+OVERVIEW = "/console/topics"
 ROOT = Path(__file__).resolve().parents[2]
 REST_S, SETTLING_S = 20.0, 5.0
 WHEEL_KIB, REST_MIB, START_MS = 300.0, 3.0, 20.0
@@ -103,7 +103,7 @@ def _load(url: str, page: str) -> tuple[float, int]:
 
 def _beside(setup: Setup, report: Report) -> None:
     report.title(f"Publishing 1 KiB through HTTP while {VIEWERS} browser shows the overview")
-    count = 100_000 if setup.quick else 400_000
+    count = 200_000 if setup.quick else 1_000_000
     cells = values(1_024)
     parts = [cells[at : at + AT_ONCE] for at in range(0, len(cells) - AT_ONCE + 1, AT_ONCE)]
     with setup.directory() as path, Service.start(path) as target:

@@ -18,7 +18,7 @@ test of that module calls `asyncio.run`.
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
@@ -26,10 +26,12 @@ from playwright.sync_api import (
     Browser,
     BrowserContext,
     ConsoleMessage,
+    Error,
     Page,
     Request,
     Response,
     WebError,
+    expect,
     sync_playwright,
 )
 
@@ -41,6 +43,7 @@ REQUESTS_MAX = 4
 WAIT_MS = 20_000.0  # for an element that a busy machine shows late
 NARROW_PX, WIDE_PX, TALL_PX = 400, 1280, 900
 TABS_MAX = 80
+LEAVING = 20
 BARRIERS = ("serious", "critical")
 _NOT_OF_THE_PAGE = ("about:", "blob:", "data:")
 _IN_RESPONSES = "Failed to load resource"  # Chromium says it of what `_answered` judges
@@ -63,6 +66,7 @@ def chromium() -> Iterator[Browser]:
     assert program, (
         "Tests of the console need Chromium on PATH. On Debian: apt-get install chromium"
     )
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
         yield browser
@@ -125,6 +129,8 @@ class Visitor:
     def close(self) -> None:
         """Close all pages."""
         for context in self._contexts:
+            for page in context.pages:
+                _leave(page)
             context.close()
         self._contexts.clear()
 
@@ -185,6 +191,14 @@ def tab_to(page: Page, role: str, name: str) -> None:
         if wanted.evaluate("element => element === document.activeElement"):
             return
     raise AssertionError(f"{TABS_MAX} times Tab did not reach the {role} {name!r}")
+
+
+def _leave(page: Page) -> None:
+    """End what the page loads: Playwright waits forever if a context is closed during that."""
+    for _ in range(LEAVING):
+        with suppress(Error):  # another page was on its way
+            page.goto("about:blank")
+            return
 
 
 def _path(url: str) -> str:

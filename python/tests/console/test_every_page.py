@@ -2,6 +2,7 @@
 script, within four requests."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -16,33 +17,38 @@ from tests.console_kit import (
     console_served,
     overflow_px,
 )
-from tests.console_world import BILLING, PACKERS, Shop
+from tests.console_world import BILLING, ORDERS, PACKERS, Shop
 from tests.http_kit import Served
 from tms.console.pages.table import ROUTES
 
-SHOWN = {"namespace": "shop", "topic": "orders", "group": BILLING}
-OTHER = {  # by the beginning of a path
+OTHER = {  # other values, by the beginning of a path
     "/console/delayed": {"topic": "reminders"},
     "/console/queues": {"group": PACKERS},
 }
-
-
-def addresses() -> Iterator[str]:
-    """The address of each page, with what the shop has."""
-    for route in ROUTES:
-        if route.method == "GET":
-            other = [more for path, more in OTHER.items() if route.path.startswith(path)]
-            yield route.path.format_map(SHOWN | (other[0] if other else {}))
+FILES = ("/file",)  # ends of paths whose answers browsers keep
+PAGES = [route.path for route in ROUTES if route.method == "GET" and not route.path.endswith(FILES)]
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     with console_served() as running:
-        shop = Shop(tms.connect(running.url))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shown(served: Served) -> Iterator[dict[str, str]]:
+    """The names in the paths of pages, with their values in the shop."""
+    with closing(Shop(tms.connect(served.url))) as shop:
         shop.fill()
         shop.hold()
-        yield running
-        shop.close()
+        first = next(iter(shop.bus.consumer(ORDERS, start="earliest", stop_at_end=True)))
+        yield {
+            "namespace": "shop",
+            "topic": "orders",
+            "group": BILLING,
+            "partition": str(first.partition),
+            "id": str(first.id),
+        }
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +66,13 @@ def seen(page: Page) -> tuple[list[str], list[str]]:
     return headings, main.get_by_role("columnheader").all_inner_texts()
 
 
-@pytest.mark.parametrize("address", [*addresses()])
-def test_a_page_is_for_everybody(shared: tuple[Visitor, Page, Page], address: str) -> None:
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_for_everybody(
+    shared: tuple[Visitor, Page, Page], shown: dict[str, str], path: str
+) -> None:
     visitor, page, plain = shared
+    other = [more for beginning, more in OTHER.items() if path.startswith(beginning)]
+    address = path.format_map(shown | (other[0] if other else {}))
     visitor.problems.clear()
     page.emulate_media(color_scheme="light")
     answer = page.goto(address)

@@ -29,7 +29,7 @@ def viewer(served: Served, topic: str, session: str = "") -> Iterator[socket.soc
 
 
 def heard(connection: socket.socket, wanted: bytes) -> bytes:
-    """What the service sends until something wanted is in it, or it closes the connection."""
+    """The answer until something wanted is in it, or it closes the connection."""
     received = b""
     while wanted not in received:
         piece = connection.recv(1 << 16)

@@ -20,8 +20,9 @@ from tms.console.live import LIVE, LiveParts
 from tms.console.pages.problems import problem_page
 from tms.console.pages.signing_in import to_sign_in
 from tms.console.pages.table import ROUTES
-from tms.console.rendering import STATIC, static
+from tms.console.rendering import STATIC, render, static
 from tms.console.visit import (
+    Download,
     PageAnswer,
     PageRoute,
     Passed,
@@ -45,6 +46,7 @@ SESSION = "tms_session"
 BROWSER = "tms_browser"
 NOTICE = "tms_notice"
 SEE_OTHER = 303
+BYTES = "application/octet-stream"
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src "
     "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -58,7 +60,7 @@ _SAFE = (
     "cross-origin-resource-policy: same-origin\r\n"
 ).encode()
 _HTML = _SAFE + b"content-type: text/html; charset=utf-8\r\ncache-control: no-store\r\n"
-_EVENTS = _SAFE + f"content-type: {routes.EVENTS}\r\ncache-control: no-store\r\n".encode()
+_UNSTORED = "content-type: {}\r\ncache-control: no-store\r\n"
 _FILE = _SAFE + b"cache-control: public, max-age=31536000, immutable\r\n"
 _ACCEPT_ENCODING = b"accept-encoding"
 _STATIC = b"/console/static/"
@@ -77,6 +79,12 @@ class Console:
             (one.method, one.path, one) for one in ROUTES
         )
         self._live = LiveParts(service, self._page)
+
+    def refuse(self, exchange: Exchange, error: TMSError) -> None:
+        """Answer with an error that left no page to show."""
+        status = routes.status_of(error)
+        values = {"error": error, "status": status, "request_id": exchange.request_id}
+        exchange.respond(status, _HTML, render("broken.html", values))
 
     async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         """Answer a request. Raises `Disconnected`."""
@@ -162,13 +170,17 @@ class Console:
         exchange = visit.exchange
         prefix = self._prefix
         if isinstance(shown, Passed):
-            also = f'content-disposition: attachment; filename="{shown.filename}"\r\n'.encode()
-            also = _SAFE + (also if shown.filename else b"")
+            also = _SAFE + _kept_as(shown.filename)
             await through(visit.app.answer, exchange, visit.authorization, shown.question, also)
             return
         if isinstance(shown, Streamed):
+            head = _SAFE + _UNSTORED.format(shown.media).encode() + _kept_as(shown.filename)
             async with aclosing(shown.events) as events:
-                await exchange.stream_chunks(routes.OK, _EVENTS, events)
+                await exchange.stream_chunks(routes.OK, head, events)
+            return
+        if isinstance(shown, Download):
+            head = _SAFE + _UNSTORED.format(BYTES).encode() + _kept_as(shown.filename)
+            await self._service.respond(exchange, routes.OK, head, shown.content)
             return
         head = b""
         if prefix + BROWSER not in cookies:
@@ -192,6 +204,12 @@ class Console:
             f"{self._prefix}{name}={value}; Path=/; HttpOnly; SameSite=Strict{self._secure}{more}"
         )
         return f"set-cookie: {line}\r\n".encode()
+
+
+def _kept_as(filename: str) -> bytes:
+    """The header line of an answer that the browser keeps; none without a name."""
+    line = f'content-disposition: attachment; filename="{filename}"\r\n' if filename else ""
+    return line.encode()
 
 
 def _cookies(exchange: Exchange) -> Mapping[str, str]:

@@ -43,7 +43,7 @@ class ConsolePaths:
 
     def refuse(self, exchange: Exchange, error: TMSError) -> None:
         """Answer with an error outside of a page."""
-        refuse(exchange, error)
+        (refuse if self._console is None else self._console.refuse)(exchange, error)
 
     async def answer(self, exchange: Exchange, app: FrontApp) -> None:
         """Answer a request. Raises `Disconnected`."""
@@ -51,6 +51,7 @@ class ConsolePaths:
             loaded = await self._service.in_thread(_load, self._service, self._has_tls)
             self._console = self._console or loaded  # another request may have loaded it meanwhile
         exchange.operation = CONSOLE
+        exchange.via = CONSOLE
         await self._console.answer(exchange, app)
 
 

@@ -160,6 +160,7 @@ def asked_as(asker: Exchange, path: bytes, query: bytes) -> AskedExchange:
         asker=asker,
         connection=asker.connection,
         request_id=asker.request_id,
+        via=asker.via,
         method="GET",
         path=path,
         query=query,
@@ -175,6 +176,8 @@ def asked_as(asker: Exchange, path: bytes, query: bytes) -> AskedExchange:
 
 def _result(operation: Operation, answer: bytearray) -> Any:
     shape = operation.form.answer.get(routes.JSON)
+    if isinstance(shape, tuple):
+        shape = shape[0]  # the others are answers to blocks
     if shape is None or not answer:
         return None
     if isinstance(shape, tuple):  # the first answers JSON

@@ -2,7 +2,14 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import groups, signing_in, topics
+from tms.console.pages import groups, message, messages, publishing, signing_in, topics
 from tms.console.visit import PageRoute
 
-ROUTES: Sequence[PageRoute] = (*signing_in.ROUTES, *topics.ROUTES, *groups.ROUTES)
+ROUTES: Sequence[PageRoute] = (
+    *signing_in.ROUTES,
+    *topics.ROUTES,
+    *messages.ROUTES,
+    *message.ROUTES,
+    *publishing.ROUTES,
+    *groups.ROUTES,
+)

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from tms.console.pages.lists import page_of
+from tms.console.rendering import segment
 from tms.console.visit import DONE, Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
 from tms.model.access import Access
 from tms.model.topic import DEFAULT_NAMESPACE, TopicInfo, TopicName
@@ -38,6 +39,8 @@ async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
         "delayed": delayed,
         "delayed_error": delayed_error,
         "may_manage": visit.may(Access.MANAGE, f"topic:{namespace}:{topic}"),
+        "may_consume": visit.may(Access.CONSUME, f"topic:{namespace}:{topic}"),
+        "may_publish": visit.may(Access.PUBLISH, f"topic:{namespace}:{topic}"),
     }
     return WebPage("topic.html", values)
 
@@ -58,7 +61,7 @@ async def delete(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     name = TopicName.of(namespace, topic)
     visit.require_typed(str(name))
     await visit.ask("topics.delete_topic", name=name)
-    back = f"{path_of('topics')}?namespace={namespace}"
+    back = f"{path_of('topics')}?namespace={segment(namespace)}"
     return Redirect(back, Notice(f"The topic {name} was deleted.", DONE))
 
 
