@@ -4,6 +4,8 @@ table        the addresses of all pages and actions
 lists        long lists, a page at a time
 problems     an error as a page
 signing_in   sign in, sign out
+queues       queues of a namespace; one queue; its settings, what waits
+dead_letters the dead letters of a queue: why they died; moving back, mending, discarding
 groups       groups of a namespace; one group; its reset
 topics       topics of a namespace; one topic; its settings
 messages     messages of a topic: a page of them, those that come, a range as a file

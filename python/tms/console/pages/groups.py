@@ -9,7 +9,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from tms.api import bodies
 from tms.api.commits import MovesBody
 from tms.console.pages.lists import page_of
+from tms.console.pages.message_ranges import position_in
 from tms.console.visit import Notice, PageAnswer, PageRoute, Redirect, Visit, WebPage, path_of
 from tms.errors import (
     BadMessageId,
@@ -29,8 +30,7 @@ from tms.errors import (
 )
 from tms.model.access import Access
 from tms.model.group import GroupInfo, GroupKind
-from tms.model.ids import TIME_MS_MAX
-from tms.model.position import Position
+from tms.model.position import Position, PositionKind
 from tms.model.queue import dead_letter_topic
 from tms.model.reset import PartitionReset, ResetTarget, planned
 from tms.model.snapshot import Isolation
@@ -213,7 +213,7 @@ def _target(visit: Visit) -> ResetTarget:
         case "earliest" | "latest":
             return ResetTarget(Position.parse(place))
         case "time":
-            return ResetTarget(Position.time(_time_ms(value)))
+            return ResetTarget(_time(value))
         case "id":
             return ResetTarget(Position.parse(value if ":" in value else f"id:{value}"))
         case "offset":
@@ -229,23 +229,17 @@ def _target(visit: Visit) -> ResetTarget:
     raise Invalid(f"A group is reset to {', '.join(PLACES)}, got {place!r:.40}.", field="to")
 
 
-def _time_ms(text: str) -> int:
-    """A time in ms since 1970, of such a number or of a time in UTC unless it names a zone. Raises
-    `Invalid`."""
-    if text.isascii() and text.isdigit() and 10 <= len(text) <= 15:
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-        time_ms = round(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1_000)
-    except (ValueError, OverflowError) as exc:
-        raise Invalid(
-            "A time is like 2026-11-28 10:00 (UTC), 2026-11-28T10:00+01:00, or ms since 1970, got "
-            f"{text!r:.40}.",
-            field="value",
-        ) from exc
-    if not 0 <= time_ms <= TIME_MS_MAX:
-        raise Invalid(f"A time is from 1970-01-01 to 9999-12-31, got {text!r:.40}.", field="value")
-    return time_ms
+def _time(text: str) -> Position:
+    """The position of a time. Raises `Invalid`."""
+    with suppress(TMSError):
+        at = position_in(text)
+        if at.kind is PositionKind.TIME:
+            return at
+    raise Invalid(
+        "A time is like 2026-11-28 10:00 (UTC), 2026-11-28T10:00+01:00, or ms since 1970, got "
+        f"{text!r:.40}.",
+        field="value",
+    )
 
 
 def _chosen(visit: Visit) -> list[int]:

@@ -2,7 +2,16 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import groups, message, messages, publishing, signing_in, topics
+from tms.console.pages import (
+    dead_letters,
+    groups,
+    message,
+    messages,
+    publishing,
+    queues,
+    signing_in,
+    topics,
+)
 from tms.console.visit import PageRoute
 
 ROUTES: Sequence[PageRoute] = (
@@ -12,4 +21,6 @@ ROUTES: Sequence[PageRoute] = (
     *message.ROUTES,
     *publishing.ROUTES,
     *groups.ROUTES,
+    *queues.ROUTES,
+    *dead_letters.ROUTES,
 )
