@@ -143,7 +143,8 @@ def redrive(
 ) -> None:
     """Move dead letters of a queue back to TOPIC: the oldest, or those named by LETTERS, as `tms
     queue dead --json` prints them."""
-    name, moved = TopicName.parse(topic), 0
+    name = TopicName.parse(topic)
+    moved = 0
     with session.bus() as bus:
         count, what = _settled(bus.admin.queues.describe(name, group), letters, limit)
         if dry_run:
@@ -167,7 +168,8 @@ def discard(
 ) -> None:
     """Settle dead letters of a queue for good, the oldest or those named by LETTERS: they stay in
     their topic, and are neither counted, listed nor moved back any more."""
-    name, discarded = TopicName.parse(topic), 0
+    name = TopicName.parse(topic)
+    discarded = 0
     with session.bus() as bus:
         info = bus.admin.queues.describe(name, group)
         count, what = _settled(info, letters, limit)

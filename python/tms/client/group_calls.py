@@ -113,5 +113,6 @@ def _change(
 ) -> PositionChange:
     if not isinstance(to, CommittedPosition):
         return PositionChange(key, as_position(to), expected)
-    metadata, leader_epoch = to.metadata, to.leader_epoch
-    return PositionChange(key, to.position, expected, metadata=metadata, leader_epoch=leader_epoch)
+    return PositionChange(
+        key, to.position, expected, metadata=to.metadata, leader_epoch=to.leader_epoch
+    )

@@ -94,7 +94,8 @@ def _planned(
     now: GroupPartition | None,
     offsets: Mapping[int, int],
 ) -> PartitionReset:
-    start, end = bounds.start_offset, bounds.end_offset
+    start = bounds.start_offset
+    end = bounds.end_offset
     at: int | None = start
     if now is not None:
         at = None if now.lag is None else max(start, end - now.lag)

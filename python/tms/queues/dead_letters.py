@@ -314,10 +314,13 @@ class DeadLetters:
         at = before or _NOWHERE
         start = self._log.offsets(key.topic, at.position).get(key.partition, 0)
         settled = {offset for offset in settled_in(at.metadata) if offset >= start}
-        left, messages, size = list(ids), list[MovedMessage](), 0
+        left = list(ids)
+        messages: list[MovedMessage] = []
+        size = 0
         while left and size < MOVED_BYTES:
             place = PartitionPosition(key.partition, Position.at(left[0]))
-            wanted, looked = set(left), left[0]
+            wanted = set(left)
+            looked = left[0]
             for stored in self._log.fetch(key.topic, [place], 1).blocks:
                 for offset, id, message in _letters_in(queue, stored):
                     looked = max(looked, id)

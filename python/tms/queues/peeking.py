@@ -121,7 +121,8 @@ def _known(
         left_ms = (value >> TIME_SHIFT) - now_ms
         waiting = QueuedState.READY if left_ms <= 0 else QueuedState.DELAYED
         now = _STATES.get(value >> DELIVERIES_BITS & STATE_MASK, waiting)
-        left_s, token = None, ""
+        left_s: float | None = None
+        token = ""
         if now in (QueuedState.LEASED, QueuedState.DELAYED):
             left_s = max(0, left_ms) / 1_000
         if now in (QueuedState.LEASED, waiting) and (last := state.number(offset)):

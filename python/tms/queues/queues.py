@@ -51,7 +51,8 @@ from tms.transactions.participants import InternalCommits, InternalPositions
 
 LOOK_S = 5.0  # a waiting receive looks again at least this often
 WAIT_S_MAX = 3_600.0
-REDRIVE_DEFAULT, REDRIVE_MAX = 1_000, 1_000_000
+REDRIVE_DEFAULT = 1_000
+REDRIVE_MAX = 1_000_000
 _log = EventLog(__name__)
 
 

@@ -58,7 +58,8 @@ FETCHES_MAX = 8  # of a page
 FETCH_BYTES = 256 << 10
 PARTITIONS_MAX = 64  # of a page; their positions travel in an address
 CAUSE_CHARS = 120  # by which letters are chosen; the filter travels in an address
-REDRIVE, DISCARD = "redrive", "discard"
+REDRIVE = "redrive"
+DISCARD = "discard"
 _DONE = {REDRIVE: "moved back", DISCARD: "discarded"}
 
 
@@ -97,7 +98,8 @@ async def show_letters(visit: Visit, namespace: str, topic: str, group: str) -> 
     """The open dead letters of a queue, and how many there are of each cause on this page."""
     name = TopicName.of(namespace, topic)
     info: QueueInfo = await visit.ask("queues.describe", topic=name, group=group)
-    letters, fault = OpenLetters((), ""), None
+    letters = OpenLetters((), "")
+    fault: TMSError | None = None
     try:
         letters = await open_letters(visit, info, visit.asked("cause"))
     except Unauthenticated:
@@ -288,7 +290,8 @@ class MendedLetter(NamedTuple):
         return cls(info, letter, text)
 
     def origin(self, message: MessageOut) -> DeadOrigin:
-        """Where it died. Raises `NotFound` for a message that is no dead letter of the queue."""
+        """The place at which it died. Raises `NotFound` for a message that is no dead letter of
+        the queue."""
         found = dead_origin(cells_of(message)[2], self.info.topic, self.info.group)
         if found is None:
             raise NotFound(

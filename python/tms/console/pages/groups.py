@@ -100,7 +100,8 @@ async def reset(visit: Visit, namespace: str, topic: str, group: str) -> PageAns
     """Move the positions of a plan, if they are still those that it shows."""
     name = TopicName.of(namespace, topic)
     visit.require_typed(group)
-    moves, is_forced = _moves(visit), visit.given("force") == "yes"
+    moves = _moves(visit)
+    is_forced = visit.given("force") == "yes"
     info = await _described(visit, name, group)
     try:
         if info is not None and _members(info) and not is_forced:
@@ -159,7 +160,8 @@ async def _planned(visit: Visit, name: TopicName, group: str) -> dict[str, Any]:
     if not visit.asked("to"):
         return values
     try:
-        target, chosen = _target(visit), _chosen(visit)
+        target = _target(visit)
+        chosen = _chosen(visit)
         plan = await _plan(visit, name, target, chosen, bounds, info)
     except (Invalid, BadMessageId, OffsetOutOfRange) as error:
         return values | {"fault": error}
@@ -176,8 +178,8 @@ def _shown_plan(
 ) -> dict[str, Any]:
     moves = [_Move(one.partition, one.before, one.to) for one in plan]
     words = ["group", "reset", str(name), group]
-    place, value = visit.asked("to"), visit.asked("value")
-    words += ["--shift", value] if place == "shift" else ["--to", str(_target(visit).to)]
+    target = _target(visit)
+    words += ["--shift", str(target.shift)] if target.to is None else ["--to", str(target.to)]
     for one in chosen:
         words += ["-p", str(one)]
     words += ["--force"] if is_forced else []
@@ -200,15 +202,16 @@ async def _plan(
 ) -> list[PartitionReset]:
     offsets: Mapping[int, int] = {}
     if target.looked_up is not None:
-        at, every = target.looked_up, Isolation.UNCOMMITTED
-        offsets = await visit.ask("topics.offsets", name=name, at=at, isolation=every)
+        asked = {"name": name, "at": target.looked_up, "isolation": Isolation.UNCOMMITTED}
+        offsets = await visit.ask("topics.offsets", **asked)
     positions = () if info is None else info.partitions
     return planned(target, bounds.partition_infos, positions, offsets, chosen)
 
 
 def _target(visit: Visit) -> ResetTarget:
     """The place that the form names. Raises `Invalid`."""
-    place, value = visit.asked("to"), visit.asked("value").strip()
+    place = visit.asked("to")
+    value = visit.asked("value").strip()
     match place:
         case "earliest" | "latest":
             return ResetTarget(Position.parse(place))

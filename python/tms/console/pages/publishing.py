@@ -55,7 +55,9 @@ async def show_form(visit: Visit, namespace: str, topic: str) -> PageAnswer:
     name = TopicName.of(namespace, topic)
     info = await visit.ask("topics.describe_topic", name=name)
     form = PublishForm()
-    message, origin, mends = None, "", visit.asked("mends")
+    message = None
+    origin = ""
+    mends = visit.asked("mends")
     if mends:
         letter = await MendedLetter.of(visit, name, mends)
         message = await letter.message(visit)

@@ -39,8 +39,10 @@ from tms.runtime.decoding import from_json
 from tms.server.asking import AskedOperation
 
 PEEK_DEFAULT = 50
-REFUSED, CONFLICT = 422, 409
-REJECT, RELEASE = "reject", "release"
+REFUSED = 422
+CONFLICT = 409
+REJECT = "reject"
+RELEASE = "release"
 _DONE = {REJECT: "rejected: they become dead letters in a moment", RELEASE: "released"}
 _FIXED = ("ordered_by", "start")
 DEFAULTS = QueueSettings()
@@ -93,9 +95,11 @@ def _settings(info: QueueInfo, durability: Durability | None) -> list[tuple[str,
         value = getattr(info.settings, name)
         origin = "default" if value == getattr(DEFAULTS, name) else "set for this queue"
         if name == "dead_letter" and not value:
-            value, origin = str(info.dead_letter), "default: named after topic and group"
+            value = str(info.dead_letter)
+            origin = "default: named after topic and group"
         elif name == "durability" and value is None:
-            value, origin = durability or "?", "the topic's"
+            value = durability or "?"
+            origin = "the topic's"
         elif name == "ordered_by":
             value = "one message of a key at a time" if value else "none"
         rows.append((label, f"{value:g}" if isinstance(value, float) else str(value), origin))
@@ -115,7 +119,8 @@ async def declare(visit: Visit) -> PageAnswer:
     """Make a queue, or show what was wrong with its form."""
     typed = {name: visit.given(name) for name in ("topic", "group", *LABELS)}
     try:
-        name, group = TopicName.parse(typed["topic"].strip()), typed["group"].strip()
+        name = TopicName.parse(typed["topic"].strip())
+        group = typed["group"].strip()
         chosen = _changed(typed, DEFAULTS)
         settings = QueueSettings.of(chosen)
         question = _declaration(visit, name, group, settings)
