@@ -214,6 +214,12 @@ class Visit:
         topic = TopicName.parse(name)
         return path_of("topics", topic.namespace, topic.topic)
 
+    def path(self, section: str, topic: str, *more: object) -> str:
+        """The address of a section's page about a topic, by its full name, or about a part of it,
+        such as a group."""
+        name = TopicName.parse(topic)
+        return path_of(section, name.namespace, name.topic, *more)
+
     # -- the answer --------------------------------------------------------------------------------
 
     def address(self, **changes: object) -> str:

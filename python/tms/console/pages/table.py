@@ -2,7 +2,17 @@
 
 from collections.abc import Sequence
 
-from tms.console.pages import access, message, messages, publishing, signing_in, topics
+from tms.console.pages import (
+    access,
+    dead_letters,
+    groups,
+    message,
+    messages,
+    publishing,
+    queues,
+    signing_in,
+    topics,
+)
 from tms.console.visit import PageRoute
 
 ROUTES: Sequence[PageRoute] = (
@@ -12,4 +22,7 @@ ROUTES: Sequence[PageRoute] = (
     *message.ROUTES,
     *publishing.ROUTES,
     *access.ROUTES,
+    *groups.ROUTES,
+    *queues.ROUTES,
+    *dead_letters.ROUTES,
 )
