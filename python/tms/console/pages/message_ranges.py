@@ -97,9 +97,13 @@ class MessageSource(NamedTuple):
     isolation: str
     limit: int
 
-    async def fetch(self, at: PageOffsets, limit: int, bytes_max: int = PAGE_BYTES) -> FetchedBody:
-        """Messages from these offsets on. Raises the errors of a fetch."""
-        fetched: FetchedBody = await self.visit.ask("fetch", **self.arguments(at, limit, bytes_max))
+    async def fetch(
+        self, at: PageOffsets, limit: int, bytes_max: int = PAGE_BYTES, wait_s: float = 0
+    ) -> FetchedBody:
+        """Messages from these offsets on; waits for the first one, no longer than the browser.
+        Raises the errors of a fetch."""
+        arguments = self.arguments(at, limit, bytes_max) | {"wait_s": wait_s}
+        fetched: FetchedBody = await self.visit.ask("fetch", **arguments)
         return fetched
 
     def arguments(self, at: PageOffsets, limit: int, bytes_max: int = PAGE_BYTES) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,7 +29,6 @@ from tms.model.access import Access
 from tms.model.filter import as_filter
 from tms.model.snapshot import Isolation
 from tms.model.topic import TopicInfo, TopicName
-from tms.server.http.exchange import settle
 
 LIMIT = 50
 LIMITS = (20, 50, 200)
@@ -224,9 +222,7 @@ async def _followed(source: MessageSource, at: PageOffsets) -> AsyncGenerator[by
     yield b": the messages of this topic\n\n"
     while not exchange.hurried:
         try:
-            fetched = await _waited(source, at)
-            if fetched is None:
-                continue
+            fetched = await source.fetch(at, FOLLOWED_MAX, FOLLOWED_BYTES, WAIT_S)
             at = _reached(at, fetched)
             behind = sum(fetched.ends.values()) - sum(at.values())
             shown = {"html": await _rows(source, fetched), "behind": max(0, behind)}
@@ -236,23 +232,6 @@ async def _followed(source: MessageSource, at: PageOffsets) -> AsyncGenerator[by
         data = msgspec.json.encode(shown)
         yield b"id: %b\nevent: rows\ndata: %b\n\n" % (offsets_text(at).encode(), data)
         await exchange.sleep(asyncio.get_running_loop().create_future(), PACE_S)
-
-
-async def _waited(source: MessageSource, at: PageOffsets) -> FetchedBody | None:
-    """The messages from there on, once there are some, or none after a while; None if the browser
-    leaves or the service drains first."""
-    arguments = source.arguments(at, FOLLOWED_MAX, FOLLOWED_BYTES) | {"wait_s": WAIT_S}
-    asking = asyncio.ensure_future(source.visit.ask("fetch", **arguments))
-    woken = asyncio.get_running_loop().create_future()
-    asking.add_done_callback(lambda _: settle(woken))
-    try:
-        await source.visit.exchange.sleep(woken, 2 * WAIT_S)
-        return asking.result() if asking.done() else None
-    finally:
-        if not asking.done():
-            asking.cancel()
-            with suppress(asyncio.CancelledError):
-                await asking
 
 
 async def _rows(source: MessageSource, fetched: FetchedBody) -> str:
