@@ -25,7 +25,7 @@ OTHER = {  # other values, by the beginning of a path
     "/console/delayed": {"topic": "reminders"},
     "/console/queues": {"group": PACKERS},
 }
-FILES = ("/file",)  # ends of paths whose answers browsers keep
+FILES = ("/file", "/download", "/follow")  # ends of paths whose answers are no pages
 PAGES = [route.path for route in ROUTES if route.method == "GET" and not route.path.endswith(FILES)]
 
 
