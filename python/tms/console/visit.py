@@ -23,7 +23,7 @@ from tms.server.front import FrontApp
 from tms.server.http.exchange import Exchange
 from tms.server.service import Service
 
-ROOT = "/console"
+ROOT = routes.CONSOLE
 NOTICE_CHARS_MAX = 600
 DONE = "done"
 PROBLEM = "problem"
