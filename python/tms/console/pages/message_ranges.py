@@ -117,11 +117,11 @@ class MessageSource(NamedTuple):
             "where": self.where or None,
         }
 
-    def within(self, at: PageOffsets, missing: PageOffsets) -> PageOffsets:
-        """An offset of each partition, none outside of what can be read; for partitions that `at`
-        does not have, that of `missing`."""
+    def within(self, at: PageOffsets) -> PageOffsets:
+        """An offset of each partition, none outside of what can be read. Partitions that `at` does
+        not have are new, and begin at their first."""
         return {
-            partition: min(max(at.get(partition, missing[partition]), first), self.end[partition])
+            partition: min(max(at.get(partition, first), first), self.end[partition])
             for partition, first in self.first.items()
         }
 
@@ -194,19 +194,19 @@ def position_in(text: str) -> Position:
 
 
 async def offsets_at(source: MessageSource, position: Position) -> PageOffsets:
-    """The offsets of a position. Raises the errors of `topics.offsets`."""
+    """The offsets of a position, of messages that may be gone. Raises the errors of
+    `topics.offsets`."""
     match position.kind:
         case PositionKind.EARLIEST:
-            at: PageOffsets = source.first
+            return source.first
         case PositionKind.LATEST:
-            at = source.end
+            return source.end
         case PositionKind.OFFSET:
-            at = dict.fromkeys(source.first, position.number)
-        case _:
-            at = await source.visit.ask(
-                "topics.offsets", name=source.name, at=position, isolation=source.isolation
-            )
-    return source.within(at, source.end)
+            return dict.fromkeys(source.first, position.number)
+    at: PageOffsets = await source.visit.ask(
+        "topics.offsets", name=source.name, at=position, isolation=Isolation(source.isolation)
+    )
+    return at
 
 
 async def source_of(
