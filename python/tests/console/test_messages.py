@@ -4,6 +4,7 @@ import http.client
 import json
 import random
 import re
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -200,18 +201,26 @@ def test_the_last_of_many_matches_are_found(reader: PageReader, bus: Bus) -> Non
 
 
 def test_a_page_of_large_values_is_small(served: Served, reader: PageReader, bus: Bus) -> None:
-    bus.create_topic("large", message_bytes_max=8 << 20)
+    bus.create_topic("large", partitions=2, message_bytes_max=8 << 20)
     value = random.Random(1).randbytes(4 << 20)
     for number in range(8):
         content = value + value if number % 2 else b'{"a": "' + value.hex().encode()
-        bus.publish("large", content[: (8 << 20) - (64 << 10)], key=value[: 64 << 10])
-    expected = [f"0/{number}" for number in range(8)]
+        content = content[: (8 << 20) - (64 << 10)]
+        bus.publish("large", content, key=value[: 64 << 10], partition=number % 2)
+    expected = stored(bus, "large")
     before = served.service.fetching.bytes
-    pages = walked(reader, "/console/messages/default/large?start=earliest&limit=200", "Later")
-    assert [place for page in pages for place in page] == expected
-    back = walked(reader, "/console/messages/default/large?limit=200", "Earlier")
-    assert [place for page in reversed(back) for place in page] == expected
-    page = reader.get("/console/messages/default/large?start=earliest&limit=200")
+    tracemalloc.start()
+    try:
+        path = "/console/messages/default/large"
+        forth = walked(reader, f"{path}?start=earliest&limit=200", "Later")
+        back = walked(reader, f"{path}?limit=200", "Earlier")
+        page = reader.get(f"{path}?start=earliest&limit=200")
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [place for one in forth for place in one] == expected
+    assert [place for one in reversed(back) for place in one] == expected
+    assert peak_bytes < 6 * (8 << 20), "a page has one message in memory, several times"
     assert len(page.html) < 100 << 10
     assert "of 7.94 MiB" in page.text
     assert served.service.fetching.bytes == before

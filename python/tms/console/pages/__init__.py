@@ -7,7 +7,7 @@ signing_in   sign in, sign out
 topics       topics of a namespace; one topic; its settings
 messages     messages of a topic: a page of them, those that come, a range as a file
 message      one message; its neighbours, its value as a file, its erasure
-message_ranges  which messages a page shows, and where the next one begins
+message_ranges  the messages of a page, and where the next one begins
 publishing   publish a message, or one again that was edited
 publish_forms   the fields of that form, and the message in them
 """

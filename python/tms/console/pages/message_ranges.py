@@ -1,22 +1,24 @@
-"""Which messages a page shows: from a place on, or those before it, of one partition or of all.
+"""The messages of a page: those from a place on, or before it, of one partition or of all.
 
     earliest, latest, a time, an id, an offset ─▶ an offset of each partition ─▶ fetches ─▶ a page
 
 Invariants
 
-* PageOffsets name the same messages for ever, so that the address of a page does, too: `behind` and
+* Offsets name the same messages for ever, so that the address of a page does, too: `behind` and
   `begin` of a page are offsets by partition, from which the next and the previous one begin.
 * Messages of several partitions come in the order of their publish times, across pages, but for
   those that are published while a page is made. Each is on one page. With a filter the order is
   kept within a page.
-* A page takes a bounded number of fetches, each of up to about `PAGE_BYTES` but at least one
-  message, and keeps `KEPT_BYTES` of a larger value.
+* A page takes a bounded number of fetches, one at a time: the memory for the answers of all
+  requests is small. Each is of up to about `PAGE_BYTES` but at least one message. Of a larger
+  value `KEPT_BYTES` are kept.
 """
 
 import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ from tms.api.bodies import FetchedBody, MessageOut
 from tms.api.messages import cells_in, time_in
 from tms.console.cells import LAID_OUT_BYTES_MAX, trace_id
 from tms.console.visit import Visit
-from tms.errors import Invalid
+from tms.errors import Invalid, Overloaded
 from tms.model.message import Headers
 from tms.model.position import Position, PositionKind
 from tms.model.snapshot import Isolation
@@ -38,7 +40,7 @@ BACK_MESSAGES = 10_000  # that are looked at backwards with a filter
 MATCHING_MAX = 1_000  # of these
 FETCH_BYTES = 256 << 10  # of a fetch that is not the page's only one
 FETCHES_MAX = 8  # of a page, for each of its partitions and besides
-AT_ONCE = 2  # fetches: the memory for the answers of all requests is small
+PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # between tries of a fetch for which memory is short
 WIDER = 8  # a range without messages is followed by one of so many times its offsets
 _TIME_DIGITS = 12  # of a number that is a time in ms rather than an offset
 _OFFSETS = re.compile(r"[0-9]{1,4}:[0-9]{1,18}(?:,[0-9]{1,4}:[0-9]{1,18})*", re.ASCII)
@@ -103,6 +105,13 @@ class MessageSource(NamedTuple):
         """Messages from these offsets on; waits for the first one, no longer than the browser.
         Raises the errors of a fetch."""
         arguments = self.arguments(at, limit, bytes_max) | {"wait_s": wait_s}
+        for pause_s in PAUSES_S:
+            with suppress(Overloaded):
+                return await self._fetched(arguments)
+            await asyncio.sleep(pause_s)
+        return await self._fetched(arguments)
+
+    async def _fetched(self, arguments: Mapping[str, Any]) -> FetchedBody:
         fetched: FetchedBody = await self.visit.ask("fetch", **arguments)
         return fetched
 
@@ -162,7 +171,7 @@ def _kept(cell: bytes | None) -> KeptCell | None:
 
 
 def offsets_text(at: PageOffsets) -> str:
-    """PageOffsets as a value of a query: `0:120,1:33`."""
+    """Offsets as a value of a query: `0:120,1:33`."""
     return ",".join(f"{partition}:{offset}" for partition, offset in at.items())
 
 
@@ -334,8 +343,8 @@ class _Merge:
             if self._fetches_left < 0:
                 return False
             self._share = left // len(dry) + 1
-            for begin in range(0, len(dry), AT_ONCE):
-                await asyncio.gather(*map(fill, dry[begin : begin + AT_ONCE]))
+            for partition in dry:
+                await fill(partition)
         return False
 
     async def _ahead(self, partition: int) -> None:
