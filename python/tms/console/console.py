@@ -17,6 +17,7 @@ from tms.api import routes
 from tms.api.routes import MethodNotAllowed
 from tms.console.forms import FORM_BYTES_MAX, OPEN_BYTES_MAX, FormKey, new_browser_key
 from tms.console.live import LIVE, LiveParts
+from tms.console.pace import Pace
 from tms.console.pages.problems import problem_page
 from tms.console.pages.signing_in import to_sign_in
 from tms.console.pages.table import ROUTES
@@ -47,6 +48,7 @@ BROWSER = "tms_browser"
 NOTICE = "tms_notice"
 _GONE = "; Max-Age=0"
 SEE_OTHER = 303
+FOLLOW_S = 0.25  # between two events of a page that follows, at least
 BYTES = "application/octet-stream"
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src "
@@ -79,6 +81,7 @@ class Console:
         self._routes: RouteTable[PageRoute] = RouteTable(
             (one.method, one.path, one) for one in ROUTES
         )
+        self._pace = Pace(FOLLOW_S)
         self._live = LiveParts(service, self._page)
 
     def refuse(self, exchange: Exchange, error: TMSError) -> None:
@@ -100,7 +103,7 @@ class Console:
         session = cookies.get(self._prefix + SESSION, "")
         host = exchange.headers.get(b"host", b"").decode("latin-1")
         url = f"{self._scheme}://{host}"
-        visit = Visit(self._service, app, exchange, FormKey(browser, session), url)
+        visit = Visit(self._service, app, exchange, FormKey(browser, session), url, self._pace)
         try:
             shown = await self._shown(visit)
         except Unauthenticated as error:
@@ -176,6 +179,9 @@ class Console:
             return
         if isinstance(shown, Streamed):
             head = _SAFE + _UNSTORED.format(shown.media).encode() + _kept_as(shown.filename)
+            if exchange.method == "HEAD":
+                exchange.respond(routes.OK, head)
+                return
             async with aclosing(shown.events) as events:
                 await exchange.stream_chunks(routes.OK, head, events)
             return

@@ -13,6 +13,7 @@ from tms.api import routes
 from tms.api.operations import OPERATIONS
 from tms.console.commands import SameAs, same_as
 from tms.console.forms import TOKEN_FIELD, FormKey, fields_of, pairs_of
+from tms.console.pace import Pace
 from tms.console.rendering import render, render_block, segment
 from tms.errors import Invalid, TMSError, Unauthenticated
 from tms.model.access import Access
@@ -91,7 +92,13 @@ class Visit:
     """A request of a browser. Used by the event loop's thread."""
 
     def __init__(
-        self, service: Service, app: FrontApp, exchange: Exchange, key: FormKey, url: str
+        self,
+        service: Service,
+        app: FrontApp,
+        exchange: Exchange,
+        key: FormKey,
+        url: str,
+        pace: Pace,
     ) -> None:
         self.exchange = exchange
         self.url = url
@@ -99,6 +106,7 @@ class Visit:
         self.principal = ""  # empty until it is identified, and without access control
         self.fields: Mapping[str, list[str]] = {}  # of the form
         self.app = app
+        self.pace = pace  # of pages that follow
         self._service = service
 
     # -- the request -------------------------------------------------------------------------------
@@ -199,7 +207,7 @@ class Visit:
         """A visit of the same browser and session to another address."""
         path, _, query = target.partition("?")
         exchange = asked_as(self.exchange, path.encode(), query.encode())
-        visit = Visit(self._service, self.app, exchange, self.key, self.url)
+        visit = Visit(self._service, self.app, exchange, self.key, self.url, self.pace)
         visit.principal = self.principal
         return visit
 
