@@ -311,13 +311,23 @@ class PeersApi(Protocol):
 
     @_post("cluster/queues")
     def queues_of(
-        self, namespace: Namespace, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: Namespace,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> Annotated[list[QueueSummary], Named("QueuesIn", "Queues.", "queues")]:
         """A page of the queues of a namespace in some shards."""
 
     @_post("cluster/groups")
     def groups_of(
-        self, namespace: Namespace, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: Namespace,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> Annotated[list[GroupSummary], Named("GroupsIn", "Groups.", "groups")]:
         """A page of the groups of a namespace in some shards."""
 

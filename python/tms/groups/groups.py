@@ -31,7 +31,7 @@ from tms.model.group import (
     check_member,
     check_session,
 )
-from tms.model.lag import PAGE, LagPlace
+from tms.model.lag import PAGE, LagPlace, named_like
 from tms.model.position import EARLIEST, Position
 from tms.model.topic import Durability, TopicName
 from tms.model.transaction import (
@@ -187,11 +187,17 @@ class LogGroups:
         after: tuple[str, str] | None = None,
         limit: int = PAGE,
         shards: Iterable[int] | None = None,
+        search: str | None = None,
     ) -> list[GroupSummary]:
-        """Up to `limit` groups of the topics of a namespace, by topic and name, after the one of a
-        topic and a name, in some shards or in all. Raises `NotOwner`."""
-        keys = self._keys(shards)
-        owned = ((key.topic, key.group) for key in keys if key.topic.namespace == namespace)
+        """Up to `limit` groups of the topics of a namespace whose `TOPIC/GROUP` contains a text, by
+        topic and name, after the one of a topic and a name, in some shards or in all. Raises
+        `NotOwner`."""
+        is_wanted = named_like(search)
+        owned = (
+            (key.topic, key.group)
+            for key in self._keys(shards)
+            if key.topic.namespace == namespace and is_wanted(f"{key.topic.topic}/{key.group}")
+        )
         return self._registry.page_of(
             owned,
             after,

@@ -44,16 +44,26 @@ class Peers:
             pass
 
     def queues_of(
-        self, namespace: str, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: str,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> list[QueueSummary]:
         """A page of the queues of a namespace in some shards. Raises `NotOwner`."""
-        return self._engine.glance.queues(namespace, after, limit, shards)
+        return self._engine.glance.queues(namespace, after, limit, search, None, shards)
 
     def groups_of(
-        self, namespace: str, shards: list[int], after: str | None, limit: int
+        self,
+        namespace: str,
+        shards: list[int],
+        after: str | None,
+        limit: int,
+        search: str | None = None,
     ) -> list[GroupSummary]:
         """A page of the groups of a namespace in some shards. Raises `NotOwner`."""
-        return self._engine.glance.groups(namespace, after, limit, shards)
+        return self._engine.glance.groups(namespace, after, limit, search, None, shards)
 
     def load(self) -> InstanceLoad:
         """The load of this instance: totals since its start, and its present state."""

@@ -14,8 +14,17 @@ GROUPS_SHOWN = 200
 async def show_topics(visit: Visit) -> PageAnswer:
     """The topics of a namespace with what they hold, a page of them."""
     namespace = visit.asked("namespace", DEFAULT_NAMESPACE)
-    listing = await page_of(visit, "glance.topics", namespace, place=lambda one: one.topic)
-    return WebPage("topics.html", {"namespace": namespace, "listing": listing})
+    (namespaces, _), listing = await asyncio.gather(
+        visit.tried("glance.namespaces"),
+        page_of(visit, "glance.topics", namespace, lambda one: TopicName.parse(one.topic).topic),
+    )
+    values = {
+        "namespace": namespace,
+        "namespaces": namespaces or (),
+        "listing": listing,
+        "may_create": visit.may(Access.MANAGE, f"namespace:{namespace}"),
+    }
+    return WebPage("topics.html", values)
 
 
 async def show_topic(visit: Visit, namespace: str, topic: str) -> PageAnswer:
