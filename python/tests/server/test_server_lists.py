@@ -71,7 +71,7 @@ BY_SIZE = ["big", "Middle", "middle-2", "small", "empty"]
         ("groups", "lag", BY_SIZE),
         ("groups", "members", sorted(SIZES)),
         ("groups", "name", sorted(SIZES)),
-        ("queues", "waiting", BY_SIZE[:3] + ["empty", "small"]),
+        ("queues", "waiting", [*BY_SIZE[:3], "empty", "small"]),
         ("queues", "name", sorted(SIZES)),
     ],
 )

@@ -177,6 +177,10 @@ class AccessDecisions:
                 remembered[key] = True
         return allowed
 
+    def may_some(self, principal: str, verb: Access, namespace: str) -> bool:
+        """True if a grant allows this to a principal for a topic of a namespace."""
+        return self.may(principal, verb, some_topic(namespace))
+
     def require(self, request: AccessRequest, verb: Access, resource: str) -> None:
         """Raise `Forbidden` unless the request's principal may do this."""
         allowed = self.may(request.principal, verb, resource)

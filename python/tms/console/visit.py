@@ -164,6 +164,11 @@ class Visit:
         guard = self._service.guard
         return guard is None or guard.decisions.may(self.exchange.principal, verb, resource)
 
+    def may_some(self, verb: Access, namespace: str) -> bool:
+        """True if the visitor's principal may do this with some topics of a namespace."""
+        guard = self._service.guard
+        return guard is None or guard.decisions.may_some(self.exchange.principal, verb, namespace)
+
     def same_as(self, command: list[str], question: AskedOperation) -> SameAs:
         """The command, with its arguments behind `tms`, and the request that do the same."""
         return same_as(self.url, command, question, self.is_guarded)

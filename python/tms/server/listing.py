@@ -14,7 +14,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from tms.access.grants import some_topic
 from tms.api import bodies
 from tms.api.glance import GroupsBody, NamespacesBody, QueuesBody, SizesBody
 from tms.api.parameters import TOPICS_DEFAULT
@@ -90,8 +89,8 @@ class Lists:
         guard = self._service.guard
         found = self._engine.topics.registry.namespaces(after)
         if guard is not None:
-            may = guard.decisions.may
-            found = (one for one in found if may(caller, Access.OBSERVE, some_topic(one)))
+            may_some = guard.decisions.may_some
+            found = (one for one in found if may_some(caller, Access.OBSERVE, one))
         return NamespacesBody(*_cut(list(islice(found, limit)), str, limit))
 
     # -- of a namespace ----------------------------------------------------------------------------

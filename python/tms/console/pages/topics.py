@@ -22,7 +22,7 @@ async def show_topics(visit: Visit) -> PageAnswer:
         "namespace": namespace,
         "namespaces": namespaces or (),
         "listing": listing,
-        "may_create": visit.may(Access.MANAGE, f"namespace:{namespace}"),
+        "may_create": visit.may_some(Access.MANAGE, namespace),
     }
     return WebPage("topics.html", values)
 
